@@ -1,0 +1,120 @@
+"""What a launch gives back: outputs, text, traffic and calls, by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One rank's part in one collective, send or receive.
+
+    Times are seconds since the ranks were released, on a clock that all ranks share.
+    ``end_s`` is when the rank was known to be done with it: when its wait returned.
+    It is None where the call never completed.
+    """
+
+    rank: int
+    op: str  # torch.distributed's name: "all_reduce", "send", "recv", "broadcast", ...
+    bytes: int  # of the tensors this rank handed in (a receive: of its buffer)
+    peer: int | None  # send, recv: the other rank; None for a collective or recv from any
+    group: tuple[int, ...]  # global ranks of the process group
+    start_s: float
+    end_s: float | None
+    source: str  # "cell 5, line 3" or "path.py, line 10": the nearest line of the user's own
+    seq: int  # collectives: the how-many-eth on this group; send/recv: between this pair
+    dtype: str  # "float32"
+    shape: tuple[int, ...]  # of the first tensor
+    offset: int  # elements from the start of the tensor's storage: which chunk of a buffer
+    storage_numel: int  # elements in that storage
+    tag: int = 0
+    code: str = ""  # the text of that line, where known
+
+    @property
+    def is_p2p(self) -> bool:
+        return self.op in ("send", "recv")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One pass of one rank through a ``with measure(label):`` block."""
+
+    label: str
+    rank: int
+    start_s: float
+    end_s: float
+    sent_bytes: tuple[int, ...]  # [N], to each rank
+
+
+@dataclass(frozen=True)
+class Traffic(Mapping[str, "Traffic"]):
+    """Bytes that ranks sent each other; ``traffic["label"]`` is what a measured block sent."""
+
+    sent_bytes: Bytes  # [N, N]: row sends to column
+    source: str  # how it was counted
+    blocks: tuple[Block, ...] = field(default=(), repr=False)
+
+    @property
+    def received_bytes(self) -> Bytes:
+        """[N, N]: row receives from column."""
+        return self.sent_bytes.T
+
+    @property
+    def sent_by_rank(self) -> Bytes:
+        """[N] bytes that each rank sent."""
+        return self.sent_bytes.sum(axis=1)
+
+    @property
+    def received_by_rank(self) -> Bytes:
+        """[N] bytes that each rank received."""
+        return self.sent_bytes.sum(axis=0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(block.label for block in self.blocks))
+
+    def __getitem__(self, label: str) -> Traffic:
+        blocks = tuple(block for block in self.blocks if block.label == label)
+        if not blocks:
+            known = ", ".join(map(repr, self.labels)) or "none"
+            raise KeyError(f"no block was measured as {label!r}; measured: {known}")
+        sent = np.zeros_like(self.sent_bytes)
+        for block in blocks:
+            sent[block.rank] += np.asarray(block.sent_bytes, dtype=np.int64)
+        return Traffic(sent, self.source, blocks)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass
+class Run:
+    """Everything known of one launch; lists are indexed by rank."""
+
+    world_size: int
+    device: str  # "cpu" or "cuda", and `device_reason` says why
+    device_reason: str
+    outputs: list[Any]
+    stdout: list[str]
+    stderr: list[str]
+    traffic: Traffic
+    calls: list[Call]
+    startup_s: float  # from the call of launch() until every rank could communicate
+    wall_s: float  # from the call of launch() until its return
+
+    def __repr__(self) -> str:
+        sent = int(self.traffic.sent_bytes.sum())
+        return (
+            f"<Run: {self.world_size} ranks on {self.device}, {len(self.calls)} calls, "
+            f"{sent:,} bytes sent, {self.wall_s:.2f} s>"
+        )
