@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 # Only torch's CUDA builds want these, each an exact version.
 CUDA_PACKAGES = re.compile(r"(nvidia|cuda)-.*|triton")
+DRY_RUN = ("--dry-run", "--ignore-installed", "--quiet", "--no-input", "--report")
 
 HEADER = """\
 # Every package of the course, pinned. Made by `make lock` from pyproject.toml; not edited by hand.
@@ -48,8 +49,7 @@ def resolve(requirements: list[str]) -> dict[str, str]:
         venv.create(scratch, with_pip=True)
         report = Path(scratch, "report.json")
         asked = subprocess.run(
-            [f"{scratch}/bin/python", "-m", "pip", "install", "--dry-run", "--ignore-installed"]
-            + ["--quiet", "--no-input", "--report", str(report), *requirements],
+            [f"{scratch}/bin/python", "-m", "pip", "install", *DRY_RUN, str(report), *requirements],
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -75,7 +75,10 @@ def main() -> None:
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if here != python:
         # A newer Python may be offered versions that the oldest one cannot install.
-        sys.exit(f"The lock is made on Python {python} and this is {here}: `make lock PYTHON=python{python}`")
+        sys.exit(
+            f"shardlab: the lock is made on Python {python} and this is {here}: "
+            f"say `make lock PYTHON=python{python}`"
+        )
     print("asking pip for the newest versions that fit together (about a minute)", flush=True)
     LOCK.write_text(lock_text(resolve(direct_requirements(pyproject)), python))
     print(f"wrote {LOCK.name}: read the difference, then run `make test`")

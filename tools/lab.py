@@ -1,0 +1,78 @@
+"""Open JupyterLab on the course's first chapter.
+
+    make lab ARGS="--port 9000"        or, in a conda environment:   python tools/lab.py --port 9000
+
+Every argument is passed on to JupyterLab. The project's settings come from jupyter/ in this
+repository; nothing is written to the reader's own Jupyter settings.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRST_PAGE = "/lab/tree/course/chapters/00_start_here.ipynb"
+
+
+def main(args: list[str]) -> None:
+    port = option(args, "port")
+    if port and port != "0" and is_taken(option(args, "ip") or "localhost", int(port)):
+        sys.exit(
+            f"shardlab: port {port} is taken: name another one, or leave --port out "
+            "and JupyterLab picks a free one"
+        )
+    # The server takes this process's place: one process to interrupt, and its exit status is ours.
+    # It runs at the root, where nbgrader looks for nbgrader_config.py.
+    os.chdir(ROOT)
+    os.execve(sys.executable, command(args), environment())
+
+
+def option(args: list[str], name: str) -> str | None:
+    """The value of --name VALUE, --name=VALUE or --ServerApp.name=VALUE; the last one counts."""
+    flags = (f"--{name}", f"--ServerApp.{name}")
+    found = None
+    for here, after in zip(args, [*args[1:], ""], strict=True):
+        flag, equals, value = here.partition("=")
+        if flag in flags:
+            found = value if equals else after
+    return found
+
+
+def is_taken(ip: str, port: int) -> bool:
+    """Whether somebody listens there already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("" if ip == "*" else ip, port))
+        except OSError:
+            return True
+    return False
+
+
+def command(args: list[str]) -> list[str]:
+    ours = [f"--LabApp.default_url={FIRST_PAGE}"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        ours.append("--allow-root")  # in a container root is who one is
+    return [sys.executable, "-m", "jupyterlab", *ours, *args]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with the project's Jupyter settings and this Python in front."""
+    own = os.environ.copy()
+    own["JUPYTER_CONFIG_PATH"] = _in_front(str(ROOT / "jupyter"), own.get("JUPYTER_CONFIG_PATH"))
+    # A kernel called python3 in the reader's home must not stand in for this environment's.
+    own["JUPYTER_PREFER_ENV_PATH"] = "1"
+    # nbgrader calls alembic by name, DeepSpeed ninja.
+    own["PATH"] = _in_front(str(Path(sys.executable).parent), own.get("PATH"))
+    return own
+
+
+def _in_front(first: str, rest: str | None) -> str:
+    return os.pathsep.join([first, rest]) if rest else first
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
