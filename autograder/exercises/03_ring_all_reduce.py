@@ -1,0 +1,568 @@
+"""Lab 03: a ring all-reduce from its pieces, each examined for itself.
+
+The ring: rank r sends to its right neighbour r + 1 and receives from its left neighbour r - 1
+(modulo N).  reduce-scatter leaves rank r with chunk r of the sum, all-gather starts from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from autograder.compare import equal
+from autograder.drive import standing_in
+from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from shardlab.run import Run
+
+Bounds = list[tuple[int, int]]
+
+P2P_ONLY = frozenset({"send", "recv"})
+MIB_OF_FLOAT32 = 2**18
+# Below this, gloo's own messages (about 100 bytes for each send) would blur a budget of 1 %.
+BUDGET_FROM_BYTES = 2**20
+
+
+def bounds_of(length: int, world_size: int) -> Bounds:
+    pieces = np.array_split(np.arange(length), world_size)
+    stops = np.cumsum([len(piece) for piece in pieces])
+    return [(int(stop) - len(piece), int(stop)) for stop, piece in zip(stops, pieces, strict=True)]
+
+
+# ---- cases on ranks -----------------------------------------------------------------------------
+
+
+def ring_case(
+    world_size: int,
+    length: int,
+    dtype: str = "float32",
+    op: str = "sum",
+    hidden: bool = False,
+    name: str = "",
+) -> Case:
+    size = "1 MiB" if length == MIB_OF_FLOAT32 else f"{length:,} elements"
+    params = {"length": length, "dtype": dtype, "op": op}
+    return Case(f"{world_size} ranks, {size}{name}", world_size, params, hidden)
+
+
+def halves_cases() -> tuple[Case, ...]:
+    """For reduce-scatter and for all-gather alike."""
+    return (
+        ring_case(4, 12),
+        ring_case(3, 10),
+        ring_case(2, MIB_OF_FLOAT32),
+        ring_case(4, MIB_OF_FLOAT32),
+        ring_case(8, MIB_OF_FLOAT32),
+        ring_case(5, 150_001, "float64", hidden=True),
+        ring_case(6, 50, "int64", hidden=True),
+        ring_case(8, 3, hidden=True),
+        ring_case(3, 1, "bfloat16", hidden=True),
+        ring_case(4, 600_002, "bfloat16", hidden=True),
+    )
+
+
+def all_reduce_cases() -> tuple[Case, ...]:
+    return (
+        ring_case(4, 12, op="sum", name=", sum"),
+        ring_case(3, 10, op="mean", name=", mean"),
+        ring_case(2, MIB_OF_FLOAT32, op="mean", name=", mean"),
+        ring_case(4, MIB_OF_FLOAT32, op="sum", name=", sum"),
+        ring_case(8, MIB_OF_FLOAT32, op="mean", name=", mean"),
+        ring_case(5, 150_001, "float64", op="mean", hidden=True),
+        ring_case(6, 50, "int64", op="sum", hidden=True),
+        ring_case(8, 3, op="sum", hidden=True),
+        ring_case(3, 1, op="mean", hidden=True),
+        ring_case(4, 600_002, "bfloat16", op="sum", hidden=True),
+    )
+
+
+def draw_tensors(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """Small positive whole numbers: sums are exact in every dtype, and no two mistakes agree."""
+    dtype = getattr(torch, case.params["dtype"])
+    most = 16 if dtype == torch.bfloat16 else 1000
+    shape = (case.world_size, case.params["length"])
+    return list(torch.from_numpy(rng.integers(1, most + 1, size=shape)).to(dtype))
+
+
+def chunks_of(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor[start:stop] for start, stop in bounds_of(len(tensor), case.world_size)]
+
+
+# ---- budgets ------------------------------------------------------------------------------------
+
+
+def half_bytes(case: Case) -> float | None:
+    """(N-1)/N·S, what each rank sends in one half of a ring; None where S is too small to tell."""
+    element_bytes = getattr(torch, case.params["dtype"]).itemsize
+    tensor_bytes = case.params["length"] * element_bytes
+    if tensor_bytes < BUDGET_FROM_BYTES:
+        return None
+    return (case.world_size - 1) / case.world_size * tensor_bytes
+
+
+def within_one_percent(halves: int) -> Budget:
+    def times(factor: float, case: Case) -> list[float] | None:
+        ideal_bytes = half_bytes(case)
+        if ideal_bytes is None:
+            return None
+        return [factor * halves * ideal_bytes] * case.world_size
+
+    return Budget(
+        "sends ≤ 1.01 × ideal bytes per rank",
+        limit=lambda case: times(1.01, case),
+        used=lambda run: run.traffic.sent_by_rank.tolist(),
+        least=lambda case: times(0.99, case) or [],
+    )
+
+
+def neighbour_limit(case: Case) -> list[float] | None:
+    """Not 0: gloo's receiver tells its sender, the left neighbour, that it is ready."""
+    ideal_bytes = half_bytes(case)
+    return None if ideal_bytes is None else [0.01 * ideal_bytes] * case.world_size
+
+
+def past_the_neighbour(run: Run) -> list[int]:
+    sent = run.traffic.sent_bytes
+    ranks = range(run.world_size)
+    return [int(sent[rank].sum() - sent[rank, (rank + 1) % len(ranks)]) for rank in ranks]
+
+
+RIGHT_NEIGHBOUR_ONLY = Budget(
+    "sends to the right neighbour only",
+    limit=neighbour_limit,
+    used=past_the_neighbour,
+)
+
+
+# ---- mistakes by their names --------------------------------------------------------------------
+
+
+def hub(attempt: Attempt) -> Finding | None:
+    run, world_size = attempt.run, attempt.case.world_size
+    if run is None or world_size < 3:
+        return None
+    sent = run.traffic.sent_bytes
+    through = sent.sum(axis=0) + sent.sum(axis=1)  # bytes in and out of each rank
+    centre = int(through.argmax())
+    if not sent.sum() or through[centre] < 0.9 * sent.sum():
+        return None
+    return Finding(
+        f"rank {centre}",
+        "is a hub: every other rank sends it everything, and it sends everything back",
+        anyone="one rank",
+    )
+
+
+def wrong_neighbour(attempt: Attempt) -> Finding | None:
+    world_size = attempt.case.world_size
+    for call in attempt.run.calls if attempt.run else []:
+        step, side = (1, "right") if call.op == "send" else (-1, "left")
+        neighbour = (call.rank + step) % world_size
+        if call.is_p2p and call.peer is not None and call.peer != neighbour:
+            verb = "sends to" if call.op == "send" else "receives from"
+            sign = "+" if step > 0 else "-"
+            return Finding(
+                f"rank {call.rank}",
+                f"{verb} the wrong neighbour: {side} is (rank {sign} 1) % world_size",
+                f"{verb} rank {call.peer}, its {side} neighbour is rank {neighbour}",
+            )
+    return None
+
+
+def whole_tensors(attempt: Attempt) -> Finding | None:
+    longest = len(chunks_of(attempt.case, attempt.inputs[0])[0])
+    if longest >= attempt.case.params["length"]:
+        return None
+    most_bytes = longest * attempt.inputs[0].element_size()
+    for call in attempt.run.calls if attempt.run else []:
+        if call.op == "send" and call.bytes > most_bytes:
+            return Finding(
+                f"rank {call.rank}",
+                "sends whole tensors: a ring sends one chunk in each step",
+                f"{call.bytes:,} bytes in one send, a chunk has {most_bytes:,}",
+            )
+    return None
+
+
+def finished(attempt: Attempt) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(rank, output) of a case in which no rank failed."""
+    if attempt.error is None:
+        yield from enumerate(attempt.outputs)
+
+
+def returns_nothing(attempt: Attempt) -> Finding | None:
+    for rank, output in finished(attempt):
+        if output["returned"] is None:
+            return Finding(f"rank {rank}", "returned nothing: return the chunk that it reduced")
+    return None
+
+
+def works_on_a_copy(attempt: Attempt) -> Finding | None:
+    for rank, output in finished(attempt):
+        wanted = attempt.expected[rank]["tensor"]
+        if equal(wanted, output["returned"]) and not equal(wanted, output["tensor"]):
+            return Finding(
+                f"rank {rank}",
+                "modifies a copy: it returns the right values but leaves tensor itself unchanged",
+            )
+    return None
+
+
+def wrong_chunk(attempt: Attempt) -> Finding | None:
+    sums = chunks_of(attempt.case, torch.stack(list(attempt.inputs)).sum(dim=0))
+    for rank, output in finished(attempt):
+        for chunk, values in enumerate(sums):
+            if chunk != rank and len(values) and equal(values, output["returned"]):
+                return Finding(
+                    f"rank {rank}",
+                    "ends with the sum of another rank's chunk: rank r should end with chunk r",
+                    f"it holds chunk {chunk}",
+                )
+    return None
+
+
+def missing_contributions(attempt: Attempt) -> Finding | None:
+    """Rank r's chunk passes r+1, r+2, ... and r last: cut short, it lacks the first of these."""
+    world_size = attempt.case.world_size
+    for rank, output in finished(attempt):
+        chunks = [chunks_of(attempt.case, tensor)[rank] for tensor in attempt.inputs]
+        partial = torch.zeros_like(chunks[rank])
+        for step in range(world_size - 1):
+            partial = partial + chunks[(rank - step) % world_size]
+            if len(partial) and equal(partial, output["returned"]):
+                missing = world_size - 1 - step
+                return Finding(
+                    f"rank {rank}",
+                    "stops too early: a sum of N ranks takes N - 1 steps",
+                    f"{missing} of {world_size} contributions are missing from its chunk",
+                )
+    return None
+
+
+def missing_chunks(attempt: Attempt) -> Finding | None:
+    for rank, output in finished(attempt):
+        wanted = chunks_of(attempt.case, attempt.expected[rank]["tensor"])
+        before = chunks_of(attempt.case, attempt.inputs[rank])
+        got = chunks_of(attempt.case, output["tensor"])
+        never = [
+            chunk
+            for chunk, values in enumerate(got)
+            if not equal(wanted[chunk], values) and equal(before[chunk], values)
+        ]
+        if never:
+            return Finding(
+                f"rank {rank}",
+                "has chunks that never arrived: all-gather over N ranks takes N - 1 steps",
+                f"chunk {never[0]} is as it was",
+            )
+    return None
+
+
+def sum_or_mean(attempt: Attempt) -> Finding | None:
+    world_size = attempt.case.world_size
+    for rank, output in finished(attempt):
+        wanted, got = attempt.expected[rank]["tensor"], output["tensor"]
+        if attempt.case.params["op"] == "mean" and equal(wanted * world_size, got):
+            return Finding(f"rank {rank}", "returned the sum, not the mean: divide by world_size")
+        if attempt.case.params["op"] == "sum" and equal((wanted / world_size).to(got.dtype), got):
+            return Finding(
+                f"rank {rank}", "returned the mean, not the sum: divide for op='mean' only"
+            )
+    return None
+
+
+# ---- reduce_scatter -----------------------------------------------------------------------------
+
+
+def drive_reduce_scatter(
+    subject: Callable[[torch.Tensor, Bounds], Any], tensor: torch.Tensor, case: Case
+) -> Plain:
+    bounds = bounds_of(len(tensor), case.world_size)
+    returned = subject(tensor, list(bounds))
+    start, stop = bounds[dist.get_rank()]
+    return {"returned": returned, "tensor[start:stop]": tensor[start:stop]}
+
+
+def expect_reduce_scatter(case: Case, inputs: Any) -> list[Plain]:
+    chunks = chunks_of(case, torch.stack(inputs).sum(dim=0))
+    return [{"returned": chunk, "tensor[start:stop]": chunk} for chunk in chunks]
+
+
+REDUCE_SCATTER = Exercise(
+    name="ring_all_reduce.reduce_scatter",
+    points=5,
+    cases=halves_cases(),
+    draw=draw_tensors,
+    drive=drive_reduce_scatter,
+    expect=expect_reduce_scatter,
+    budgets=(within_one_percent(halves=1), RIGHT_NEIGHBOUR_ONLY),
+    allows=P2P_ONLY,
+    diagnoses=(
+        hub,
+        wrong_neighbour,
+        whole_tensors,
+        returns_nothing,
+        wrong_chunk,
+        missing_contributions,
+    ),
+)
+
+
+# ---- all_gather ---------------------------------------------------------------------------------
+
+
+def draw_buffers(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """Rank r's own chunk of its buffer counts; what the rest holds must not matter."""
+    buffers = draw_tensors(case, rng)
+    for rank, buffer in enumerate(buffers):
+        for chunk, values in enumerate(chunks_of(case, buffer)):
+            if chunk != rank:
+                values.neg_()
+    return buffers
+
+
+def drive_all_gather(
+    subject: Callable[[torch.Tensor, Bounds], Any], tensor: torch.Tensor, case: Case
+) -> Plain:
+    returned = subject(tensor, bounds_of(len(tensor), case.world_size))
+    return {"tensor": tensor, "returned": tensor_or_none(returned)}
+
+
+def expect_all_gather(case: Case, inputs: Any) -> list[Plain]:
+    own = [chunks_of(case, buffer)[rank] for rank, buffer in enumerate(inputs)]
+    return [{"tensor": torch.cat(own)}] * case.world_size
+
+
+def tensor_or_none(returned: Any) -> torch.Tensor | None:
+    return returned if isinstance(returned, torch.Tensor) else None
+
+
+ALL_GATHER = Exercise(
+    name="ring_all_reduce.all_gather",
+    points=4,
+    cases=halves_cases(),
+    draw=draw_buffers,
+    drive=drive_all_gather,
+    expect=expect_all_gather,
+    budgets=(within_one_percent(halves=1), RIGHT_NEIGHBOUR_ONLY),
+    allows=P2P_ONLY,
+    diagnoses=(hub, wrong_neighbour, whole_tensors, works_on_a_copy, missing_chunks),
+)
+
+
+# ---- ring_all_reduce ----------------------------------------------------------------------------
+
+
+def direct_reduce_scatter(tensor: torch.Tensor, bounds: Bounds) -> torch.Tensor:
+    """Stands in for the student's: as many bytes as in a ring, sent straight to their owners."""
+    rank = dist.get_rank()
+    start, stop = bounds[rank]
+    own = tensor[start:stop]
+    others = [peer for peer in range(len(bounds)) if peer != rank]
+    received = [torch.empty_like(own) for _ in others]
+    works = [dist.irecv(part, peer) for part, peer in zip(received, others, strict=True)]
+    works += [dist.isend(tensor[slice(*bounds[peer])], peer) for peer in others]
+    wait_for(works)
+    for part in received:
+        own += part
+    return own
+
+
+def wait_for(works: list[dist.Work | None]) -> None:
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def direct_all_gather(tensor: torch.Tensor, bounds: Bounds) -> None:
+    rank = dist.get_rank()
+    others = [peer for peer in range(len(bounds)) if peer != rank]
+    works = [dist.irecv(tensor[slice(*bounds[peer])], peer) for peer in others]
+    works += [dist.isend(tensor[slice(*bounds[rank])], peer) for peer in others]
+    wait_for(works)
+
+
+def drive_ring_all_reduce(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plain:
+    subject = standing_in(
+        subject,
+        chunk_bounds=bounds_of,
+        reduce_scatter=direct_reduce_scatter,
+        all_gather=direct_all_gather,
+    )
+    returned = subject(tensor, op=case.params["op"])
+    return {"tensor": tensor, "returned": tensor_or_none(returned)}
+
+
+def expect_ring_all_reduce(case: Case, inputs: Any) -> list[Plain]:
+    total = torch.stack(inputs).sum(dim=0)
+    wanted = total / case.world_size if case.params["op"] == "mean" else total
+    return [{"tensor": wanted}] * case.world_size
+
+
+RING_ALL_REDUCE = Exercise(
+    name="ring_all_reduce.ring_all_reduce",
+    points=5,
+    cases=all_reduce_cases(),
+    draw=draw_tensors,
+    drive=drive_ring_all_reduce,
+    expect=expect_ring_all_reduce,
+    budgets=(within_one_percent(halves=2),),
+    allows=P2P_ONLY,
+    diagnoses=(works_on_a_copy, sum_or_mean, hub, whole_tensors),
+)
+
+
+# ---- chunk_bounds, bytes_per_rank: plain functions, on one rank ----------------------------------
+
+
+def draw_sizes(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """Those the case names, or `draws` of them: [length, world_size] with a remainder or short."""
+    if "sizes" in case.params:
+        return [case.params["sizes"]]
+    sizes = []
+    for _ in range(case.params["draws"]):
+        world_size = int(rng.integers(3, 17))
+        if case.params["short"]:
+            length = int(rng.integers(0, world_size))
+        else:
+            length = world_size * int(rng.integers(1, 1000)) + int(rng.integers(1, world_size))
+        sizes.append([length, world_size])
+    return [sizes]
+
+
+def drive_chunk_bounds(
+    subject: Callable[[int, int], Any], sizes: list[list[int]], case: Case
+) -> Plain:
+    return [as_pairs(subject(length, world_size)) for length, world_size in sizes]
+
+
+def as_pairs(bounds: Any) -> Plain:
+    """A pair may be a list or a tuple; anything else stays as it is, for the comparison to name."""
+    if not isinstance(bounds, list | tuple):
+        return bounds
+    return [tuple(pair) if isinstance(pair, list) else pair for pair in bounds]
+
+
+def expect_chunk_bounds(case: Case, inputs: Any) -> list[Plain]:
+    return [[bounds_of(length, world_size) for length, world_size in inputs[0]]]
+
+
+def wrong_bounds(attempt: Attempt) -> Finding | None:
+    """Names the first answer that is a list of pairs but not the right one."""
+    if attempt.error:
+        return None
+    for (length, world_size), wanted, bounds in zip(
+        attempt.inputs[0], attempt.expected[0], attempt.outputs[0], strict=True
+    ):
+        if bounds != wanted and is_pairs(bounds):
+            call = f"chunk_bounds({length}, {world_size})"
+            mistake = name_wrong_bounds(length, world_size, bounds)
+            return Finding(call, mistake, f"it is {bounds}", anyone="chunk_bounds")
+    return None
+
+
+def is_pairs(bounds: Any) -> bool:
+    return isinstance(bounds, list) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(type(edge) is int for edge in pair)
+        for pair in bounds
+    )
+
+
+def name_wrong_bounds(length: int, world_size: int, bounds: Bounds) -> str:
+    if len(bounds) != world_size:
+        return "should return one pair for each rank: world_size of them"
+    covered = [index for start, stop in bounds for index in range(start, stop)]
+    if covered == list(range(length - length % world_size)):
+        return "skips the remainder: the last elements are in no chunk"
+    if covered != list(range(length)):
+        return "should put every element in exactly one chunk, in order"
+    lengths = [stop - start for start, stop in bounds]
+    if max(lengths) - min(lengths) > 1:
+        return "makes unequal chunks: lengths may differ by 1 at most"
+    return "should put the longer chunks first"
+
+
+CHUNK_BOUNDS = Exercise(
+    name="ring_all_reduce.chunk_bounds",
+    points=2,
+    cases=(
+        Case("12 elements for 4 ranks", 1, {"sizes": [[12, 4]]}),
+        Case("10 elements for 4 ranks", 1, {"sizes": [[10, 4]]}),
+        Case("3 elements for 8 ranks", 1, {"sizes": [[3, 8]]}),
+        Case("lengths with a remainder", 1, {"draws": 20, "short": False}, hidden=True),
+        Case("fewer elements than ranks", 1, {"draws": 20, "short": True}, hidden=True),
+    ),
+    draw=draw_sizes,
+    drive=drive_chunk_bounds,
+    expect=expect_chunk_bounds,
+    allows=frozenset(),
+    diagnoses=(wrong_bounds,),
+)
+
+
+def draw_transfers(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """[length, element_bytes, world_size], lengths that divide: the formula gives whole bytes."""
+    if "transfers" in case.params:
+        return [case.params["transfers"]]
+    transfers = []
+    for _ in range(20):
+        world_size = int(rng.integers(3, 65))
+        length = world_size * int(rng.integers(1, 10**6))
+        transfers.append([length, int(rng.choice([1, 2, 4, 8])), world_size])
+    return [transfers]
+
+
+def drive_bytes_per_rank(
+    subject: Callable[[int, int, int], Any], transfers: list[list[int]], case: Case
+) -> Plain:
+    return [subject(*transfer) for transfer in transfers]
+
+
+def expect_bytes_per_rank(case: Case, inputs: Any) -> list[Plain]:
+    return [[2 * (n - 1) * length * size // n for length, size, n in inputs[0]]]
+
+
+def wrong_formula(attempt: Attempt) -> Finding | None:
+    if attempt.error:
+        return None
+    for (length, size, n), wanted, got in zip(
+        attempt.inputs[0], attempt.expected[0], attempt.outputs[0], strict=True
+    ):
+        tensor_bytes = length * size
+        other_formulas = {
+            2 * tensor_bytes: "forgets (N - 1) / N: a rank never sends its own result to itself",
+            wanted / 2: "counts one half of the ring: there is a reduce-scatter and an all-gather",
+            wanted / size: "counts elements: the answer is in bytes",
+            wanted * n: "counts what all ranks send together: the answer is for one rank",
+            (n - 1) * tensor_bytes: "counts whole tensors: a ring sends chunks of 1/N",
+        }
+        known = isinstance(got, int | float) and not equal(wanted, got) and other_formulas.get(got)
+        if known:
+            call = f"bytes_per_rank({length}, {size}, {n})"
+            evidence = f"{got:,.0f}, expected {wanted:,.0f}"
+            return Finding(call, known, evidence, anyone="bytes_per_rank")
+    return None
+
+
+BYTES_PER_RANK = Exercise(
+    name="ring_all_reduce.bytes_per_rank",
+    points=2,
+    cases=(
+        Case("1,000 float32 on 4 ranks", 1, {"transfers": [[1000, 4, 4]]}),
+        Case("2²⁰ bfloat16 on 8 ranks", 1, {"transfers": [[2**20, 2, 8]]}),
+        Case("other sizes and ranks", 1, {}, hidden=True),
+        Case("one rank, two ranks", 1, {"transfers": [[640, 4, 1], [640, 8, 2]]}, hidden=True),
+    ),
+    draw=draw_transfers,
+    drive=drive_bytes_per_rank,
+    expect=expect_bytes_per_rank,
+    tolerance=1e-9,
+    allows=frozenset(),
+    diagnoses=(wrong_formula,),
+)
+
+
+EXERCISES = (CHUNK_BOUNDS, REDUCE_SCATTER, ALL_GATHER, RING_ALL_REDUCE, BYTES_PER_RANK)

@@ -1,0 +1,143 @@
+"""Decides an answer, in a process that runs no student code.
+
+Inputs are drawn here, from a seed that is written down; every rank gets its own and no other.
+The answer is unpickled on ranks only, and what comes back is plain data, compared here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from autograder import drive
+from autograder.exercise import Attempt, Case, Exercise, Spent
+from autograder.judge import is_unwritten, judge
+from autograder.verdict import CaseResult, Verdict
+from shardlab import launch
+from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.run import Run
+
+VISIBLE_SEED = 2026  # of a student's own checks: the same inputs each time
+
+OnCase = Callable[[int, Case], None]  # (cases done, the one that starts now)
+
+
+class InfrastructureError(Exception):
+    """The case could not be run, and that is not the student's doing: try again."""
+
+
+def decide(
+    exercise: Exercise,
+    subject_blob: bytes | None,
+    seed: int,
+    *,
+    hidden: bool = True,
+    stop_at_hang: bool = False,
+    on_case: OnCase | None = None,
+) -> Verdict:
+    """Runs every case on fresh ranks. ``subject_blob`` is a cloudpickle of the answer, or None.
+
+    ``stop_at_hang`` skips what follows a case that hung: a student at the keyboard needs that one.
+    Raises InfrastructureError where ranks could not be had.
+    """
+    cases = [(i, case) for i, case in enumerate(exercise.cases) if hidden or not case.hidden]
+    results: list[CaseResult] = []
+    unwritten = False
+    skipped = "nothing was handed in" if subject_blob is None else ""
+    for case_index, case in cases:
+        if subject_blob is None or skipped:
+            results.append(CaseResult(case.name, case.hidden, case.weight, False, skipped, skipped))
+            continue
+        if on_case:
+            on_case(len(results), case)
+        attempt = attempt_case(exercise, case_index, subject_blob, seed)
+        results.append(judge(exercise, attempt))
+        if len(results) == 1 and is_unwritten(attempt):
+            unwritten, skipped = True, "not written yet"
+        elif stop_at_hang and isinstance(attempt.error, DeadlockError | RunTimeout):
+            skipped = "not run: mend the case that hangs first"
+    return Verdict(
+        exercise=exercise.name,
+        max_points=float(exercise.points),
+        cases=tuple(results),
+        seed=seed,
+        unwritten=unwritten,
+        note="" if unwritten else _seen_across([case for _, case in cases], results),
+    )
+
+
+def attempt_case(exercise: Exercise, case_index: int, subject_blob: bytes, seed: int) -> Attempt:
+    """One case on fresh ranks. A failure of student code is part of what it returns."""
+    case = exercise.cases[case_index]
+    inputs = list(exercise.draw(case, rng_for(exercise, case, seed)))
+    expected = list(exercise.expect(case, inputs))
+    if not len(inputs) == len(expected) == case.world_size:
+        raise ValueError(f"{exercise.name}, {case.name}: needs one input and output for each rank")
+    error: LaunchError | None = None
+    try:
+        run = launch(
+            drive.on_rank,
+            exercise.name,
+            case_index,
+            subject_blob,
+            world_size=case.world_size,
+            inputs=inputs,
+            timeout_s=exercise.timeout_s,
+            device="cpu",
+            results="plain",
+            quiet=True,
+        )
+    except (RankError, DeadlockError, RunTimeout) as failure:
+        error, run = failure, failure.run
+    except Exception as failure:
+        raise InfrastructureError(f"{exercise.name}, {case.name}: {failure}") from failure
+    return Attempt(
+        case=case,
+        inputs=inputs,
+        expected=expected,
+        outputs=run.outputs if run else [None] * case.world_size,
+        run=run,
+        error=error,
+        spent=_hold_against_budgets(exercise, case, run) if run else (),
+    )
+
+
+def _hold_against_budgets(exercise: Exercise, case: Case, run: Run) -> tuple[Spent, ...]:
+    held = []
+    for budget in exercise.budgets:
+        limit = budget.limit(case)
+        if limit is not None:
+            least = budget.least(case) if budget.least else [0] * case.world_size
+            used = budget.used(run)
+            held.append(Spent(budget.label, _ints(used), _ints(limit), _ints(least)))
+    return tuple(held)
+
+
+def _ints(values: Iterable[float]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
+    """A case's own generator: adding or reordering cases leaves the others' inputs alone."""
+    digest = hashlib.sha256(f"{seed}/{exercise.name}/{case.name}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "little"))
+
+
+def _seen_across(cases: list[Case], results: list[CaseResult]) -> str:
+    """Passing at one world size and at no other means that its number is written in the code.
+
+    Two ranks do not count: there a hub, a ring and an exchange of whole tensors are the same.
+    """
+    passed = {case.world_size for case, result in zip(cases, results, strict=True) if result.passed}
+    failed = {
+        case.world_size for case, result in zip(cases, results, strict=True) if not result.passed
+    }
+    if len(passed) == 1 and len(failed) > 1 and not passed & failed and min(passed) > 2:
+        (only,) = passed
+        return (
+            f"It works only for N = {only}: look for a {only} or a {only - 1} written where "
+            "world_size belongs."
+        )
+    return ""

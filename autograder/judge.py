@@ -1,0 +1,129 @@
+"""From what a case left behind to passed or not, and the name of the mistake."""
+
+from __future__ import annotations
+
+import builtins
+
+from autograder.compare import find_difference
+from autograder.exercise import Attempt, Exercise, Finding
+from autograder.verdict import CaseResult
+from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+
+
+def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
+    """A case passes with right outputs on every rank, within budgets, by allowed calls."""
+    case, run = attempt.case, attempt.run
+    difference = None
+    if attempt.error is None:
+        difference = find_difference(attempt.expected, attempt.outputs, exercise.tolerance)
+    right = attempt.error is None and difference is None
+    forbidden = _forbidden_call(exercise, attempt)
+    passed = right and forbidden is None and all(spent.fits for spent in attempt.spent)
+    finding = None
+    if not passed:
+        finding = (
+            forbidden
+            or _named_by_exercise(exercise, attempt)
+            or (_failure(attempt.error) if attempt.error else None)
+            or difference
+            or _over_budget(attempt)
+        )
+    return CaseResult(
+        name=case.name,
+        hidden=case.hidden,
+        weight=case.weight,
+        passed=passed,
+        diagnosis=finding.text(case.hidden) if finding else "",
+        instructor_note=finding.text(hidden=False) if finding else "",
+        outputs_right=right,
+        sent_bytes=tuple(int(sent) for sent in run.traffic.sent_by_rank) if run else (),
+        spent=attempt.spent,
+    )
+
+
+def is_unwritten(attempt: Attempt) -> bool:
+    """True where the answer still is the stub that students start from."""
+    return isinstance(attempt.error, RankError) and attempt.error.kind == "NotImplementedError"
+
+
+def _named_by_exercise(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    for diagnose in exercise.diagnoses:
+        finding = diagnose(attempt)
+        if finding:
+            return finding
+    return None
+
+
+def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    if exercise.allows is None or attempt.run is None:
+        return None
+    for call in attempt.run.calls:
+        if call.op not in exercise.allows:
+            allowed = " and ".join(sorted(exercise.allows, reverse=True)) or "no communication"
+            return Finding(
+                f"rank {call.rank}",
+                f"calls {call.op}: build it from {allowed}",
+                call.source,
+            )
+    return None
+
+
+def _over_budget(attempt: Attempt) -> Finding | None:
+    for spent in attempt.spent:
+        for rank in spent.ranks_over:
+            times = spent.used[rank] / max(spent.limit[rank], 1)
+            return Finding(
+                f"rank {rank}",
+                f"is over its budget: {spent.label}",
+                f"{times:.2f} times what is allowed",
+            )
+        for rank in spent.ranks_under:
+            return Finding(
+                f"rank {rank}",
+                "sent less than any right answer has to: did data travel another way?",
+                f"{spent.used[rank]:,} bytes, at least {spent.least[rank]:,}",
+            )
+    return None
+
+
+def _failure(error: LaunchError) -> Finding:
+    """What an error says for itself, where no diagnosis of the exercise knew it.
+
+    A message or a class name chosen by student code could carry a hidden case's inputs out, so
+    only built-in names are repeated without ``who`` and ``evidence``.
+    """
+    if isinstance(error, DeadlockError):
+        return _deadlock(error)
+    if isinstance(error, RunTimeout):
+        return Finding("the run", "was still at work when its time was up", error.headline, "it")
+    if isinstance(error, RankError):
+        builtin = getattr(builtins, error.kind, None)
+        is_builtin = isinstance(builtin, type) and issubclass(builtin, BaseException)
+        name = error.kind if is_builtin or error.kind.startswith("SIG") else "an error"
+        if error.kind == "exit":
+            return Finding(f"rank {error.rank}", "ended before it was done", error.headline)
+        return Finding(f"rank {error.rank}", f"stopped with {name}", error.headline)
+    return Finding("the run", "failed", error.headline, "the run")
+
+
+def _deadlock(error: DeadlockError) -> Finding:
+    waiting = [row for row in error.table if row.state == "waiting"]
+    calls = {row.call.split(" ")[0] for row in waiting}
+    ranks = ", ".join(str(row.rank) for row in waiting)
+    if waiting and calls == {"send"}:
+        return Finding(
+            f"ranks {ranks}",
+            "call send first and wait for each other to receive: start the send with isend, "
+            "receive, then wait for the send",
+            error.headline,
+            anyone="neighbours",
+        )
+    if waiting and calls == {"recv"}:
+        return Finding(
+            f"ranks {ranks}",
+            "wait in recv for something that is never sent: every receive needs a send by that "
+            "very neighbour",
+            error.headline,
+            anyone="ranks",
+        )
+    return Finding("the ranks", "wait for each other for ever", error.headline, "the ranks")

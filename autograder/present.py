@@ -1,0 +1,115 @@
+"""A verdict as a table: HTML for notebooks, text for terminals, and in both words for one case."""
+
+from __future__ import annotations
+
+from html import escape
+
+from autograder.verdict import CaseResult, Verdict
+from shardlab.widgets.palette import ERROR, OK
+
+MARK = {True: "✓", False: "✗"}
+# JupyterLab's own variables, so that both themes fit; the fallback is for nbconvert and GitHub.
+_STYLE = f"""<style>
+.shardlab-check {{ color: var(--jp-ui-font-color1, inherit);
+  font-family: var(--jp-ui-font-family, system-ui, sans-serif);
+  font-size: var(--jp-ui-font-size1, 13px); max-width: 60em; }}
+.shardlab-check .line {{ border-left: 4px solid; padding: 2px 8px; margin: 4px 0; }}
+.shardlab-check .ok {{ border-color: {OK}; }}
+.shardlab-check .bad {{ border-color: {ERROR}; }}
+.shardlab-check table {{ border-collapse: collapse; margin: 4px 0 0 0; }}
+.shardlab-check th, .shardlab-check td {{ text-align: left; padding: 3px 12px 3px 0;
+  border-bottom: 1px solid var(--jp-border-color2, #cccccc); vertical-align: top;
+  background: transparent; }}
+.shardlab-check th {{ font-weight: 600; color: var(--jp-ui-font-color2, inherit); }}
+.shardlab-check td.number {{ font-variant-numeric: tabular-nums; white-space: nowrap; }}
+.shardlab-check td.case {{ white-space: nowrap; }}
+.shardlab-check tr.why td {{ border-top: 0; padding-left: 1.4em; }}
+.shardlab-check tr.followed td {{ border-bottom: 0; }}
+.shardlab-check .mark {{ display: inline-block; width: 1.4em; font-weight: 700; }}
+.shardlab-check .mark.ok {{ color: {OK}; }}
+.shardlab-check .mark.bad {{ color: {ERROR}; }}
+</style>"""
+
+
+def as_html(verdict: Verdict) -> str:
+    look = "ok" if verdict.passed else "bad"
+    parts = [
+        _STYLE,
+        f'<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
+        f'data-passed="{str(verdict.passed).lower()}">',
+        f'<div class="line {look}">{escape(verdict.headline)}</div>',
+    ]
+    if verdict.cases and not verdict.unwritten:
+        with_bytes = any(case.spent for case in verdict.cases)
+        heads = ["case", "output"] + (["sent per rank", "budget"] if with_bytes else [])
+        parts.append("<table><thead><tr>")
+        parts += [f"<th>{head}</th>" for head in heads]
+        parts.append("</tr></thead><tbody>")
+        for case in verdict.cases:
+            parts.append(_html_rows(case, with_bytes))
+        parts.append("</tbody></table>")
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def _html_rows(case: CaseResult, with_bytes: bool) -> str:
+    look = "ok" if case.passed else "bad"
+    cells = [
+        f'<td class="case"><span class="mark {look}">{MARK[case.passed]}</span>'
+        f"{escape(case.title)}</td>",
+        f"<td>{escape(_output(case))}</td>",
+    ]
+    if with_bytes:
+        cells += [f'<td class="number">{text}</td>' for text in (_sent(case), _budget(case))]
+    followed = "" if case.passed else ' class="followed"'
+    row = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
+    if case.diagnosis:
+        row += (
+            f'<tr class="why"><td colspan="{len(cells)}" data-diagnosis>'
+            f"{escape(case.diagnosis)}</td></tr>"
+        )
+    return row
+
+
+def as_text(verdict: Verdict) -> str:
+    lines = [f"{MARK[verdict.passed]} {verdict.headline}"]
+    if not verdict.unwritten:
+        width = max((len(case.title) for case in verdict.cases), default=0)
+        for case in verdict.cases:
+            budget = f"  sent {_sent(case)} of {_budget(case)}" if case.spent else ""
+            lines.append(
+                f"  {MARK[case.passed]} {case.title:<{width}}  {_output(case):<9}{budget}".rstrip()
+            )
+            if case.diagnosis:
+                lines.append(f"      {case.diagnosis}")
+    return "\n".join(lines)
+
+
+def progress_html(line: str) -> str:
+    return f'{_STYLE}<div class="shardlab-check" data-running>{escape(line)} …</div>'
+
+
+def bytes_text(count: float) -> str:
+    """1,536 B · 4.00 MiB: binary units, three digits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
+
+
+def _output(case: CaseResult) -> str:
+    return "as expected" if case.outputs_right else "not right"
+
+
+def _sent(case: CaseResult) -> str:
+    """Of the rank that sent the most; a hidden case's bytes would tell its size."""
+    if case.hidden or not case.spent:
+        return ""
+    return bytes_text(max(case.spent[0].used))
+
+
+def _budget(case: CaseResult) -> str:
+    if case.hidden or not case.spent:
+        return ""
+    return f"≤ {bytes_text(max(case.spent[0].limit))}"
