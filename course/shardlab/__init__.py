@@ -1,7 +1,10 @@
 """Shardlab: real ranks at the speed of a function call, measured and explained."""
 
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.launch import launch
+from shardlab.ranks.client import start_in_background
 from shardlab.run import Block, Call, Run, Traffic
+from shardlab.trace.measure import measure
 
 __all__ = [
     "Block",
@@ -12,4 +15,8 @@ __all__ = [
     "Run",
     "RunTimeout",
     "Traffic",
+    "launch",
+    "measure",
 ]
+
+start_in_background()

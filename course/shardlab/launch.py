@@ -1,0 +1,202 @@
+"""`launch(fn, world_size=4)`: run a function on real ranks and see what happened."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardlab.errors import LaunchError
+from shardlab.ranks import codec, stream
+from shardlab.ranks.source import locate
+from shardlab.ranks.supervise import Supervisor
+from shardlab.run import Call, Run, Traffic
+from shardlab.trace import traffic
+
+
+def launch(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_size: int = 4,
+    inputs: Sequence[Any] | None = None,
+    timeout_s: float = 30,
+    device: str = "auto",
+    seed: int | None = 0,
+    quiet: bool = False,
+    results: str = "any",
+) -> Run:
+    """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialised.
+
+    rank0 fn(...)  rank1 fn(...)  ...   ->   run.outputs == [what rank 0 returned, rank 1, ...]
+
+    ``inputs``: a value for each rank; then ``fn(inputs[rank], *args)`` runs.
+    ``timeout_s``: the run is ended after it; a hang is found long before.
+    ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank) or "auto": cuda where there are enough.
+    ``seed``: rank r of every run with the same seed draws the same numbers, and others than rank
+    r + 1; None draws afresh.
+    ``quiet``: show nothing while it runs; ``run.stdout`` holds it all the same.
+    ``results``: "any" Python object, or "plain" data that is read without unpickling.
+
+    Raises RankError, DeadlockError or RunTimeout (all LaunchError, with ``.run``, the partial run),
+    and ValueError or TypeError for arguments that cannot work.
+    """
+    begun_s = time.monotonic()
+    _check(fn, world_size, inputs, timeout_s, results)
+    device, reason = choose_device(device, world_size)
+    program = _pickled((fn, args), "the function or its arguments")
+    given = [b""] * world_size
+    if inputs is not None:
+        given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
+    setup = _setup(world_size, timeout_s, device, seed, results)
+    supervisor = Supervisor(world_size, setup, program, stream.screen(quiet), timeout_s)
+    error: LaunchError | None = None
+    startup_s = 0.0
+    with supervisor:
+        try:
+            supervisor.start()
+            startup_s = time.monotonic() - begun_s
+            supervisor.release(given)
+            supervisor.watch()
+        except LaunchError as failure:
+            error = failure
+    run = _collect(supervisor, device, reason, startup_s, begun_s, results)
+    if error is not None:
+        error.run = run
+        raise error.with_traceback(None)
+    return run
+
+
+def choose_device(device: str, world_size: int) -> tuple[str, str]:
+    """("cpu" or "cuda", why); raises ValueError where the asked-for one can't be had."""
+    if device == "cpu":
+        return "cpu", "asked for"
+    if device not in ("auto", "cuda"):
+        raise ValueError(f'device is "auto", "cpu" or "cuda", not {device!r}')
+    gpus = _gpu_count()
+    if gpus >= world_size:
+        return "cuda", "asked for" if device == "cuda" else f"{gpus} GPUs for {world_size} ranks"
+    if device == "cuda":
+        raise ValueError(
+            f"{world_size} ranks need {world_size} GPUs, one each; this machine has {gpus}: "
+            'lower world_size or pass device="cpu"'
+        )
+    return "cpu", f"{gpus} GPUs for {world_size} ranks" if gpus else "no GPU on this machine"
+
+
+def _gpu_count() -> int:
+    if not glob.glob("/dev/nvidia[0-9]*"):  # spares a laptop's kernel the import of torch
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
+
+
+def _check(
+    fn: Any, world_size: Any, inputs: Sequence[Any] | None, timeout_s: Any, results: str
+) -> None:
+    if not sys.platform.startswith("linux"):
+        raise LaunchError(
+            "ranks need Linux: on Windows use WSL 2, on a Mac a Linux container or Binder"
+        )
+    if not callable(fn):
+        raise TypeError(f"launch(fn): fn must be a function, not a {type(fn).__name__}")
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise TypeError(f"world_size must be a whole number, not {world_size!r}")
+    most = most_ranks()
+    if not 1 <= world_size <= most:
+        raise ValueError(
+            f"world_size={world_size}: this machine has memory and file handles for 1 to {most} ranks"
+        )
+    if inputs is not None and len(inputs) != world_size:
+        raise ValueError(
+            f"inputs has {len(inputs)} values for {world_size} ranks: give each rank one"
+        )
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s}: give the run some seconds")
+    if results not in ("any", "plain"):
+        raise ValueError(f'results is "any" or "plain", not {results!r}')
+
+
+def most_ranks() -> int:
+    """How many ranks this machine holds: by memory (12 MiB each) and by open files (7 each here)."""
+    import resource
+
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(256, available // (12 << 20), (open_files - 64) // 7))
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    try:
+        return codec.encode_any(value)
+    except Exception as error:
+        raise TypeError(
+            f"{what} can't be sent to the ranks ({type(error).__name__}: {error}). Make what can't "
+            "travel (open files, sockets, locks, widgets) inside the function"
+        ) from error
+
+
+def _setup(
+    world_size: int, timeout_s: float, device: str, seed: int | None, results: str
+) -> dict[str, Any]:
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "SHARDLAB_RANK_SERVER": "1",
+    }
+    return {
+        "world_size": world_size,
+        "timeout_s": timeout_s,
+        "device": device,
+        "seed": seed,
+        "results": results,
+        "environment": environment,
+        "cwd": os.getcwd(),
+        "sys_path": sys.path,
+        "argv": sys.argv,
+    }
+
+
+def _collect(
+    supervisor: Supervisor,
+    device: str,
+    reason: str,
+    startup_s: float,
+    begun_s: float,
+    results: str,
+) -> Run:
+    """What is known of the run, whole or partial."""
+    decode = codec.decode_plain if results == "plain" else codec.decode_any
+    origin_s = supervisor.released_s or begun_s
+    calls = supervisor.call_log.finished_calls(origin_s, locate)
+    return Run(
+        world_size=supervisor.world_size,
+        device=device,
+        device_reason=reason,
+        outputs=[
+            decode(process.output) if process.state == "finished" else None
+            for process in supervisor.ranks
+        ],
+        stdout=[process.out.text for process in supervisor.ranks],
+        stderr=[process.err.text for process in supervisor.ranks],
+        traffic=_traffic(supervisor, device, origin_s, calls),
+        calls=calls,
+        startup_s=startup_s,
+        wall_s=time.monotonic() - begun_s,
+    )
+
+
+def _traffic(
+    supervisor: Supervisor, device: str, origin_s: float, calls: list[Call]
+) -> Traffic:
+    log, before, after = supervisor.call_log, supervisor.baseline, supervisor.final
+    kernel_saw_it = device == "cpu" and (before or supervisor.world_size == 1)
+    if kernel_saw_it:
+        return traffic.from_kernel(log, before, after, origin_s)
+    return traffic.from_calls(log, calls, origin_s)

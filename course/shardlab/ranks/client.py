@@ -1,0 +1,129 @@
+"""The kernel's side of the rank server: start it, open runs, fork ranks, be sure they are gone."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from shardlab.errors import LaunchError
+from shardlab.ranks import messages
+
+# What every rank inherits at its birth.  One thread and a fixed hash seed: the same run gives the
+# same digits and the same order of sets on a machine with 2 cores and on one with 64.
+SERVER_ENVIRONMENT = {
+    "SHARDLAB_RANK_SERVER": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+
+OUR_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class RankServer:
+    """Begun at once, ready after torch is imported; requests made meanwhile wait in its socket."""
+
+    def __init__(self) -> None:
+        self.owner_pid = os.getpid()
+        self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**os.environ, **SERVER_ENVIRONMENT}
+        import_path = [OUR_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        with theirs:
+            self.process = subprocess.Popen(
+                # -P: a student's own random.py beside the notebook must not become the library's
+                [sys.executable, "-P", "-m", "shardlab.ranks.server", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**environment, "PYTHONPATH": os.pathsep.join(import_path)},
+                start_new_session=True,  # Ctrl-C in the kernel's terminal is the kernel's to handle
+            )
+
+    @property
+    def usable(self) -> bool:
+        return self.owner_pid == os.getpid() and self.process.poll() is None
+
+    def open_channel(self, setup_fd: int, store_fd: int) -> Channel:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                socket.send_fds(self.door, [b"open"], [theirs.fileno(), store_fd, setup_fd])
+            except OSError as error:
+                ours.close()
+                raise LaunchError(f"the process that starts ranks has ended ({error})") from error
+        return Channel(ours)
+
+    def close(self) -> None:
+        if self.owner_pid != os.getpid():  # a forked copy: not ours to end
+            return
+        self.door.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=2)
+            return
+        self.process.kill()
+        self.process.wait()
+
+
+class Channel:
+    """One run's line to the server."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def fork(self, rank: int, fds: list[int]) -> None:
+        socket.send_fds(self.sock, [json.dumps({"rank": rank}).encode()], fds)
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next of {rank, pid}, {rank, failed}, {rank, exit, max_rss_bytes}; None at the end."""
+        packet = self.sock.recv(1 << 16)
+        return json.loads(packet) if packet else None
+
+    def kill(self) -> list[dict[str, Any]]:
+        """End every process of the run; returns, with what was still to tell, once all are gone."""
+        told = []
+        with self.sock, contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+            while (message := self.receive()) is not None:
+                told.append(message)
+        return told
+
+
+_server: RankServer | None = None
+_lock = threading.Lock()
+
+
+def rank_server() -> RankServer:
+    """This process's server, started anew where there is none or it has died."""
+    global _server
+    with _lock:
+        if _server is None or not _server.usable:
+            _server = RankServer()
+            atexit.register(_server.close)
+        return _server
+
+
+def start_in_background() -> None:
+    """Called at `import shardlab`, so that torch is loaded when the first launch comes."""
+    if "SHARDLAB_RANK_SERVER" not in os.environ:
+        rank_server()
+
+
+def memory_file(name: str, content: bytes = b"") -> int:
+    """A file without a name: gone with the last process that holds it, however that ends."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+    return fd
+
+
+def setup_file(setup: dict[str, Any], program: bytes) -> int:
+    return memory_file("shardlab-setup", messages.pack(setup, program))

@@ -1,0 +1,103 @@
+"""Which ranks can never go on: pure reasoning over what each rank is in.
+
+A rank that computes may still do anything, so it is live.  A blocked rank is live if whatever it
+waits for has already been met, or if all that it waits for are live (one of them, for a receive
+from any rank).  Whoever isn't live by the end is in a deadlock: in a cycle, or behind one, or
+behind a rank that has finished.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardlab.trace.calls import OpenCall
+
+
+@dataclass(frozen=True)
+class RankView:
+    rank: int
+    finished: bool
+    blocked_in: tuple[OpenCall, ...]  # the calls it can't go on without; () while it computes
+    started: Counter[Hashable]  # by meeting_key: how many calls it has begun
+    receives_from_any: bool  # it has such a receive open
+
+
+@dataclass(frozen=True)
+class Wait:
+    call: OpenCall
+    waits_for: tuple[int, ...]  # () where all it needs is there: it is on its way
+    any_will_do: bool = False
+
+
+def wait_of(
+    call: OpenCall, views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
+) -> Wait:
+    """Whom this open call waits for."""
+    if call.op == "recv" and call.peer is None:
+        others = tuple(rank for rank in groups.get(call.group, ()) if rank != call.rank)
+        sent = any(_sent_unclaimed(views[rank], views[call.rank], call) for rank in others)
+        return Wait(call, () if sent else others, any_will_do=True)
+    if call.is_p2p:
+        assert call.peer is not None
+        other = views[call.peer]
+        counterpart = "recv" if call.op == "send" else "send"
+        there = other.started[counterpart, call.group, call.rank, call.tag]
+        met = there >= call.seq or (call.op == "send" and other.receives_from_any)
+        return Wait(call, () if met else (call.peer,))
+    members = groups.get(call.group, ())
+    late = (rank for rank in members if views[rank].started["collective", call.group] < call.seq)
+    return Wait(call, tuple(late))
+
+
+def _sent_unclaimed(sender: RankView, receiver: RankView, call: OpenCall) -> bool:
+    sent = sender.started["send", call.group, receiver.rank, call.tag]
+    claimed = receiver.started["recv", call.group, sender.rank, call.tag]
+    return sent > claimed
+
+
+def stuck(
+    views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
+) -> dict[int, list[Wait]]:
+    """{rank: the waits it will never come out of}; empty where every rank can still go on."""
+    waits = {
+        view.rank: [wait_of(call, views, groups) for call in view.blocked_in]
+        for view in views
+        if view.blocked_in
+    }
+    live = {view.rank for view in views if not view.finished and not view.blocked_in}
+    grew = True
+    while grew:
+        grew = False
+        for rank, its_waits in waits.items():
+            if rank not in live and all(_will_end(wait, live) for wait in its_waits):
+                live.add(rank)
+                grew = True
+    return {rank: its_waits for rank, its_waits in waits.items() if rank not in live}
+
+
+def _will_end(wait: Wait, live: set[int]) -> bool:
+    if not wait.waits_for:
+        return True
+    wanted = (rank in live for rank in wait.waits_for)
+    return any(wanted) if wait.any_will_do else all(wanted)
+
+
+def find_cycle(waits: Mapping[int, list[Wait]]) -> tuple[int, ...]:
+    """The ranks of a cycle in waiting order, from its lowest; () where the waits end elsewhere."""
+    follows = {
+        rank: [other for wait in its_waits for other in wait.waits_for if other in waits]
+        for rank, its_waits in waits.items()
+    }
+    for start in sorted(follows):
+        path, seen, rank = [start], {start}, start
+        while follows[rank]:
+            rank = min(follows[rank])
+            if rank in seen:
+                cycle = path[path.index(rank) :]
+                lowest = cycle.index(min(cycle))
+                return tuple(cycle[lowest:] + cycle[:lowest])
+            path.append(rank)
+            seen.add(rank)
+    return ()

@@ -1,0 +1,273 @@
+"""Turns what is known of a failed run into an error whose first line names the guilty."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
+from shardlab.ranks.deadlock import RankView, Wait, find_cycle, stuck, wait_of
+from shardlab.ranks.source import locate, quoted
+from shardlab.trace.calls import Mismatch, OpenCall
+
+SIGNAL_HINTS = {
+    "SIGKILL": "most often the system's out-of-memory killer",
+    "SIGSEGV": "a crash in compiled code",
+    "SIGABRT": "compiled code gave up; in gloo most often tensors of different shapes",
+    "SIGBUS": "most often a full /dev/shm",
+}
+# What gloo and NCCL raise on ranks whose partner went away: a consequence, never the cause
+_CONSEQUENCE = re.compile(r"Connection (closed|reset)|reset by peer|Broken pipe|remote process")
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """"rank 2", "ranks 0 and 1", "ranks 0, 1 and 3", "ranks 0–5"."""
+    ranks = sorted(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 3 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}–{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def call_text(call: OpenCall) -> str:
+    if call.is_p2p:
+        direction = "to" if call.op == "send" else "from"
+        other = "any rank" if call.peer is None else f"rank {call.peer}"
+        return f"{call.op} {direction} {other}"
+    return f"{call.op} (collective {call.seq} of its group)"
+
+
+def is_consequence(failure: Mapping[str, Any]) -> bool:
+    """Whether this exception only says that another rank went away."""
+    return bool(_CONSEQUENCE.search(failure["chain"][0]["message"]))
+
+
+def exception_error(rank: int, stage: str, chain: Sequence[Mapping[str, Any]]) -> RankError:
+    first = chain[0]
+    kind, message = str(first["kind"]), str(first["message"])
+    where = _innermost_line(first["frames"])
+    text = f"{kind}: {message}".splitlines()[0]
+    if stage == "unpickle":
+        text = f"the function or its inputs could not be rebuilt on the rank ({text})"
+    elif stage == "output":
+        text = f"its output can't be sent back ({text})"
+    elif kind == "SystemExit":
+        text = f"it called sys.exit({message})"
+    headline = f"rank {rank} failed: {text}" + (f"  [{where}]" if where else "")
+    return RankError(
+        headline, _traceback_text(rank, chain), rank=rank, kind=kind, message=message
+    )
+
+
+def exit_error(
+    rank: int, code: int, stack: str, last: OpenCall | None, max_rss_bytes: int
+) -> RankError:
+    """A rank that ended without a word: by a signal, or by os._exit."""
+    where = _line_of_stack(stack)
+    at = f"  [{where}]" if where else ""
+    if not where and last is not None:
+        at = f"  [in {call_text(last)}, {quoted(last.filename, last.line)}]"
+    if code < 0:
+        try:
+            kind = signal.Signals(-code).name
+        except ValueError:
+            kind = f"signal {-code}"
+        hint = SIGNAL_HINTS.get(kind, "")
+        headline = f"rank {rank} was killed by {kind}{f' ({hint})' if hint else ''}{at}"
+    else:
+        kind = "exit"
+        headline = f"rank {rank} exited with code {code} before its function returned{at}"
+    detail = f"Its memory at the most: {max_rss_bytes / 2**20:,.0f} MiB."
+    return RankError(headline, detail, rank=rank, kind=kind)
+
+
+def mismatch_error(mismatch: Mismatch, members: Sequence[int]) -> DeadlockError:
+    """Ranks that met in one collective with different ops, shapes or dtypes."""
+    calls = sorted(mismatch.calls, key=lambda call: call.rank)
+    kinds = Counter(_kind(call) for call in calls)
+    usual = kinds.most_common(1)[0][0]
+    if len(kinds) == 2 and len(calls) == 2:  # one against one: the later rank is named first
+        usual = _kind(calls[0])
+    odd = [call for call in calls if _kind(call) != usual]
+    rest = [call for call in calls if _kind(call) == usual]
+    one = odd[0]
+    same = [call.rank for call in odd if _kind(call) == _kind(one)]
+    called = f"called {one.op}" if one.op != rest[0].op else f"gave {one.op} {one.what}"
+    others = f"called {rest[0].op}" if one.op != rest[0].op else f"gave {rest[0].what}"
+    headline = (
+        f"{ranks_text(same)} {called} where {ranks_text([call.rank for call in rest])} {others}"
+        f"  [{quoted(one.filename, one.line)}]"
+    )
+    table = tuple(
+        Waiting(call.rank, "waiting", f"{call.op} of {call.what}", (), quoted(call.filename, call.line))
+        for call in calls
+    )
+    advice = f"Collective {one.seq} of this group must be the same call, on tensors alike, everywhere."
+    return DeadlockError(headline, f"{_table_text(table)}\n\n{advice}", table=table)
+
+
+def _kind(call: OpenCall) -> tuple[str, int, str]:
+    return call.op, call.bytes, call.dtype
+
+
+def deadlock_error(
+    waits: Mapping[int, list[Wait]],
+    views: Sequence[RankView],
+    groups: Mapping[str, tuple[int, ...]],
+) -> DeadlockError:
+    table = waiting_table(views, groups, {})
+    cycle = find_cycle(waits)
+    wait = next(wait for its in waits.values() for wait in its if wait.waits_for)
+    if cycle:
+        headline = _cycle_headline(cycle, waits)
+    else:
+        wait = _at_the_root(waits) or wait
+        headline = _absent_headline(wait, waits, views)
+    return DeadlockError(headline, _table_text(table), table=table, cycle=cycle)
+
+
+def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]]) -> str:
+    calls = [
+        next(
+            wait.call
+            for wait in waits[rank]
+            if cycle[(i + 1) % len(cycle)] in wait.waits_for
+        )
+        for i, rank in enumerate(cycle)
+    ]
+    lines = list(dict.fromkeys(quoted(call.filename, call.line) for call in calls))
+    at = f"  [{' | '.join(lines[:2])}]"
+    ops = {call.op for call in calls}
+    arrows = " → ".join(map(str, (*cycle, cycle[0])))
+    tags = {call.tag for call in calls}
+    if ops == {"send"}:
+        return f"deadlock: ranks {arrows} all wait in send: each needs the next one to receive{at}"
+    if ops == {"recv"}:
+        return f"deadlock: ranks {arrows} all wait in recv: each needs the next one to send{at}"
+    if ops == {"send", "recv"} and len(tags) > 1:
+        return f"deadlock: ranks {arrows} send and receive under different tags {sorted(tags)}{at}"
+    inside = ", ".join(f"{call.rank} in {call_text(call)}" for call in calls[:4])
+    return f"deadlock: ranks {arrows} wait for each other: {inside}{at}"
+
+
+def _at_the_root(waits: Mapping[int, list[Wait]]) -> Wait | None:
+    """A wait for a rank that isn't itself stuck: it has finished."""
+    for its_waits in waits.values():
+        for wait in its_waits:
+            if any(rank not in waits for rank in wait.waits_for):
+                return wait
+    return None
+
+
+def _absent_headline(
+    wait: Wait, waits: Mapping[int, list[Wait]], views: Sequence[RankView]
+) -> str:
+    call = wait.call
+    absent = [rank for rank in wait.waits_for if rank not in waits] or list(wait.waits_for)
+    same = [
+        rank
+        for rank, its in waits.items()
+        if any((w.call.op, w.call.group, w.call.seq) == (call.op, call.group, call.seq) for w in its)
+    ]
+    who = ranks_text(absent)
+    verb = "has" if len(absent) == 1 else "have"
+    where = f"  [{quoted(call.filename, call.line)}]"
+    if call.op == "recv":
+        return f"{who} finished without sending what rank {call.rank} waits for in recv{where}"
+    if call.op == "send":
+        return f"{who} finished without receiving what rank {call.rank} sends{where}"
+    return (
+        f"{who} {verb} finished without entering {call.op}, in which {ranks_text(same)} "
+        f"{'waits' if len(same) == 1 else 'wait'}{where}"
+    )
+
+
+def timeout_error(
+    timeout_s: float,
+    views: Sequence[RankView],
+    groups: Mapping[str, tuple[int, ...]],
+    stacks: Mapping[int, str],
+) -> RunTimeout:
+    table = waiting_table(views, groups, stacks)
+    busy = [row for row in table if row.state == "computing"]
+    headline = f"the run did not end within timeout_s={timeout_s:g}"
+    if busy:
+        where = f"  [{busy[0].source}]" if busy[0].source else ""
+        still = "is" if len(busy) == 1 else "are"
+        headline += f": {ranks_text([row.rank for row in busy])} {still} still computing{where}"
+    detail = _table_text(table) + "\n\nIf the work is honest, pass a larger timeout_s."
+    return RunTimeout(headline, detail, table=table)
+
+
+def waiting_table(
+    views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]], stacks: Mapping[int, str]
+) -> tuple[Waiting, ...]:
+    rows = []
+    for view in views:
+        if view.finished:
+            rows.append(Waiting(view.rank, "finished", "", (), ""))
+        elif view.blocked_in:
+            call = view.blocked_in[0]
+            wait = wait_of(call, views, groups)
+            where = quoted(call.filename, call.line)
+            rows.append(Waiting(view.rank, "waiting", call_text(call), wait.waits_for, where))
+        else:
+            rows.append(
+                Waiting(view.rank, "computing", "", (), _line_of_stack(stacks.get(view.rank, "")))
+            )
+    return tuple(rows)
+
+
+def is_stuck(
+    views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
+) -> DeadlockError | None:
+    waits = stuck(views, groups)
+    return deadlock_error(waits, views, groups) if waits else None
+
+
+def _table_text(table: Sequence[Waiting]) -> str:
+    lines = []
+    for row in table[:64]:
+        what = row.state if not row.call else f"{row.state} in {row.call}"
+        whom = f", for {ranks_text(row.waits_for)}" if row.waits_for else ""
+        where = f"   {row.source}" if row.source else ""
+        lines.append(f"  rank {row.rank:<3} {what}{whom}{where}")
+    return "\n".join(lines)
+
+
+def _innermost_line(frames: Sequence[Sequence[Any]]) -> str:
+    """The last of the student's own lines: in a cell, else outside installed packages."""
+    own = [frame for frame in frames if "site-packages" not in str(frame[0])] or frames
+    return quoted(str(own[-1][0]), int(own[-1][1])) if own else ""
+
+
+def _traceback_text(rank: int, chain: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for cause in reversed(chain):
+        lines = [f"Traceback on rank {rank} (most recent call last):"]
+        for filename, line, name in cause["frames"]:
+            where, text = locate(str(filename), int(line))
+            lines.append(f"  {where}, in {name}")
+            if text:
+                lines.append(f"    {text}")
+        lines.append(f"{cause['kind']}: {cause['message']}")
+        parts.append("\n".join(lines))
+    return "\n\nDuring handling of the above exception, another exception occurred:\n\n".join(parts)
+
+
+_STACK_LINE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in', re.MULTILINE)
+
+
+def _line_of_stack(stack: str) -> str:
+    """The student's innermost line in what faulthandler wrote last."""
+    last = re.split(r"(?m)^(?=Fatal |Current thread |Stack )", stack)[-1]
+    for match in _STACK_LINE.finditer(last):
+        filename = match["file"]
+        if "site-packages" in filename or "/shardlab/" in filename or "/lib/python" in filename:
+            continue
+        return quoted(filename, int(match["line"]))
+    return ""

@@ -1,0 +1,152 @@
+"""What runs in each rank, from its fork to its end."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import types
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import cloudpickle
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from shardlab.ranks import codec, messages
+from shardlab.trace import measure
+from shardlab.trace.log import Writer
+from shardlab.trace.recorder import Recorder
+
+OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def main(
+    rank: int,
+    *,
+    setup_fd: int,
+    store_fd: int,
+    control: int,
+    stdout: int,
+    stderr: int,
+    log: int,
+    stack: int,
+) -> NoReturn:
+    kernel = socket.socket(fileno=control)
+    stage = "start"
+    try:
+        setup, program = messages.read_file(setup_fd)
+        _settle(rank, setup, stdout, stderr, stack)
+        record = _join(rank, setup, store_fd, log)
+        messages.send(kernel, {"is": "ready"})
+        _, given = messages.receive(kernel)
+        stage = "unpickle"
+        fn, args = cloudpickle.loads(program)
+        if given:
+            args = (cloudpickle.loads(given), *args)
+        stage = "run"
+        record.enabled = True
+        output = fn(*args)
+        record.enabled = False
+        finished_s = time.monotonic()
+        stage = "output"
+        encode = codec.encode_plain if setup["results"] == "plain" else codec.encode_any
+        body = encode(output)
+    except EOFError:
+        os._exit(0)  # the kernel is gone or has called the run off
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of a student's are failures too
+        _flush()
+        messages.send(kernel, {"is": "failed", "stage": stage, **_describe(error)})
+    else:
+        _flush()
+        messages.send(kernel, {"is": "finished", "at": finished_s}, body)
+    # Stay until the kernel has counted our sockets; it lets go by closing the connection.
+    with kernel:
+        while kernel.recv(1 << 16):
+            pass
+    os._exit(0)
+
+
+def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
+    """Make this fork the process that torchrun would have started, in the kernel's place."""
+    os.environ.clear()
+    os.environ.update(setup["environment"])
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.chdir(setup["cwd"])
+    sys.path[:] = setup["sys_path"]
+    sys.argv[:] = setup["argv"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, number in ((null, 0), (stdout, 1), (stderr, 2)):
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)
+    # Both write where the kernel process looks: on a crash, or when it asks for the stack.
+    faulthandler.enable(file=stack, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    torch.set_num_threads(1)  # sums in another order give other last digits: never by core count
+    seed = setup["seed"]
+    seed = random.SystemRandom().getrandbits(31) if seed is None else seed * 1_000_003 + rank
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _join(rank: int, setup: dict[str, Any], store_fd: int, log_fd: int) -> Recorder:
+    """Initialise torch.distributed; the rendezvous is a file in memory that has no name."""
+    backend = "gloo"
+    if setup["device"] == "cuda":
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(rank)
+    measure.recorder = Recorder(Writer(log_fd))
+    dist.init_process_group(
+        backend,
+        store=dist.FileStore(f"/proc/self/fd/{store_fd}", setup["world_size"]),
+        rank=rank,
+        world_size=setup["world_size"],
+        timeout=timedelta(seconds=setup["timeout_s"] + 60),  # the kernel ends the run before
+    )
+    return measure.recorder
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data; the kernel, which knows the cells, adds the source lines."""
+    chain = []
+    seen: BaseException | None = error
+    while seen is not None and len(chain) < 5:
+        frames, trace = [], seen.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if not code.co_filename.startswith(OUR_PACKAGE):
+                frames.append([code.co_filename, trace.tb_lineno, code.co_name])
+            trace = trace.tb_next
+        chain.append({"kind": type(seen).__name__, "message": _text(seen), "frames": frames[-50:]})
+        following = seen.__cause__
+        if following is None and not seen.__suppress_context__:
+            following = seen.__context__
+        seen = following
+    return {"at": time.monotonic(), "chain": chain}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:20_000]
+    except Exception:  # a student's __str__
+        return "(its message could not be made)"
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # the student closed or replaced it
+            continue
+    ctypes.CDLL(None).fflush(None)  # what C and C++ code printed

@@ -1,0 +1,202 @@
+"""The rank server: a process with torch already imported that forks ranks on request.
+
+One runs beside each kernel (see client.py, which starts it and speaks with it).  Importing torch
+costs a second and 150 MB; a fork of a process that has it costs milliseconds and shares the pages.
+
+Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
+
+- the *door*, one per server: each packet opens a run and carries the run's own channel;
+- a *channel*, one per run: packets from the client fork a rank each; packets to the client tell
+  its pid and, later, how it ended.  When the client shuts its side (or dies), every process of the
+  run is killed, and the server closes its side once all of them are gone.
+
+So "no rank survives its run" needs no goodwill from the client, and an interrupt between any two
+of its instructions leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+
+PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
+RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # that come with a fork request
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+MAX_PACKET = 1 << 16
+
+
+@dataclass
+class RunOfRanks:
+    channel: socket.socket
+    store_fd: int
+    setup_fd: int
+    rank_of: dict[int, int] = field(default_factory=dict)  # pid -> rank, the living ones
+    closing: bool = False
+
+    def tell(self, **message: object) -> None:
+        with contextlib.suppress(OSError):  # the client may be gone
+            self.channel.send(json.dumps(message).encode())
+
+
+class Server:
+    def __init__(self, door: socket.socket) -> None:
+        self.door = door
+        self.runs: list[RunOfRanks] = []
+        self.selector = selectors.DefaultSelector()
+        self.parent = os.getppid()
+
+    def serve(self) -> None:
+        """Answer until the kernel that started us closes the door or dies."""
+        wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the kernel's to handle
+        with contextlib.suppress(ProcessLookupError):
+            # a forked child of the kernel may hold the door open after the kernel's death
+            self.selector.register(os.pidfd_open(self.parent), selectors.EVENT_READ, "parent")
+        self.selector.register(self.door, selectors.EVENT_READ, "door")
+        self.selector.register(wake_r, selectors.EVENT_READ, "child")
+        while os.getppid() == self.parent:
+            for key, _ in self.selector.select():
+                if key.data == "child":
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake_r, MAX_PACKET)
+                    self.reap()
+                elif key.data == "parent" or (key.data == "door" and not self.open_run()):
+                    self.stop()
+                    return
+                elif isinstance(key.data, RunOfRanks) and not key.data.closing:
+                    self.fork_or_close(key.data)
+
+    def open_run(self) -> bool:
+        packet, fds, _, _ = socket.recv_fds(self.door, MAX_PACKET, 3)
+        if not packet:
+            return False
+        run = RunOfRanks(socket.socket(fileno=fds[0]), *fds[1:])
+        self.runs.append(run)
+        self.selector.register(run.channel, selectors.EVENT_READ, run)
+        return True
+
+    def fork_or_close(self, run: RunOfRanks) -> None:
+        try:
+            packet, fds, _, _ = socket.recv_fds(run.channel, MAX_PACKET, len(RANK_FDS))
+        except ConnectionError:
+            packet, fds = b"", []
+        if not packet:
+            run.closing = True
+            self.selector.unregister(run.channel)
+            for pid in run.rank_of:
+                os.killpg(pid, signal.SIGKILL)
+            self.forget_if_done(run)
+            return
+        rank = json.loads(packet)["rank"]
+        try:
+            pid = os.fork()
+        except OSError as error:  # no memory, or too many processes
+            run.tell(rank=rank, failed=str(error))
+        else:
+            if pid == 0:
+                self.become_rank(run, rank, dict(zip(RANK_FDS, fds, strict=True)))
+            with contextlib.suppress(OSError):  # in both processes, so that neither comes too late
+                os.setpgid(pid, pid)
+            run.rank_of[pid] = rank
+            run.tell(rank=rank, pid=pid)
+        for fd in fds:
+            os.close(fd)
+
+    def become_rank(self, run: RunOfRanks, rank: int, fds: dict[str, int]) -> None:
+        """In the forked child: never returns."""
+        try:
+            os.setpgid(0, 0)
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # if the server is killed, so are its ranks
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.selector.close()
+            self.door.close()
+            for other in self.runs:
+                other.channel.close()
+                if other is not run:
+                    os.close(other.store_fd)
+                    os.close(other.setup_fd)
+            from shardlab.ranks import rank as rank_module
+
+            rank_module.main(rank, setup_fd=run.setup_fd, store_fd=run.store_fd, **fds)
+        finally:
+            os._exit(70)  # main() ends by os._exit; whatever comes here is our own bug
+
+    def reap(self) -> None:
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            run = next((run for run in self.runs if ended.si_pid in run.rank_of), None)
+            if run is not None:
+                # While the leader is unreaped its group's number can't be given to another.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(ended.si_pid, signal.SIGKILL)
+            _, status, usage = os.wait4(ended.si_pid, 0)
+            if run is not None:
+                rank = run.rank_of.pop(ended.si_pid)
+                code = os.waitstatus_to_exitcode(status)
+                run.tell(rank=rank, exit=code, max_rss_bytes=usage.ru_maxrss * 1024)
+                self.kill_orphans()
+                self.forget_if_done(run)
+
+    def kill_orphans(self) -> None:
+        """End what a rank started in a session of its own: it was handed to us when the rank died."""
+        ranks = {pid for run in self.runs for pid in run.rank_of}
+        with open(f"/proc/self/task/{os.getpid()}/children") as children:
+            for pid in map(int, children.read().split()):
+                if pid not in ranks:
+                    os.kill(pid, signal.SIGKILL)
+
+    def forget_if_done(self, run: RunOfRanks) -> None:
+        if run.closing and not run.rank_of:
+            self.runs.remove(run)
+            run.channel.close()
+            os.close(run.store_fd)
+            os.close(run.setup_fd)
+
+    def stop(self) -> None:
+        for run in self.runs:
+            for pid in run.rank_of:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+        while any(run.rank_of for run in self.runs):
+            time.sleep(0.005)
+            self.reap()
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def main() -> None:
+    door = socket.socket(fileno=int(sys.argv[1]))
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for name in PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every shared page
+    Server(door).serve()
+
+
+if __name__ == "__main__":
+    # `python -m` runs this file as __main__; ranks need that name for the student's own module
+    from shardlab.ranks import server
+
+    server.main()

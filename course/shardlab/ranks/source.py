@@ -1,0 +1,46 @@
+"""Names a line of code as a student knows it: "cell 5, line 3" in a notebook, else the file."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+from typing import Any
+
+
+def locate(filename: str, line: int) -> tuple[str, str]:
+    """("cell 5, line 3", the line's text); ("", "") where the line is not known."""
+    if not filename:
+        return "", ""
+    text = linecache.getline(filename, line).strip()
+    cell = _cell_number(filename)
+    if cell is not None:
+        return f"cell {cell}, line {line}", text
+    try:
+        shown = os.path.relpath(filename)
+    except ValueError:  # another drive
+        shown = filename
+    return f"{filename if shown.startswith('..') else shown}, line {line}", text
+
+
+def quoted(filename: str, line: int) -> str:
+    """One phrase: `cell 5, line 3: dist.recv(t, 0)`."""
+    where, text = locate(filename, line)
+    return f"{where}: {text}" if text else where
+
+
+def _cell_number(filename: str) -> str | None:
+    shell = _shell()
+    if shell is None:
+        return None
+    named = shell.compile.format_code_name(filename)  # ("Cell", "In[5]") for a cell's file
+    if named is None:
+        return None
+    match = re.search(r"\d+", named[1])
+    return match.group() if match else None
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()

@@ -1,0 +1,179 @@
+"""Shows what ranks print while they run: in a notebook one tidy area, in a terminal lines."""
+
+from __future__ import annotations
+
+import codecs
+import html
+import sys
+import time
+from collections import deque
+from typing import Any
+
+KEPT_BYTES = 64 << 20  # of each rank and stream; a print in an endless loop must not fill memory
+HEAD_LINES, TAIL_LINES, LINE_CHARS = 60, 60, 400
+REDRAW_S = 0.1
+PROGRESS_AFTER_S = 2.0
+
+
+class Printed:
+    """One stream of one rank: all its text, and its lines as they become complete."""
+
+    def __init__(self) -> None:
+        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.parts: list[str] = []
+        self.kept_bytes = 0
+        self.lost_bytes = 0
+        self.partial = ""
+
+    def feed(self, data: bytes, final: bool = False) -> list[str]:
+        if self.kept_bytes + len(data) > KEPT_BYTES:
+            self.lost_bytes += len(data)
+            return []
+        self.kept_bytes += len(data)
+        text = self.decoder.decode(data, final)
+        self.parts.append(text)
+        *lines, self.partial = (self.partial + text).split("\n")
+        if final and self.partial:
+            lines.append(self.partial)
+            self.partial = ""
+        return lines
+
+    @property
+    def text(self) -> str:
+        lost = f"\n… {self.lost_bytes:,} bytes more were not kept" if self.lost_bytes else ""
+        return "".join(self.parts) + lost
+
+
+class Screen:
+    """Where lines go; this one shows nothing (`quiet=True`)."""
+
+    def line(self, rank: int, text: str, is_stderr: bool) -> None: ...
+
+    def progress(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Terminal(Screen):
+    def __init__(self) -> None:
+        self.progress_shown = False
+        self.lines = 0
+        self.cut = 0
+
+    def line(self, rank: int, text: str, is_stderr: bool) -> None:
+        self.lines += 1
+        if self.lines > 20 * (HEAD_LINES + TAIL_LINES):
+            self.cut += 1
+            return
+        self._clear()
+        print(f"[rank {rank}] {text}", file=sys.stderr if is_stderr else sys.stdout, flush=True)
+
+    def progress(self, text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            self.progress_shown = True
+
+    def _clear(self) -> None:
+        if self.progress_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self.progress_shown = False
+
+    def close(self) -> None:
+        self._clear()
+        if self.cut:
+            print(f"… {self.cut:,} lines more; all of them are in run.stdout")
+
+
+class Notebook(Screen):
+    """One output area, redrawn at most ten times a second; appears with the first thing to show."""
+
+    def __init__(self) -> None:
+        self.head: list[tuple[int, str, bool]] = []
+        self.tail: deque[tuple[int, str, bool]] = deque(maxlen=TAIL_LINES)
+        self.lines = 0
+        self.status = ""
+        self.handle: Any = None
+        self.drawn_s = 0.0
+        self.is_stale = False
+
+    def line(self, rank: int, text: str, is_stderr: bool) -> None:
+        self.lines += 1
+        (self.head if len(self.head) < HEAD_LINES else self.tail).append((rank, text, is_stderr))
+        self._redraw()
+
+    def progress(self, text: str) -> None:
+        if text != self.status:
+            self.status = text
+            self._redraw()
+        elif self.is_stale:
+            self._redraw()
+
+    def close(self) -> None:
+        self.status = ""
+        if self.handle is not None or self.lines:
+            self._redraw(now=True)
+
+    def _redraw(self, now: bool = False) -> None:
+        self.is_stale = True
+        if not now and time.monotonic() - self.drawn_s < REDRAW_S:
+            return
+        from IPython.display import display
+
+        bundle = {"text/html": self._html(), "text/plain": self._plain()}
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+        self.drawn_s = time.monotonic()
+        self.is_stale = False
+
+    def _rows(self) -> list[tuple[int | None, str, bool]]:
+        rows: list[tuple[int | None, str, bool]] = list(self.head)
+        cut = self.lines - len(self.head) - len(self.tail)
+        if cut:
+            rows.append((None, f"… {cut:,} lines are not shown; all are in run.stdout …", False))
+        return rows + list(self.tail)
+
+    def _plain(self) -> str:
+        rows = [
+            shorten(text) if rank is None else f"rank {rank} │ {shorten(text)}"
+            for rank, text, _ in self._rows()
+        ]
+        return "\n".join(rows + ([self.status] if self.status else []))
+
+    def _html(self) -> str:
+        from shardlab.widgets.palette import rank_color  # with the widgets, too slow to load above
+
+        rows = []
+        for rank, text, is_stderr in self._rows():
+            shown = html.escape(shorten(text)) or " "
+            if rank is None:
+                rows.append(f'<div style="opacity:.6">{shown}</div>')
+                continue
+            color = rank_color(rank)
+            weak = ";opacity:.65" if is_stderr else ""
+            rows.append(
+                f'<div style="padding-left:6px;border-left:3px solid {color}{weak}">'
+                f'<span style="opacity:.6">rank {rank} │ </span>{shown}</div>'
+            )
+        if self.status:
+            rows.append(f'<div style="opacity:.7">{html.escape(self.status)}</div>')
+        style = (
+            "max-height:24em;overflow:auto;white-space:pre-wrap;"
+            "font-family:var(--jp-code-font-family,monospace);"
+            "font-size:var(--jp-code-font-size,13px);line-height:1.45"
+        )
+        return f'<div class="shardlab-output" style="{style}">{"".join(rows)}</div>'
+
+
+def shorten(line: str) -> str:
+    extra = len(line) - LINE_CHARS
+    return line if extra <= 0 else f"{line[:LINE_CHARS]} … ({extra:,} characters more)"
+
+
+def screen(quiet: bool) -> Screen:
+    if quiet:
+        return Screen()
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return Notebook() if shell is not None and hasattr(shell, "kernel") else Terminal()

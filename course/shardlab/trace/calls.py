@@ -1,0 +1,183 @@
+"""From the events in the ranks' logs to calls: who is in what now, and what happened in all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardlab.run import Call
+from shardlab.trace.wire import Connection
+
+# Ops whose tensors must be alike on every rank; all_to_all and monitored_barrier have no such rule
+ALIKE = frozenset(
+    "all_reduce all_reduce_coalesced broadcast reduce all_gather all_gather_single reduce_scatter "
+    "reduce_scatter_single gather scatter".split()
+)
+NO_RANKS: tuple[int, ...] = ()
+Counts = dict[Connection, int]  # bytes by connection
+
+
+@dataclass
+class OpenCall:
+    """A call as its rank logged it; `end_s` is None while it has not completed."""
+
+    rank: int
+    op: str
+    bytes: int
+    peer: int | None
+    group: str
+    start_s: float
+    filename: str
+    line: int
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    storage_numel: int
+    tag: int
+    seq: int = 0
+    waited: bool = False
+    end_s: float | None = None
+
+    @property
+    def is_p2p(self) -> bool:
+        return self.op in ("send", "recv")
+
+    @property
+    def what(self) -> str:
+        """The tensor in words: "8 x float32"."""
+        return f"{' x '.join(map(str, self.shape)) or 'one'} {self.dtype}"
+
+
+@dataclass
+class MeasuredBlock:
+    rank: int
+    label: str
+    start_s: float
+    end_s: float
+    sent: Counts
+
+
+@dataclass
+class Mismatch:
+    """Ranks that met in one collective with different calls."""
+
+    calls: tuple[OpenCall, ...]  # one per rank that has entered
+
+
+@dataclass
+class CallLog:
+    """All calls of a run so far."""
+
+    world_size: int
+    calls: list[OpenCall] = field(default_factory=list)
+    pending: list[dict[int, OpenCall]] = field(init=False)  # by rank, then by its call id
+    started: list[Counter[Hashable]] = field(init=False)  # by rank: how many of each kind
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    blocks: list[MeasuredBlock] = field(default_factory=list)
+    opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
+    closed: list[tuple[int, Counts]] = field(default_factory=list)  # and about to be closed
+    mismatch: Mismatch | None = None
+    meetings: dict[tuple[str, int], list[OpenCall]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pending = [{} for _ in range(self.world_size)]
+        self.started = [Counter() for _ in range(self.world_size)]
+
+    def add(self, rank: int, event: list[Any]) -> None:
+        """Take in one event; one that no recorder writes is passed over."""
+        try:
+            self._add(rank, *event)
+        except (TypeError, ValueError, KeyError):
+            return
+
+    def _add(self, rank: int, kind: str, *values: Any) -> None:
+        if kind == "call":
+            self._begin(rank, *values)
+        elif kind == "wait":
+            self.pending[rank][values[0]].waited = True
+        elif kind == "end":
+            self.pending[rank].pop(values[0]).end_s = float(values[1])
+        elif kind == "group":
+            self.groups[str(values[0])] = tuple(int(member) for member in values[1])
+        elif kind == "block":
+            label, start, end, sent = values
+            block = MeasuredBlock(rank, str(label), float(start), float(end), _counts(sent))
+            self.blocks.append(block)
+        elif kind == "opened":
+            self.opened.append((rank, _counts(values[0])))
+        elif kind == "closed":
+            self.closed.append((rank, _counts(values[0])))
+
+    def _begin(self, rank: int, call_id: int, *values: Any) -> None:
+        op, n_bytes, peer, group, start, filename, line, dtype, shape, *rest = values
+        call = OpenCall(
+            rank, str(op), int(n_bytes), peer, str(group), float(start), str(filename), int(line),
+            str(dtype), tuple(int(n) for n in shape), *(int(n) for n in rest),
+        )  # fmt: skip
+        if call.peer is not None and not (0 <= int(call.peer) < self.world_size):
+            return
+        key = meeting_key(call)
+        self.started[rank][key] += 1
+        call.seq = self.started[rank][key]
+        self.calls.append(call)
+        self.pending[rank][call_id] = call
+        if not call.is_p2p:
+            self._meet(call)
+
+    def _meet(self, call: OpenCall) -> None:
+        key = call.group, call.seq
+        here = self.meetings.setdefault(key, [])
+        here.append(call)
+        first = here[0]
+        alike = first.op == call.op and (
+            call.op not in ALIKE or (first.bytes, first.dtype) == (call.bytes, call.dtype)
+        )
+        if not alike and self.mismatch is None:
+            self.mismatch = Mismatch(tuple(here))
+        elif self.mismatch is not None and self.mismatch.calls[0] is first:
+            self.mismatch = Mismatch(tuple(here))
+        if len(here) == len(self.groups.get(call.group, NO_RANKS)):
+            del self.meetings[key]
+
+    def finished_calls(
+        self, origin_s: float, locate: Callable[[str, int], tuple[str, str]]
+    ) -> list[Call]:
+        """In order of their start; `locate` turns file and line into words and the line's text."""
+        return [
+            Call(
+                rank=call.rank,
+                op=call.op,
+                bytes=call.bytes,
+                peer=call.peer,
+                group=self.groups.get(call.group, NO_RANKS),
+                start_s=call.start_s - origin_s,
+                end_s=None if call.end_s is None else call.end_s - origin_s,
+                source=(where := locate(call.filename, call.line))[0],
+                code=where[1],
+                seq=call.seq,
+                dtype=call.dtype,
+                shape=call.shape,
+                offset=call.offset,
+                storage_numel=call.storage_numel,
+                tag=call.tag,
+            )
+            for call in sorted(self.calls, key=lambda call: call.start_s)
+        ]
+
+
+def meeting_key(call: OpenCall) -> Hashable:
+    """Calls of one rank that are counted together: their how-many-eth tells which one they meet."""
+    if call.is_p2p:
+        return call.op, call.group, call.peer, call.tag
+    return "collective", call.group
+
+
+def _counts(value: Any) -> Counts:
+    """From {"local port:remote port": bytes}."""
+    found = {}
+    for ports, count in dict(value).items():
+        local, remote = str(ports).split(":")
+        found[int(local), int(remote)] = int(count)
+    return found

@@ -1,0 +1,238 @@
+"""Records every torch.distributed call of a rank, whoever makes it.
+
+Mechanism.  All communication of torch, from Python, from DDP's C++ reducer, from FSDP2 and from
+DTensor's functional collectives, passes through the dispatcher as an operator of the library
+``c10d``.  We register a kernel for each of them under the dispatch key ``BackendSelect``, which
+is on for every call (also below autograd and in inference mode) and comes before the device's own
+kernel; it notes the call and passes it on.  No other operator is touched, so compute costs nothing.
+What else was tried: Flight Recorder has no send/recv and no end times under gloo; a
+TorchDispatchMode sees the same calls but slows every operator; a Python process group in gloo's
+place changes what ``dist.get_backend()`` says, and libraries branch on that.
+
+The end of a call is when its ``Work.wait`` returned or, for collectives whose wait is inside C++
+(DDP), when its future completed.  On CUDA both are moments of the host, not of the device.
+
+Events in the log (log.py), times from time.monotonic(), which all processes of a machine share:
+  ["group", group, [global ranks]]
+  ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag]
+  ["wait", id]                      the program now waits for it
+  ["end", id, time]
+  ["block", label, start, end, {"local port:remote port": bytes}]
+  ["opened", {"local port:remote port": bytes}]     sockets of a group just made
+  ["closed", {"local port:remote port": bytes}]     and of one just destroyed
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardlab.trace import wire
+from shardlab.trace.log import Writer
+
+# c10d's operator -> torch.distributed's function, and which argument is this rank's payload
+OPERATORS: dict[str, tuple[str, int | None]] = {
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce_coalesced", 0),
+    "broadcast_": ("broadcast", 0),
+    "reduce_": ("reduce", 0),
+    "allgather_": ("all_gather", 1),
+    "_allgather_base_": ("all_gather_single", 1),
+    "allgather_coalesced_": ("all_gather_coalesced", 1),
+    "allgather_into_tensor_coalesced_": ("all_gather_single", 1),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "_reduce_scatter_base_": ("reduce_scatter_single", 1),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_single", 1),
+    "alltoall_": ("all_to_all", 1),
+    "alltoall_base_": ("all_to_all_single", 1),
+    "gather_": ("gather", 1),
+    "scatter_": ("scatter", 0),
+    "barrier": ("barrier", None),
+    "monitored_barrier_": ("monitored_barrier", None),
+    "send": ("send", 0),
+    "recv_": ("recv", 0),
+    "recv_any_source_": ("recv", 0),
+}
+_NOT_THE_USERS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    sysconfig.get_paths()["stdlib"] + os.sep,
+    "<frozen",
+)
+
+
+class Recorder:
+    """One per rank, made before init_process_group; it records once `enabled` is set."""
+
+    def __init__(self, log: Writer) -> None:
+        self.log = log
+        self.enabled = False
+        self.next_id = 0
+        # Held until they end: while Python holds a Work, C++ hands out that very object again,
+        # so its id() tells which call a wait belongs to.
+        self.open_works: dict[int, tuple[int, Any]] = {}  # id(work) -> (call, work)
+        self.known_groups: set[str] = set()
+        self.is_users: dict[str, bool] = {}
+        self.library = torch.library.Library("c10d", "IMPL")  # noqa: TOR901
+        for name, (op, payload) in OPERATORS.items():
+            self._intercept(name, op, payload)
+        self._watch_waits()
+        self._watch_groups()
+
+    def _intercept(self, name: str, op: str, payload: int | None) -> None:
+        operator = getattr(torch.ops.c10d, name).default
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            below = keys.remove(torch._C.DispatchKey.BackendSelect)
+            if not self.enabled:
+                return operator.redispatch(below, *args, **kwargs)
+            call = self._begin(op, payload, args)
+            result = operator.redispatch(below, *args, **kwargs)
+            self._follow(call, result, is_p2p=op in ("send", "recv"))
+            return result
+
+        self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
+
+    def _begin(self, op: str, payload: int | None, args: tuple[Any, ...]) -> int:
+        tensors = [] if payload is None else list(_tensors(args[payload]))
+        group_at = next(i for i, arg in enumerate(args) if isinstance(arg, torch.ScriptObject))
+        group, ranks = self._group(args[group_at])
+        after = args[group_at + 1 :]
+        peer, tag = None, 0
+        if op in ("send", "recv"):
+            if len(after) == 2:
+                peer = ranks[after[0]] if ranks else after[0]
+            tag = after[-1]
+        filename, line = self._users_line()
+        first = tensors[0] if tensors else None
+        self.next_id += 1
+        self.log.write(
+            "call",
+            self.next_id,
+            op,
+            sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            peer,
+            group,
+            time.monotonic(),
+            filename,
+            line,
+            str(first.dtype).removeprefix("torch.") if first is not None else "",
+            list(first.shape) if first is not None else [],
+            first.storage_offset() if first is not None else 0,
+            first.untyped_storage().nbytes() // first.element_size() if first is not None else 0,
+            tag,
+        )
+        return self.next_id
+
+    def _group(self, boxed: Any) -> tuple[str, list[int]]:
+        group = dist.ProcessGroup.unbox(boxed)
+        name = group.group_name
+        try:
+            ranks = dist.get_process_group_ranks(group)
+        except (KeyError, RuntimeError, ValueError):  # a group still being made
+            return name, []
+        if name not in self.known_groups:
+            self.known_groups.add(name)
+            self.log.write("group", name, ranks)
+        return name, ranks
+
+    def _users_line(self) -> tuple[str, int]:
+        """The innermost line that is neither torch's, nor ours, nor the standard library's."""
+        frame = sys._getframe(3)
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            is_users = self.is_users.get(filename)
+            if is_users is None:
+                is_users = not filename.startswith(_NOT_THE_USERS)
+                self.is_users[filename] = is_users
+            if is_users:
+                return filename, frame.f_lineno
+            frame = frame.f_back
+        return "", 0
+
+    def _follow(self, call: int, result: Any, is_p2p: bool) -> None:
+        boxed = result[-1] if isinstance(result, tuple) else result
+        if not isinstance(boxed, torch.ScriptObject):  # it has already happened
+            self.log.write("end", call, time.monotonic())
+            return
+        work = dist.Work.unbox(boxed)
+        self.open_works[id(work)] = (call, work)
+        if not is_p2p:  # gloo's sends and receives have no future
+            with contextlib.suppress(RuntimeError):
+                key = id(work)
+                work.get_future().add_done_callback(lambda future: self._done(key, future))
+
+    def _done(self, key: int, future: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # one that failed has no end
+            future.value()
+            self._end(key)
+
+    def _end(self, key: int) -> None:
+        call, _ = self.open_works.pop(key, (None, None))
+        if call is not None:
+            self.log.write("end", call, time.monotonic())
+
+    def _watch_waits(self) -> None:
+        original = dist.Work.wait
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            call, _ = self.open_works.get(id(work), (None, None))
+            if call is None:
+                return original(work, *args, **kwargs)
+            self.log.write("wait", call)
+            result = original(work, *args, **kwargs)
+            self._end(id(work))
+            return result
+
+        dist.Work.wait = wait
+
+    def _watch_groups(self) -> None:
+        """Note new sockets' handshakes, which aren't traffic, and old sockets' last counts."""
+        c10d = dist.distributed_c10d
+        make, destroy = c10d._new_process_group_helper, c10d.destroy_process_group
+
+        def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+            before = wire.own_connections()
+            made = make(*args, **kwargs)
+            after = wire.own_connections()
+            self.log.write("opened", _by_ports({c: n for c, n in after.items() if c not in before}))
+            return made
+
+        def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+            before = wire.own_connections()
+            destroy(*args, **kwargs)
+            left = wire.own_connections()
+            self.log.write("closed", _by_ports({c: n for c, n in before.items() if c not in left}))
+
+        c10d._new_process_group_helper = _new_process_group_helper
+        c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
+
+    @contextlib.contextmanager
+    def block(self, label: str) -> Iterator[None]:
+        before, start = wire.own_connections(), time.monotonic()
+        try:
+            yield
+        finally:
+            end, after = time.monotonic(), wire.own_connections()
+            sent = {c: count - before.get(c, 0) for c, count in after.items()}
+            self.log.write("block", label, start, end, _by_ports(sent))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:
+    return {f"{local}:{remote}": count for (local, remote), count in connections.items() if count}

@@ -1,0 +1,96 @@
+"""Who sent whom how much: from the kernel's counters, or where it has none from the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from shardlab.run import Block, Bytes, Call, Traffic
+from shardlab.trace.calls import CallLog
+from shardlab.trace.wire import Connection
+
+KERNEL = "counted by the kernel, on every TCP socket between ranks"
+FROM_CALLS = "computed from the recorded calls (the kernel does not see this transport)"
+Counts = Mapping[Connection, tuple[int, int]]  # connection -> (rank that owns it, bytes written)
+
+
+def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) -> Traffic:
+    """Bytes written between the two readings, without those that opened new connections.
+
+    Sockets closed in between are in the log, told by their rank before it closed them.
+    """
+    written = dict(after)
+    for rank, counts in log.closed:
+        written.update({connection: (rank, count) for connection, count in counts.items()})
+    start = {connection: count for connection, (_, count) in before.items()}
+    for _, counts in log.opened:
+        start.update(counts)
+    owner = {connection: rank for connection, (rank, _) in {**before, **written}.items()}
+
+    def peer_of(connection: Connection) -> int | None:
+        return owner.get((connection[1], connection[0]))
+
+    sent = np.zeros((log.world_size, log.world_size), dtype=np.int64)
+    for connection, (rank, count) in written.items():
+        peer = peer_of(connection)
+        if peer is not None:
+            sent[rank, peer] += count - start.get(connection, 0)
+    blocks = []
+    for block in log.blocks:
+        row = [0] * log.world_size
+        for connection, count in block.sent.items():
+            peer = peer_of(connection)
+            if peer is not None:
+                row[peer] += count
+        start_s, end_s = block.start_s - origin_s, block.end_s - origin_s
+        blocks.append(Block(block.label, block.rank, start_s, end_s, tuple(row)))
+    return Traffic(sent, KERNEL, tuple(blocks))
+
+
+def from_calls(log: CallLog, calls: Iterable[Call], origin_s: float) -> Traffic:
+    """Bytes that NCCL's ring algorithms would send for these calls; a block has the calls begun in it."""
+    calls = list(calls)
+    blocks = []
+    for block in log.blocks:
+        start_s, end_s = block.start_s - origin_s, block.end_s - origin_s
+        inside = [
+            call for call in calls if call.rank == block.rank and start_s <= call.start_s <= end_s
+        ]
+        row = ring_bytes(inside, log.world_size)[block.rank]
+        blocks.append(Block(block.label, block.rank, start_s, end_s, tuple(map(int, row))))
+    return Traffic(ring_bytes(calls, log.world_size), FROM_CALLS, tuple(blocks))
+
+
+def ring_bytes(calls: Iterable[Call], world_size: int) -> Bytes:
+    """[N, N] bytes for these calls, with n ranks in a group and S = call.bytes.
+
+    Rings send to the next rank of the group: all_reduce 2(n-1)/n S, reduce_scatter (n-1)/n S,
+    all_gather (n-1) S, broadcast and reduce S (a chain; their last rank's hop is not told apart).
+    all_to_all sends S/n to each, gather and scatter S to or from the first rank.
+    """
+    sent = np.zeros((world_size, world_size), dtype=np.float64)
+    for call in calls:
+        if call.op == "send" and call.peer is not None:
+            sent[call.rank, call.peer] += call.bytes
+        n = len(call.group)
+        if call.is_p2p or n < 2 or call.rank not in call.group:
+            continue
+        place = call.group.index(call.rank)
+        following = call.group[(place + 1) % n]
+        if call.op.startswith("all_reduce"):
+            sent[call.rank, following] += 2 * (n - 1) / n * call.bytes
+        elif call.op.startswith("reduce_scatter"):
+            sent[call.rank, following] += (n - 1) / n * call.bytes
+        elif call.op.startswith("all_gather"):
+            sent[call.rank, following] += (n - 1) * call.bytes
+        elif call.op.startswith("all_to_all"):
+            for member in call.group:
+                sent[call.rank, member] += call.bytes / n if member != call.rank else 0
+        elif call.op in ("broadcast", "reduce"):
+            sent[call.rank, following] += call.bytes if place < n - 1 else 0
+        elif call.op == "gather" and place > 0:
+            sent[call.rank, call.group[0]] += call.bytes
+        elif call.op == "scatter" and place > 0:
+            sent[call.group[0], call.rank] += call.bytes
+    return np.rint(sent).astype(np.int64)
