@@ -16,5 +16,6 @@ c.ContentsManager.hide_globs = [
     "*~",
 ]
 
-# Notebooks are built by `make build` alone: no second text form is written when one is saved.
+# Notebooks are built by `make build` alone: no second text form is written when one is saved
+# (labconfig/page_config.json hides the buttons).
 c.ServerApp.jpserver_extensions = {"jupyterlab_jupytext": False}

@@ -187,16 +187,17 @@ def ended_within(process: "subprocess.Popen", seconds: float) -> bool:
 
 
 def stage(log: Path) -> str:
-    """pip's last step in a few words, read from its log."""
+    """pip's last step in a few words, read from its log and from what lies in the environment."""
     lines = log.read_text(errors="replace").splitlines()
-    packages = [line.split()[1] for line in lines if line.startswith("Collecting ")]
+    # pip says "Collecting" of an index's file and "Processing" of a local one.
+    named = [line.split()[1] for line in lines if line.startswith(("Collecting ", "Processing "))]
     if any(line.startswith("Installing collected packages") for line in lines):
-        return f"unpacking {len(packages)} packages"
-    if not packages:
+        unpacked = len(list(log.parent.glob("lib/python*/site-packages/*.dist-info")))
+        return f"unpacking package {unpacked} of {len(named)}"
+    if not named:
         return "starting pip"
-    last = lines[-1]
-    size = last[last.rfind("(") :] if "Downloading" in last and "(" in last else ""
-    return f"fetching package {len(packages)}: {packages[-1]} {size}".rstrip()
+    size = lines[-1].rpartition("(")[2].rstrip(")") if "Downloading" in lines[-1] else ""
+    return f"fetching package {len(named)}: {os.path.basename(named[-1])} {size}".rstrip()
 
 
 def explain(log: Path) -> str:

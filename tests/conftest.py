@@ -1,0 +1,70 @@
+"""Fixtures for tests in a real browser, against the JupyterLab that `make lab` starts.
+
+    def test_chapter(lab_server, page):
+        page.goto(lab_server.url_of("course/chapters/00_start_here.ipynb"))
+
+`lab_server.root` is a copy of the repository: tests may change and grade there what they like.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
+from tools import browser as chromium
+
+ARTIFACTS = ROOT / "tests/artifacts"
+STEP_LIMIT_MS = 60_000  # a cell may start real ranks: give each browser step time
+
+
+@pytest.fixture(scope="session")
+def artifacts() -> Path:
+    """Where screenshots go. git ignores it; each run begins with an empty one."""
+    shutil.rmtree(ARTIFACTS, ignore_errors=True)
+    ARTIFACTS.mkdir(parents=True)
+    return ARTIFACTS
+
+
+@pytest.fixture(scope="session")
+def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    """One JupyterLab for all browser tests, serving a copy of the repository."""
+    root = copy_repository(tmp_path_factory.mktemp("course") / "shardlab")
+    with running_lab(root, home=tmp_path_factory.mktemp("home")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; the test is skipped where there is none.
+
+    One for each module, not for the session: while Playwright runs, so does an event loop in this
+    thread, and nbclient's own asyncio.run in some other test would refuse to start beside it.
+    """
+    path = chromium.find()
+    if path is None and os.environ.get("SHARDLAB_NEEDS_BROWSER"):
+        pytest.fail(chromium.NONE)
+    if path is None:
+        pytest.skip(chromium.NONE)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=list(chromium.FLAGS))
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser, artifacts: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A fresh page, 1400 x 1000; what it shows at the end of a failing test is kept."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(STEP_LIMIT_MS)
+    page = context.new_page()
+    failed_before = request.session.testsfailed
+    yield page
+    if request.session.testsfailed > failed_before:
+        page.screenshot(path=artifacts / f"failed-{request.node.name}.png")
+    context.close()
