@@ -1,0 +1,46 @@
+"""python -m autograder build [--check] [--overwrite]"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from autograder.build import SourceError, build, check
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("build", help="make every .ipynb from its .nb.py, and labs/")
+    command.add_argument("--check", action="store_true", help="write nothing; fail on drift")
+    command.add_argument(
+        "--overwrite", action="store_true", help="replace labs that somebody has run, too"
+    )
+    command.add_argument("--repo", type=Path, default=Path(), help="default: where you are")
+    command.set_defaults(run=_build)
+    arguments = parser.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    repo = arguments.repo.resolve()
+    if not (repo / "nbgrader_config.py").exists():
+        raise SourceError(f"{repo} is not the root of the repository: it has no nbgrader_config.py")
+    if arguments.check:
+        drifts = check(repo)
+    else:
+        written, drifts = build(repo, overwrite=arguments.overwrite)
+        for path in written:
+            print(f"built {path.relative_to(repo)}")
+    for drift in drifts:
+        print(f"{drift.path.relative_to(repo)} {drift.why}", file=sys.stderr)
+    return 1 if drifts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

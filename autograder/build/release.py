@@ -1,0 +1,70 @@
+"""The student's copy of a lab: what nbgrader's own generate_assignment makes of the solution."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+
+from nbgrader.converters import GenerateAssignment
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+
+class ReleaseError(Exception):
+    """nbgrader refused a solution; the text is its own last word."""
+
+
+def released(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, bytes]:
+    """{file name: bytes} of labs/``lab`` made from {file name: bytes} of solutions/``lab``.
+
+    Runs in a folder of its own, with the repository's nbgrader_config.py but no gradebook, so the
+    result is what ``nbgrader generate_assignment`` writes and nothing in the repository changes.
+    """
+    with tempfile.TemporaryDirectory(prefix="shardlab-release-") as folder:
+        root = Path(folder).resolve()
+        config = _config(repo, root)
+        course = CourseDirectory(config=config)
+        source = root / course.source_directory / lab
+        source.mkdir(parents=True)
+        for name, content in notebooks.items():
+            (source / name).write_bytes(content)
+
+        converter = GenerateAssignment(coursedir=course, config=config)
+        converter.log = _quiet = logging.getLogger("autograder.build.nbgrader")
+        said = _LastErrors()
+        _quiet.addHandler(said)
+        _quiet.propagate = False
+        try:
+            converter.start()
+        except Exception as error:
+            raise ReleaseError("\n".join(said.lines) or str(error)) from error
+        finally:
+            _quiet.removeHandler(said)
+        lab_folder = root / course.release_directory / lab
+        return {
+            str(path.relative_to(lab_folder)): path.read_bytes()
+            for path in sorted(lab_folder.rglob("*"))
+            if path.is_file()
+        }
+
+
+def _config(repo: Path, root: Path) -> Config:
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(repo)).load_config()
+    config.CourseDirectory.root = str(root)
+    config.CourseDirectory.assignment_id = "*"
+    config.GenerateAssignment.no_database = True
+    config.SaveCells.enabled = False
+    return config
+
+
+class _LastErrors(logging.Handler):
+    """What nbgrader logged as errors; it logs the cause and raises only "see the log"."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())

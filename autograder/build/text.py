@@ -1,0 +1,140 @@
+"""One .nb.py (jupytext percent text) -> one notebook: no outputs, the same bytes each time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
+from nbformat import NotebookNode
+
+from autograder.grading.checks import BadCheck, find_check
+
+# Every notebook opens with the same kernel, whatever the editor that wrote its text put in.
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+NOT_FOR_READERS = ("lines_to_next_cell", "title")  # jupytext's own book-keeping
+GRADE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what both nbgrader and nbformat's cell id take
+MARKER = re.compile(r"^# %%")
+NBGRADER_DEFAULTS = {"grade": False, "solution": False, "task": False, "schema_version": 3}
+
+
+class SourceError(Exception):
+    """A .nb.py that cannot be built; the text names the file, the cell and the line."""
+
+
+def notebook_from_text(path: Path) -> NotebookNode:
+    """The notebook written in ``path``; raises SourceError where it is not a sound one."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        notebook = jupytext.reads(text, fmt="py:percent")
+    except Exception as error:
+        raise SourceError(f"{path}: jupytext cannot read it: {_first_line(error)}") from error
+    if not notebook.cells:
+        raise SourceError(f"{path}: no cells; a cell starts with a line `# %%`")
+
+    starts = _start_lines(text, len(notebook.cells))
+    notebook.metadata = nbformat.from_dict(METADATA)
+    grade_ids: set[str] = set()
+    for position, (cell, line) in enumerate(zip(notebook.cells, starts, strict=True), 1):
+        try:
+            _settle(cell, position, grade_ids)
+        except _CellError as error:
+            raise SourceError(f"{path}, cell {position} (line {line + error.line}): {error}") from (
+                error
+            )
+    nbformat.validate(notebook)
+    return notebook
+
+
+def notebook_bytes(notebook: NotebookNode) -> bytes:
+    """What lies on disk, the same for the same notebook."""
+    return (nbformat.writes(notebook).rstrip("\n") + "\n").encode()
+
+
+class _CellError(Exception):
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line  # lines below the cell's own first
+
+
+def _settle(cell: NotebookNode, position: int, grade_ids: set[str]) -> None:
+    """Check one cell and give it what jupytext leaves open: its id and whole nbgrader metadata."""
+    if "incorrectly_encoded_metadata" in cell.metadata:
+        raise _CellError(f"cannot read `{cell.metadata['incorrectly_encoded_metadata']}`")
+    for key in NOT_FOR_READERS:
+        cell.metadata.pop(key, None)
+    cell.id = f"cell-{position:03d}"
+    if cell.cell_type == "code":
+        _check_syntax(cell.source)
+    if "nbgrader" in cell.metadata:
+        cell.id = _settle_nbgrader(cell, grade_ids)
+    _check_solution_regions(cell)
+
+
+def _settle_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
+    """Complete and check the metadata of an answer, check or read-only cell; return its id."""
+    meta: dict[str, Any] = {**NBGRADER_DEFAULTS, **cell.metadata["nbgrader"]}
+    meta.setdefault("locked", not meta["solution"])
+    cell.metadata["nbgrader"] = nbformat.from_dict(dict(sorted(meta.items())))
+
+    grade_id = meta.get("grade_id", "")
+    if not GRADE_ID.fullmatch(grade_id):
+        raise _CellError(
+            f"grade_id {grade_id!r} is the cell's id: 1 to 64 letters, digits, `_` or `-`"
+        )
+    if grade_id in grade_ids:
+        raise _CellError(f"grade_id {grade_id!r} is taken by an earlier cell")
+    grade_ids.add(grade_id)
+
+    if meta["grade"] and not meta.get("points", 0) > 0:
+        raise _CellError(f"{grade_id!r} is graded but says no points above 0")
+    if meta["grade"] and not meta["solution"]:
+        if not meta["locked"]:
+            raise _CellError(f"{grade_id!r} is a check cell: it must be locked")
+        try:
+            find_check(cell.source)
+        except BadCheck as error:
+            raise _CellError(f"{grade_id!r} {error}") from error
+    return str(grade_id)
+
+
+def _check_syntax(source: str) -> None:
+    python = TransformerManager().transform_cell(source)  # magics become plain calls
+    try:
+        compile(python, "cell", "exec", flags=0x2000)  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    except SyntaxError as error:
+        raise _CellError(f"{type(error).__name__}: {error.msg}", error.lineno or 0) from error
+
+
+def _check_solution_regions(cell: NotebookNode) -> None:
+    """nbgrader would stop too, but without the name of the cell."""
+    inside = False
+    for number, line in enumerate(cell.source.splitlines(), 1):
+        begins, ends = "BEGIN SOLUTION" in line, "END SOLUTION" in line
+        if not (begins or ends):
+            continue
+        if not cell.metadata.get("nbgrader", {}).get("solution"):
+            raise _CellError(
+                "a solution in a cell without `solution: true` reaches students", number
+            )
+        if begins == inside:
+            raise _CellError("BEGIN SOLUTION and END SOLUTION do not pair up", number)
+        inside = begins
+    if inside:
+        raise _CellError("BEGIN SOLUTION without END SOLUTION")
+
+
+def _start_lines(text: str, cells: int) -> list[int]:
+    """The line on which each cell starts; text above the first marker is a cell without one."""
+    markers = [i for i, line in enumerate(text.splitlines(), 1) if MARKER.match(line)]
+    return ([1] * cells + markers)[-cells:]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,67 @@
+"""Reading a notebook that may be anything at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+
+MAX_BYTES = 20_000_000
+UNREADABLE = "shardlab_unreadable"  # key of ``resources``: why, for the student
+
+
+class Unreadable(Exception):
+    """Why a file is not a notebook, in words for the student who handed it in."""
+
+
+def read_submission(path: str) -> NotebookNode:
+    """The notebook at ``path``, outputs and all; raises Unreadable."""
+    # A link would show what it points to, a pipe would block for ever.
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise Unreadable(f"the file cannot be opened ({error.strerror})") from error
+    with os.fdopen(file, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise Unreadable("it is not a plain file")
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise Unreadable(f"the file is larger than {MAX_BYTES // 1_000_000} MB: clear its outputs")
+    try:
+        notebook = nbformat.reads(content.decode("utf-8"), as_version=4)
+        notebook.cells = [cell for cell in notebook.cells if _is_cell(cell)]
+    except Exception as error:  # nbformat raises whatever the odd shape it met leads to
+        raise Unreadable(f"the file is not a Jupyter notebook ({type(error).__name__})") from error
+    notebook.metadata = nbformat.from_dict({})
+    return notebook
+
+
+def _is_cell(cell: Any) -> bool:
+    """nbformat only logs what is wrong with a cell; what follows relies on this much."""
+    return (
+        isinstance(cell, NotebookNode)
+        and isinstance(cell.get("cell_type"), str)
+        and isinstance(cell.get("metadata"), NotebookNode)
+    )
+
+
+class SubmissionReader(NotebookExporter):
+    """nbgrader's way in. A file that cannot be read becomes an empty notebook and a reason."""
+
+    def from_filename(
+        self, filename: str, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        resources = ResourcesDict() if resources is None else resources
+        resources["metadata"] = {"path": os.path.dirname(filename)}
+        try:
+            notebook = read_submission(filename)
+        except Unreadable as error:
+            self.log.warning("%s: %s", filename, error)
+            resources[UNREADABLE] = str(error)
+            notebook = nbformat.v4.new_notebook()
+        return self.from_notebook_node(notebook, resources, **kw)

@@ -1,0 +1,66 @@
+"""How nbgrader finds its way in this repository; also read by formgrader, Validate and the
+assignment list inside JupyterLab. Grading itself is in autograder/grading/."""
+
+import os
+import sys
+from pathlib import Path
+
+c = get_config()  # noqa: F821  (given by traitlets)
+
+repo = Path(__file__).resolve().parent
+grading = repo / "grading"
+exchange = grading / "exchange"
+# SQLite makes its file but not the folder, and the assignment list wants a writable exchange.
+exchange.mkdir(parents=True, exist_ok=True)
+
+# The first gradebook is created by the command `alembic`, which is in the venv but not on the PATH
+# of one who starts .venv/bin/jupyter without activating it.
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+
+# ---- where things lie
+
+c.CourseDirectory.course_id = "shardlab"
+c.CourseDirectory.root = str(repo)
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "labs"
+c.CourseDirectory.submitted_directory = "grading/submitted"
+c.CourseDirectory.autograded_directory = "grading/autograded"
+c.CourseDirectory.feedback_directory = "grading/feedback"
+c.CourseDirectory.solution_directory = "grading/solution"
+c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
+c.CourseDirectory.ignore = [
+    ".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback",  # nbgrader's own
+    "*.nb.py",  # what the notebooks are built from: solutions, that is
+]  # fmt: skip
+# 60 s, not 5, until a locked database is an error: a whole class is written at once.
+c.CourseDirectory.db_url = f"sqlite:///{grading / 'gradebook.db'}?timeout=60"
+
+c.Exchange.root = str(exchange)
+c.Exchange.cache = str(grading / "cache")
+c.ZipCollectApp.downloaded_directory = "grading/downloaded"
+c.ExportPlugin.to = str(grading / "grades.csv")
+
+# ---- release
+
+# labs/ is in git, and nbgrader would skip a lab that is there: it would never enter the gradebook.
+c.GenerateAssignment.force = True
+
+# ---- autograde
+
+c.Autograde.exporter_class = "autograder.grading.SubmissionReader"
+c.Autograde.sanitize_preprocessors = [
+    "autograder.grading.RebuildSubmission",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.Autograde.autograde_preprocessors = [
+    "autograder.grading.RunAndDecide",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+
+# ---- Validate
+
+# nbgrader's 30 s for a cell are short where a check starts real ranks on a busy laptop.
+c.Execute.timeout = 180
