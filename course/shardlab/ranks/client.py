@@ -81,6 +81,10 @@ class Channel:
     def fork(self, rank: int, fds: list[int]) -> None:
         socket.send_fds(self.sock, [json.dumps({"rank": rank}).encode()], fds)
 
+    def ask_stacks(self) -> None:
+        """Each rank writes where its main thread is into its stack file."""
+        self.sock.send(json.dumps({"rank": None}).encode())
+
     def receive(self) -> dict[str, Any] | None:
         """The next of {rank, pid}, {rank, failed}, {rank, exit, max_rss_bytes}; None at the end."""
         packet = self.sock.recv(1 << 16)

@@ -70,7 +70,7 @@ def exit_error(
     where = _line_of_stack(stack)
     at = f"  [{where}]" if where else ""
     if not where and last is not None:
-        at = f"  [in {call_text(last)}, {quoted(last.filename, last.line)}]"
+        at = f"  [in {call_text(last)}, {_line(last)}]"
     if code < 0:
         try:
             kind = signal.Signals(-code).name
@@ -85,29 +85,38 @@ def exit_error(
     return RankError(headline, detail, rank=rank, kind=kind)
 
 
-def mismatch_error(mismatch: Mismatch, members: Sequence[int]) -> DeadlockError:
-    """Ranks that met in one collective with different ops, shapes or dtypes."""
-    calls = sorted(mismatch.calls, key=lambda call: call.rank)
-    kinds = Counter(_kind(call) for call in calls)
-    usual = kinds.most_common(1)[0][0]
-    if len(kinds) == 2 and len(calls) == 2:  # one against one: the later rank is named first
-        usual = _kind(calls[0])
-    odd = [call for call in calls if _kind(call) != usual]
-    rest = [call for call in calls if _kind(call) == usual]
-    one = odd[0]
-    same = [call.rank for call in odd if _kind(call) == _kind(one)]
-    called = f"called {one.op}" if one.op != rest[0].op else f"gave {one.op} {one.what}"
-    others = f"called {rest[0].op}" if one.op != rest[0].op else f"gave {rest[0].what}"
-    headline = (
-        f"{ranks_text(same)} {called} where {ranks_text([call.rank for call in rest])} {others}"
-        f"  [{quoted(one.filename, one.line)}]"
-    )
+def mismatch_error(mismatch: Mismatch) -> DeadlockError:
+    """Ranks that met in one call with different ops, shapes or dtypes."""
+    calls = sorted(mismatch.calls, key=lambda call: (call.rank, call.op))
     table = tuple(
-        Waiting(call.rank, "waiting", f"{call.op} of {call.what}", (), quoted(call.filename, call.line))
+        Waiting(call.rank, "waiting", f"{call.op} of {call.what}", (), _line(call))
         for call in calls
     )
+    if calls[0].is_p2p:
+        send, receive = sorted(calls, key=lambda call: call.op, reverse=True)
+        headline = (
+            f"rank {receive.rank} receives into {receive.what} what rank {send.rank} sends as "
+            f"{send.what}  [{_line(receive)}]"
+        )
+        return DeadlockError(headline, _table_text(table), table=table)
+    kinds = Counter(_kind(call) for call in calls)
+    usual = kinds.most_common(1)[0][0]  # the lower rank's, where it is one against one
+    one = next(call for call in calls if _kind(call) != usual)
+    odd = [call.rank for call in calls if _kind(call) == _kind(one)]
+    other = next(call for call in calls if _kind(call) == usual)
+    rest = [call.rank for call in calls if _kind(call) == usual]
+    if one.op != other.op:
+        headline = f"{ranks_text(odd)} called {one.op} where {ranks_text(rest)} called {other.op}"
+    else:
+        headline = f"{ranks_text(odd)} gave {one.op} {one.what} where {ranks_text(rest)} gave {other.what}"
     advice = f"Collective {one.seq} of this group must be the same call, on tensors alike, everywhere."
-    return DeadlockError(headline, f"{_table_text(table)}\n\n{advice}", table=table)
+    return DeadlockError(
+        f"{headline}  [{_line(one)}]", f"{_table_text(table)}\n\n{advice}", table=table
+    )
+
+
+def _line(call: OpenCall) -> str:
+    return quoted(call.filename, call.line)
 
 
 def _kind(call: OpenCall) -> tuple[str, int, str]:
@@ -139,7 +148,7 @@ def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]]) -> 
         )
         for i, rank in enumerate(cycle)
     ]
-    lines = list(dict.fromkeys(quoted(call.filename, call.line) for call in calls))
+    lines = list(dict.fromkeys(_line(call) for call in calls))
     at = f"  [{' | '.join(lines[:2])}]"
     ops = {call.op for call in calls}
     arrows = " → ".join(map(str, (*cycle, cycle[0])))
@@ -175,7 +184,7 @@ def _absent_headline(
     ]
     who = ranks_text(absent)
     verb = "has" if len(absent) == 1 else "have"
-    where = f"  [{quoted(call.filename, call.line)}]"
+    where = f"  [{_line(call)}]"
     if call.op == "recv":
         return f"{who} finished without sending what rank {call.rank} waits for in recv{where}"
     if call.op == "send":
@@ -213,7 +222,7 @@ def waiting_table(
         elif view.blocked_in:
             call = view.blocked_in[0]
             wait = wait_of(call, views, groups)
-            where = quoted(call.filename, call.line)
+            where = _line(call)
             rows.append(Waiting(view.rank, "waiting", call_text(call), wait.waits_for, where))
         else:
             rows.append(

@@ -24,6 +24,8 @@ from shardlab.trace import measure
 from shardlab.trace.log import Writer
 from shardlab.trace.recorder import Recorder
 
+RECORDER = Recorder()  # this module is imported in the rank server: registered once, inherited by all
+LEAVE = os._exit
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -43,7 +45,8 @@ def main(
     try:
         setup, program = messages.read_file(setup_fd)
         _settle(rank, setup, stdout, stderr, stack)
-        record = _join(rank, setup, store_fd, log)
+        _join(rank, setup, store_fd)
+        RECORDER.log = Writer(log)
         messages.send(kernel, {"is": "ready"})
         _, given = messages.receive(kernel)
         stage = "unpickle"
@@ -51,15 +54,16 @@ def main(
         if given:
             args = (cloudpickle.loads(given), *args)
         stage = "run"
-        record.enabled = True
+        RECORDER.enabled = True
+        measure.recorder = RECORDER
         output = fn(*args)
-        record.enabled = False
+        RECORDER.enabled = False
         finished_s = time.monotonic()
         stage = "output"
         encode = codec.encode_plain if setup["results"] == "plain" else codec.encode_any
         body = encode(output)
     except EOFError:
-        os._exit(0)  # the kernel is gone or has called the run off
+        LEAVE(0)  # the kernel is gone or has called the run off
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a student's are failures too
         _flush()
         messages.send(kernel, {"is": "failed", "stage": stage, **_describe(error)})
@@ -70,7 +74,7 @@ def main(
     with kernel:
         while kernel.recv(1 << 16):
             pass
-    os._exit(0)
+    LEAVE(0)
 
 
 def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
@@ -92,6 +96,12 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
     # Both write where the kernel process looks: on a crash, or when it asks for the stack.
     faulthandler.enable(file=stack, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+
+    def _exit(status: int) -> NoReturn:
+        faulthandler.dump_traceback(stack, all_threads=False)  # so that the line can be named
+        LEAVE(status)
+
+    os._exit = _exit
     torch.set_num_threads(1)  # sums in another order give other last digits: never by core count
     seed = setup["seed"]
     seed = random.SystemRandom().getrandbits(31) if seed is None else seed * 1_000_003 + rank
@@ -100,13 +110,12 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
     torch.manual_seed(seed)
 
 
-def _join(rank: int, setup: dict[str, Any], store_fd: int, log_fd: int) -> Recorder:
+def _join(rank: int, setup: dict[str, Any], store_fd: int) -> None:
     """Initialise torch.distributed; the rendezvous is a file in memory that has no name."""
     backend = "gloo"
     if setup["device"] == "cuda":
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(rank)
-    measure.recorder = Recorder(Writer(log_fd))
     dist.init_process_group(
         backend,
         store=dist.FileStore(f"/proc/self/fd/{store_fd}", setup["world_size"]),
@@ -114,7 +123,6 @@ def _join(rank: int, setup: dict[str, Any], store_fd: int, log_fd: int) -> Recor
         world_size=setup["world_size"],
         timeout=timedelta(seconds=setup["timeout_s"] + 60),  # the kernel ends the run before
     )
-    return measure.recorder
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -6,8 +6,8 @@ costs a second and 150 MB; a fork of a process that has it costs milliseconds an
 Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
 
 - the *door*, one per server: each packet opens a run and carries the run's own channel;
-- a *channel*, one per run: packets from the client fork a rank each; packets to the client tell
-  its pid and, later, how it ended.  When the client shuts its side (or dies), every process of the
+- a *channel*, one per run: packets from the client fork a rank each, or ask all for their stacks;
+  packets to the client tell a rank's pid and, later, how it ended.  When the client shuts its side (or dies), every process of the
   run is killed, and the server closes its side once all of them are gone.
 
 So "no rank survives its run" needs no goodwill from the client, and an interrupt between any two
@@ -76,7 +76,7 @@ class Server:
                     self.stop()
                     return
                 elif isinstance(key.data, RunOfRanks) and not key.data.closing:
-                    self.fork_or_close(key.data)
+                    self.answer(key.data)
 
     def open_run(self) -> bool:
         packet, fds, _, _ = socket.recv_fds(self.door, MAX_PACKET, 3)
@@ -87,7 +87,7 @@ class Server:
         self.selector.register(run.channel, selectors.EVENT_READ, run)
         return True
 
-    def fork_or_close(self, run: RunOfRanks) -> None:
+    def answer(self, run: RunOfRanks) -> None:
         try:
             packet, fds, _, _ = socket.recv_fds(run.channel, MAX_PACKET, len(RANK_FDS))
         except ConnectionError:
@@ -100,6 +100,13 @@ class Server:
             self.forget_if_done(run)
             return
         rank = json.loads(packet)["rank"]
+        if rank is None:
+            for pid in run.rank_of:
+                os.kill(pid, signal.SIGUSR1)  # faulthandler writes the stack (rank.py)
+            return
+        self.fork(run, rank, fds)
+
+    def fork(self, run: RunOfRanks, rank: int, fds: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes

@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardlab.errors import LaunchError
-from shardlab.ranks import explain, messages
+from shardlab.ranks import explain, messages, thread
 from shardlab.ranks.client import Channel, memory_file, rank_server, setup_file
 from shardlab.ranks.deadlock import RankView
 from shardlab.ranks.stream import PROGRESS_AFTER_S, Printed, Screen
 from shardlab.trace import log, wire
-from shardlab.trace.calls import CallLog
+from shardlab.trace.calls import CallLog, OpenCall
 
 STARTUP_LIMIT_S = 120.0  # a first import of torch on a cold disk is within it
 LOOK_S = 0.05  # how often the ranks' logs are read; also the answer to "at once"
@@ -45,7 +44,7 @@ class RankProcess:
     max_rss_bytes: int = 0
     out: Printed = field(default_factory=Printed)
     err: Printed = field(default_factory=Printed)
-    cpu_ns: int = -1
+    cpu_ns: int | None = None
     still_since_s: float = 0.0
 
     @property
@@ -272,13 +271,8 @@ class Supervisor:
                 self.call_log.add(process.rank, event)
 
     def _look_at_processor(self, process: RankProcess, now: float) -> None:
-        """Nanoseconds that its main thread has run: those of a blocked one stand still."""
-        try:
-            with open(f"/proc/{process.pid}/task/{process.pid}/schedstat") as file:
-                cpu_ns = int(file.read().split()[0])
-        except (OSError, IndexError, ValueError):
-            cpu_ns = -1
-        if cpu_ns != process.cpu_ns or cpu_ns < 0:
+        cpu_ns = thread.run_ns(process.pid)
+        if cpu_ns != process.cpu_ns or cpu_ns is None:
             process.cpu_ns, process.still_since_s = cpu_ns, now
 
     def _views(self, now: float) -> list[RankView]:
@@ -286,8 +280,11 @@ class Supervisor:
         for process in self.ranks:
             pending = list(self.call_log.pending[process.rank].values())
             is_still = now - process.still_since_s >= STILL_S
-            waited = [call for call in pending if call.waited]
-            blocked_in = (waited or pending) if is_still and process.state == "running" else []
+            blocked_in: list[OpenCall] = []
+            if pending and is_still and process.state == "running":
+                blocked_in = [call for call in pending if call.waited]
+                if not blocked_in and thread.waits_for_a_lock(process.pid):
+                    blocked_in = pending  # the wait is inside C++, as DDP's is
             views.append(
                 RankView(
                     rank=process.rank,
@@ -312,13 +309,13 @@ class Supervisor:
         mismatch = self.call_log.mismatch
         if mismatch is None:
             return
-        members = self.call_log.groups.get(mismatch.calls[0].group, ())
+        members = self.call_log.members(mismatch.calls[0])
         now = time.monotonic()
         if self.mismatch_seen_s is None:
             self.mismatch_seen_s = now
         if len(mismatch.calls) < len(members) and now < self.mismatch_seen_s + AFTERMATH_S:
             return  # the others' calls tell who is the odd one out
-        raise explain.mismatch_error(mismatch, members)
+        raise explain.mismatch_error(mismatch)
 
     def _raise_failures(self) -> None:
         """Name the cause, not its echo: when one rank dies, gloo raises on its partners too."""
@@ -332,8 +329,7 @@ class Supervisor:
             return
         self._read_logs()
         if self.call_log.mismatch is not None:
-            members = self.call_log.groups.get(self.call_log.mismatch.calls[0].group, ())
-            raise explain.mismatch_error(self.call_log.mismatch, members)
+            raise explain.mismatch_error(self.call_log.mismatch)
         if silent and not causes:
             raise self._exit_error(min(silent, key=lambda process: process.rank))
         guilty = min(causes or raised, key=lambda process: (process.failure or {})["at"])
@@ -353,9 +349,8 @@ class Supervisor:
         )
 
     def _raise_timeout(self) -> None:
-        for process in self.ranks:
-            if process.state == "running" and process.pid is not None:
-                os.kill(process.pid, signal.SIGUSR1)  # faulthandler writes its stack
+        assert self.channel is not None
+        self.channel.ask_stacks()
         until = time.monotonic() + 0.3
         while time.monotonic() < until:
             self._listen(0.05)

@@ -46,8 +46,8 @@ class OpenCall:
 
     @property
     def what(self) -> str:
-        """The tensor in words: "8 x float32"."""
-        return f"{' x '.join(map(str, self.shape)) or 'one'} {self.dtype}"
+        """The tensor in words: float32[8, 2]."""
+        return f"{self.dtype}{list(self.shape)}"
 
 
 @dataclass
@@ -79,7 +79,7 @@ class CallLog:
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
     closed: list[tuple[int, Counts]] = field(default_factory=list)  # and about to be closed
     mismatch: Mismatch | None = None
-    meetings: dict[tuple[str, int], list[OpenCall]] = field(default_factory=dict)
+    meetings: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.pending = [{} for _ in range(self.world_size)]
@@ -123,22 +123,31 @@ class CallLog:
         call.seq = self.started[rank][key]
         self.calls.append(call)
         self.pending[rank][call_id] = call
-        if not call.is_p2p:
-            self._meet(call)
+        self._meet(call)
+
+    def members(self, call: OpenCall) -> tuple[int, ...]:
+        """The ranks that meet in a call, itself included."""
+        if call.is_p2p:
+            return NO_RANKS if call.peer is None else (call.rank, call.peer)
+        return self.groups.get(call.group, NO_RANKS)
 
     def _meet(self, call: OpenCall) -> None:
-        key = call.group, call.seq
+        key: Hashable = (call.group, call.seq)
+        if call.is_p2p:
+            ends = (call.rank, call.peer) if call.op == "send" else (call.peer, call.rank)
+            key = (call.group, call.seq, call.tag, ends)
         here = self.meetings.setdefault(key, [])
         here.append(call)
         first = here[0]
-        alike = first.op == call.op and (
-            call.op not in ALIKE or (first.bytes, first.dtype) == (call.bytes, call.dtype)
-        )
+        same_tensors = (first.bytes, first.dtype) == (call.bytes, call.dtype)
+        alike = same_tensors if call.is_p2p else first.op == call.op
+        if call.op in ALIKE:
+            alike = alike and same_tensors
         if not alike and self.mismatch is None:
             self.mismatch = Mismatch(tuple(here))
         elif self.mismatch is not None and self.mismatch.calls[0] is first:
             self.mismatch = Mismatch(tuple(here))
-        if len(here) == len(self.groups.get(call.group, NO_RANKS)):
+        if len(here) == len(self.members(call)):
             del self.meetings[key]
 
     def finished_calls(

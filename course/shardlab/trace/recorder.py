@@ -70,10 +70,14 @@ _NOT_THE_USERS = (
 
 
 class Recorder:
-    """One per rank, made before init_process_group; it records once `enabled` is set."""
+    """Made once, in the rank server, and inherited by each rank, which gives it a log.
 
-    def __init__(self, log: Writer) -> None:
-        self.log = log
+    It records while `enabled`.
+    """
+
+    log: Writer
+
+    def __init__(self) -> None:
         self.enabled = False
         self.next_id = 0
         # Held until they end: while Python holds a Work, C++ hands out that very object again,
@@ -200,6 +204,8 @@ class Recorder:
         make, destroy = c10d._new_process_group_helper, c10d.destroy_process_group
 
         def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
+            if not self.enabled:
+                return make(*args, **kwargs)
             before = wire.own_connections()
             made = make(*args, **kwargs)
             after = wire.own_connections()
@@ -207,6 +213,8 @@ class Recorder:
             return made
 
         def destroy_process_group(*args: Any, **kwargs: Any) -> None:
+            if not self.enabled:
+                return destroy(*args, **kwargs)
             before = wire.own_connections()
             destroy(*args, **kwargs)
             left = wire.own_connections()
