@@ -1,0 +1,132 @@
+"""What must not drift: the three files that name packages, the Makefile, and the README's words."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.running_lab import ROOT
+from tools import browser, lock
+
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+# ---- packages
+
+
+def test_the_lock_pins_what_pyproject_asks_for() -> None:
+    pinned = pins()
+    for line in lock.direct_requirements(ROOT / "pyproject.toml"):
+        wanted = Requirement(line)
+        name = canonicalize_name(wanted.name)
+        assert name in pinned, f"{line}: run `make lock`"
+        assert wanted.specifier.contains(pinned[name]), (
+            f"{line}, locked {pinned[name]}: `make lock`"
+        )
+
+
+def test_the_lock_suits_every_machine() -> None:
+    assert pins()["torch"] == "2.13.0"
+    assert not [name for name in pins() if lock.CUDA_PACKAGES.fullmatch(name)]
+    assert not [pinned for pinned in pins().values() if "+" in pinned]
+
+
+def test_the_lock_says_how_it_is_made() -> None:
+    assert "Made by `make lock`" in (ROOT / "requirements.lock").read_text().splitlines()[0]
+
+
+def test_machine_specific_parts_do_not_reach_the_lock() -> None:
+    resolved = {
+        "torch": "2.13.0+cu130",
+        "nvidia-nccl-cu13": "2.28",
+        "cuda-bindings": "13.0",
+        "triton": "3.5",
+        "Jinja2": "3.1.6",
+        "typing_extensions": "4.16.0",
+    }
+    text = lock.lock_text(resolved, "3.11")
+    assert text.splitlines()[3:] == ["jinja2==3.1.6", "torch==2.13.0", "typing-extensions==4.16.0"]
+
+
+def test_this_environment_is_the_locks() -> None:
+    for name, pinned in pins().items():
+        try:
+            assert version(name).partition("+")[0] == pinned, name
+        except PackageNotFoundError:
+            pytest.fail(f"{name} is in the lock and not installed")
+
+
+def test_conda_gets_the_same_packages_on_the_same_python() -> None:
+    parts = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    by_pip = next(part["pip"] for part in parts if isinstance(part, dict))
+    assert by_pip == ["-r requirements.lock", "-e ."]
+    assert f"python={lock.oldest_python(ROOT / 'pyproject.toml')}" in parts
+    assert {"pip", "make", "cxx-compiler"} < {part for part in parts if isinstance(part, str)}
+
+
+# ---- words
+
+
+def test_make_alone_lists_every_target() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"^  make (\w+)", listed, re.MULTILINE)) == targets()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_make_targets_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\n(.*?)^```", text, re.M | re.S)
+    named = {name for part in code for name in re.findall(r"\bmake ([a-z]+)", part)}
+    assert named <= targets()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
+    broken = [link for link in links if "://" not in link and not (ROOT / link).exists()]
+    assert broken == []
+
+
+# ---- CI
+
+
+@pytest.mark.parametrize(("needed", "outcome"), [("", "1 skipped"), ("1", "1 error")])
+def test_without_a_browser_tests_are_skipped_but_in_ci_they_fail(
+    tmp_path: Path, needed: str, outcome: str
+) -> None:
+    test = tmp_path / "test_page.py"
+    test.write_text("def test_page(browser):\n    pass\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", os.devnull, str(test)],
+        cwd=ROOT,
+        env=os.environ
+        | {"SHARDLAB_CHROMIUM": str(tmp_path / "none"), "SHARDLAB_NEEDS_BROWSER": needed},
+        capture_output=True,
+        text=True,
+    )
+    assert outcome in ran.stdout
+    assert ran.stdout.count(browser.NONE) <= 1 + bool(needed)
+
+
+def test_ci_needs_the_browser() -> None:
+    script = (ROOT / ".ci/run").read_text()
+    assert "SHARDLAB_NEEDS_BROWSER=1" in script
+    assert "make test" in script
