@@ -1,0 +1,61 @@
+"""What the widgets share: how one is sent to the browser, and what stands in where none runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anywidget
+import traitlets
+from IPython import get_ipython
+
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def asset(name: str) -> str:
+    """The text of a file that lies beside this one."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def module(name: str) -> str:
+    """A widget's JavaScript, as one ES module: the shared helpers, then its own drawing."""
+    return asset("common.js") + "\n" + asset(name)
+
+
+class Picture(anywidget.AnyWidget):
+    """A widget whose ``scene`` holds all that the browser needs: nothing asks the kernel again."""
+
+    scene = traitlets.Dict().tag(sync=True)
+    _css: ClassVar[str] = asset("widgets.css")
+
+    def static_svg(self) -> str:
+        """The same picture as a standing SVG document, for pages without a kernel."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """The picture in one line of text."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.summary()}>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data: dict[str, Any] = {"text/plain": repr(self), "image/svg+xml": self.static_svg()}
+        if _frontend_can_draw():
+            data[_WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+        return data, {}
+
+
+def _frontend_can_draw() -> bool:
+    """Whether the cell now running was sent by a notebook that can show a live widget.
+
+    nbclient (so nbconvert and nbgrader) and consoles cannot, and their requests name no cell.
+    It matters because nbconvert would take the live view for the better one and fetch its code
+    from a CDN: offline, that is an empty page.
+    """
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        return False
+    parent = kernel.get_parent()
+    is_cell = parent.get("header", {}).get("msg_type") == "execute_request"
+    return not is_cell or "cellId" in parent.get("metadata", {})

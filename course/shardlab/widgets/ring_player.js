@@ -1,0 +1,394 @@
+// The ring player: ring_player.py tells who holds what after each message; here it moves.
+
+function render({ model, el }) {
+  const scene = model.get("scene");
+  const stop = new AbortController();
+  const { signal } = stop;
+  const { world_size: n, steps, layout, messages, colors } = scene;
+  const byStep = Array.from({ length: steps }, () => []);
+  for (const message of messages) byStep[message.step].push(message);
+  for (const message of messages) {
+    message.carried = BigInt(`0x${message.carried}`);
+    message.held = BigInt(`0x${message.held}`);
+    message.carriedCount = countBits(message.carried);
+    message.heldCount = countBits(message.held);
+  }
+  const [PLAY, PAUSE] = [icon("M2 1v12l11-6z"), icon("M2 1h4v12h-4zM8 1h4v12h-4z")];
+  const slow = window.matchMedia("(prefers-reduced-motion: reduce)");
+  const stepMs = clamp(24000 / Math.max(steps, 1), 120, 1100);
+
+  let position = 0; // steps done, with the fraction of the one under way
+  let frame = 0; // the pending animation frame, 0 while paused
+  let goal = null; // where a single step forward stops
+
+  const root = make("div", { class: "shardlab-widget" });
+  root.dataset.widget = "ring-player";
+  root.dataset.worldSize = n;
+  root.dataset.steps = steps;
+  root.dataset.messages = messages.length;
+  root.dataset.mode = layout.kind;
+
+  const total = messages.reduce((sum, message) => sum + message.bytes, 0);
+  const head = make("div", { class: "shardlab-head" });
+  head.append(
+    make("span", { class: "shardlab-title" }, "Messages between ranks"),
+    make("span", { class: "shardlab-sub" }, `${messages.length} messages, ${formatBytes(total)}`),
+  );
+  root.append(head);
+  for (const note of scene.notes) root.append(make("p", { class: "shardlab-note" }, note));
+  if (steps === 0) {
+    root.style.maxWidth = `${scene.width}px`;
+    root.dataset.playing = "false";
+    root.dataset.step = 0;
+    el.append(root);
+    return () => stop.abort();
+  }
+
+  const stage = createStage({
+    root,
+    width: scene.width,
+    height: scene.height,
+    label: `Animation of ${messages.length} messages between ${n} ranks in ${steps} steps.`,
+    draw,
+    signal,
+  });
+  const plot = make("div", {
+    class: "shardlab-plot",
+    tabindex: "0",
+    role: "group",
+    "aria-label": "Ring player. Space plays, arrow keys step, Home and End jump.",
+  });
+  plot.append(stage.canvas);
+  const controls = make("div", { class: "shardlab-controls", role: "toolbar" });
+  const buttons = {
+    first: button("To the start (Home)", icon("M2 2h2v10h-2zM12 2v10l-8-5z")),
+    back: button("One step back (left arrow)", icon("M11 2v10l-8-5z")),
+    play: button("Play (space)", PLAY),
+    forward: button("One step forward (right arrow)", icon("M3 2v10l8-5z")),
+    last: button("To the end (End)", icon("M2 2v10l8-5zM10 2h2v10h-2z")),
+  };
+  const slider = make("input", {
+    type: "range", min: "0", max: String(steps), step: "0.01", value: "0", "aria-label": "Step",
+  });
+  const clock = make("span", { class: "shardlab-clock" });
+  controls.append(buttons.first, buttons.back, buttons.play, buttons.forward, buttons.last);
+  controls.append(slider, clock);
+  const detail = make("p", { class: "shardlab-detail", "aria-live": "polite" });
+  const small = make("p", { class: "shardlab-small" }, scene.key);
+  const table = tableDetails(
+    "As a table",
+    ["step", "from rank", "to rank", "chunk", "bytes", "start", "arrived"],
+    () => messages.map((m) => [
+      m.step + 1, m.from, m.to, m.chunk ?? "–", m.bytes, formatSeconds(m.start_s),
+      m.end_s === null ? "never" : formatSeconds(m.end_s),
+    ]),
+    signal,
+  );
+  root.append(plot, controls, detail, small, table);
+
+  // ---- moving through time ----
+
+  function go(to) {
+    position = clamp(to, 0, steps);
+    const done = Math.floor(position + 1e-6);
+    root.dataset.step = done;
+    root.dataset.playing = String(frame !== 0);
+    root.dataset.position = position.toFixed(2);
+    slider.value = position;
+    slider.setAttribute("aria-valuetext", `${done} of ${steps} steps done`);
+    const current = Math.ceil(position - 1e-6); // the step under way, else the last one
+    clock.textContent = `${current} / ${steps}`;
+    detail.textContent = frame === 0 ? told(current) : "";
+    buttons.first.disabled = buttons.back.disabled = position === 0;
+    buttons.last.disabled = buttons.forward.disabled = position === steps;
+    const running = frame !== 0;
+    buttons.play.replaceChildren(running ? PAUSE : PLAY);
+    buttons.play.title = running ? "Pause (space)" : "Play (space)";
+    buttons.play.setAttribute("aria-label", buttons.play.title);
+    stage.redraw();
+  }
+
+  /** The messages of a step, in words. */
+  function told(current) {
+    if (current === 0) return "Each rank holds its own data. Press play, or step with the arrow keys.";
+    const [first, ...others] = byStep[current - 1];
+    const chunk = first.chunk === null ? "" : `chunk ${first.chunk}, `;
+    const fate = first.end_s === null ? " (never arrived)" : "";
+    const more = others.length ? `, and ${others.length} more` : "";
+    const one = `rank ${first.from} → rank ${first.to}: ${chunk}${exactBytes(first.bytes)}${fate}`;
+    return `Step ${current}: ${one}${more}.`;
+  }
+
+  function pause() {
+    cancelAnimationFrame(frame);
+    frame = 0;
+    goal = null;
+  }
+
+  function animate(until) {
+    pause();
+    if (slow.matches && until - position <= 1) return go(until);
+    goal = until;
+    let before = performance.now();
+    const tick = (now) => {
+      const passed = Math.max(0, now - before) / stepMs;
+      if (slow.matches) {
+        // No motion: stand still at each step, then jump to the next.
+        if (passed >= 1) {
+          before = now;
+          position = Math.min(Math.floor(position) + 1, goal);
+        }
+      } else {
+        before = now;
+        position = Math.min(position + passed, goal);
+      }
+      if (position >= goal) pause();
+      else frame = requestAnimationFrame(tick);
+      go(position);
+    };
+    frame = requestAnimationFrame(tick);
+    go(position);
+  }
+
+  const actions = {
+    first: () => (pause(), go(0)),
+    back: () => (pause(), go(Math.ceil(position - 1e-6) - 1)),
+    play: () => {
+      if (frame !== 0) return pause(), go(position);
+      animate(position >= steps ? ((position = 0), steps) : steps);
+    },
+    // A second press while the step is under way finishes it and starts the next.
+    forward: () => {
+      const from = goal !== null && goal < steps ? goal : Math.floor(position + 1e-6);
+      position = Math.max(position, from);
+      if (position < steps) animate(Math.min(from + 1, steps));
+    },
+    last: () => (pause(), go(steps)),
+  };
+  for (const [name, action] of Object.entries(actions)) {
+    buttons[name].addEventListener("click", action, { signal });
+  }
+  slider.addEventListener("input", () => (pause(), go(Number(slider.value))), { signal });
+  root.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const onButton = event.target.closest("button, summary") !== null;
+      const keys = {
+        ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", " ": "play",
+      };
+      const name = keys[event.key];
+      if (!name || (event.key === " " && onButton)) return; // space presses the button itself
+      event.preventDefault();
+      event.stopPropagation(); // or the notebook would scroll
+      actions[name]();
+    },
+    { signal },
+  );
+
+  // ---- drawing ----
+
+  const held = { step: 0, table: [], shades: null };
+  function heldAt(step) {
+    if (step < held.step || !held.table.length) {
+      held.step = 0;
+      held.table = Array.from({ length: n }, (_, rank) =>
+        Array.from({ length: scene.chunks }, () => ({ mask: 1n << BigInt(rank), count: 1 })),
+      );
+      held.shades = null;
+    }
+    for (; held.step < step; held.step += 1) {
+      for (const message of byStep[held.step]) {
+        if (message.lands_in === null || message.end_s === null) continue;
+        const { held: mask, heldCount: count } = message;
+        held.table[message.to][message.lands_in] = { mask, count };
+      }
+      held.shades = null;
+    }
+    return held.table;
+  }
+
+  function draw(context, theme) {
+    const step = Math.min(Math.floor(position + 1e-6), steps);
+    const progress = ease(position - step);
+    const moving = progress > 0.001 ? byStep[step] : [];
+    let drawn = paint(context, scene.marks, theme);
+    drawn += { cards: drawCards, wheel: drawWheel, nodes: drawNodes }[layout.kind](
+      context, theme, step, moving, progress,
+    );
+    drawCaption(context, theme, step, moving);
+    return drawn;
+  }
+
+  function drawCaption(context, theme, step, moving) {
+    const shown = byStep[moving.length ? step : Math.max(step - 1, 0)];
+    const began = Math.min(...shown.map((message) => message.start_s));
+    const ended = Math.max(...shown.map((message) => message.end_s ?? message.start_s));
+    const sizes = new Set(shown.map((message) => message.bytes));
+    const each = sizes.size === 1 ? `${formatBytes(shown[0].bytes)} each` : "";
+    const before = step === 0 && !moving.length;
+    const lines = before
+      ? ["before", `${n} ranks`]
+      : [
+          `step ${moving.length ? step + 1 : step} of ${steps}`,
+          `${shown.length} message${shown.length === 1 ? "" : "s"}`,
+          ...(sizes.size === 1 ? [`${formatBytes(shown[0].bytes)} each`] : []),
+          `${formatSeconds(began)} – ${formatSeconds(ended)}`,
+        ];
+    const [x, y] = layout.caption;
+    const anchor = x < 100 ? "start" : "middle";
+    const top = anchor === "start" ? y : y - (lines.length - 2) * 9;
+    lines.forEach((text, index) => {
+      const look = index ? { size: 12, fill: "muted" } : { size: 15, weight: 600 };
+      paintText(context, { x, y: top + index * 18, text, anchor, ...look }, theme);
+    });
+  }
+
+  function drawCards(context, theme, step, moving, progress) {
+    const table = heldAt(step);
+    const { row, column, corners } = layout;
+    const everyone = (1n << BigInt(n)) - 1n;
+    let drawn = 0;
+    const strip = (x, y, mask) => {
+      for (let giver = 0; giver < n; giver += 1) {
+        const has = (mask >> BigInt(giver)) & 1n;
+        context.fillStyle = has ? colors[giver] : theme.text;
+        context.globalAlpha = has ? 1 : 0.07;
+        roundedBar(context, x + giver * column + 1, y + 1, column - 2, row - 2, 2);
+        context.fill();
+        drawn += 1;
+      }
+      context.globalAlpha = 1;
+    };
+    for (let rank = 0; rank < n; rank += 1) {
+      const [x, y] = corners[rank];
+      table[rank].forEach(({ mask }, chunk) => {
+        strip(x, y + chunk * row, mask);
+        if (mask === everyone) {
+          context.lineWidth = 2;
+          context.strokeStyle = "#009E73";
+          roundedBar(context, x, y + chunk * row, n * column, row, 3);
+          context.stroke();
+        }
+      });
+    }
+    for (const message of moving) {
+      const at = along(message, progress);
+      const width = n * column;
+      const fraction = message.end_s === null ? 0 : progress;
+      const rowAt = (chunk) => (chunk === null ? scene.chunks / 2 : chunk + 0.5) * row;
+      const shift = rowAt(message.chunk) * (1 - fraction) + rowAt(message.lands_in) * fraction;
+      const x = at.x - width / 2;
+      const y = at.y + shift - (row * scene.chunks) / 2 - row / 2;
+      context.fillStyle = theme.surface;
+      context.strokeStyle = message.end_s === null ? "#D55E00" : theme.text;
+      context.lineWidth = 1.5;
+      roundedBar(context, x - 3, y - 2, width + 6, row + 4, 4);
+      context.fill();
+      context.stroke();
+      strip(x, y, message.carried);
+    }
+    return drawn;
+  }
+
+  function drawWheel(context, theme, step, moving, progress) {
+    const table = heldAt(step);
+    // One path for each shade, kept for the whole step: far fewer fills than cells.
+    held.shades ??= shadesOf(table);
+    context.save();
+    context.translate(scene.width / 2, scene.height / 2);
+    for (const [count, path] of held.shades) {
+      context.fillStyle = count === n ? "#009E73" : "#0072B2";
+      context.globalAlpha = count === n ? 1 : 0.1 + (0.9 * count) / n;
+      context.fill(path);
+    }
+    context.globalAlpha = 0.9;
+    context.fillStyle = theme.text;
+    const travelling = new Path2D();
+    for (const message of moving) {
+      const hop = ((((message.to - message.from + n / 2) % n) + n) % n) - n / 2; // the short way
+      const fraction = message.end_s === null ? progress / 2 : progress;
+      if (message.chunk !== null) addCell(travelling, message.from + hop * fraction, message.chunk);
+    }
+    context.fill(travelling);
+    context.restore();
+    return n * scene.chunks + moving.length;
+  }
+
+  function shadesOf(table) {
+    const shades = new Map();
+    table.forEach((row, rank) =>
+      row.forEach(({ count }, chunk) => {
+        if (!shades.has(count)) shades.set(count, new Path2D());
+        addCell(shades.get(count), rank, chunk);
+      }),
+    );
+    return shades;
+  }
+
+  function addCell(path, rank, chunk) {
+    const depth = (layout.outer - layout.inner) / scene.chunks;
+    const far = layout.outer - chunk * depth;
+    const near = far - depth + Math.min(0.5, depth * 0.1);
+    const turn = (side) => (2 * Math.PI * (rank + side * 0.47)) / n - Math.PI / 2;
+    const [a, b] = [turn(-1), turn(1)];
+    path.moveTo(far * Math.cos(a), far * Math.sin(a));
+    path.lineTo(far * Math.cos(b), far * Math.sin(b));
+    path.lineTo(near * Math.cos(b), near * Math.sin(b));
+    path.lineTo(near * Math.cos(a), near * Math.sin(a));
+    path.closePath();
+  }
+
+  function drawNodes(context, theme, step, moving, progress) {
+    const received = new Array(n).fill(0);
+    for (const { step: at, to, bytes, end_s } of messages) {
+      if (at < step && end_s !== null) received[to] += bytes;
+    }
+    if (layout.roomy) {
+      received.forEach((bytes, rank) => {
+        const [x, y] = layout.centers[rank];
+        const text = formatBytes(bytes);
+        const mark = { x, y: y + 14, text, size: 10, anchor: "middle", fill: "muted" };
+        paintText(context, mark, theme);
+      });
+    }
+    for (const message of moving) {
+      const { x, y } = along(message, progress);
+      const text = n <= 16 ? formatBytes(message.bytes) : "";
+      context.font = `600 11px ${theme.font}`;
+      const width = text ? context.measureText(text).width + 14 : 12;
+      context.fillStyle = message.end_s === null ? "#D55E00" : "#0072B2";
+      roundedBar(context, x - width / 2, y - 10, width, text ? 20 : 12, 10);
+      context.fill();
+      const label = { x, y: y + 4, text, size: 11, weight: 600, anchor: "middle", fill: "#ffffff" };
+      paintText(context, label, theme);
+    }
+    return n + moving.length;
+  }
+
+  /** Where on its path a message is; one that never arrived stops half way. */
+  function along({ from, to, end_s }, progress) {
+    const t = end_s === null ? progress / 2 : progress;
+    const [[x1, y1], [x2, y2]] = [layout.centers[from], layout.centers[to]];
+    const [cx, cy] = layout.links[`${from}>${to}`];
+    const mix = (a, b, c) => (1 - t) ** 2 * a + 2 * t * (1 - t) * b + t ** 2 * c;
+    return { x: mix(x1, cx, x2), y: mix(y1, cy, y2) };
+  }
+
+  go(0);
+  el.append(root);
+  return () => {
+    pause();
+    stop.abort();
+  };
+}
+
+const ease = (t) => t * t * (3 - 2 * t);
+
+function countBits(mask) {
+  let count = 0;
+  for (let rest = mask; rest; rest &= rest - 1n) count += 1;
+  return count;
+}
+
+export default { render };

@@ -1,0 +1,211 @@
+"""A picture as a list of marks: drawn on a canvas by ``common.js``, written as SVG here.
+
+Lengths are CSS pixels. A colour is ``#rrggbb`` or a role that follows the page's theme:
+"text", "muted", "rule", "surface".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+
+# role: (JupyterLab's variable, VS Code's, the colour without either)
+ROLES = {
+    "text": ("--jp-content-font-color1", "--vscode-editor-foreground", "#1f2328"),
+    "muted": ("--jp-content-font-color2", "--vscode-descriptionForeground", "#59636e"),
+    "rule": ("--jp-border-color1", "--vscode-panel-border", "#c5ccd3"),
+    "surface": ("--jp-layout-color0", "--vscode-editor-background", "#ffffff"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What all marks have. ``hatch``: the fill is stripes of its colour."""
+
+    fill: str = "none"
+    opacity: float = 1.0
+    stroke: str = "none"
+    stroke_width: float = 1.0
+    dash: str = ""
+    hatch: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rect(Mark):
+    x: float
+    y: float
+    width: float
+    height: float
+    radius: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path(Mark):
+    d: str  # SVG path data, which a canvas reads as well
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Mark):
+    x: float
+    y: float  # of the baseline
+    text: str
+    size: float = 12.0
+    anchor: str = "start"  # "middle", "end"
+    weight: int = 400
+    fill: str = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group(Mark):
+    """Marks at another place and size. Only for SVG: the browser draws its own."""
+
+    x: float
+    y: float
+    scale: float
+    marks: tuple[Mark, ...]
+
+
+def line(
+    x1: float, y1: float, x2: float, y2: float, *, stroke: str = "rule", opacity: float = 1.0
+) -> Path:
+    """A straight line."""
+    d = f"M{_number(x1)} {_number(y1)}L{_number(x2)} {_number(y2)}"
+    return Path(d=d, stroke=stroke, opacity=opacity)
+
+
+def text_width(text: str, size: float) -> float:
+    """About how wide ``text`` gets in a system font, on the generous side."""
+    return 0.58 * size * len(text)
+
+
+def as_json(marks: Iterable[Mark]) -> list[dict[str, Any]]:
+    """Marks as plain data, without the fields that keep their default."""
+    return [_plain(mark) for mark in marks]
+
+
+def _plain(mark: Mark) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": type(mark).__name__.lower()}
+    for entry in fields(mark):
+        value = getattr(mark, entry.name)
+        if entry.default is MISSING or value != entry.default:
+            data[entry.name] = round(value, 2) if isinstance(value, float) else value
+    return data
+
+
+def to_svg(
+    marks: Sequence[Mark],
+    width: float,
+    height: float,
+    *,
+    title: str,
+    subtitle: str = "",
+    footer: str = "",
+) -> str:
+    """A picture that stands on its own: a card with a heading above and small print below.
+
+    The card is opaque, so it reads on white and on dark pages alike; inlined in a page of
+    JupyterLab's or nbconvert's it takes on the theme's colours.
+    """
+    margin, head, foot = 16.0, 44.0, 26.0 if footer else 4.0
+    full_width, full_height = width + 2 * margin, head + height + foot + margin / 2
+    card = Rect(
+        x=0.5, y=0.5, width=full_width - 1, height=full_height - 1,
+        radius=8, fill="surface", stroke="rule",
+    )  # fmt: skip
+    frame: list[Mark] = [
+        card,
+        Text(x=margin, y=25, text=title, size=14, weight=600),
+        Text(x=full_width - margin, y=25, text=subtitle, size=12, anchor="end", fill="muted"),
+    ]
+    if footer:
+        y = head + height + foot - 8
+        frame.append(Text(x=margin, y=y, text=footer, size=11, fill="muted"))
+    style = "".join(
+        f".shardlab-static .{kind}-{role}{{{kind}:var({lab},var({code},{plain}))}}"
+        for role, (lab, code, plain) in ROLES.items()
+        for kind in ("fill", "stroke")
+    )
+    hatches = sorted({mark.fill for mark in marks if mark.hatch})
+    return "".join(
+        [
+            '<svg xmlns="http://www.w3.org/2000/svg" class="shardlab-static" role="img" ',
+            f'viewBox="0 0 {_number(full_width)} {_number(full_height)}" ',
+            f'width="{_number(full_width)}" height="{_number(full_height)}" ',
+            f'font-family="{FONT}" style="max-width:100%;height:auto">',
+            f"<title>{_escape(f'{title}: {subtitle}' if subtitle else title)}</title>",
+            f"<style>{style}</style>",
+            "<defs>" + "".join(map(_pattern, hatches)) + "</defs>" if hatches else "",
+            *map(_svg, frame),
+            f'<g transform="translate({_number(margin)} {_number(head)})">',
+            *map(_svg, marks),
+            "</g></svg>",
+        ]
+    )
+
+
+def _svg(mark: Mark) -> str:
+    paint = _paint("fill", mark.fill, mark.hatch) + _paint("stroke", mark.stroke)
+    if mark.stroke != "none" and mark.stroke_width != 1:
+        paint += f' stroke-width="{_number(mark.stroke_width)}"'
+    if mark.dash:
+        paint += f' stroke-dasharray="{mark.dash}"'
+    if mark.opacity != 1:
+        paint += f' opacity="{_number(mark.opacity)}"'
+    if isinstance(mark, Rect):
+        place = "".join(
+            f' {name}="{_number(value)}"'
+            for name, value in (
+                ("x", mark.x), ("y", mark.y), ("width", mark.width), ("height", mark.height),
+            )
+        )  # fmt: skip
+        corner = f' rx="{_number(mark.radius)}"' if mark.radius else ""
+        return f"<rect{place}{corner}{paint}/>"
+    if isinstance(mark, Path):
+        return f'<path d="{mark.d}"{paint}/>'
+    if isinstance(mark, Text):
+        return (
+            f'<text x="{_number(mark.x)}" y="{_number(mark.y)}" font-size="{_number(mark.size)}"'
+            f' text-anchor="{mark.anchor}" font-weight="{mark.weight}"{paint}>'
+            f"{_escape(mark.text)}</text>"
+        )
+    if isinstance(mark, Group):
+        place = f"translate({_number(mark.x)} {_number(mark.y)}) scale({_number(mark.scale)})"
+        return f'<g transform="{place}">{"".join(map(_svg, mark.marks))}</g>'
+    raise TypeError(f"no SVG for {type(mark).__name__}")
+
+
+def _paint(kind: str, color: str, hatch: bool = False) -> str:
+    if hatch:
+        return f' {kind}="url(#{_pattern_id(color)})"'
+    if color in ROLES:
+        # The attribute serves viewers that know no CSS variables; the class wins elsewhere.
+        return f' {kind}="{ROLES[color][2]}" class="{kind}-{color}"'
+    if color == "none" and kind == "stroke":
+        return ""
+    return f" {kind}={quoteattr(color)}"
+
+
+def _pattern_id(color: str) -> str:
+    return f"shardlab-hatch-{color.lstrip('#')}"
+
+
+def _pattern(color: str) -> str:
+    return (
+        f'<pattern id="{_pattern_id(color)}" width="7" height="7" '
+        'patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<rect width="7" height="7" fill="{color}" opacity="0.18"/>'
+        f'<rect width="2" height="7" fill="{color}" opacity="0.75"/></pattern>'
+    )
+
+
+def _escape(text: str) -> str:
+    # XML has no way to write control characters, not even escaped.
+    return escape("".join(c if c.isprintable() else " " for c in text))
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,164 @@
+// The traffic map: marks and numbers come from traffic_map.py; here is pointing and choosing.
+
+function render({ model, el }) {
+  const scene = model.get("scene");
+  const stop = new AbortController();
+  const { signal } = stop;
+  const n = scene.world_size;
+  const viewOf = (block) => scene.views.find((view) => view.block === block) ?? scene.views[0];
+  let view = viewOf(model.get("block"));
+  let selected = null; // { panel, row, column }; column n is the rank's bar
+
+  const root = make("div", { class: "shardlab-widget" });
+  root.dataset.widget = "traffic-map";
+  root.dataset.worldSize = n;
+  const total = make("span", { class: "shardlab-sub" });
+  const select = make("select", { "aria-label": "Part of the run" });
+  for (const { block, title } of scene.views) select.append(make("option", { value: block }, title));
+  const head = make("div", { class: "shardlab-head" });
+  head.append(make("span", { class: "shardlab-title" }, "Bytes sent"));
+  head.append(scene.views.length > 1 ? select : make("span", {}, view.title), total);
+
+  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
+  const plot = make("div", {
+    class: "shardlab-plot",
+    tabindex: "0",
+    role: "group",
+    "aria-label": "Traffic map. Arrow keys move from cell to cell.",
+  });
+  plot.append(stage.canvas);
+  const detail = make("p", {
+    class: "shardlab-detail",
+    "aria-live": "polite",
+    "data-hint": "Point at a cell or a bar, or use the arrow keys, for its exact bytes.",
+  });
+  const small = make("p", { class: "shardlab-small" }, `Counted by: ${scene.source}`);
+  root.append(head, plot, detail, small);
+  let table = null;
+
+  function show(next) {
+    view = next;
+    select.value = view.block;
+    total.textContent = `${formatBytes(view.total_bytes)} by ${n} rank${n === 1 ? "" : "s"}`;
+    root.dataset.block = view.block;
+    root.dataset.totalBytes = view.total_bytes;
+    stage.canvas.setAttribute("aria-label", summary());
+    const fresh = tableDetails("As a table", ["from rank", "to rank", "bytes"], rows, signal);
+    if (table) table.replaceWith(fresh);
+    else root.append(fresh);
+    table = fresh;
+    point(selected);
+  }
+
+  function summary() {
+    const sums = view.sent.map((row) => row.reduce((a, b) => a + b, 0));
+    const bars = n <= 8 ? `: ${sums.map((sum, r) => `rank ${r} ${formatBytes(sum)}`).join(", ")}` : "";
+    return `Traffic map, ${view.title}. ${n} ranks sent ${exactBytes(view.total_bytes)}${bars}.`;
+  }
+
+  function rows() {
+    return view.sent.flatMap((row, from) =>
+      row.map((bytes, to) => [from, to, bytes]).filter(([, , bytes]) => bytes > 0),
+    );
+  }
+
+  function describe({ panel, row, column }) {
+    if (column === n) {
+      const sent = view.sent[row].reduce((a, b) => a + b, 0);
+      const received = view.sent.reduce((sum, from) => sum + from[row], 0);
+      const guess = view.predicted?.[row];
+      const predicted = Array.isArray(guess) ? guess.reduce((a, b) => a + b, 0) : guess;
+      const told = predicted === undefined ? "" : `; predicted ${exactBytes(predicted)}`;
+      return [sent, `rank ${row} sent ${exactBytes(sent)}${told}; received ${exactBytes(received)}`];
+    }
+    const bytes = view.sent[row][column];
+    const guess = view.predicted?.[row];
+    const predicted = Array.isArray(guess) ? guess[column] : undefined;
+    const told = predicted === undefined ? "" : `; predicted ${exactBytes(predicted)}`;
+    return [bytes, `rank ${row} → rank ${column}: ${exactBytes(bytes)}${told}`];
+  }
+
+  function point(cell) {
+    selected = cell;
+    if (cell) {
+      const [bytes, text] = describe(cell);
+      detail.textContent = text;
+      root.dataset.selected = `${cell.row},${cell.column === n ? "total" : cell.column}`;
+      root.dataset.selectedBytes = bytes;
+    } else {
+      detail.textContent = "";
+      delete root.dataset.selected;
+      delete root.dataset.selectedBytes;
+    }
+    stage.redraw();
+  }
+
+  function draw(context, theme) {
+    const drawn = paint(context, view.marks, theme);
+    if (!selected) return drawn;
+    const { panel, row, column } = selected;
+    const { top, cell } = scene;
+    if (column === n) {
+      paintFocus(context, theme, scene.bars_x - 3, top + row * cell, scene.width - scene.bars_x, cell);
+    } else {
+      paintFocus(context, theme, scene.heat_x[panel] + column * cell, top + row * cell, cell, cell);
+    }
+    return drawn + 1;
+  }
+
+  function cellAt({ x, y }) {
+    const row = Math.floor((y - scene.top) / scene.cell);
+    if (row < 0 || row >= n) return null;
+    for (const [panel, left] of scene.heat_x.entries()) {
+      const column = Math.floor((x - left) / scene.cell);
+      if (column >= 0 && column < n) return { panel, row, column };
+    }
+    return x >= scene.bars_x ? { panel: 0, row, column: n } : null;
+  }
+
+  plot.addEventListener("pointermove", (event) => point(cellAt(stage.at(event))), { signal });
+  plot.addEventListener("pointerleave", () => point(null), { signal });
+  plot.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const { panel, row, column } = selected ?? { panel: scene.heat_x.length - 1, row: 0, column: -1 };
+      const moves = {
+        ArrowLeft: { row, column: selected ? column - 1 : 0 },
+        ArrowRight: { row, column: column + 1 },
+        ArrowUp: { row: row - 1, column: Math.max(column, 0) },
+        ArrowDown: { row: selected ? row + 1 : 0, column: Math.max(column, 0) },
+        Home: { row, column: 0 },
+        End: { row, column: n },
+      };
+      if (event.key === "Escape") point(null);
+      else if (moves[event.key]) {
+        const to = moves[event.key];
+        point({ panel, row: clamp(to.row, 0, n - 1), column: clamp(to.column, 0, n) });
+      } else return;
+      event.preventDefault();
+      event.stopPropagation(); // or the notebook would move to another cell
+    },
+    { signal },
+  );
+  select.addEventListener(
+    "change",
+    () => {
+      show(viewOf(select.value));
+      model.set("block", view.block);
+      model.save_changes();
+    },
+    { signal },
+  );
+  const changed = () => show(viewOf(model.get("block")));
+  model.on("change:block", changed);
+
+  show(view);
+  el.append(root);
+  return () => {
+    model.off("change:block", changed);
+    stop.abort();
+  };
+}
+
+export default { render };

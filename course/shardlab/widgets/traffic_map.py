@@ -1,0 +1,290 @@
+"""The traffic map: who sent how many bytes to whom, beside what was predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import traitlets
+from numpy.typing import ArrayLike, NDArray
+
+from shardlab.run import Run, Traffic
+from shardlab.widgets.palette import MEASURED, PREDICTED
+from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
+from shardlab.widgets.units import format_bytes
+
+Matrix = NDArray[np.float64]
+
+WIDTH = 800.0
+TOP = 50.0
+LEFT = 58.0
+WHOLE_RUN = "whole run"
+
+
+class TrafficMap(Picture):
+    """An N×N heat map (row sends to column) and a bar for each rank. Made by `traffic_map`.
+
+    ``block`` is the measured block on show, "" for the whole run; it may be set.
+    """
+
+    _esm: ClassVar[str] = module("traffic_map.js")
+    block = traitlets.Unicode("").tag(sync=True)
+
+    def static_svg(self) -> str:
+        view = self._view()
+        return to_svg(
+            self._marks[self.block],
+            self.scene["width"],
+            self.scene["height"],
+            title=f"Bytes sent · {view['title']}",
+            subtitle=_total(view["total_bytes"], self.scene["world_size"]),
+            footer=f"Counted by: {self.scene['source']}",
+        )
+
+    def summary(self) -> str:
+        view = self._view()
+        return f"{view['title']}: " + _total(view["total_bytes"], self.scene["world_size"])
+
+    def _view(self) -> dict[str, Any]:
+        return next(view for view in self.scene["views"] if view["block"] == self.block)
+
+    @traitlets.validate("block")
+    def _known(self, proposal: dict[str, Any]) -> str:
+        known = [view["block"] for view in self.scene["views"]]
+        if proposal["value"] not in known:
+            raise traitlets.TraitError(f"block must be one of {known}")
+        return str(proposal["value"])
+
+    def __init__(self, views: dict[str, Traffic], predicted: Matrix | None, block: str) -> None:
+        traffic = views[""]
+        world_size = len(traffic.sent_bytes)
+        layout = Layout(world_size, panels=2 if predicted is not None and predicted.ndim == 2 else 1)
+        shown = {name: predicted if name == block else None for name in views}
+        self._marks = {
+            name: layout.marks(view.sent_bytes.astype(float), shown[name])
+            for name, view in views.items()
+        }
+        scene = {
+            "world_size": world_size,
+            "width": WIDTH,
+            "height": layout.height,
+            "top": TOP,
+            "cell": layout.cell,
+            "heat_x": layout.heat_x,
+            "bars_x": layout.bars_x,
+            "source": traffic.source,
+            "views": [
+                {
+                    "block": name,
+                    "title": name or WHOLE_RUN,
+                    "total_bytes": int(view.sent_bytes.sum()),
+                    "sent": view.sent_bytes.tolist(),
+                    "predicted": None if (guess := shown[name]) is None else guess.tolist(),
+                    "marks": as_json(self._marks[name]),
+                }
+                for name, view in views.items()
+            ],
+        }
+        super().__init__(scene=scene, block=block)
+
+
+def traffic_map(
+    run: Run, predicted: ArrayLike | None = None, block: str | None = None
+) -> TrafficMap:
+    """Draw what the ranks of ``run`` sent each other.
+
+    predicted: bytes that each rank sends (one number for all, or a list of N), or an [N, N] matrix
+        (row sends to column). It is shown beside ``block``, or the whole run without one.
+    block: the label of a ``with measure(label):`` block to show first.
+
+    Raises ValueError where ``predicted`` fits neither form, KeyError for a block nobody measured.
+    """
+    views = {"": run.traffic} | {label: run.traffic[label] for label in run.traffic.labels}
+    if block is not None:
+        views[block] = run.traffic[block]
+    guess = None if predicted is None else _prediction(predicted, run.world_size)
+    return TrafficMap(views, guess, block or "")
+
+
+def _prediction(predicted: ArrayLike, world_size: int) -> Matrix:
+    """[N] bytes by rank or [N, N] bytes from row to column."""
+    guess = np.asarray(predicted, dtype=float)
+    if guess.ndim == 0:
+        guess = np.full(world_size, float(guess))
+    if guess.shape not in {(world_size,), (world_size, world_size)}:
+        raise ValueError(
+            f"predicted has shape {guess.shape}: give one number, {world_size} numbers "
+            f"(bytes that each rank sends) or a {world_size}×{world_size} matrix"
+        )
+    if not np.isfinite(guess).all() or (guess < 0).any():
+        raise ValueError("predicted must be finite and not negative: it is a number of bytes")
+    return guess
+
+
+def _total(total_bytes: int, world_size: int) -> str:
+    return f"{format_bytes(total_bytes)} by {world_size} rank{'s' * (world_size != 1)}"
+
+
+class Layout:
+    """Where everything lies. One or two heat maps stand left of bars that continue their rows."""
+
+    def __init__(self, world_size: int, panels: int) -> None:
+        self.world_size = world_size
+        largest = 384.0 if panels == 1 else 240.0
+        self.cell = float(max(1, math.floor(min(72.0, largest / world_size))))
+        self.side = self.cell * world_size
+        self.heat_x = [LEFT + panel * (self.side + 46) for panel in range(panels)]
+        self.bars_x = self.heat_x[-1] + self.side + 40
+        self.bars_width = WIDTH - self.bars_x - 74
+        self.height = TOP + self.side + 52
+
+    def marks(self, sent: Matrix, predicted: Matrix | None) -> list[Mark]:
+        """The whole picture. sent: [N, N]; predicted: [N], [N, N] or None."""
+        matrix = predicted if predicted is not None and predicted.ndim == 2 else None
+        by_rank = predicted.sum(axis=1) if matrix is not None and predicted is not None else predicted
+        panels = [(sent, MEASURED, "measured")]
+        if len(self.heat_x) == 2:
+            empty = np.zeros_like(sent)
+            panels.insert(0, (empty if matrix is None else matrix, PREDICTED, "predicted"))
+        most = max(1.0, *(float(values.max()) for values, _, _ in panels))
+        marks: list[Mark] = []
+        for x, (values, color, title) in zip(self.heat_x, panels, strict=True):
+            marks += self._heat(x, values, color, most, title if len(panels) == 2 else "")
+        marks += self._scale(most)
+        return marks + self._bars(sent.sum(axis=1), by_rank)
+
+    def _heat(self, x: float, values: Matrix, color: str, most: float, title: str) -> list[Mark]:
+        cell = self.cell
+        gap = 2.0 if cell >= 20 else 1.0 if cell >= 10 else 0.0
+        heading = f"{title}: row sends to column" if title else "row sends to column"
+        marks: list[Mark] = [Text(x=x, y=12, text=heading, size=12, fill="muted")]
+        marks += self._names(x)
+        # One pale ground: a cell without traffic is the ground itself.
+        ground = Rect(
+            x=x, y=TOP, width=self.side, height=self.side, fill="text", opacity=0.06, radius=3
+        )
+        marks.append(ground)
+        if cell >= 12:  # a rank does not send to itself
+            marks.append(line(x, TOP, x + self.side, TOP + self.side))
+        for row, column in zip(*np.nonzero(values), strict=True):
+            level = float(values[row, column]) / most
+            left, top = x + float(column) * cell, TOP + float(row) * cell
+            box = cell - gap
+            marks.append(
+                Rect(
+                    x=left + gap / 2, y=top + gap / 2, width=box, height=box,
+                    fill=color, opacity=0.15 + 0.85 * level, radius=3 if cell >= 20 else 0,
+                )
+            )  # fmt: skip
+            label = format_bytes(values[row, column])
+            if text_width(label, 11) <= box:
+                on_dark = level > 0.5 and color == MEASURED
+                black = level > 0.5 and color == PREDICTED
+                marks.append(
+                    Text(
+                        x=left + cell / 2, y=top + cell / 2 + 4, text=label, size=11,
+                        anchor="middle", fill="#ffffff" if on_dark else "#000000" if black else "text",
+                    )
+                )  # fmt: skip
+        return marks
+
+    def _names(self, x: float) -> list[Mark]:
+        """Rank numbers left of the first heat map's rows and above each one's columns."""
+        every = max(1, math.ceil(16 / self.cell))
+        every = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128) if step >= every)
+        marks: list[Mark] = []
+        for rank in range(0, self.world_size, every):
+            middle = (rank + 0.5) * self.cell
+            marks.append(
+                Text(x=x + middle, y=TOP - 7, text=str(rank), size=11, anchor="middle")
+            )
+            if x == LEFT:
+                label = f"rank {rank}" if self.cell >= 12 or every > 1 else str(rank)
+                marks.append(
+                    Text(x=x - 8, y=TOP + middle + 4, text=label, size=11, anchor="end")
+                )
+        return marks
+
+    def _scale(self, most: float) -> list[Mark]:
+        """What a cell's strength means."""
+        y = TOP + self.side + 30
+        color = MEASURED
+        marks: list[Mark] = [Text(x=LEFT, y=y + 9, text="0", size=11, fill="muted")]
+        steps = 6
+        for step in range(steps):
+            level = (step + 1) / steps
+            marks.append(
+                Rect(
+                    x=LEFT + 14 + step * 16, y=y, width=16, height=10,
+                    fill=color, opacity=0.15 + 0.85 * level,
+                )
+            )  # fmt: skip
+        x = LEFT + 14 + steps * 16 + 8
+        marks.append(Text(x=x, y=y + 9, text=f"{format_bytes(most)} per pair", size=11, fill="muted"))
+        return marks
+
+    def _bars(self, sent: Matrix, predicted: Matrix | None) -> list[Mark]:
+        """sent, predicted: [N]. Rows continue those of the heat map."""
+        x, cell = self.bars_x, self.cell
+        most = max(1.0, float(sent.max()), 0.0 if predicted is None else float(predicted.max()))
+        bottom = TOP + self.side
+        marks: list[Mark] = [Text(x=x, y=12, text="sent by each rank", size=12, fill="muted")]
+        for tick in byte_ticks(most, int(self.bars_width / 72)):
+            at = x + tick / most * self.bars_width
+            marks.append(line(at, TOP - 4, at, bottom + 4, opacity=0.5))
+            label = format_bytes(tick) if tick else "0"
+            marks.append(
+                Text(x=at, y=bottom + 18, text=label, size=11, anchor="middle", fill="muted")
+            )
+        side_by_side = predicted is not None and cell >= 22
+        thickness = min(18.0, cell * (0.32 if side_by_side else 0.62)) if cell >= 8 else cell - 1
+        label_size = 11.0 if cell >= 28 else 10.0
+        for rank in range(self.world_size):
+            middle = TOP + (rank + 0.5) * cell
+            rows = [(float(sent[rank]), MEASURED, middle - thickness / 2)]
+            if predicted is not None and side_by_side:
+                rows = [
+                    (float(predicted[rank]), PREDICTED, middle - thickness - 1),
+                    (float(sent[rank]), MEASURED, middle + 1),
+                ]
+            for value, color, top in rows:
+                length = value / most * self.bars_width
+                marks.append(
+                    Rect(
+                        x=x, y=top, width=length, height=thickness, fill=color,
+                        radius=2 if thickness > 6 else 0,
+                    )
+                )  # fmt: skip
+                if thickness >= 8:
+                    marks.append(
+                        Text(
+                            x=x + length + 6, y=top + thickness / 2 + 4,
+                            text=format_bytes(value), size=label_size,
+                        )
+                    )  # fmt: skip
+            if predicted is not None and not side_by_side:
+                at = x + float(predicted[rank]) / most * self.bars_width
+                marks.append(Rect(x=at - 1.5, y=middle - cell / 2, width=3, height=cell, fill=PREDICTED))
+        return marks + self._legend(predicted is not None)
+
+    def _legend(self, with_prediction: bool) -> list[Mark]:
+        y = TOP + self.side + 30
+        entries: Sequence[tuple[str, str]] = [(MEASURED, "measured")]
+        if with_prediction:
+            entries = [(PREDICTED, "predicted"), *entries]
+        marks: list[Mark] = []
+        x = self.bars_x
+        for color, label in entries:
+            marks.append(Rect(x=x, y=y, width=10, height=10, fill=color, radius=2))
+            marks.append(Text(x=x + 16, y=y + 9, text=label, size=11, fill="muted"))
+            x += 100
+        return marks
+
+
+def byte_ticks(most: float, count: int) -> list[float]:
+    """Round numbers of bytes (powers of two apart) from 0 to ``most``: at most ``count`` steps."""
+    step = 2.0 ** max(0, math.ceil(math.log2(max(most, 1.0) / max(count, 1))))
+    return [index * step for index in range(int(most / step) + 1)]

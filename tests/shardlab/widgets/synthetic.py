@@ -1,0 +1,154 @@
+"""Runs made by hand, so that the pictures can be tested without starting ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardlab.run import Block, Call, Run, Traffic
+
+STEP_S = 0.001
+
+
+def make_run(
+    world_size: int,
+    calls: list[Call],
+    sent_bytes: np.ndarray | None = None,
+    blocks: tuple[Block, ...] = (),
+) -> Run:
+    if sent_bytes is None:
+        sent_bytes = np.zeros((world_size, world_size), dtype=np.int64)
+        for call in calls:
+            if call.op == "send" and call.peer is not None:
+                sent_bytes[call.rank, call.peer] += call.bytes
+    return Run(
+        world_size=world_size,
+        device="cpu",
+        device_reason="a synthetic run",
+        outputs=[None] * world_size,
+        stdout=[""] * world_size,
+        stderr=[""] * world_size,
+        traffic=Traffic(sent_bytes, "the kernel's TCP_INFO, a synthetic run", blocks),
+        calls=calls,
+        startup_s=0.1,
+        wall_s=0.2,
+    )
+
+
+def p2p(
+    op: str,
+    rank: int,
+    peer: int,
+    numel: int,
+    *,
+    start_s: float,
+    end_s: float | None,
+    seq: int = 0,
+    offset: int = 0,
+    storage_numel: int | None = None,
+    world_size: int = 4,
+    code: str = "",
+    source: str = "cell 5, line 3",
+) -> Call:
+    """A send or recv of ``numel`` float32 elements."""
+    return Call(
+        rank=rank,
+        op=op,
+        bytes=4 * numel,
+        peer=peer,
+        group=tuple(range(world_size)),
+        start_s=start_s,
+        end_s=end_s,
+        source=source,
+        seq=seq,
+        dtype="float32",
+        shape=(numel,),
+        offset=offset,
+        storage_numel=numel if storage_numel is None else storage_numel,
+        code=code,
+    )
+
+
+def collective(
+    op: str, rank: int, world_size: int, *, start_s: float, end_s: float | None, seq: int = 0
+) -> Call:
+    return Call(
+        rank=rank,
+        op=op,
+        bytes=4096,
+        peer=None,
+        group=tuple(range(world_size)),
+        start_s=start_s,
+        end_s=end_s,
+        source="cell 6, line 2",
+        seq=seq,
+        dtype="float32",
+        shape=(1024,),
+        offset=0,
+        storage_numel=1024,
+        code="dist.all_reduce(x)",
+    )
+
+
+def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool = False) -> Run:
+    """What a ring written with isend and recv on views of one buffer records.
+
+    Reduce-scatter receives into a scratch tensor, all-gather straight into the buffer.
+    With ``clones`` every send is of a clone, so that no offset tells which chunk it was.
+    """
+    n = world_size
+    whole = n * chunk_numel
+    calls = []
+    for step in range(2 * (n - 1)):
+        gathering = step >= n - 1
+        k = step - (n - 1) if gathering else step
+        for rank in range(n):
+            right, left = (rank + 1) % n, (rank - 1) % n
+            sends = (rank + 1 - k) % n if gathering else (rank - k) % n
+            gets = (sends - 1) % n
+            start_s = step * STEP_S + rank * 1e-5
+            end_s = start_s + 0.7 * STEP_S
+            into = {} if clones or not gathering else {
+                "offset": gets * chunk_numel, "storage_numel": whole,
+            }
+            out_of = {} if clones else {"offset": sends * chunk_numel, "storage_numel": whole}
+            common = {"seq": step, "world_size": n, "end_s": end_s}
+            calls.append(
+                p2p("send", rank, right, chunk_numel, start_s=start_s,
+                    code="sending = dist.isend(chunks[i], right)", **out_of, **common)
+            )
+            calls.append(
+                p2p("recv", rank, left, chunk_numel, start_s=start_s + 2e-5,
+                    code="dist.recv(inbox, left)", source="cell 5, line 4", **into, **common)
+            )
+    half = (n - 1) * STEP_S
+    per_rank = (n - 1) * chunk_numel * 4
+    blocks = tuple(
+        Block(label, rank, at, at + half,
+              tuple(per_rank if peer == (rank + 1) % n else 0 for peer in range(n)))
+        for label, at in (("reduce-scatter", 0.0), ("all-gather", half))
+        for rank in range(n)
+    )
+    return make_run(n, calls, blocks=blocks)
+
+
+def hub(world_size: int, numel: int = 1024) -> Run:
+    """Everyone sends a whole tensor to rank 0, which answers one rank after the other."""
+    calls = []
+    for rank in range(1, world_size):
+        times = {"seq": 0, "world_size": world_size}
+        calls.append(p2p("send", rank, 0, numel, start_s=0.0, end_s=rank * STEP_S, **times))
+        calls.append(p2p("recv", 0, rank, numel, start_s=(rank - 1) * STEP_S,
+                         end_s=rank * STEP_S, **times))
+    for rank in range(1, world_size):
+        start = (world_size + rank) * STEP_S
+        times = {"start_s": start, "end_s": start + STEP_S, "seq": 0, "world_size": world_size}
+        calls.append(p2p("send", 0, rank, numel, **times))
+        calls.append(p2p("recv", rank, 0, numel, **times))
+    return make_run(world_size, calls)
+
+
+def dense(world_size: int) -> Run:
+    """Every rank sends something else to every other rank."""
+    sent = np.arange(world_size**2, dtype=np.int64).reshape(world_size, world_size) * 4096
+    np.fill_diagonal(sent, 0)
+    return make_run(world_size, [], sent)
