@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from autograder.build.lab import require_exercises
 from autograder.build.release import ReleaseError, released
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
 
@@ -33,7 +34,10 @@ def products(repo: Path) -> dict[Path, bytes]:
     broken: list[str] = []
     for source in _sources(repo):
         try:
-            made[_product_of(source)] = notebook_bytes(notebook_from_text(source))
+            notebook = notebook_from_text(source)
+            if source.is_relative_to(repo / "solutions"):
+                require_exercises(source, notebook)
+            made[_product_of(source)] = notebook_bytes(notebook)
         except SourceError as error:
             broken.append(str(error))
     if broken:

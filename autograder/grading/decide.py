@@ -125,7 +125,7 @@ def why_missing(check: Check, cells: list[NotebookNode], position: int) -> str:
         reason = f"this cell failed with {own}"
     else:
         reason = f"nothing of at most {MAX_SUBJECT_BYTES // 1_000_000} MB was handed over"
-    return f"`{check.subject}` never reached the check: {reason}."
+    return f"`{check.subject}` never reached the check: {reason.rstrip('.')}."
 
 
 def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -> None:

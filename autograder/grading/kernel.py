@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
 log = logging.getLogger(__name__)
+log.addHandler(logging.NullHandler())  # a dead kernel is the student's news, not the terminal's
 
 
 @dataclass(frozen=True)

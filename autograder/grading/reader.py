@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import warnings
 from typing import Any
 
 import nbformat
@@ -33,7 +34,9 @@ def read_submission(path: str) -> NotebookNode:
     if len(content) > MAX_BYTES:
         raise Unreadable(f"the file is larger than {MAX_BYTES // 1_000_000} MB: clear its outputs")
     try:
-        notebook = nbformat.reads(content.decode("utf-8"), as_version=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of ids missing or given twice: they are made anew
+            notebook = nbformat.reads(content.decode("utf-8"), as_version=4)
         notebook.cells = [cell for cell in notebook.cells if _is_cell(cell)]
     except Exception as error:  # nbformat raises whatever the odd shape it met leads to
         raise Unreadable(f"the file is not a Jupyter notebook ({type(error).__name__})") from error

@@ -1,0 +1,127 @@
+"""Building a small repository: what is written, what is left alone, what is told."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from autograder.__main__ import main
+
+REPO = Path(__file__).parents[3]
+
+LAB = """\
+# %% [markdown]
+# # A lab
+
+# %%
+from autograder import check
+
+# %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
+def chunk_bounds(length, world_size):
+    ### BEGIN SOLUTION
+    cuts = [length * rank // world_size for rank in range(world_size + 1)]
+    return list(zip(cuts, cuts[1:]))
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "chunk_bounds_check", "grade": true, "points": 2}
+check("ring_all_reduce.chunk_bounds", chunk_bounds)
+"""
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    shutil.copy(REPO / "nbgrader_config.py", tmp_path)
+    (tmp_path / "course/chapters").mkdir(parents=True)
+    (tmp_path / "course/chapters/00_hello.nb.py").write_text("# %%\nprint('hello')\n")
+    (tmp_path / "solutions/03_lab").mkdir(parents=True)
+    (tmp_path / "solutions/03_lab/03_lab.nb.py").write_text(LAB)
+    return tmp_path
+
+
+def run(repo: Path, *arguments: str) -> int:
+    return main(["build", "--repo", str(repo), *arguments])
+
+
+def snapshot(repo: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in repo.rglob("*") if path.is_file()}
+
+
+def test_build_makes_everything_and_a_second_time_nothing(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(repo, "--check") == 1
+    assert "labs/03_lab/03_lab.ipynb is not built yet: run `python -m" in capsys.readouterr().err
+    assert run(repo) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "built course/chapters/00_hello.ipynb",
+        "built labs/03_lab/03_lab.ipynb",
+        "built solutions/03_lab/03_lab.ipynb",
+    ]
+    before = snapshot(repo)
+    assert run(repo) == 0
+    assert run(repo, "--check") == 0
+    assert snapshot(repo) == before
+    assert [path.name for path in (repo / "labs").rglob("*") if path.is_file()] == ["03_lab.ipynb"]
+
+
+def test_drift_is_told(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(repo)
+    built = repo / "course/chapters/00_hello.ipynb"
+    built.write_bytes(built.read_bytes().replace(b"hello", b"bye"))
+    assert run(repo, "--check") == 1
+    assert "00_hello.ipynb is not what its source makes: run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stray", ["labs/03_lab/notes.md", "solutions/03_lab/reference.npz"])
+def test_what_students_would_get_by_accident_is_told(
+    repo: Path, stray: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(repo)
+    (repo / stray).write_text("x")
+    assert run(repo, "--check") == 1
+    assert f"{stray} is made by no source" in capsys.readouterr().err
+
+
+def test_a_broken_source_changes_nothing(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(repo)
+    (repo / "course/chapters/00_hello.nb.py").write_text("# %%\nprint('bye')\n")
+    source = repo / "solutions/03_lab/03_lab.nb.py"
+    source.write_text(LAB.replace("return list(", "return list(("))
+    before = snapshot(repo)
+    assert run(repo) == 2
+    assert f"{source}, cell 3 (line 11): SyntaxError" in capsys.readouterr().err
+    assert snapshot(repo) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('chunk_bounds",', 'chunk_round",', "no exercise 'ring_all_reduce.chunk_round'"),
+        ('"points": 2', '"points": 7', "says 7 points, its exercise is worth 2"),
+    ],
+)
+def test_a_check_must_fit_its_exercise(
+    repo: Path, old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = repo / "solutions/03_lab/03_lab.nb.py"
+    assert LAB.count(f"ring_all_reduce.{old}") == 1 or LAB.count(old) == 1
+    source.write_text(LAB.replace(old, new))
+    assert run(repo) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_lab_that_was_worked_in_is_left_alone(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(repo)
+    lab = repo / "labs/03_lab/03_lab.ipynb"
+    notebook = json.loads(lab.read_text())
+    notebook["cells"][1]["execution_count"] = 1
+    lab.write_text(json.dumps(notebook))
+    before = lab.read_bytes()
+    assert run(repo) == 1
+    assert "maybe someone's work: add --overwrite" in capsys.readouterr().err
+    assert lab.read_bytes() == before
+    assert run(repo, "--overwrite") == 0
+    assert lab.read_bytes() != before
