@@ -8,15 +8,14 @@ from typing import Any
 
 import cloudpickle
 
-from autograder import exercises
-from autograder.exercise import Plain
+from autograder.exercise import Case, Plain
 
 
-def on_rank(given: Plain, name: str, case_index: int, subject_blob: bytes) -> Plain:
+def on_rank(
+    given: Plain, drive: Callable[[Any, Plain, Case], Plain], case: Case, subject_blob: bytes
+) -> Plain:
     """Unpickles the student's answer here, in a rank's process, and puts it through one case."""
-    exercise = exercises.load(name)
-    subject = cloudpickle.loads(subject_blob)
-    return exercise.drive(subject, given, exercise.cases[case_index])
+    return drive(cloudpickle.loads(subject_blob), given, case)
 
 
 def standing_in(subject: Any, **pieces: Callable[..., Any]) -> Any:

@@ -45,10 +45,13 @@ class Finding:
     mistake: str  # a verb and what follows; says nothing of a case's inputs or sizes
     evidence: str = ""
     anyone: str = "a rank"  # stands for ``who`` where the case is hidden
+    in_full: str = ""  # said of a visible case instead, where an error has put it best
 
     def text(self, hidden: bool) -> str:
         if hidden:
             return f"{self.anyone} {self.mistake}"
+        if self.in_full:
+            return self.in_full
         return f"{self.who} {self.mistake}" + (f" ({self.evidence})" if self.evidence else "")
 
 

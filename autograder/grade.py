@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from autograder import drive
+from autograder.drive import on_rank
 from autograder.exercise import Attempt, Case, Exercise, Spent
 from autograder.judge import is_unwritten, judge
 from autograder.verdict import CaseResult, Verdict
@@ -42,17 +42,19 @@ def decide(
     ``stop_at_hang`` skips what follows a case that hung: a student at the keyboard needs that one.
     Raises InfrastructureError where ranks could not be had.
     """
-    cases = [(i, case) for i, case in enumerate(exercise.cases) if hidden or not case.hidden]
+    cases = [case for case in exercise.cases if hidden or not case.hidden]
     results: list[CaseResult] = []
     unwritten = False
     skipped = "nothing was handed in" if subject_blob is None else ""
-    for case_index, case in cases:
+    for case in cases:
         if subject_blob is None or skipped:
-            results.append(CaseResult(case.name, case.hidden, case.weight, False, skipped, skipped))
+            results.append(
+                CaseResult(case.name, case.hidden, case.weight, False, skipped, skipped, skipped)
+            )
             continue
         if on_case:
             on_case(len(results), case)
-        attempt = attempt_case(exercise, case_index, subject_blob, seed)
+        attempt = attempt_case(exercise, case, subject_blob, seed)
         results.append(judge(exercise, attempt))
         if len(results) == 1 and is_unwritten(attempt):
             unwritten, skipped = True, "not written yet"
@@ -64,23 +66,23 @@ def decide(
         cases=tuple(results),
         seed=seed,
         unwritten=unwritten,
-        note="" if unwritten else _seen_across([case for _, case in cases], results),
+        note="" if unwritten else _seen_across(cases, results),
     )
 
 
-def attempt_case(exercise: Exercise, case_index: int, subject_blob: bytes, seed: int) -> Attempt:
+def attempt_case(exercise: Exercise, case: Case, subject_blob: bytes, seed: int) -> Attempt:
     """One case on fresh ranks. A failure of student code is part of what it returns."""
-    case = exercise.cases[case_index]
     inputs = list(exercise.draw(case, rng_for(exercise, case, seed)))
     expected = list(exercise.expect(case, inputs))
     if not len(inputs) == len(expected) == case.world_size:
         raise ValueError(f"{exercise.name}, {case.name}: needs one input and output for each rank")
     error: LaunchError | None = None
+    run: Run | None
     try:
         run = launch(
-            drive.on_rank,
-            exercise.name,
-            case_index,
+            on_rank,
+            exercise.drive,
+            case,
             subject_blob,
             world_size=case.world_size,
             inputs=inputs,

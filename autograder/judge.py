@@ -8,6 +8,7 @@ from autograder.compare import find_difference
 from autograder.exercise import Attempt, Exercise, Finding
 from autograder.verdict import CaseResult
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.ranks.explain import ranks_text
 
 
 def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
@@ -33,11 +34,12 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
         hidden=case.hidden,
         weight=case.weight,
         passed=passed,
+        mistake=finding.mistake if finding else "",
         diagnosis=finding.text(case.hidden) if finding else "",
         instructor_note=finding.text(hidden=False) if finding else "",
         outputs_right=right,
         sent_bytes=tuple(int(sent) for sent in run.traffic.sent_by_rank) if run else (),
-        spent=attempt.spent,
+        spent=() if attempt.error else attempt.spent,  # of half a run it says nothing
     )
 
 
@@ -95,35 +97,30 @@ def _failure(error: LaunchError) -> Finding:
     if isinstance(error, DeadlockError):
         return _deadlock(error)
     if isinstance(error, RunTimeout):
-        return Finding("the run", "was still at work when its time was up", error.headline, "it")
+        mistake = "was still at work when its time was up"
+        return Finding("the run", mistake, anyone="the run", in_full=error.headline)
     if isinstance(error, RankError):
         builtin = getattr(builtins, error.kind, None)
         is_builtin = isinstance(builtin, type) and issubclass(builtin, BaseException)
-        name = error.kind if is_builtin or error.kind.startswith("SIG") else "an error"
-        if error.kind == "exit":
-            return Finding(f"rank {error.rank}", "ended before it was done", error.headline)
-        return Finding(f"rank {error.rank}", f"stopped with {name}", error.headline)
-    return Finding("the run", "failed", error.headline, "the run")
+        kind = error.kind if is_builtin or error.kind.startswith("SIG") else "an error"
+        return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
+    return Finding("the run", "failed", anyone="the run", in_full=error.headline)
 
 
 def _deadlock(error: DeadlockError) -> Finding:
     waiting = [row for row in error.table if row.state == "waiting"]
     calls = {row.call.split(" ")[0] for row in waiting}
-    ranks = ", ".join(str(row.rank) for row in waiting)
-    if waiting and calls == {"send"}:
-        return Finding(
-            f"ranks {ranks}",
+    if calls == {"send"}:
+        mistake = (
             "call send first and wait for each other to receive: start the send with isend, "
-            "receive, then wait for the send",
-            error.headline,
-            anyone="neighbours",
+            "receive, then wait for the send"
         )
-    if waiting and calls == {"recv"}:
-        return Finding(
-            f"ranks {ranks}",
-            "wait in recv for something that is never sent: every receive needs a send by that "
-            "very neighbour",
-            error.headline,
-            anyone="ranks",
+    elif calls == {"recv"}:
+        mistake = (
+            "wait in recv for what is never sent: every receive needs a send by that very neighbour"
         )
-    return Finding("the ranks", "wait for each other for ever", error.headline, "the ranks")
+    else:
+        mistake = "make calls that do not fit together, and wait for ever"
+        return Finding("the ranks", mistake, anyone="the ranks", in_full=error.headline)
+    who = ranks_text([row.rank for row in waiting])
+    return Finding(who, mistake, waiting[0].source, anyone="neighbours")

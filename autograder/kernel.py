@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
-from autograder import exercises, present
-from autograder.exercise import Case, Exercise
+from autograder import exercises
+from autograder.exercise import Exercise
 from autograder.verdict import Verdict
 
 
@@ -61,10 +60,11 @@ def _deposit(path: Path, blob: bytes) -> None:
 
 
 def _decide(exercise: Exercise, subject: Any) -> Verdict:
-    # Only here: a grader's kernel deposits and has no use for ranks.
+    # Only here: a grader's kernel deposits, and needs neither ranks nor tables.
     from autograder.grade import VISIBLE_SEED, decide
+    from autograder.screen import Screen
 
-    screen = _Screen(sum(not case.hidden for case in exercise.cases))
+    screen = Screen(sum(not case.hidden for case in exercise.cases))
     if subject is None or subject is ...:  # the blank of a number or of plain data
         verdict = Verdict(exercise.name, exercise.points, (), VISIBLE_SEED, unwritten=True)
         screen.show(verdict)
@@ -79,38 +79,3 @@ def _decide(exercise: Exercise, subject: Any) -> Verdict:
     )
     screen.show(verdict)
     return verdict
-
-
-class _Screen:
-    """One output: which case runs, then the table in its place."""
-
-    def __init__(self, cases: int) -> None:
-        self.cases = cases
-        self.handle: Any = None
-
-    def show_progress(self, done: int, case: Case) -> None:
-        # At once: a case that hangs takes seconds, and is the one to know about.
-        if _in_notebook():
-            line = f"running case {done + 1} of {self.cases}: {case.name}"
-            self._put(present.progress_html(line), line)
-
-    def show(self, verdict: Verdict) -> None:
-        self._put(present.as_html(verdict), present.as_text(verdict))
-
-    def _put(self, html: str, text: str) -> None:
-        if not _in_notebook():
-            print(text)
-            return
-        from IPython.display import display
-
-        bundle = {"text/html": html, "text/plain": text}
-        if self.handle is None:
-            self.handle = display(bundle, raw=True, display_id=True)
-        else:
-            self.handle.update(bundle, raw=True)
-
-
-def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return shell is not None and hasattr(shell, "kernel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 
 from autograder.verdict import CaseResult, Verdict
@@ -41,18 +42,18 @@ def as_html(verdict: Verdict) -> str:
     ]
     if verdict.cases and not verdict.unwritten:
         with_bytes = any(case.spent for case in verdict.cases)
-        heads = ["case", "output"] + (["sent per rank", "budget"] if with_bytes else [])
+        heads = ["case", "output"] + (["sent by a rank", "at most"] if with_bytes else [])
         parts.append("<table><thead><tr>")
         parts += [f"<th>{head}</th>" for head in heads]
         parts.append("</tr></thead><tbody>")
-        for case in verdict.cases:
-            parts.append(_html_rows(case, with_bytes))
+        for case, why in _reasons(verdict):
+            parts.append(_html_rows(case, why, with_bytes))
         parts.append("</tbody></table>")
     parts.append("</div>")
     return "".join(parts)
 
 
-def _html_rows(case: CaseResult, with_bytes: bool) -> str:
+def _html_rows(case: CaseResult, why: str, with_bytes: bool) -> str:
     look = "ok" if case.passed else "bad"
     cells = [
         f'<td class="case"><span class="mark {look}">{MARK[case.passed]}</span>'
@@ -61,13 +62,10 @@ def _html_rows(case: CaseResult, with_bytes: bool) -> str:
     ]
     if with_bytes:
         cells += [f'<td class="number">{text}</td>' for text in (_sent(case), _budget(case))]
-    followed = "" if case.passed else ' class="followed"'
+    followed = ' class="followed"' if why else ""
     row = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
-    if case.diagnosis:
-        row += (
-            f'<tr class="why"><td colspan="{len(cells)}" data-diagnosis>'
-            f"{escape(case.diagnosis)}</td></tr>"
-        )
+    if why:
+        row += f'<tr class="why"><td colspan="{len(cells)}" data-diagnosis>{escape(why)}</td></tr>'
     return row
 
 
@@ -75,13 +73,13 @@ def as_text(verdict: Verdict) -> str:
     lines = [f"{MARK[verdict.passed]} {verdict.headline}"]
     if not verdict.unwritten:
         width = max((len(case.title) for case in verdict.cases), default=0)
-        for case in verdict.cases:
-            budget = f"  sent {_sent(case)} of {_budget(case)}" if case.spent else ""
+        for case, why in _reasons(verdict):
+            budget = f"  sent {_sent(case)} of at most {_budget(case)}" if _sent(case) else ""
             lines.append(
                 f"  {MARK[case.passed]} {case.title:<{width}}  {_output(case):<9}{budget}".rstrip()
             )
-            if case.diagnosis:
-                lines.append(f"      {case.diagnosis}")
+            if why:
+                lines.append(f"      {why}")
     return "\n".join(lines)
 
 
@@ -89,13 +87,13 @@ def progress_html(line: str) -> str:
     return f'{_STYLE}<div class="shardlab-check" data-running>{escape(line)} …</div>'
 
 
-def bytes_text(count: float) -> str:
-    """1,536 B · 4.00 MiB: binary units, three digits."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
+def _reasons(verdict: Verdict) -> Iterator[tuple[CaseResult, str]]:
+    """Each case and why it falls short; a mistake is told once, then it is "the same"."""
+    told: set[tuple[str, bool]] = set()
+    for case in verdict.cases:
+        key = (case.mistake, case.hidden)
+        yield case, "the same" if case.diagnosis and key in told else case.diagnosis
+        told.add(key)
 
 
 def _output(case: CaseResult) -> str:
@@ -106,10 +104,10 @@ def _sent(case: CaseResult) -> str:
     """Of the rank that sent the most; a hidden case's bytes would tell its size."""
     if case.hidden or not case.spent:
         return ""
-    return bytes_text(max(case.spent[0].used))
+    return f"{max(case.spent[0].used):,} B"
 
 
 def _budget(case: CaseResult) -> str:
     if case.hidden or not case.spent:
         return ""
-    return f"≤ {bytes_text(max(case.spent[0].limit))}"
+    return f"{max(case.spent[0].limit):,} B"

@@ -16,6 +16,7 @@ class CaseResult:
     hidden: bool
     weight: float
     passed: bool
+    mistake: str = ""  # its name, the same for all cases that fail by it
     diagnosis: str = ""
     instructor_note: str = ""  # the diagnosis with its evidence, also for a hidden case
     outputs_right: bool = False

@@ -224,21 +224,15 @@ def wrong_chunk(attempt: Attempt) -> Finding | None:
     return None
 
 
-def missing_contributions(attempt: Attempt) -> Finding | None:
-    """Rank r's chunk passes r+1, r+2, ... and r last: cut short, it lacks the first of these."""
-    world_size = attempt.case.world_size
+def nothing_added(attempt: Attempt) -> Finding | None:
+    """Chunk r reaches rank r in the last step, so stopping early leaves it as it was."""
     for rank, output in finished(attempt):
-        chunks = [chunks_of(attempt.case, tensor)[rank] for tensor in attempt.inputs]
-        partial = torch.zeros_like(chunks[rank])
-        for step in range(world_size - 1):
-            partial = partial + chunks[(rank - step) % world_size]
-            if len(partial) and equal(partial, output["returned"]):
-                missing = world_size - 1 - step
-                return Finding(
-                    f"rank {rank}",
-                    "stops too early: a sum of N ranks takes N - 1 steps",
-                    f"{missing} of {world_size} contributions are missing from its chunk",
-                )
+        own = chunks_of(attempt.case, attempt.inputs[rank])[rank]
+        if len(own) and equal(own, output["returned"]):
+            return Finding(
+                f"rank {rank}",
+                "returned its own part, not the sum: the sum arrives in the last of N - 1 steps",
+            )
     return None
 
 
@@ -306,7 +300,7 @@ REDUCE_SCATTER = Exercise(
         whole_tensors,
         returns_nothing,
         wrong_chunk,
-        missing_contributions,
+        nothing_added,
     ),
 )
 

@@ -1,0 +1,322 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 03 · Ring all-reduce
+#
+# Data-parallel training adds up everybody's gradients after each step. You will write that sum as NCCL does for large tensors: a **ring**, in which a rank talks to its two neighbours only and no link carries more than any other.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `chunk_bounds` | 2 |
+# | 2 · `reduce_scatter` | 5 |
+# | 3 · `all_gather` | 4 |
+# | 4 · `ring_all_reduce` | 5 |
+# | 5 · `bytes_per_rank` | 2 |
+# | 6 · a question | 2 |
+#
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with the spec and counts the bytes on the wire. Grading adds cases that you do not see: other lengths, other dtypes, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+
+# %%
+import torch
+import torch.distributed as dist
+
+from autograder import check
+from shardlab import launch
+from shardlab.widgets import ring_player, timeline, traffic_map
+
+# %% [markdown]
+# ## 1 · `chunk_bounds`
+#
+# A ring moves a tensor in N chunks, one for each rank. Return `(start, stop)` of each chunk as a list; where N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
+
+# %%
+def chunk_bounds_spec(length, world_size):
+    """(10, 4)  ->  [0 1 2] [3 4 5] [6 7] [8 9]"""
+    return torch.arange(length).tensor_split(world_size)
+
+chunk_bounds_spec(10, 4)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · what to count</summary>
+#
+# `10 = 4 × 2 + 2`: every chunk has at least 2 elements, and 2 elements are left over. Who gets them?
+# </details>
+# <details><summary>Hint 2 · the two numbers</summary>
+#
+# `divmod(length, world_size)` is `(small, extra)`: the first `extra` chunks have `small + 1` elements, the others `small`.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# Chunk `r` starts at `r * small + min(r, extra)`. It stops where chunk `r + 1` starts.
+# </details>
+
+# %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
+def chunk_bounds(length, world_size):
+    """(10, 4)  ->  [(0, 3), (3, 6), (6, 8), (8, 10)]"""
+    ### BEGIN SOLUTION
+    small, extra = divmod(length, world_size)
+    starts = [r * small + min(r, extra) for r in range(world_size + 1)]
+    return list(zip(starts[:-1], starts[1:]))
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_chunk_bounds", "grade": true, "points": 2}
+check("ring_all_reduce.chunk_bounds", chunk_bounds)
+
+# %% [markdown]
+# Your chunks of ten elements, a row for each rank:
+
+# %%
+for rank, (start, stop) in enumerate(chunk_bounds(10, 4)):
+    print(f"rank {rank}  " + "   " * start + "■  " * (stop - start))
+
+# %% [markdown]
+# ## 2 · `reduce_scatter`
+#
+# Every rank holds a whole tensor; afterwards **rank r holds chunk r of the sum**. In each of N − 1 steps a rank sends one chunk to its right neighbour `(rank + 1) % N`, receives another from its left neighbour `(rank - 1) % N`, and adds what it received to its own copy of that chunk.
+
+# %%
+def reduce_scatter_spec(tensors, bounds):
+    """rank0 [1 2 3] | rank1 [10 20 30] | rank2 [100 200 300]  ->  [111] | [222] | [333]"""
+    total = sum(tensors)
+    return [total[start:stop] for start, stop in bounds]
+
+reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1), (1, 2), (2, 3)])
+
+# %% [markdown]
+# Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`; what the other chunks hold afterwards does not matter.
+#
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` are these too).
+#
+# <details><summary>Hint 1 · follow one chunk</summary>
+#
+# Chunk 0 must end on rank 0 with everybody's part in it. It travels to the right and visits every rank, so it starts on rank 1, and rank 0 adds the last part. Chunk 1 starts on rank 2, and so on.
+# </details>
+# <details><summary>Hint 2 · which chunk in which step</summary>
+#
+# In step 0 rank r sends chunk r − 1 and receives chunk r − 2 (all modulo N). In each later step both numbers are one lower: you send on what you have just received and added to.
+# </details>
+# <details><summary>Hint 3 · nearly there, and no deadlock</summary>
+#
+# If every rank calls `dist.send` first, all wait for somebody to receive. Start the send and do not wait for it yet:
+#
+# ```python
+# sending = dist.isend(outgoing, right)
+# dist.recv(received, left)
+# sending.wait()
+# ```
+#
+# `received = torch.empty_like(incoming)`, then `incoming += received`. After the loop return `chunks[rank]`.
+# </details>
+
+# %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
+def reduce_scatter(tensor, bounds):
+    """tensor [length] on each rank  ->  chunk `rank` of the sum, a view of tensor"""
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    chunks = [tensor[start:stop] for start, stop in bounds]
+    for step in range(world_size - 1):
+        outgoing = chunks[(rank - step - 1) % world_size]
+        incoming = chunks[(rank - step - 2) % world_size]
+        received = torch.empty_like(incoming)
+        sending = dist.isend(outgoing, right)
+        dist.recv(received, left)
+        sending.wait()
+        incoming += received
+    return chunks[rank]
+    ### END SOLUTION
+
+# %% [markdown]
+# Your ring at work: four ranks, a tensor of four chunks. Press play, or step.
+
+# %%
+bounds = [(0, 3), (3, 6), (6, 9), (9, 12)]
+tensors = [torch.arange(12.0) + 100 * rank for rank in range(4)]
+run = launch(reduce_scatter, bounds, inputs=tensors, world_size=4)
+ring_player(run)
+
+# %% nbgrader={"grade_id": "check_reduce_scatter", "grade": true, "points": 5}
+check("ring_all_reduce.reduce_scatter", reduce_scatter)
+
+# %% [markdown]
+# ## 3 · `all_gather`
+#
+# Now **rank r starts with chunk r right** and anything in the rest of `tensor`; afterwards every rank has all chunks. The same ring, the same neighbours, N − 1 steps, but what arrives replaces what was there.
+
+# %%
+def all_gather_spec(tensors, bounds):
+    """rank0 [a . .] | rank1 [. b .] | rank2 [. . c]  ->  [a b c] on every rank"""
+    own = [tensors[r][start:stop] for r, (start, stop) in enumerate(bounds)]
+    return [torch.cat(own)] * len(tensors)
+
+all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)])
+
+# %% [markdown]
+# Fill `tensor` in place; nothing need be returned.
+#
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only.
+#
+# <details><summary>Hint 1 · follow one chunk</summary>
+#
+# Chunk 0 starts on rank 0 and travels to the right until rank N − 1 has it. Each rank keeps a copy as it passes.
+# </details>
+# <details><summary>Hint 2 · which chunk in which step</summary>
+#
+# In step 0 rank r sends chunk r, the only one it has, and receives chunk r − 1. In each later step both numbers are one lower.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# The loop of `reduce_scatter` with `outgoing = chunks[(rank - step) % world_size]` and `incoming = chunks[(rank - step - 1) % world_size]`. Nothing is added, so receive straight into the view: `dist.recv(incoming, left)`.
+# </details>
+
+# %% nbgrader={"grade_id": "all_gather", "solution": true}
+def all_gather(tensor, bounds):
+    """tensor [length], chunk `rank` filled  ->  all of tensor filled, in place"""
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    chunks = [tensor[start:stop] for start, stop in bounds]
+    for step in range(world_size - 1):
+        sending = dist.isend(chunks[(rank - step) % world_size], right)
+        dist.recv(chunks[(rank - step - 1) % world_size], left)
+        sending.wait()
+    ### END SOLUTION
+
+# %% [markdown]
+# The calls of each rank over time. A bar that is long is a rank that waits for its neighbour.
+
+# %%
+tensors = [torch.full((12,), float(rank)) for rank in range(4)]
+run = launch(all_gather, bounds, inputs=tensors, world_size=4)
+timeline(run)
+
+# %% nbgrader={"grade_id": "check_all_gather", "grade": true, "points": 4}
+check("ring_all_reduce.all_gather", all_gather)
+
+# %% [markdown]
+# ## 4 · `ring_all_reduce`
+#
+# Put the pieces together: afterwards **every rank's `tensor` holds the sum over all ranks**, or with `op="mean"` their mean. Change `tensor` in place, as `dist.all_reduce` does.
+
+# %%
+def ring_all_reduce_spec(tensors, op="sum"):
+    """rank0 [1 2] | rank1 [3 4]  ->  sum: both [4 6]   mean: both [2 3]"""
+    total = sum(tensors)
+    return [total / len(tensors) if op == "mean" else total] * len(tensors)
+
+ring_all_reduce_spec([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])], op="mean")
+
+# %% [markdown]
+# Call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check puts its own in their place, so that this exercise is about how they fit together.
+#
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = 2(N − 1)/N · S · calls: send and recv only.
+#
+# <details><summary>Hint 1 · the order</summary>
+#
+# After `reduce_scatter` rank r has chunk r of the sum: just what `all_gather` starts from.
+# </details>
+# <details><summary>Hint 2 · the mean</summary>
+#
+# The mean is the sum divided by `world_size`. Before, between or after: each is right, but dividing one chunk is less work than dividing all of them.
+# </details>
+# <details><summary>Hint 3 · in place</summary>
+#
+# `tensor = tensor / n` makes a new tensor, and the caller never sees it. `tensor /= n` and `chunk /= n` change what is there.
+# </details>
+
+# %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
+def ring_all_reduce(tensor, op="sum"):
+    """tensor [length] on each rank  ->  the sum (or mean) over ranks, in place"""
+    ### BEGIN SOLUTION
+    world_size = dist.get_world_size()
+    bounds = chunk_bounds(len(tensor), world_size)
+    chunk = reduce_scatter(tensor, bounds)
+    if op == "mean":
+        chunk /= world_size
+    all_gather(tensor, bounds)
+    ### END SOLUTION
+
+# %% [markdown]
+# Who sent how much to whom, with a tensor of 4 MiB:
+
+# %%
+tensors = [torch.ones(2**20) for _ in range(4)]
+run = launch(ring_all_reduce, inputs=tensors, world_size=4)
+traffic_map(run)
+
+# %% nbgrader={"grade_id": "check_ring_all_reduce", "grade": true, "points": 5}
+check("ring_all_reduce.ring_all_reduce", ring_all_reduce)
+
+# %% [markdown]
+# ## 5 · `bytes_per_rank`
+#
+# How many bytes does each rank **send** in a whole ring all-reduce of `length` elements of `element_bytes` each? Write the formula; take it that `world_size` divides `length`.
+
+# %%
+def bytes_per_rank_spec(length, element_bytes, world_size):
+    """Measured: what torch's own ring sends, gloo's messages (under 1 %) included."""
+    def one_all_reduce():
+        dist.all_reduce(torch.zeros(length * element_bytes, dtype=torch.uint8))
+    return launch(one_all_reduce, world_size=world_size).traffic.sent_by_rank
+
+bytes_per_rank_spec(1_000_000, 4, 4)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic, and no loop is needed.
+#
+# <details><summary>Hint 1 · two halves</summary>
+#
+# Reduce-scatter and all-gather send the same number of bytes.
+# </details>
+# <details><summary>Hint 2 · one half</summary>
+#
+# In one half a rank sends every chunk but one, once each.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# The whole tensor has S = `length * element_bytes` bytes, and all chunks but one are (N − 1)/N of it.
+# </details>
+
+# %% nbgrader={"grade_id": "bytes_per_rank", "solution": true}
+def bytes_per_rank(length, element_bytes, world_size):
+    """(1000, 4, 4)  ->  6000"""
+    ### BEGIN SOLUTION
+    tensor_bytes = length * element_bytes
+    return 2 * (world_size - 1) * tensor_bytes / world_size
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_bytes_per_rank", "grade": true, "points": 2}
+check("ring_all_reduce.bytes_per_rank", bytes_per_rank)
+
+# %% [markdown]
+# Your prediction beside your measurement. What the ring sends over it are gloo's own messages, some hundred bytes for each send.
+
+# %%
+predicted_bytes = bytes_per_rank(2**20, 4, 4)
+traffic_map(run, predicted=[predicted_bytes] * 4)
+
+# %% [markdown]
+# ## 6 · From 8 to 64 ranks
+#
+# A training job grows from 8 ranks to 64; each link still has the same speed and the same delay. What happens to the time of one ring all-reduce of a **1 KB** tensor, and of a **1 GB** tensor? Give a factor for each and say why they differ. Three to six sentences.
+
+# %% [markdown] nbgrader={"grade_id": "from_8_to_64_ranks", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# A ring takes 2(N − 1) steps: 14 with 8 ranks, 126 with 64. In each step a rank waits for one delay α and moves S/N bytes, so the time is 2(N − 1)·α + 2(N − 1)/N · S/B for links of B bytes per second.
+#
+# 1 KB: the bytes take next to no time and the delays are everything, so the time grows with the number of steps, by 126/14 = 9. 1 GB: the bytes are everything, and each rank sends 2(N − 1)/N · S, which grows from 1.75 S to 1.97 S only: a factor of about 1.13. The extra 112 delays, some microseconds each, hardly show beside a transfer of many milliseconds.
+#
+# Points: 1 for both factors (about 9, or "with N"; about 1.1, or "hardly at all"), 1 for naming latency and bandwidth as the reasons.
+# ### END SOLUTION
