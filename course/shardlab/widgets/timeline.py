@@ -1,0 +1,340 @@
+"""The timeline: each rank's calls as bars, and a hang drawn as who waits for whom."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from shardlab.errors import LaunchError
+from shardlab.run import Block, Call, Run
+from shardlab.widgets.palette import ERROR, WAIT, ink_on, op_color
+from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
+from shardlab.widgets.units import format_seconds
+from shardlab.widgets.waiting import Wait, table_of, waits_of
+
+WIDTH = 800.0
+LEFT = 64.0  # of the plot: rank names stand before it
+TOP = 26.0  # of the plot: names of measured blocks stand above it
+AXIS = 42.0  # height below the plot: ticks and the key of colours
+ARROWS = 118.0  # width right of the plot where a hang is drawn
+MOST_LANES = 4
+MOST_ARROWS = 256
+
+
+class Timeline(Picture):
+    """Calls by rank and time. Made by `timeline`."""
+
+    _esm: ClassVar[str] = module("timeline.js")
+
+    def __init__(self, run: Run, error: LaunchError | None) -> None:
+        self._run, self._error = run, error
+        self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
+        self._waits = waits_of(error, run.calls)
+        self._layout = layout = Layout(run, self._calls, bool(self._waits))
+        self._ground = layout.ground(self._calls, self._states())
+        self._arrows = layout.arrows(self._waits)
+        scene = {
+            "world_size": run.world_size,
+            "width": WIDTH,
+            "height": layout.height,
+            "plot": {"left": LEFT, "right": layout.right, "top": TOP, "bottom": layout.bottom},
+            "start_s": layout.start_s,
+            "end_s": layout.end_s,
+            "lanes": layout.lanes,
+            "row": layout.row,
+            "headline": "" if error is None else error.headline,
+            "ops": [[op, op_color(op), ink_on(op_color(op))] for op in self._ops()],
+            "calls": [layout.plain(call) for call in self._calls],
+            "blocks": [[b.rank, b.label, b.start_s, b.end_s] for b in run.traffic.blocks],
+            "waits": [[wait.waiter, wait.awaited, wait.in_cycle] for wait in self._waits],
+            "ground": as_json(self._ground),
+            "arrows": as_json(self._arrows),
+        }
+        super().__init__(scene=scene)
+
+    def static_svg(self) -> str:
+        layout = self._layout
+        marks = [
+            *layout.bands(self._run.traffic.blocks),
+            *self._ground,
+            *layout.axis(),
+            *layout.bars(self._calls),
+            *self._arrows,
+        ]
+        return to_svg(
+            marks,
+            WIDTH,
+            layout.height,
+            title=_shorten(self.scene["headline"], 96) or "Calls by rank",
+            subtitle="" if self._error else self.summary(),
+            footer=self.summary() if self._error else "",
+        )
+
+    def summary(self) -> str:
+        pending = sum(call.end_s is None for call in self._calls)
+        told = f"{len(self._calls)} calls of {self._run.world_size} ranks"
+        return f"{told}, {pending} never ended" if pending else told
+
+    def _ops(self) -> list[str]:
+        return list(dict.fromkeys(call.op for call in self._calls))
+
+    def _states(self) -> dict[int, str]:
+        """What ranks without a pending call were doing when everything stopped."""
+        return {row.rank: row.state for row in table_of(self._error) if row.state != "waiting"}
+
+
+def timeline(run_or_error: Run | LaunchError) -> Timeline:
+    """Draw when each rank was in which call.
+
+    Given the error of a run that hung (``DeadlockError``, ``RunTimeout``), calls that never ended
+    are hatched, and arrows lead from each waiting rank to those it waits for.
+
+    Raises ValueError for an error that came before there was a run.
+    """
+    if not isinstance(run_or_error, LaunchError):
+        return Timeline(run_or_error, None)
+    if run_or_error.run is None:
+        raise ValueError("this error holds no run: no rank started, so there are no calls to draw")
+    return Timeline(run_or_error.run, run_or_error)
+
+
+class Layout:
+    """Where times and ranks lie. Rows hold lanes, so that calls under way together do not hide."""
+
+    def __init__(self, run: Run, calls: Sequence[Call], with_arrows: bool) -> None:
+        n = run.world_size
+        self.lane_of, self.lanes = assign_lanes(calls)
+        self.row = max(9.0, min(14.0 * self.lanes + 8, 40.0, 560.0 / n))
+        self.bottom = TOP + n * self.row
+        self.right = WIDTH - (ARROWS if with_arrows else 16)
+        self.height = self.bottom + AXIS
+        self.start_s, self.end_s = _span(calls, run.traffic.blocks)
+
+    def x(self, at_s: float) -> float:
+        share = (at_s - self.start_s) / (self.end_s - self.start_s)
+        return LEFT + share * (self.right - LEFT)
+
+    def box(self, call: Call) -> tuple[float, float, float, float]:
+        """Left, top, width and height of a call's bar."""
+        margin = 3.0 if self.row >= 16 else 1.0
+        height = (self.row - 2 * margin) / self.lanes
+        top = TOP + call.rank * self.row + margin + self.lane_of[call] * height
+        left = self.x(call.start_s)
+        right = self.right if call.end_s is None else self.x(call.end_s)
+        return left, top, max(right - left, 0.75), height - (1 if height > 5 else 0)
+
+    def plain(self, call: Call) -> list[Any]:
+        """A call as the browser reads it; see timeline.js."""
+        end_s = None if call.end_s is None else round(call.end_s, 7)
+        peers = call.peer if call.is_p2p else list(call.group)
+        return [
+            call.rank, self.lane_of[call], call.op, call.bytes, peers,
+            round(call.start_s, 7), end_s, call.source, call.code,
+        ]  # fmt: skip
+
+    def ground(self, calls: Sequence[Call], states: dict[int, str]) -> list[Mark]:
+        """Rank names, lines between ranks, the key of colours."""
+        marks: list[Mark] = []
+        n = round((self.bottom - TOP) / self.row)
+        every = next(step for step in (1, 2, 4, 8, 16, 32) if step * self.row >= 14)
+        for rank in range(n):
+            y = TOP + rank * self.row
+            if rank:
+                marks.append(line(LEFT, y, self.right, y, opacity=0.5))
+            if rank % every == 0:
+                marks.append(
+                    Text(
+                        x=LEFT - 8, y=y + self.row / 2 + 4, text=f"rank {rank}", size=11,
+                        anchor="end",
+                    )
+                )  # fmt: skip
+            if rank in states and self.row >= 12:
+                marks.append(
+                    Text(
+                        x=self.right - 8, y=y + self.row / 2 + 4, text=states[rank], size=11,
+                        anchor="end", fill="muted",
+                    )
+                )  # fmt: skip
+        marks.append(
+            Rect(
+                x=LEFT, y=TOP, width=self.right - LEFT, height=self.bottom - TOP, stroke="rule"
+            )
+        )
+        x = LEFT
+        for op in dict.fromkeys(call.op for call in calls):
+            y = self.bottom + 28
+            marks.append(Rect(x=x, y=y, width=10, height=10, fill=op_color(op), radius=2))
+            marks.append(Text(x=x + 15, y=y + 9, text=op, size=11, fill="muted"))
+            x += 30 + text_width(op, 11)
+        if any(call.end_s is None for call in calls):
+            y = self.bottom + 28
+            marks.append(Rect(x=x, y=y, width=18, height=10, fill=ERROR, hatch=True))
+            marks.append(Text(x=x + 23, y=y + 9, text="never ended", size=11, fill="muted"))
+        return marks
+
+    def axis(self) -> list[Mark]:
+        marks: list[Mark] = []
+        for tick in time_ticks(self.start_s, self.end_s, 6):
+            x = self.x(tick)
+            marks.append(line(x, self.bottom, x, self.bottom + 4))
+            marks.append(
+                Text(
+                    x=x, y=self.bottom + 16, text=format_seconds(tick), size=11, anchor="middle",
+                    fill="muted",
+                )
+            )  # fmt: skip
+        return marks
+
+    def bands(self, blocks: Iterable[Block]) -> list[Mark]:
+        """Measured blocks behind the bars, named once above them."""
+        marks: list[Mark] = []
+        first: dict[str, tuple[float, float]] = {}
+        for block in blocks:
+            left, right = self.x(block.start_s), self.x(block.end_s)
+            y = TOP + block.rank * self.row
+            marks.append(
+                Rect(
+                    x=left, y=y, width=right - left, height=self.row, fill="text", opacity=0.06
+                )
+            )
+            start, end = first.get(block.label, (left, right))
+            first[block.label] = (min(start, left), max(end, right))
+        free = 0.0
+        for label, (left, right) in sorted(first.items(), key=lambda entry: entry[1]):
+            marks.append(
+                Rect(x=left, y=TOP - 6, width=max(right - left, 1), height=3, fill="muted", radius=1)
+            )
+            if left >= free:
+                marks.append(Text(x=left, y=TOP - 10, text=label, size=11, fill="muted"))
+                free = left + text_width(label, 11) + 8
+        return marks
+
+    def bars(self, calls: Sequence[Call]) -> list[Mark]:
+        """Bars that would cover each other are drawn once: a page needs no 16,000 of them."""
+        marks: list[Mark] = []
+        drawn: dict[tuple[int, int, str], float] = defaultdict(lambda: -math.inf)
+        for call in calls:
+            left, top, width, height = self.box(call)
+            place = (call.rank, self.lane_of[call], call.op)
+            if call.end_s is not None and left + width < drawn[place] + 0.5:
+                continue
+            drawn[place] = left + width
+            pending = call.end_s is None
+            marks.append(
+                Rect(
+                    x=left, y=top, width=width, height=height, hatch=pending,
+                    fill=ERROR if pending else op_color(call.op),
+                    radius=2 if width > 6 and height > 6 else 0,
+                )
+            )  # fmt: skip
+            label = f"{call.op} {_whom(call)}, {call.source}" if pending else call.op
+            if height >= 11 and text_width(label, 10) < width - 8:
+                ink = "text" if pending else ink_on(op_color(call.op))
+                if pending:  # a quiet ground, or the stripes would run through the words
+                    marks.append(
+                        Rect(
+                            x=left + 3, y=top + 1, width=text_width(label, 10) + 8,
+                            height=height - 2, fill="surface", opacity=0.85, radius=2,
+                        )
+                    )  # fmt: skip
+                marks.append(
+                    Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=10, fill=ink)
+                )
+        return marks
+
+    def arrows(self, waits: Sequence[Wait]) -> list[Mark]:
+        """From each waiting rank to the one it waits for, bowed further the further it is."""
+        if not waits:
+            return []
+        x = self.right + 8
+        marks: list[Mark] = [
+            Text(x=x, y=TOP - 10, text="waits for", size=11, fill="muted"),
+        ]
+        for wait in sorted(waits, key=lambda wait: wait.in_cycle)[-MOST_ARROWS:]:
+            down = wait.awaited > wait.waiter
+            lean = min(5.0, self.row / 5) * (1 if down else -1)
+            y1 = TOP + (wait.waiter + 0.5) * self.row + lean
+            y2 = TOP + (wait.awaited + 0.5) * self.row - lean
+            reach = min(ARROWS - 34, 20 + 0.42 * abs(y2 - y1) + (0 if down else 8)) * 4 / 3
+            by_cycle = any(other.in_cycle for other in waits)
+            color = ERROR if wait.in_cycle or not by_cycle else WAIT
+            d = f"M{x:.1f} {y1:.1f}C{x + reach:.1f} {y1:.1f} {x + reach:.1f} {y2:.1f} {x + 5:.1f} {y2:.1f}"
+            marks.append(Path(d=d, stroke=color, stroke_width=2 if self.row >= 16 else 1))
+            marks.append(
+                Path(d=f"M{x:.1f} {y2:.1f}L{x + 8:.1f} {y2 - 4:.1f}L{x + 8:.1f} {y2 + 4:.1f}Z", fill=color)
+            )
+            marks.append(Rect(x=x - 3, y=y1 - 3, width=6, height=6, radius=3, fill=color))
+        return marks
+
+
+def assign_lanes(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
+    """A lane for each call, and how many there are.
+
+    One lane does where no rank was in two calls at once. Else collectives, sends and receives
+    have lanes of their own, the same on every rank, so that a ring's rows look alike.
+    """
+    by_rank: dict[int, list[Call]] = defaultdict(list)
+    for call in calls:
+        by_rank[call.rank].append(call)
+    if all(_greedy(mine)[1] <= 1 for mine in by_rank.values()):
+        return dict.fromkeys(calls, 0), 1
+    lane_of: dict[Call, int] = {}
+    base = 0
+    for kind in ("collective", "send", "recv"):
+        used = 0
+        for mine in by_rank.values():
+            lanes, count = _greedy(
+                [call for call in mine if (call.op if call.is_p2p else "collective") == kind]
+            )
+            lane_of.update((call, base + lane % MOST_LANES) for call, lane in lanes.items())
+            used = max(used, min(count, MOST_LANES))
+        base += used
+    return lane_of, base
+
+
+def _greedy(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
+    """Each call in the first lane that is free when it starts."""
+    lane_of: dict[Call, int] = {}
+    free_at: list[float] = []
+    for call in sorted(calls, key=lambda call: call.start_s):
+        lane = next((i for i, at in enumerate(free_at) if at <= call.start_s), len(free_at))
+        free_at[lane:lane + 1] = [math.inf if call.end_s is None else call.end_s]
+        lane_of[call] = lane
+    return lane_of, len(free_at)
+
+
+def _span(calls: Sequence[Call], blocks: Sequence[Block]) -> tuple[float, float]:
+    """From the first start to the last end, with room at the right for what never ended."""
+    starts = [call.start_s for call in calls] + [block.start_s for block in blocks]
+    ends = [call.end_s for call in calls if call.end_s is not None]
+    ends += [block.end_s for block in blocks]
+    if not starts:
+        return 0.0, 0.001
+    start, end = min(starts), max(starts + ends)
+    width = max(end - start, 1e-5)
+    pending = any(call.end_s is None for call in calls)
+    return start, end + width * (0.8 if pending else 0.02)
+
+
+def time_ticks(start_s: float, end_s: float, count: int) -> list[float]:
+    """About ``count`` round times (steps of 1, 2 or 5) within the span."""
+    rough = (end_s - start_s) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    first = math.ceil(start_s / step - 1e-9)
+    return [index * step for index in range(first, math.floor(end_s / step + 1e-9) + 1)]
+
+
+def _whom(call: Call) -> str:
+    if not call.is_p2p:
+        return f"of {len(call.group)} ranks"
+    if call.peer is None:
+        return "from any rank"
+    return f"{'to' if call.op == 'send' else 'from'} rank {call.peer}"
+
+
+def _shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

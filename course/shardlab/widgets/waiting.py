@@ -1,0 +1,56 @@
+"""Who waits for whom: a hang as edges between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardlab.errors import DeadlockError, LaunchError, RunTimeout, Waiting
+from shardlab.run import Call
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One rank waits for another. ``in_cycle``: the edge is part of the loop that cannot end."""
+
+    waiter: int
+    awaited: int
+    in_cycle: bool
+
+
+def waits_of(error: LaunchError | None, calls: Sequence[Call]) -> list[Wait]:
+    """From the launcher's own table where there is one, else from the calls that never ended."""
+    cycle = error.cycle if isinstance(error, DeadlockError) else ()
+    around = set(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
+    table = table_of(error)
+    if table:
+        edges = [(row.rank, awaited) for row in table for awaited in row.waits_for]
+    else:
+        edges = [
+            (call.rank, awaited)
+            for call in calls
+            if call.end_s is None
+            for awaited in _awaited_by(call, calls)
+        ]
+    return [
+        Wait(waiter, awaited, (waiter, awaited) in around)
+        for waiter, awaited in dict.fromkeys(edges)
+        if waiter != awaited
+    ]
+
+
+def table_of(error: LaunchError | None) -> tuple[Waiting, ...]:
+    """The error's table of ranks, empty where it has none."""
+    return error.table if isinstance(error, DeadlockError | RunTimeout) else ()
+
+
+def _awaited_by(call: Call, calls: Sequence[Call]) -> list[int]:
+    """A peer; or those of the group that never entered this very collective."""
+    if call.is_p2p:
+        return [] if call.peer is None else [call.peer]
+    entered = {
+        other.rank
+        for other in calls
+        if (other.op, other.group, other.seq) == (call.op, call.group, call.seq)
+    }
+    return [rank for rank in call.group if rank not in entered]
