@@ -1,4 +1,4 @@
-"""What can go wrong in a launch. Each error's first line names the guilty rank and the line of code."""
+"""What can go wrong in a launch: the first line names the guilty rank and its line of code."""
 
 from __future__ import annotations
 
@@ -70,8 +70,6 @@ class DeadlockError(LaunchError):
 class RunTimeout(LaunchError):
     """The run took longer than ``timeout_s`` though some rank was still at work."""
 
-    def __init__(
-        self, headline: str, detail: str = "", *, table: tuple[Waiting, ...] = ()
-    ) -> None:
+    def __init__(self, headline: str, detail: str = "", *, table: tuple[Waiting, ...] = ()) -> None:
         super().__init__(headline, detail)
         self.table = table

@@ -34,7 +34,7 @@ def launch(
 
     ``inputs``: a value for each rank; then ``fn(inputs[rank], *args)`` runs.
     ``timeout_s``: the run is ended after it; a hang is found long before.
-    ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank) or "auto": cuda where there are enough.
+    ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank), "auto": cuda where there are enough.
     ``seed``: rank r of every run with the same seed draws the same numbers, and others than rank
     r + 1; None draws afresh.
     ``quiet``: show nothing while it runs; ``run.stdout`` holds it all the same.
@@ -51,7 +51,7 @@ def launch(
     if inputs is not None:
         given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
     setup = _setup(world_size, timeout_s, device, seed, results)
-    supervisor = Supervisor(world_size, setup, program, stream.screen(quiet), timeout_s)
+    supervisor = Supervisor(setup, program, stream.screen(quiet), timeout_s)
     error: LaunchError | None = None
     startup_s = 0.0
     with supervisor:
@@ -108,7 +108,7 @@ def _check(
     most = most_ranks()
     if not 1 <= world_size <= most:
         raise ValueError(
-            f"world_size={world_size}: this machine has memory and file handles for 1 to {most} ranks"
+            f"world_size={world_size}: this machine has memory and open files for 1 to {most} ranks"
         )
     if inputs is not None and len(inputs) != world_size:
         raise ValueError(
@@ -121,7 +121,7 @@ def _check(
 
 
 def most_ranks() -> int:
-    """How many ranks this machine holds: by memory (12 MiB each) and by open files (7 each here)."""
+    """How many ranks this machine holds: by memory (12 MiB each) and by open files (7 each)."""
     import resource
 
     open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -174,7 +174,7 @@ def _collect(
     """What is known of the run, whole or partial."""
     decode = codec.decode_plain if results == "plain" else codec.decode_any
     origin_s = supervisor.released_s or begun_s
-    calls = supervisor.call_log.finished_calls(origin_s, locate)
+    calls = supervisor.judge.log.finished_calls(origin_s, locate)
     return Run(
         world_size=supervisor.world_size,
         device=device,
@@ -192,10 +192,8 @@ def _collect(
     )
 
 
-def _traffic(
-    supervisor: Supervisor, device: str, origin_s: float, calls: list[Call]
-) -> Traffic:
-    log, before, after = supervisor.call_log, supervisor.baseline, supervisor.final
+def _traffic(supervisor: Supervisor, device: str, origin_s: float, calls: list[Call]) -> Traffic:
+    log, before, after = supervisor.judge.log, supervisor.before, supervisor.after
     kernel_saw_it = device == "cpu" and (before or supervisor.world_size == 1)
     if kernel_saw_it:
         return traffic.from_kernel(log, before, after, origin_s)

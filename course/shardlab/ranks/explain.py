@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
-from shardlab.ranks.deadlock import RankView, Wait, find_cycle, stuck, wait_of
+from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
+from shardlab.ranks.process import RankProcess
 from shardlab.ranks.source import locate, quoted
 from shardlab.trace.calls import Mismatch, OpenCall
 
@@ -24,7 +25,7 @@ _CONSEQUENCE = re.compile(r"Connection (closed|reset)|reset by peer|Broken pipe|
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """"rank 2", "ranks 0 and 1", "ranks 0, 1 and 3", "ranks 0–5"."""
+    """ "rank 2", "ranks 0 and 1", "ranks 0, 1 and 3", "ranks 0–5"."""
     ranks = sorted(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -41,15 +42,15 @@ def call_text(call: OpenCall) -> str:
     return f"{call.op} (collective {call.seq} of its group)"
 
 
-def is_consequence(failure: Mapping[str, Any]) -> bool:
+def is_consequence(failure: Mapping[str, Any] | None) -> bool:
     """Whether this exception only says that another rank went away."""
-    return bool(_CONSEQUENCE.search(failure["chain"][0]["message"]))
+    return failure is not None and bool(_CONSEQUENCE.search(failure["chain"][0]["message"]))
 
 
-def exception_error(rank: int, stage: str, chain: Sequence[Mapping[str, Any]]) -> RankError:
-    first = chain[0]
-    kind, message = str(first["kind"]), str(first["message"])
-    where = _innermost_line(first["frames"])
+def exception_error(process: RankProcess) -> RankError:
+    assert process.failure is not None
+    stage, chain = process.failure["stage"], process.failure["chain"]
+    kind, message = str(chain[0]["kind"]), str(chain[0]["message"])
     text = f"{kind}: {message}".splitlines()[0]
     if stage == "unpickle":
         text = f"the function or its inputs could not be rebuilt on the rank ({text})"
@@ -57,31 +58,25 @@ def exception_error(rank: int, stage: str, chain: Sequence[Mapping[str, Any]]) -
         text = f"its output can't be sent back ({text})"
     elif kind == "SystemExit":
         text = f"it called sys.exit({message})"
-    headline = f"rank {rank} failed: {text}" + (f"  [{where}]" if where else "")
-    return RankError(
-        headline, _traceback_text(rank, chain), rank=rank, kind=kind, message=message
-    )
+    headline = f"rank {process.rank} failed: {text}{_at(_innermost_line(chain[0]['frames']))}"
+    detail = _traceback_text(process.rank, chain)
+    return RankError(headline, detail, rank=process.rank, kind=kind, message=message)
 
 
-def exit_error(
-    rank: int, code: int, stack: str, last: OpenCall | None, max_rss_bytes: int
-) -> RankError:
+def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
     """A rank that ended without a word: by a signal, or by os._exit."""
-    where = _line_of_stack(stack)
-    at = f"  [{where}]" if where else ""
+    rank, code = process.rank, process.exit_code or 0
+    where = _line_of_stack(process.stack())
     if not where and last is not None:
-        at = f"  [in {call_text(last)}, {_line(last)}]"
+        where = f"in {call_text(last)}, {_line(last)}"
     if code < 0:
-        try:
-            kind = signal.Signals(-code).name
-        except ValueError:
-            kind = f"signal {-code}"
-        hint = SIGNAL_HINTS.get(kind, "")
-        headline = f"rank {rank} was killed by {kind}{f' ({hint})' if hint else ''}{at}"
+        kind = signal.Signals(-code).name
+        hint = f" ({SIGNAL_HINTS[kind]})" if kind in SIGNAL_HINTS else ""
+        headline = f"rank {rank} was killed by {kind}{hint}{_at(where)}"
     else:
         kind = "exit"
-        headline = f"rank {rank} exited with code {code} before its function returned{at}"
-    detail = f"Its memory at the most: {max_rss_bytes / 2**20:,.0f} MiB."
+        headline = f"rank {rank} exited with code {code} before its function returned{_at(where)}"
+    detail = f"Its memory at the most: {process.max_rss_bytes / 2**20:,.0f} MiB."
     return RankError(headline, detail, rank=rank, kind=kind)
 
 
@@ -96,7 +91,7 @@ def mismatch_error(mismatch: Mismatch) -> DeadlockError:
         send, receive = sorted(calls, key=lambda call: call.op, reverse=True)
         headline = (
             f"rank {receive.rank} receives into {receive.what} what rank {send.rank} sends as "
-            f"{send.what}  [{_line(receive)}]"
+            f"{send.what}{_at(_line(receive))}"
         )
         return DeadlockError(headline, _table_text(table), table=table)
     kinds = Counter(_kind(call) for call in calls)
@@ -108,11 +103,19 @@ def mismatch_error(mismatch: Mismatch) -> DeadlockError:
     if one.op != other.op:
         headline = f"{ranks_text(odd)} called {one.op} where {ranks_text(rest)} called {other.op}"
     else:
-        headline = f"{ranks_text(odd)} gave {one.op} {one.what} where {ranks_text(rest)} gave {other.what}"
-    advice = f"Collective {one.seq} of this group must be the same call, on tensors alike, everywhere."
+        headline = (
+            f"{ranks_text(odd)} gave {one.op} {one.what} where {ranks_text(rest)} gave {other.what}"
+        )
+    advice = (
+        f"Collective {one.seq} of this group must be the same call, on tensors alike, everywhere."
+    )
     return DeadlockError(
         f"{headline}  [{_line(one)}]", f"{_table_text(table)}\n\n{advice}", table=table
     )
+
+
+def _at(where: str) -> str:
+    return f"  [{where}]" if where else ""
 
 
 def _line(call: OpenCall) -> str:
@@ -130,26 +133,17 @@ def deadlock_error(
 ) -> DeadlockError:
     table = waiting_table(views, groups, {})
     cycle = find_cycle(waits)
-    wait = next(wait for its in waits.values() for wait in its if wait.waits_for)
-    if cycle:
-        headline = _cycle_headline(cycle, waits)
-    else:
-        wait = _at_the_root(waits) or wait
-        headline = _absent_headline(wait, waits, views)
+    headline = _cycle_headline(cycle, waits) if cycle else _absent_headline(waits, views)
     return DeadlockError(headline, _table_text(table), table=table, cycle=cycle)
 
 
 def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]]) -> str:
     calls = [
-        next(
-            wait.call
-            for wait in waits[rank]
-            if cycle[(i + 1) % len(cycle)] in wait.waits_for
-        )
+        next(wait.call for wait in waits[rank] if cycle[(i + 1) % len(cycle)] in wait.waits_for)
         for i, rank in enumerate(cycle)
     ]
     lines = list(dict.fromkeys(_line(call) for call in calls))
-    at = f"  [{' | '.join(lines[:2])}]"
+    at = _at(" | ".join(lines[:2]))
     ops = {call.op for call in calls}
     arrows = " → ".join(map(str, (*cycle, cycle[0])))
     tags = {call.tag for call in calls}
@@ -163,36 +157,30 @@ def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]]) -> 
     return f"deadlock: ranks {arrows} wait for each other: {inside}{at}"
 
 
-def _at_the_root(waits: Mapping[int, list[Wait]]) -> Wait | None:
-    """A wait for a rank that isn't itself stuck: it has finished."""
-    for its_waits in waits.values():
-        for wait in its_waits:
-            if any(rank not in waits for rank in wait.waits_for):
-                return wait
-    return None
-
-
-def _absent_headline(
-    wait: Wait, waits: Mapping[int, list[Wait]], views: Sequence[RankView]
-) -> str:
-    call = wait.call
-    absent = [rank for rank in wait.waits_for if rank not in waits] or list(wait.waits_for)
-    same = [
-        rank
-        for rank, its in waits.items()
-        if any((w.call.op, w.call.group, w.call.seq) == (call.op, call.group, call.seq) for w in its)
-    ]
-    who = ranks_text(absent)
-    verb = "has" if len(absent) == 1 else "have"
-    where = f"  [{_line(call)}]"
-    if call.op == "recv":
-        return f"{who} finished without sending what rank {call.rank} waits for in recv{where}"
-    if call.op == "send":
-        return f"{who} finished without receiving what rank {call.rank} sends{where}"
-    return (
-        f"{who} {verb} finished without entering {call.op}, in which {ranks_text(same)} "
-        f"{'waits' if len(same) == 1 else 'wait'}{where}"
+def _absent_headline(waits: Mapping[int, list[Wait]], views: Sequence[RankView]) -> str:
+    """The root of waits that aren't a cycle: a rank that has finished."""
+    wait = next(
+        wait
+        for its in waits.values()
+        for wait in its
+        if any(r not in waits for r in wait.waits_for)
     )
+    call = wait.call
+    absent = [rank for rank in wait.waits_for if rank not in waits]
+    who = ranks_text(absent)
+    if call.op == "recv":
+        what = f"finished without sending what rank {call.rank} waits for in recv"
+    elif call.op == "send":
+        what = f"finished without receiving what rank {call.rank} sends"
+    else:
+        here = [view.rank for view in views if any(_same_call(c, call) for c in view.blocked_in)]
+        verb = "waits" if len(here) == 1 else "wait"
+        what = f"finished without entering {call.op}, in which {ranks_text(here)} {verb}"
+    return f"{who} {what}{_at(_line(call))}"
+
+
+def _same_call(one: OpenCall, other: OpenCall) -> bool:
+    return (one.op, one.group, one.seq) == (other.op, other.group, other.seq)
 
 
 def timeout_error(
@@ -229,13 +217,6 @@ def waiting_table(
                 Waiting(view.rank, "computing", "", (), _line_of_stack(stacks.get(view.rank, "")))
             )
     return tuple(rows)
-
-
-def is_stuck(
-    views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
-) -> DeadlockError | None:
-    waits = stuck(views, groups)
-    return deadlock_error(waits, views, groups) if waits else None
 
 
 def _table_text(table: Sequence[Waiting]) -> str:

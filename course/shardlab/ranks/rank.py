@@ -24,7 +24,9 @@ from shardlab.trace import measure
 from shardlab.trace.log import Writer
 from shardlab.trace.recorder import Recorder
 
-RECORDER = Recorder()  # this module is imported in the rank server: registered once, inherited by all
+RECORDER = (
+    Recorder()
+)  # this module is imported in the rank server: registered once, inherited by all
 LEAVE = os._exit
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -64,7 +66,9 @@ def main(
         body = encode(output)
     except EOFError:
         LEAVE(0)  # the kernel is gone or has called the run off
-    except BaseException as error:  # SystemExit and KeyboardInterrupt of a student's are failures too
+    except (
+        BaseException
+    ) as error:  # SystemExit and KeyboardInterrupt of a student's are failures too
         _flush()
         messages.send(kernel, {"is": "failed", "stage": stage, **_describe(error)})
     else:
@@ -90,9 +94,9 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
     for fd, number in ((null, 0), (stdout, 1), (stderr, 2)):
         os.dup2(fd, number)
         os.close(fd)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
     # Both write where the kernel process looks: on a crash, or when it asks for the stack.
     faulthandler.enable(file=stack, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)

@@ -7,8 +7,9 @@ Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
 
 - the *door*, one per server: each packet opens a run and carries the run's own channel;
 - a *channel*, one per run: packets from the client fork a rank each, or ask all for their stacks;
-  packets to the client tell a rank's pid and, later, how it ended.  When the client shuts its side (or dies), every process of the
-  run is killed, and the server closes its side once all of them are gone.
+  packets to the client tell a rank's pid and, later, how it ended.  When the client shuts its
+  side (or dies), every process of the run is killed, and the server closes its side once all of
+  them are gone.
 
 So "no rank survives its run" needs no goodwill from the client, and an interrupt between any two
 of its instructions leaves nothing behind.
@@ -164,7 +165,7 @@ class Server:
                 self.forget_if_done(run)
 
     def kill_orphans(self) -> None:
-        """End what a rank started in a session of its own: it was handed to us when the rank died."""
+        """End what a rank started in a session of its own: we inherit it when the rank dies."""
         ranks = {pid for run in self.runs for pid in run.rank_of}
         with open(f"/proc/self/task/{os.getpid()}/children") as children:
             for pid in map(int, children.read().split()):

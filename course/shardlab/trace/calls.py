@@ -11,10 +11,10 @@ from shardlab.run import Call
 from shardlab.trace.wire import Connection
 
 # Ops whose tensors must be alike on every rank; all_to_all and monitored_barrier have no such rule
-ALIKE = frozenset(
-    "all_reduce all_reduce_coalesced broadcast reduce all_gather all_gather_single reduce_scatter "
-    "reduce_scatter_single gather scatter".split()
-)
+ALIKE = {
+    *("all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_single"),
+    *("broadcast", "all_gather", "all_gather_single", "gather", "scatter"),
+}
 NO_RANKS: tuple[int, ...] = ()
 Counts = dict[Connection, int]  # bytes by connection
 
@@ -73,7 +73,7 @@ class CallLog:
     world_size: int
     calls: list[OpenCall] = field(default_factory=list)
     pending: list[dict[int, OpenCall]] = field(init=False)  # by rank, then by its call id
-    started: list[Counter[Hashable]] = field(init=False)  # by rank: how many of each kind
+    started: list[Counter[Hashable]] = field(init=False)  # by rank: how many of each meeting_key
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: list[MeasuredBlock] = field(default_factory=list)
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
@@ -143,9 +143,8 @@ class CallLog:
         alike = same_tensors if call.is_p2p else first.op == call.op
         if call.op in ALIKE:
             alike = alike and same_tensors
-        if not alike and self.mismatch is None:
-            self.mismatch = Mismatch(tuple(here))
-        elif self.mismatch is not None and self.mismatch.calls[0] is first:
+        is_first_mismatch = not alike and self.mismatch is None
+        if is_first_mismatch or (self.mismatch is not None and self.mismatch.calls[0] is first):
             self.mismatch = Mismatch(tuple(here))
         if len(here) == len(self.members(call)):
             del self.meetings[key]

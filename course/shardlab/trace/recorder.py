@@ -85,7 +85,7 @@ class Recorder:
         self.open_works: dict[int, tuple[int, Any]] = {}  # id(work) -> (call, work)
         self.known_groups: set[str] = set()
         self.is_users: dict[str, bool] = {}
-        self.library = torch.library.Library("c10d", "IMPL")  # noqa: TOR901
+        self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
             self._intercept(name, op, payload)
         self._watch_waits()

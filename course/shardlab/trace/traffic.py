@@ -49,7 +49,7 @@ def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) ->
 
 
 def from_calls(log: CallLog, calls: Iterable[Call], origin_s: float) -> Traffic:
-    """Bytes that NCCL's ring algorithms would send for these calls; a block has the calls begun in it."""
+    """Bytes that rings would send for these calls; a block has the calls that began in it."""
     calls = list(calls)
     blocks = []
     for block in log.blocks:

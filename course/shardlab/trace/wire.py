@@ -1,8 +1,8 @@
 """Bytes on the wire, from the kernel's own counters (Linux).
 
-Every TCP socket keeps a ``struct tcp_info`` (linux/tcp.h).  What a program has handed to a socket is
-``bytes_sent - bytes_retrans + notsent_bytes``, three fields that one read takes at one instant, so
-the figure needs no waiting for acknowledgements.  A process reads it from its own sockets with
+Every TCP socket keeps a ``struct tcp_info`` (linux/tcp.h).  What a program has handed to a socket
+is ``bytes_sent - bytes_retrans + notsent_bytes``, three fields that one read takes at one instant,
+so the figure needs no waiting for acknowledgements.  A process reads it from its own sockets with
 getsockopt; another process, a grader say, reads the same fields through netlink's sock_diag.
 """
 
