@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +35,7 @@ def option(args: list[str], name: str) -> str | None:
     """The value of --name VALUE, --name=VALUE or --ServerApp.name=VALUE; the last one counts."""
     flags = (f"--{name}", f"--ServerApp.{name}")
     found = None
-    for here, after in zip(args, [*args[1:], ""], strict=True):
+    for here, after in pairwise([*args, ""]):
         flag, equals, value = here.partition("=")
         if flag in flags:
             found = value if equals else after

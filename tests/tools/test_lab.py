@@ -48,6 +48,7 @@ def test_arguments_are_passed_on() -> None:
     assert lab.command(args)[-3:] == args
     assert lab.option(["--port", "1", "--port=2"], "port") == "2"
     assert lab.option(["--ip", "0.0.0.0"], "port") is None
+    assert lab.option([], "port") is None
 
 
 def test_root_is_told_to_jupyter_only_where_we_are_root() -> None:
