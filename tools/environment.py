@@ -196,8 +196,18 @@ def stage(log: Path) -> str:
         return f"unpacking package {unpacked} of {len(named)}"
     if not named:
         return "starting pip"
-    size = lines[-1].rpartition("(")[2].rstrip(")") if "Downloading" in lines[-1] else ""
-    return f"fetching package {len(named)}: {os.path.basename(named[-1])} {size}".rstrip()
+    return f"{len(named)} packages so far: {file_and_size(lines[-1]) or file_name(named[-1])}"
+
+
+def file_name(path: str) -> str:
+    """ "torch-2.13.0" of a wheel's long name."""
+    return "-".join(os.path.basename(path).split("-")[:2])
+
+
+def file_and_size(line: str) -> str:
+    """ "torch-2.13.0 (526.3 MB)" of the line with which pip begins a download, else ""."""
+    words = line.split()
+    return f"{file_name(words[1])} {' '.join(words[2:])}" if words[:1] == ["Downloading"] else ""
 
 
 def explain(log: Path) -> str:

@@ -148,8 +148,10 @@ def test_progress_is_read_from_pips_log(tmp_path: Path) -> None:
     log = tmp_path / "install.log"
     log.write_text("")
     assert environment.stage(log) == "starting pip"
-    log.write_text("Collecting a==1\nProcessing /wheels/b.whl\n  Downloading b (526.3 MB)\n")
-    assert environment.stage(log) == "fetching package 2: b.whl 526.3 MB"
+    log.write_text("Collecting a==1\nProcessing /wheels/b-2.0-py3-none-any.whl\n")
+    assert environment.stage(log) == "2 packages so far: b-2.0"
+    log.write_text(log.read_text() + "  Downloading a-1.0-py3-none-any.whl (526.3 MB)\n")
+    assert environment.stage(log) == "2 packages so far: a-1.0 (526.3 MB)"
     (tmp_path / "lib/python3.11/site-packages/a-1.dist-info").mkdir(parents=True)
     log.write_text(log.read_text() + "Installing collected packages: a, b\n")
     assert environment.stage(log) == "unpacking package 1 of 2"
