@@ -1,0 +1,43 @@
+"""Bytes and messages that collectives need, by algorithm. A tensor of S bytes on N ranks.
+
+Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+J. Parallel Distrib. Comput. 69(2), 2009. No all-reduce can do with fewer bytes per rank.
+"""
+
+from __future__ import annotations
+
+
+def ring_sent_bytes(tensor_bytes: float, world_size: int) -> float:
+    """Bytes that each rank sends in a ring all-reduce: 2(N−1)/N·S. It receives as many."""
+    return 2 * scatter_or_gather_sent_bytes(tensor_bytes, world_size)
+
+
+def scatter_or_gather_sent_bytes(tensor_bytes: float, world_size: int) -> float:
+    """Bytes that each rank sends in a ring's reduce-scatter, or its all-gather: (N−1)/N·S.
+
+    ``tensor_bytes`` is the whole tensor: what reduce-scatter takes and all-gather gives.
+    """
+    _check(tensor_bytes, world_size)
+    return (world_size - 1) * tensor_bytes / world_size
+
+
+def ring_messages(world_size: int) -> int:
+    """Messages that follow one after the other in a ring all-reduce: 2(N−1)."""
+    _check(0, world_size)
+    return 2 * (world_size - 1)
+
+
+def hub_sent_bytes(tensor_bytes: float, world_size: int) -> list[float]:
+    """[N] bytes that each rank sends where rank 0 adds for all: (N−1)·S from rank 0, S from others.
+
+    Rank 0 receives as many as it sends: 2(N−1)·S pass through it.
+    """
+    _check(tensor_bytes, world_size)
+    return [(world_size - 1) * tensor_bytes] + [tensor_bytes] * (world_size - 1)
+
+
+def _check(tensor_bytes: float, world_size: int) -> None:
+    if world_size < 1:
+        raise ValueError(f"world_size={world_size}: there is at least one rank")
+    if tensor_bytes < 0:
+        raise ValueError(f"tensor_bytes={tensor_bytes}: a size is not negative")
