@@ -31,6 +31,17 @@ import time
 from dataclasses import dataclass, field
 
 PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
+# DDP, FSDP2, DTensor and optimizers import these at their first use, 2 to 5 s in every rank.  They
+# are imported here one at a time while no request waits, or at once for a run that names such use.
+PRELOAD_WHEN_IDLE = (
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.optim",
+)
+NAMES_OF_USE = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
 RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # that come with a fork request
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_PACKET = 1 << 16
@@ -55,6 +66,7 @@ class Server:
         self.runs: list[RunOfRanks] = []
         self.selector = selectors.DefaultSelector()
         self.parent = os.getppid()
+        self.to_preload = list(PRELOAD_WHEN_IDLE)
 
     def serve(self) -> None:
         """Answer until the kernel that started us closes the door or dies."""
@@ -68,7 +80,10 @@ class Server:
         self.selector.register(self.door, selectors.EVENT_READ, "door")
         self.selector.register(wake_r, selectors.EVENT_READ, "child")
         while os.getppid() == self.parent:
-            for key, _ in self.selector.select():
+            ready = self.selector.select(0 if self.to_preload else None)
+            if not ready and self.to_preload:
+                preload(self.to_preload.pop(0))
+            for key, _ in ready:
                 if key.data == "child":
                     with contextlib.suppress(BlockingIOError):
                         os.read(wake_r, MAX_PACKET)
@@ -84,6 +99,11 @@ class Server:
         if not packet:
             return False
         run = RunOfRanks(socket.socket(fileno=fds[0]), *fds[1:])
+        if self.to_preload:
+            program = os.pread(run.setup_fd, os.fstat(run.setup_fd).st_size, 0)
+            if any(name in program for name in NAMES_OF_USE):
+                preload(*self.to_preload)
+                self.to_preload.clear()
         self.runs.append(run)
         self.selector.register(run.channel, selectors.EVENT_READ, run)
         return True
@@ -196,11 +216,15 @@ def _prctl(option: int, value: int) -> None:
 def main() -> None:
     door = socket.socket(fileno=int(sys.argv[1]))
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    for name in PRELOAD:
+    preload(*PRELOAD)
+    Server(door).serve()
+
+
+def preload(*names: str) -> None:
+    for name in names:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every shared page
-    Server(door).serve()
 
 
 if __name__ == "__main__":
