@@ -1,0 +1,18 @@
+"""Pictures of a run that can be pointed at: traffic map, ring player, timeline."""
+
+from shardlab.widgets import palette
+from shardlab.widgets.ring_player import RingPlayer, ring_player
+from shardlab.widgets.timeline import Timeline, timeline
+from shardlab.widgets.traffic_map import TrafficMap, traffic_map
+from shardlab.widgets.units import format_bytes
+
+__all__ = [
+    "RingPlayer",
+    "Timeline",
+    "TrafficMap",
+    "format_bytes",
+    "palette",
+    "ring_player",
+    "timeline",
+    "traffic_map",
+]

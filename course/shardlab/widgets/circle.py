@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, ClassVar
 
 from shardlab.widgets.messages import Story
@@ -54,6 +55,11 @@ class _Graph:
         n = self.world_size
         turn = (place - 0.5) / 2 if n == 2 else place / n
         return _at_turn(turn, self.across * reach, self.down * reach)
+
+    @property
+    def width(self) -> float:
+        """Of what is drawn, without the empty sides of the scene."""
+        return 2 * self.across + 160
 
     def center_of(self, rank: int) -> tuple[float, float]:
         return CENTER if self.world_size == 1 else self.at(rank)
@@ -188,6 +194,7 @@ class Wheel:
         "has reached it; green: everyone's."
     )
     outer, inner = 206.0, 88.0
+    width = 2 * outer + 60  # of what is drawn, without the empty sides of the scene
 
     def __init__(self, story: Story) -> None:
         self.world_size = story.world_size
@@ -202,10 +209,17 @@ class Wheel:
         return marks
 
     def state(self, story: Story, step: int) -> list[Mark]:
+        held = story.held_at(step)
         marks: list[Mark] = []
-        for (rank, chunk), mask in story.held_at(step).items():
-            color, opacity = self.shade(mask.bit_count())
-            marks.append(Path(d=self.sector(rank, chunk), fill=color, opacity=opacity))
+        for rank in range(self.world_size):
+            counts = [held[rank, chunk].bit_count() for chunk in range(self.chunks)]
+            first = 0
+            for givers, alike in groupby(counts):  # neighbours of one shade are one shape
+                last = first + len(list(alike)) - 1
+                color, opacity = self.shade(givers)
+                d = self.sector(rank, first, last)
+                marks.append(Path(d=d, fill=color, opacity=opacity))
+                first = last + 1
         return marks
 
     def shade(self, givers: int) -> tuple[str, float]:
@@ -214,17 +228,17 @@ class Wheel:
             return OK, 1.0
         return MEASURED, 0.1 + 0.9 * givers / self.world_size
 
-    def sector(self, rank: int, chunk: int) -> str:
-        """The outline of one cell, as straight-sided as a cell this small may be."""
+    def sector(self, rank: int, first: int, last: int) -> str:
+        """The outline of some neighbouring chunks, as straight-sided as they are on the screen."""
         depth = (self.outer - self.inner) / self.chunks
         gap = min(0.5, depth * 0.1)
-        far, near = self.outer - chunk * depth, self.outer - (chunk + 1) * depth + gap
+        far, near = self.outer - first * depth, self.outer - (last + 1) * depth + gap
         half = 0.47
         points = [
             _at_turn((rank + side * half) / self.world_size, radius, radius)
             for radius, side in ((far, -1), (far, 1), (near, 1), (near, -1))
         ]
-        return "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points) + "Z"
+        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -258,9 +272,7 @@ class Nodes(_Graph):
             )  # fmt: skip
             size = 15.0 if self.disc > 14 else 8.0
             base = y - 2 if self.roomy else y + 0.35 * size
-            marks.append(
-                Text(x=x, y=base, text=str(rank), size=size, anchor="middle", weight=600)
-            )
+            marks.append(Text(x=x, y=base, text=str(rank), size=size, anchor="middle", weight=600))
         return marks
 
     def state(self, story: Story, step: int) -> list[Mark]:
@@ -284,4 +296,3 @@ class Nodes(_Graph):
 
     def as_json(self) -> dict[str, Any]:
         return super().as_json() | {"roomy": self.roomy}
-

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import prod
 
 from shardlab.run import Call
@@ -92,7 +92,9 @@ def read_story(calls: Sequence[Call], world_size: int) -> Story:
             )
         )
     # A receive straight into a chunk replaces it; one into another tensor is added to it later.
-    replacing = {message for message, (_, recv) in zip(bare, pairs, strict=True) if place(recv) is not None}
+    replacing = {
+        message for message, (_, recv) in zip(bare, pairs, strict=True) if place(recv) is not None
+    }
     bare.sort(key=lambda message: (message.step, message.sender, message.start_s))
     return Story(
         world_size=world_size,
@@ -104,11 +106,11 @@ def read_story(calls: Sequence[Call], world_size: int) -> Story:
 
 
 def _pair(calls: Sequence[Call]) -> list[tuple[Call, Call | None]]:
-    """Each send with its receive: the one of the same number between the same two ranks."""
-    receives = {
+    """Each send, in order of its start, with the receive of that number between the two ranks."""
+    receives: dict[tuple[object, ...], Call] = {
         (call.peer, call.rank, call.group, call.tag, call.seq): call
         for call in calls
-        if call.op == "recv" and call.peer is not None
+        if call.op == "recv"
     }
     sends = [call for call in calls if call.op == "send" and call.peer is not None]
     sends.sort(key=lambda call: (call.start_s, call.rank))
@@ -159,7 +161,7 @@ def _chunks(sends: Sequence[Call]) -> tuple[tuple[Chunk, ...], str]:
             "Whole tensors were sent (or copies of chunks), so the record does not tell "
             "which part of a buffer each was: messages are shown by their bytes."
         )
-    for before, after in zip(parts, parts[1:], strict=False):
+    for before, after in pairwise(parts):
         if before.storage_numel == after.storage_numel and after.start < before.stop:
             return (), (
                 "The parts that were sent overlap, so they are no chunks of one buffer: "

@@ -43,26 +43,27 @@ class RingPlayer(Picture):
         super().__init__(scene=scene)
 
     def static_svg(self) -> str:
-        """Three moments side by side: before, half way, and at the end."""
+        """The run at its start (if there is room), half way and at its end, side by side."""
         story, layout = self._story, self._layout
-        moments = sorted({0, story.steps // 2, story.steps})
-        scale, side = 0.52, 500.0  # the middle of the scene, without its empty sides
-        width, height = side * scale, HEIGHT * scale
+        moments = sorted({0, story.steps // 2, story.steps}) if story.messages else []
+        if layout.width > 500:
+            moments = moments[1:]
+        scale = min(0.62, 810 / max(1, len(moments)) / layout.width)
+        width, height = layout.width * scale, HEIGHT * scale
         marks: list[Mark] = []
         for index, step in enumerate(moments):
-            x = index * width
-            left = x - (WIDTH - side) / 2 * scale
+            middle = (index + 0.5) * width
             still = (*layout.ground(), *layout.state(story, step))
-            marks.append(Group(x=left, y=0, scale=scale, marks=still))
+            marks.append(Group(x=middle - WIDTH / 2 * scale, y=0, scale=scale, marks=still))
             label = "before" if step == 0 else f"after step {step} of {story.steps}"
-            marks.append(Text(x=x + width / 2, y=height + 18, text=label, anchor="middle"))
+            marks.append(Text(x=middle, y=height + 14, text=label, anchor="middle"))
         return to_svg(
             marks,
             max(520.0, len(moments) * width),
-            height + 26,
+            height + 30 if moments else 0,
             title="Messages between ranks",
             subtitle=self.summary(),
-            footer=" ".join((*self.scene["notes"], layout.key)),
+            footer=" ".join((*self.scene["notes"], layout.key if moments else "")),
         )
 
     def summary(self) -> str:
@@ -93,9 +94,8 @@ def ring_player(run: Run) -> RingPlayer:
         )
     else:
         lost = sum(message.end_s is None for message in story.messages)
-        notes = tuple(
-            filter(None, [story.why_no_chunks, lost and f"{lost} messages never arrived."])
-        )
+        told = f"{lost} of {len(story.messages)} messages never arrived." if lost else ""
+        notes = tuple(note for note in (story.why_no_chunks, told) if note)
     return RingPlayer(story, notes)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
@@ -82,6 +82,17 @@ def text_width(text: str, size: float) -> float:
     return 0.58 * size * len(text)
 
 
+def wrap(text: str, size: float, width: float) -> list[str]:
+    """``text`` in lines that fit ``width``."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and text_width(f"{lines[-1]} {word}", size) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
 def as_json(marks: Iterable[Mark]) -> list[dict[str, Any]]:
     """Marks as plain data, without the fields that keep their default."""
     return [_plain(mark) for mark in marks]
@@ -110,20 +121,24 @@ def to_svg(
     The card is opaque, so it reads on white and on dark pages alike; inlined in a page of
     JupyterLab's or nbconvert's it takes on the theme's colours.
     """
-    margin, head, foot = 16.0, 44.0, 26.0 if footer else 4.0
-    full_width, full_height = width + 2 * margin, head + height + foot + margin / 2
-    card = Rect(
-        x=0.5, y=0.5, width=full_width - 1, height=full_height - 1,
-        radius=8, fill="surface", stroke="rule",
-    )  # fmt: skip
+    margin = 16.0
+    room = width - (text_width(subtitle, 12) + 16 if subtitle else 0)
+    title_lines, footer_lines = wrap(title, 14, room), wrap(footer, 11, width)
+    head = 26.0 + 18 * len(title_lines)
+    foot = 8.0 + 15 * len(footer_lines)
+    full_width, full_height = width + 2 * margin, head + height + foot
     frame: list[Mark] = [
-        card,
-        Text(x=margin, y=25, text=title, size=14, weight=600),
-        Text(x=full_width - margin, y=25, text=subtitle, size=12, anchor="end", fill="muted"),
-    ]
-    if footer:
-        y = head + height + foot - 8
-        frame.append(Text(x=margin, y=y, text=footer, size=11, fill="muted"))
+        Rect(
+            x=0.5, y=0.5, width=full_width - 1, height=full_height - 1,
+            radius=8, fill="surface", stroke="rule",
+        ),
+        Text(x=full_width - margin, y=25, text=subtitle, anchor="end", fill="muted"),
+    ]  # fmt: skip
+    for row, words in enumerate(title_lines):
+        frame.append(Text(x=margin, y=25 + 18 * row, text=words, size=14, weight=600))
+    for row, words in enumerate(footer_lines):
+        y = head + height + 8 + 15 * row
+        frame.append(Text(x=margin, y=y, text=words, size=11, fill="muted"))
     style = "".join(
         f".shardlab-static .{kind}-{role}{{{kind}:var({lab},var({code},{plain}))}}"
         for role, (lab, code, plain) in ROLES.items()
@@ -148,7 +163,7 @@ def to_svg(
 
 
 def _svg(mark: Mark) -> str:
-    paint = _paint("fill", mark.fill, mark.hatch) + _paint("stroke", mark.stroke)
+    paint = _colors(mark)
     if mark.stroke != "none" and mark.stroke_width != 1:
         paint += f' stroke-width="{_number(mark.stroke_width)}"'
     if mark.dash:
@@ -178,15 +193,18 @@ def _svg(mark: Mark) -> str:
     raise TypeError(f"no SVG for {type(mark).__name__}")
 
 
-def _paint(kind: str, color: str, hatch: bool = False) -> str:
-    if hatch:
-        return f' {kind}="url(#{_pattern_id(color)})"'
-    if color in ROLES:
-        # The attribute serves viewers that know no CSS variables; the class wins elsewhere.
-        return f' {kind}="{ROLES[color][2]}" class="{kind}-{color}"'
-    if color == "none" and kind == "stroke":
-        return ""
-    return f" {kind}={quoteattr(color)}"
+def _colors(mark: Mark) -> str:
+    classes, paint = [], ""
+    for kind, color in (("fill", mark.fill), ("stroke", mark.stroke)):
+        if kind == "fill" and mark.hatch:
+            paint += f' fill="url(#{_pattern_id(color)})"'
+        elif color in ROLES:
+            # The attribute serves viewers that know no CSS variables; the class wins elsewhere.
+            paint += f' {kind}="{ROLES[color][2]}"'
+            classes.append(f"{kind}-{color}")
+        elif color != "none" or kind == "fill":
+            paint += f' {kind}="{color}"'
+    return paint + (f' class="{" ".join(classes)}"' if classes else "")
 
 
 def _pattern_id(color: str) -> str:

@@ -230,8 +230,10 @@ function render({ model, el }) {
     }
     let free = 0;
     for (const [label, [left, right]] of [...spans].sort((a, b) => a[1][0] - b[1][0])) {
+      context.globalAlpha = 0.5; // ranks drift, so blocks may overlap
       context.fillStyle = theme.muted;
-      context.fillRect(left, box.top - 6, Math.max(right - left, 1), 3);
+      context.fillRect(left, box.top - 6, Math.max(right - left - 2, 1), 3);
+      context.globalAlpha = 1;
       const x = Math.max(left, box.left);
       if (right < box.left || x < free) continue;
       paintText(context, { x, y: box.top - 10, text: label, size: 11, fill: "muted" }, theme);

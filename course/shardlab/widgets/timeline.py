@@ -12,13 +12,12 @@ from shardlab.run import Block, Call, Run
 from shardlab.widgets.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
-from shardlab.widgets.units import format_seconds
 from shardlab.widgets.waiting import Wait, table_of, waits_of
 
 WIDTH = 800.0
 LEFT = 64.0  # of the plot: rank names stand before it
 TOP = 26.0  # of the plot: names of measured blocks stand above it
-AXIS = 42.0  # height below the plot: ticks and the key of colours
+AXIS = 48.0  # height below the plot: ticks and the key of colours
 ARROWS = 118.0  # width right of the plot where a hang is drawn
 MOST_LANES = 4
 MOST_ARROWS = 256
@@ -68,7 +67,7 @@ class Timeline(Picture):
             marks,
             WIDTH,
             layout.height,
-            title=_shorten(self.scene["headline"], 96) or "Calls by rank",
+            title=self.scene["headline"] or "Calls by rank",
             subtitle="" if self._error else self.summary(),
             footer=self.summary() if self._error else "",
         )
@@ -109,7 +108,7 @@ class Layout:
         self.lane_of, self.lanes = assign_lanes(calls)
         self.row = max(9.0, min(14.0 * self.lanes + 8, 40.0, 560.0 / n))
         self.bottom = TOP + n * self.row
-        self.right = WIDTH - (ARROWS if with_arrows else 16)
+        self.right = WIDTH - (ARROWS if with_arrows else 28)
         self.height = self.bottom + AXIS
         self.start_s, self.end_s = _span(calls, run.traffic.blocks)
 
@@ -159,9 +158,7 @@ class Layout:
                     )
                 )  # fmt: skip
         marks.append(
-            Rect(
-                x=LEFT, y=TOP, width=self.right - LEFT, height=self.bottom - TOP, stroke="rule"
-            )
+            Rect(x=LEFT, y=TOP, width=self.right - LEFT, height=self.bottom - TOP, stroke="rule")
         )
         x = LEFT
         for op in dict.fromkeys(call.op for call in calls):
@@ -177,13 +174,13 @@ class Layout:
 
     def axis(self) -> list[Mark]:
         marks: list[Mark] = []
-        for tick in time_ticks(self.start_s, self.end_s, 6):
+        ticks = time_ticks(self.start_s, self.end_s, 6)
+        for tick, label in zip(ticks, tick_labels(ticks, self.end_s), strict=True):
             x = self.x(tick)
             marks.append(line(x, self.bottom, x, self.bottom + 4))
             marks.append(
                 Text(
-                    x=x, y=self.bottom + 16, text=format_seconds(tick), size=11, anchor="middle",
-                    fill="muted",
+                    x=x, y=self.bottom + 16, text=label, size=11, anchor="middle", fill="muted",
                 )
             )  # fmt: skip
         return marks
@@ -196,16 +193,21 @@ class Layout:
             left, right = self.x(block.start_s), self.x(block.end_s)
             y = TOP + block.rank * self.row
             marks.append(
-                Rect(
-                    x=left, y=y, width=right - left, height=self.row, fill="text", opacity=0.06
-                )
+                Rect(x=left, y=y, width=right - left, height=self.row, fill="text", opacity=0.06)
             )
             start, end = first.get(block.label, (left, right))
             first[block.label] = (min(start, left), max(end, right))
         free = 0.0
         for label, (left, right) in sorted(first.items(), key=lambda entry: entry[1]):
             marks.append(
-                Rect(x=left, y=TOP - 6, width=max(right - left, 1), height=3, fill="muted", radius=1)
+                Rect(
+                    x=left,
+                    y=TOP - 6,
+                    width=max(right - left - 2, 1),
+                    height=3,
+                    fill="muted",
+                    opacity=0.5,
+                )
             )
             if left >= free:
                 marks.append(Text(x=left, y=TOP - 10, text=label, size=11, fill="muted"))
@@ -213,36 +215,39 @@ class Layout:
         return marks
 
     def bars(self, calls: Sequence[Call]) -> list[Mark]:
-        """Bars that would cover each other are drawn once: a page needs no 16,000 of them."""
-        marks: list[Mark] = []
-        drawn: dict[tuple[int, int, str], float] = defaultdict(lambda: -math.inf)
+        """Bars for a page. Small ones of a colour share one path: there may be 16,000 of them."""
+        small: dict[str, list[str]] = defaultdict(list)
+        large: list[Mark] = []
         for call in calls:
             left, top, width, height = self.box(call)
-            place = (call.rank, self.lane_of[call], call.op)
-            if call.end_s is not None and left + width < drawn[place] + 0.5:
-                continue
-            drawn[place] = left + width
-            pending = call.end_s is None
+            if call.end_s is not None and not (width > 6 and height > 6):
+                small[op_color(call.op)].append(
+                    f"M{left:.1f} {top:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
+                )
+            else:
+                large += self._large_bar(call)
+        merged = [Path(d="".join(parts), fill=color) for color, parts in small.items()]
+        return [*merged, *large]
+
+    def _large_bar(self, call: Call) -> list[Mark]:
+        left, top, width, height = self.box(call)
+        pending = call.end_s is None
+        color = ERROR if pending else op_color(call.op)
+        marks: list[Mark] = [
+            Rect(x=left, y=top, width=width, height=height, fill=color, hatch=pending, radius=2)
+        ]
+        label = f"{call.op} {_whom(call)}, {call.source}" if pending else call.op
+        if height < 11 or text_width(label, 10) > width - 8:
+            return marks
+        if pending:  # a quiet ground, or the stripes would run through the words
             marks.append(
                 Rect(
-                    x=left, y=top, width=width, height=height, hatch=pending,
-                    fill=ERROR if pending else op_color(call.op),
-                    radius=2 if width > 6 and height > 6 else 0,
+                    x=left + 3, y=top + 1, width=text_width(label, 10) + 6, height=height - 2,
+                    fill="surface", opacity=0.85, radius=2,
                 )
             )  # fmt: skip
-            label = f"{call.op} {_whom(call)}, {call.source}" if pending else call.op
-            if height >= 11 and text_width(label, 10) < width - 8:
-                ink = "text" if pending else ink_on(op_color(call.op))
-                if pending:  # a quiet ground, or the stripes would run through the words
-                    marks.append(
-                        Rect(
-                            x=left + 3, y=top + 1, width=text_width(label, 10) + 8,
-                            height=height - 2, fill="surface", opacity=0.85, radius=2,
-                        )
-                    )  # fmt: skip
-                marks.append(
-                    Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=10, fill=ink)
-                )
+        ink = "text" if pending else ink_on(color)
+        marks.append(Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=10, fill=ink))
         return marks
 
     def arrows(self, waits: Sequence[Wait]) -> list[Mark]:
@@ -250,6 +255,7 @@ class Layout:
         if not waits:
             return []
         x = self.right + 8
+        any_cycle = any(wait.in_cycle for wait in waits)
         marks: list[Mark] = [
             Text(x=x, y=TOP - 10, text="waits for", size=11, fill="muted"),
         ]
@@ -259,13 +265,12 @@ class Layout:
             y1 = TOP + (wait.waiter + 0.5) * self.row + lean
             y2 = TOP + (wait.awaited + 0.5) * self.row - lean
             reach = min(ARROWS - 34, 20 + 0.42 * abs(y2 - y1) + (0 if down else 8)) * 4 / 3
-            by_cycle = any(other.in_cycle for other in waits)
-            color = ERROR if wait.in_cycle or not by_cycle else WAIT
-            d = f"M{x:.1f} {y1:.1f}C{x + reach:.1f} {y1:.1f} {x + reach:.1f} {y2:.1f} {x + 5:.1f} {y2:.1f}"
-            marks.append(Path(d=d, stroke=color, stroke_width=2 if self.row >= 16 else 1))
-            marks.append(
-                Path(d=f"M{x:.1f} {y2:.1f}L{x + 8:.1f} {y2 - 4:.1f}L{x + 8:.1f} {y2 + 4:.1f}Z", fill=color)
-            )
+            color = ERROR if wait.in_cycle or not any_cycle else WAIT
+            far = x + reach
+            bow = f"M{x:.1f} {y1:.1f}C{far:.1f} {y1:.1f} {far:.1f} {y2:.1f} {x + 5:.1f} {y2:.1f}"
+            head = f"M{x:.1f} {y2:.1f}l8 -4v8Z"
+            marks.append(Path(d=bow, stroke=color, stroke_width=2 if self.row >= 16 else 1))
+            marks.append(Path(d=head, fill=color))
             marks.append(Rect(x=x - 3, y=y1 - 3, width=6, height=6, radius=3, fill=color))
         return marks
 
@@ -301,7 +306,7 @@ def _greedy(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
     free_at: list[float] = []
     for call in sorted(calls, key=lambda call: call.start_s):
         lane = next((i for i, at in enumerate(free_at) if at <= call.start_s), len(free_at))
-        free_at[lane:lane + 1] = [math.inf if call.end_s is None else call.end_s]
+        free_at[lane : lane + 1] = [math.inf if call.end_s is None else call.end_s]
         lane_of[call] = lane
     return lane_of, len(free_at)
 
@@ -328,13 +333,17 @@ def time_ticks(start_s: float, end_s: float, count: int) -> list[float]:
     return [index * step for index in range(first, math.floor(end_s / step + 1e-9) + 1)]
 
 
+def tick_labels(ticks: Sequence[float], end_s: float) -> list[str]:
+    """Times in one unit, with as many decimals as tell neighbours apart."""
+    unit, scale = ("µs", 1e6) if end_s < 1e-3 else ("ms", 1e3) if end_s < 1 else ("s", 1.0)
+    step = (ticks[1] - ticks[0]) * scale if len(ticks) > 1 else 1.0
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [f"{tick * scale:.{decimals}f} {unit}" for tick in ticks]
+
+
 def _whom(call: Call) -> str:
     if not call.is_p2p:
         return f"of {len(call.group)} ranks"
     if call.peer is None:
         return "from any rank"
     return f"{'to' if call.op == 'send' else 'from'} rank {call.peer}"
-
-
-def _shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -32,7 +32,7 @@ function render({ model, el }) {
     "aria-live": "polite",
     "data-hint": "Point at a cell or a bar, or use the arrow keys, for its exact bytes.",
   });
-  const small = make("p", { class: "shardlab-small" }, `Counted by: ${scene.source}`);
+  const small = make("p", { class: "shardlab-small" }, scene.source);
   root.append(head, plot, detail, small);
   let table = null;
 
@@ -72,6 +72,7 @@ function render({ model, el }) {
       return [sent, `rank ${row} sent ${exactBytes(sent)}${told}; received ${exactBytes(received)}`];
     }
     const bytes = view.sent[row][column];
+    if (row === column) return [bytes, `rank ${row} does not send to itself`];
     const guess = view.predicted?.[row];
     const predicted = Array.isArray(guess) ? guess[column] : undefined;
     const told = predicted === undefined ? "" : `; predicted ${exactBytes(predicted)}`;

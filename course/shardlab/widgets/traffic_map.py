@@ -11,7 +11,7 @@ import traitlets
 from numpy.typing import ArrayLike, NDArray
 
 from shardlab.run import Run, Traffic
-from shardlab.widgets.palette import MEASURED, PREDICTED
+from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.units import format_bytes
@@ -41,7 +41,7 @@ class TrafficMap(Picture):
             self.scene["height"],
             title=f"Bytes sent · {view['title']}",
             subtitle=_total(view["total_bytes"], self.scene["world_size"]),
-            footer=f"Counted by: {self.scene['source']}",
+            footer=self.scene["source"],
         )
 
     def summary(self) -> str:
@@ -61,7 +61,9 @@ class TrafficMap(Picture):
     def __init__(self, views: dict[str, Traffic], predicted: Matrix | None, block: str) -> None:
         traffic = views[""]
         world_size = len(traffic.sent_bytes)
-        layout = Layout(world_size, panels=2 if predicted is not None and predicted.ndim == 2 else 1)
+        layout = Layout(
+            world_size, panels=2 if predicted is not None and predicted.ndim == 2 else 1
+        )
         shown = {name: predicted if name == block else None for name in views}
         self._marks = {
             name: layout.marks(view.sent_bytes.astype(float), shown[name])
@@ -75,7 +77,7 @@ class TrafficMap(Picture):
             "cell": layout.cell,
             "heat_x": layout.heat_x,
             "bars_x": layout.bars_x,
-            "source": traffic.source,
+            "source": traffic.source[:1].upper() + traffic.source[1:],
             "views": [
                 {
                     "block": name,
@@ -144,7 +146,9 @@ class Layout:
     def marks(self, sent: Matrix, predicted: Matrix | None) -> list[Mark]:
         """The whole picture. sent: [N, N]; predicted: [N], [N, N] or None."""
         matrix = predicted if predicted is not None and predicted.ndim == 2 else None
-        by_rank = predicted.sum(axis=1) if matrix is not None and predicted is not None else predicted
+        by_rank = (
+            predicted.sum(axis=1) if matrix is not None and predicted is not None else predicted
+        )
         panels = [(sent, MEASURED, "measured")]
         if len(self.heat_x) == 2:
             empty = np.zeros_like(sent)
@@ -176,17 +180,16 @@ class Layout:
             marks.append(
                 Rect(
                     x=left + gap / 2, y=top + gap / 2, width=box, height=box,
-                    fill=color, opacity=0.15 + 0.85 * level, radius=3 if cell >= 20 else 0,
+                    fill=color, opacity=0.1 + 0.9 * level, radius=3 if cell >= 20 else 0,
                 )
             )  # fmt: skip
             label = format_bytes(values[row, column])
             if text_width(label, 11) <= box:
-                on_dark = level > 0.5 and color == MEASURED
-                black = level > 0.5 and color == PREDICTED
+                ink = ink_on(color) if level > 0.5 else "text"
                 marks.append(
                     Text(
                         x=left + cell / 2, y=top + cell / 2 + 4, text=label, size=11,
-                        anchor="middle", fill="#ffffff" if on_dark else "#000000" if black else "text",
+                        anchor="middle", fill=ink,
                     )
                 )  # fmt: skip
         return marks
@@ -198,14 +201,10 @@ class Layout:
         marks: list[Mark] = []
         for rank in range(0, self.world_size, every):
             middle = (rank + 0.5) * self.cell
-            marks.append(
-                Text(x=x + middle, y=TOP - 7, text=str(rank), size=11, anchor="middle")
-            )
+            marks.append(Text(x=x + middle, y=TOP - 7, text=str(rank), size=11, anchor="middle"))
             if x == LEFT:
                 label = f"rank {rank}" if self.cell >= 12 or every > 1 else str(rank)
-                marks.append(
-                    Text(x=x - 8, y=TOP + middle + 4, text=label, size=11, anchor="end")
-                )
+                marks.append(Text(x=x - 8, y=TOP + middle + 4, text=label, size=11, anchor="end"))
         return marks
 
     def _scale(self, most: float) -> list[Mark]:
@@ -219,11 +218,13 @@ class Layout:
             marks.append(
                 Rect(
                     x=LEFT + 14 + step * 16, y=y, width=16, height=10,
-                    fill=color, opacity=0.15 + 0.85 * level,
+                    fill=color, opacity=0.1 + 0.9 * level,
                 )
             )  # fmt: skip
         x = LEFT + 14 + steps * 16 + 8
-        marks.append(Text(x=x, y=y + 9, text=f"{format_bytes(most)} per pair", size=11, fill="muted"))
+        marks.append(
+            Text(x=x, y=y + 9, text=f"{format_bytes(most)} per pair", size=11, fill="muted")
+        )
         return marks
 
     def _bars(self, sent: Matrix, predicted: Matrix | None) -> list[Mark]:
@@ -267,7 +268,9 @@ class Layout:
                     )  # fmt: skip
             if predicted is not None and not side_by_side:
                 at = x + float(predicted[rank]) / most * self.bars_width
-                marks.append(Rect(x=at - 1.5, y=middle - cell / 2, width=3, height=cell, fill=PREDICTED))
+                marks.append(
+                    Rect(x=at - 1.5, y=middle - cell / 2, width=3, height=cell, fill=PREDICTED)
+                )
         return marks + self._legend(predicted is not None)
 
     def _legend(self, with_prediction: bool) -> list[Mark]:

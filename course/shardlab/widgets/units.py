@@ -26,11 +26,10 @@ def format_seconds(seconds: float) -> str:
     """Three digits in the unit that suits: ``"230 µs"``, ``"2.41 ms"``, ``"1.25 s"``."""
     if seconds == 0:
         return "0 s"
-    for unit, scale in (("µs", 1e6), ("ms", 1e3)):
-        value = seconds * scale
-        if value < 999.5:
-            break
-    else:
+    unit, value = "µs", seconds * 1e6
+    if value >= 999.5:
+        unit, value = "ms", seconds * 1e3
+    if value >= 999.5:
         unit, value = "s", seconds
     decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{decimals}f} {unit}"

@@ -107,24 +107,51 @@ def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool
             gets = (sends - 1) % n
             start_s = step * STEP_S + rank * 1e-5
             end_s = start_s + 0.7 * STEP_S
-            into = {} if clones or not gathering else {
-                "offset": gets * chunk_numel, "storage_numel": whole,
-            }
+            into = (
+                {}
+                if clones or not gathering
+                else {
+                    "offset": gets * chunk_numel,
+                    "storage_numel": whole,
+                }
+            )
             out_of = {} if clones else {"offset": sends * chunk_numel, "storage_numel": whole}
             common = {"seq": step, "world_size": n, "end_s": end_s}
             calls.append(
-                p2p("send", rank, right, chunk_numel, start_s=start_s,
-                    code="sending = dist.isend(chunks[i], right)", **out_of, **common)
+                p2p(
+                    "send",
+                    rank,
+                    right,
+                    chunk_numel,
+                    start_s=start_s,
+                    code="sending = dist.isend(chunks[i], right)",
+                    **out_of,
+                    **common,
+                )
             )
             calls.append(
-                p2p("recv", rank, left, chunk_numel, start_s=start_s + 2e-5,
-                    code="dist.recv(inbox, left)", source="cell 5, line 4", **into, **common)
+                p2p(
+                    "recv",
+                    rank,
+                    left,
+                    chunk_numel,
+                    start_s=start_s + 2e-5,
+                    code="dist.recv(inbox, left)",
+                    source="cell 5, line 4",
+                    **into,
+                    **common,
+                )
             )
     half = (n - 1) * STEP_S
     per_rank = (n - 1) * chunk_numel * 4
     blocks = tuple(
-        Block(label, rank, at, at + half,
-              tuple(per_rank if peer == (rank + 1) % n else 0 for peer in range(n)))
+        Block(
+            label,
+            rank,
+            at,
+            at + half,
+            tuple(per_rank if peer == (rank + 1) % n else 0 for peer in range(n)),
+        )
         for label, at in (("reduce-scatter", 0.0), ("all-gather", half))
         for rank in range(n)
     )
@@ -137,8 +164,9 @@ def hub(world_size: int, numel: int = 1024) -> Run:
     for rank in range(1, world_size):
         times = {"seq": 0, "world_size": world_size}
         calls.append(p2p("send", rank, 0, numel, start_s=0.0, end_s=rank * STEP_S, **times))
-        calls.append(p2p("recv", 0, rank, numel, start_s=(rank - 1) * STEP_S,
-                         end_s=rank * STEP_S, **times))
+        calls.append(
+            p2p("recv", 0, rank, numel, start_s=(rank - 1) * STEP_S, end_s=rank * STEP_S, **times)
+        )
     for rank in range(1, world_size):
         start = (world_size + rank) * STEP_S
         times = {"start_s": start, "end_s": start + STEP_S, "seq": 0, "world_size": world_size}
