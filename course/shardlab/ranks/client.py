@@ -36,10 +36,11 @@ class RankServer:
         self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, **SERVER_ENVIRONMENT}
         import_path = [OUR_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # -P: a student's own random.py beside the notebook must not become the library's
+        command = [sys.executable, "-P", "-m", "shardlab.ranks.server"]
         with theirs:
             self.process = subprocess.Popen(
-                # -P: a student's own random.py beside the notebook must not become the library's
-                [sys.executable, "-P", "-m", "shardlab.ranks.server", str(theirs.fileno())],
+                [*command, str(theirs.fileno()), str(self.owner_pid)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

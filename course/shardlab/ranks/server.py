@@ -61,11 +61,11 @@ class RunOfRanks:
 
 
 class Server:
-    def __init__(self, door: socket.socket) -> None:
+    def __init__(self, door: socket.socket, parent: int) -> None:
         self.door = door
+        self.parent = parent
         self.runs: list[RunOfRanks] = []
         self.selector = selectors.DefaultSelector()
-        self.parent = os.getppid()
         self.to_preload = list(PRELOAD_WHEN_IDLE)
 
     def serve(self) -> None:
@@ -89,16 +89,16 @@ class Server:
                         os.read(wake_r, MAX_PACKET)
                     self.reap()
                 elif key.data == "parent" or (key.data == "door" and not self.open_run()):
-                    self.stop()
                     return
                 elif isinstance(key.data, RunOfRanks) and not key.data.closing:
                     self.answer(key.data)
 
     def open_run(self) -> bool:
-        packet, fds, _, _ = socket.recv_fds(self.door, MAX_PACKET, 3)
+        packet, fds, _, _ = socket.recv_fds(self.door, MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC)
         if not packet:
             return False
-        run = RunOfRanks(socket.socket(fileno=fds[0]), *fds[1:])
+        channel_fd, store_fd, setup_fd = fds
+        run = RunOfRanks(socket.socket(fileno=channel_fd), store_fd, setup_fd)
         if self.to_preload:
             program = os.pread(run.setup_fd, os.fstat(run.setup_fd).st_size, 0)
             if any(name in program for name in NAMES_OF_USE):
@@ -110,7 +110,9 @@ class Server:
 
     def answer(self, run: RunOfRanks) -> None:
         try:
-            packet, fds, _, _ = socket.recv_fds(run.channel, MAX_PACKET, len(RANK_FDS))
+            packet, fds, _, _ = socket.recv_fds(
+                run.channel, MAX_PACKET, len(RANK_FDS), socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionError:
             packet, fds = b"", []
         if not packet:
@@ -200,6 +202,7 @@ class Server:
             os.close(run.setup_fd)
 
     def stop(self) -> None:
+        """End all ranks and wait for them; what they started is handed to us and ended too."""
         for run in self.runs:
             for pid in run.rank_of:
                 with contextlib.suppress(ProcessLookupError):
@@ -214,10 +217,14 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main() -> None:
-    door = socket.socket(fileno=int(sys.argv[1]))
+    door, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     preload(*PRELOAD)
-    Server(door).serve()
+    server = Server(door, parent)
+    try:
+        server.serve()
+    finally:
+        server.stop()
 
 
 def preload(*names: str) -> None:
