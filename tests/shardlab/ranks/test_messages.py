@@ -1,0 +1,76 @@
+"""Messages between the kernel and a rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+
+import pytest
+
+from shardlab.ranks import messages
+from shardlab.ranks.client import memory_file
+
+
+def test_any_cut_of_the_stream_gives_the_same_messages() -> None:
+    stream = messages.pack({"is": "a", "n": 1}, b"body") + messages.pack({"is": "b"})
+    for size in (1, 2, 7, len(stream)):
+        inbox, found = messages.Inbox(), []
+        for at in range(0, len(stream), size):
+            inbox.feed(stream[at : at + size])
+            while (message := inbox.next()) is not None:
+                found.append(message)
+        assert found == [({"is": "a", "n": 1}, b"body"), ({"is": "b"}, b"")]
+
+
+def test_a_large_body_through_a_socket() -> None:
+    ours, theirs = socket.socketpair()
+    body = os.urandom(1 << 22)
+    with ours, theirs:
+        sender = threading.Thread(target=messages.send, args=(theirs, {"is": "x"}, body))
+        sender.start()
+        assert messages.receive(ours) == ({"is": "x"}, body)
+        sender.join()
+
+
+def test_the_other_side_gone_is_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.sendall(messages.pack({"is": "x"}, b"body")[:-1])
+        theirs.close()
+        with pytest.raises(EOFError):
+            messages.receive(ours)
+
+
+def test_a_file_is_read_without_moving_in_it() -> None:
+    fd = memory_file("message", messages.pack({"n": 1}, b"program"))
+    try:
+        assert messages.read_file(fd) == messages.read_file(fd) == ({"n": 1}, b"program")
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<IQ", 1 << 30, 0),
+        struct.pack("<IQ", 2, 0) + b"[]",
+        struct.pack("<IQ", 2, 0) + b"{x",
+        struct.pack("<IQ", 2, 0) + b"\xff\xff",
+        struct.pack("<IQ", 100_000, 0) + b"[" * 100_000,
+    ],
+    ids=["huge header", "list", "not json", "not text", "nested beyond measure"],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    inbox = messages.Inbox()
+    inbox.feed(data)
+    with pytest.raises(ValueError):  # noqa: PT011  # json's own is one too
+        inbox.next()
+
+
+def test_too_large_an_output_is_refused_before_it_is_there() -> None:
+    inbox = messages.Inbox(max_body_bytes=1000)
+    inbox.feed(struct.pack("<IQ", 2, 1001))
+    with pytest.raises(ValueError, match="1,001 bytes; at most 1,000"):
+        inbox.next()

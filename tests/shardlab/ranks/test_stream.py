@@ -1,0 +1,147 @@
+"""What ranks print: nothing lost in `run.stdout`, nothing flooded on the screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardlab.ranks import stream
+from shardlab.ranks.stream import HEAD_LINES, TAIL_LINES, Notebook, Printed, Terminal
+
+
+class TestPrinted:
+    def test_lines_come_when_they_are_complete(self) -> None:
+        printed = Printed()
+        assert printed.feed(b"one\ntw") == ["one"]
+        assert printed.feed(b"o\n\nthree") == ["two", ""]
+        assert printed.feed(b"", final=True) == ["three"]
+        assert printed.text == "one\ntwo\n\nthree"
+
+    def test_a_letter_may_be_split_between_two_reads(self) -> None:
+        printed = Printed()
+        lines = [line for byte in "é→𝄞\n".encode() for line in printed.feed(bytes([byte]))]
+        assert lines == ["é→𝄞"]
+        assert printed.text == "é→𝄞\n"
+
+    def test_bytes_that_are_no_text(self) -> None:
+        printed = Printed()
+        assert printed.feed(b"a\xffb\n") == ["a\ufffdb"]
+        printed.feed(b"\xc3", final=False)
+        assert printed.feed(b"", final=True) == ["\ufffd"]
+
+    def test_an_endless_print_is_kept_up_to_a_limit_and_told(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(stream, "KEPT_BYTES", 10)
+        printed = Printed()
+        printed.feed(b"12345678\n")
+        printed.feed(b"abcdef\n")
+        assert printed.text.startswith("12345678\n")
+        assert "7 bytes more were not kept" in printed.text
+
+    def test_the_last_partial_line_is_shown_though_the_limit_was_reached(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(stream, "KEPT_BYTES", 10)
+        printed = Printed()
+        printed.feed(b"1234567")
+        printed.feed(b"abcdef")
+        assert printed.feed(b"", final=True) == ["1234567"]
+
+
+class TestTerminal:
+    def test_each_line_has_its_rank(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Terminal()
+        screen.line(3, "hello", is_stderr=False)
+        screen.line(0, "careful", is_stderr=True)
+        screen.close()
+        shown = capsys.readouterr()
+        assert shown.out == "[rank 3] hello\n"
+        assert shown.err == "[rank 0] careful\n"
+
+    def test_a_flood_is_cut_with_a_note(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Terminal()
+        for number in range(10_000):
+            screen.line(0, str(number), is_stderr=False)
+        screen.close()
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) < 5_000
+        assert lines[-1] == f"… {10_000 - (len(lines) - 1):,} lines more; all of them are in run.stdout"
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The bundles that a notebook's output area has shown, one after the other."""
+    bundles: list[dict[str, str]] = []
+
+    class Handle:
+        def update(self, bundle: dict[str, str], **_: Any) -> None:
+            bundles.append(bundle)
+
+    def display(bundle: dict[str, str], **_: Any) -> Handle:
+        assert not bundles, "a second output area"
+        bundles.append(bundle)
+        return Handle()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    return bundles
+
+
+class TestNotebook:
+    def test_nothing_printed_shows_nothing(self, shown: list[dict[str, str]]) -> None:
+        Notebook().close()
+        assert shown == []
+
+    def test_lines_with_their_ranks(self, shown: list[dict[str, str]]) -> None:
+        screen = Notebook()
+        screen.line(0, "hello", is_stderr=False)
+        screen.line(1, "there", is_stderr=True)
+        screen.close()
+        assert shown[-1]["text/plain"] == "rank 0 │ hello\nrank 1 │ there"
+
+    def test_text_is_escaped(self, shown: list[dict[str, str]]) -> None:
+        screen = Notebook()
+        screen.line(0, '<script>alert("x")</script>&', is_stderr=False)
+        screen.close()
+        html = shown[-1]["text/html"]
+        assert "<script" not in html
+        assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;" in html
+
+    def test_progress_is_escaped_and_goes_when_the_run_ends(
+        self, shown: list[dict[str, str]]
+    ) -> None:
+        screen = Notebook()
+        screen.progress("3 s of at most <30>")
+        assert "&lt;30&gt;" in shown[-1]["text/html"]
+        screen.close()
+        assert "3 s" not in shown[-1]["text/html"]
+
+    def test_long_output_is_cut_with_a_note_of_how_much(self, shown: list[dict[str, str]]) -> None:
+        screen = Notebook()
+        for number in range(10_000):
+            screen.line(0, f"line {number}", is_stderr=False)
+        screen.close()
+        lines = shown[-1]["text/plain"].splitlines()
+        assert len(lines) == HEAD_LINES + 1 + TAIL_LINES
+        hidden = 10_000 - HEAD_LINES - TAIL_LINES
+        assert lines[HEAD_LINES] == f"… {hidden:,} lines are not shown; all are in run.stdout …"
+        assert lines[-1] == "rank 0 │ line 9999"
+        assert len(shown[-1]["text/html"]) < 50_000
+
+    def test_a_flood_is_not_redrawn_line_by_line(
+        self, shown: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = iter(n * stream.REDRAW_S / 100 for n in range(1_000_000))
+        monkeypatch.setattr(stream.time, "monotonic", lambda: 100.0 + next(now))
+        screen = Notebook()
+        for number in range(1_000):
+            screen.line(0, str(number), is_stderr=False)
+        assert 1 < len(shown) < 50
+
+    def test_one_very_long_line_is_shortened(self, shown: list[dict[str, str]]) -> None:
+        screen = Notebook()
+        screen.line(0, "x" * 1_000_000, is_stderr=False)
+        screen.close()
+        assert "999,600 characters more" in shown[-1]["text/plain"]
+        assert len(shown[-1]["text/html"]) < 2_000

@@ -1,0 +1,165 @@
+"""From the events in a log to calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardlab.trace.calls import CallLog
+from tests.shardlab.story import Story, call_event
+
+
+def locate(filename: str, line: int) -> tuple[str, str]:
+    return f"{filename}:{line}", "the code"
+
+
+def test_a_call_from_begin_to_end() -> None:
+    log = CallLog(2)
+    log.add(1, ["group", "world", [0, 1]])
+    log.add(1, call_event(5, "send", 0, shape=(2, 3), line=4, tag=9, start_s=11.0))
+    log.add(1, ["wait", 5])
+    assert log.pending[1][5].waited
+    log.add(1, ["end", 5, 11.5])
+    assert log.pending[1] == {}
+    (call,) = log.finished_calls(10.0, locate)
+    assert (call.rank, call.op, call.peer, call.group, call.tag) == (1, "send", 0, (0, 1), 9)
+    assert (call.start_s, call.end_s) == (1.0, 1.5)
+    assert (call.bytes, call.shape, call.dtype) == (24, (2, 3), "float32")
+    assert (call.source, call.code) == ("student.py:4", "the code")
+    assert call.is_p2p
+
+
+def test_a_call_that_never_ended_has_no_end() -> None:
+    log = CallLog(1)
+    log.add(0, call_event(1, "barrier", shape=()))
+    (call,) = log.finished_calls(0.0, locate)
+    assert call.end_s is None
+    assert not call.is_p2p
+
+
+def test_calls_come_in_order_of_their_start() -> None:
+    log = CallLog(2)
+    log.add(0, call_event(1, "barrier", start_s=3.0))
+    log.add(1, call_event(1, "barrier", start_s=2.0))
+    assert [call.rank for call in log.finished_calls(0.0, locate)] == [1, 0]
+
+
+def test_collectives_are_numbered_by_group_and_p2p_by_pair_and_tag() -> None:
+    story = Story(3)
+    story.group("sub", 0, 1)
+    for group in ("world", "sub", "world"):
+        story.did(0, "all_reduce", group=group)
+    for peer, tag in ((1, 0), (2, 0), (1, 0), (1, 7)):
+        story.did(0, "send", peer, tag=tag)
+    story.did(0, "recv", 1)
+    assert [call.seq for call in story.log.calls] == [1, 1, 2, 1, 1, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ["call"],
+        ["call", 1, "send"],
+        ["call", 1, "send", "many", 0, "g", 0.0, "f", 1, "float32", [1], 0, 1, 0],
+        ["call", 1, "send", 4, 0, "g", 0.0, "f", 1, "float32", None, 0, 1, 0],
+        call_event(1, "send", 99),
+        call_event(1, "send", -1),
+        call_event([], "send", 0),
+        ["call", 1, "send", float("inf"), 0, "g", 0.0, "f", 1, "float32", [1], 0, 1, 0],
+        ["call", 1, "send", 4, "0", "g", 0.0, "f", 1, "float32", [1], 0, 1, 0],
+        ["call", 1, "send", 4, 0.5, "g", 0.0, "f", 1, "float32", [1], 0, 1, 0],
+        ["end", 77, 1.0],
+        ["end"],
+        ["wait", "never begun"],
+        ["wait", {}],
+        ["group", "g", ["x"]],
+        ["group", "g", None],
+        ["block", "b"],
+        ["block", "b", 0, 1, {"12": 3}],
+        ["opened", {"a:b": 1}],
+        ["opened", 5],
+        ["closed"],
+        ["no such kind", 1, 2],
+        [None],
+        [["call"], 1],
+    ],
+    ids=repr,
+)
+def test_events_that_no_recorder_writes_are_passed_over(event: list[Any]) -> None:
+    log = CallLog(2)
+    log.add(0, event)
+    assert log.pending == [{}, {}]
+    assert log.groups == {}
+    assert (log.blocks, log.opened, log.closed, log.mismatch) == ([], [], [], None)
+    log.add(0, call_event(1, "barrier"))
+    assert len(log.finished_calls(0.0, locate)) == 1
+
+
+def test_blocks_and_sockets() -> None:
+    log = CallLog(1)
+    log.add(0, ["block", "step", 1.0, 2.0, {"10:20": 5}])
+    log.add(0, ["opened", {"10:20": 7}])
+    log.add(0, ["closed", {"10:20": 9}])
+    assert log.blocks[0].sent == {(10, 20): 5}
+    assert log.opened == [(0, {(10, 20): 7})]
+    assert log.closed == [(0, {(10, 20): 9})]
+
+
+class TestMismatch:
+    def test_same_calls_are_none(self) -> None:
+        story = Story(3)
+        for rank in range(3):
+            story.call(rank, "all_reduce")
+        assert story.log.mismatch is None
+        assert story.log.meetings == {}  # what has met is forgotten
+
+    def test_other_op_and_its_partners(self) -> None:
+        story = Story(3)
+        for rank, op in enumerate(("all_reduce", "broadcast", "all_reduce")):
+            story.call(rank, op)
+        assert story.log.mismatch is not None
+        assert [call.op for call in story.log.mismatch.calls] == [
+            "all_reduce",
+            "broadcast",
+            "all_reduce",
+        ]
+
+    @pytest.mark.parametrize("how", [{"shape": (9,)}, {"dtype": "float64"}])
+    def test_other_tensor(self, how: dict[str, Any]) -> None:
+        story = Story(2)
+        story.call(0, "all_reduce")
+        story.call(1, "all_reduce", **how)
+        assert story.log.mismatch is not None
+
+    def test_same_bytes_in_another_shape_are_alike(self) -> None:
+        story = Story(2)
+        story.call(0, "all_reduce", shape=(8,))
+        story.call(1, "all_reduce", shape=(2, 4))
+        assert story.log.mismatch is None
+
+    def test_all_to_all_may_differ(self) -> None:
+        story = Story(2)
+        story.call(0, "all_to_all_single", shape=(8,))
+        story.call(1, "all_to_all_single", shape=(6,))
+        assert story.log.mismatch is None
+
+    def test_other_groups_do_not_meet(self) -> None:
+        story = Story(2)
+        story.group("a", 0, 1)
+        story.group("b", 0, 1)
+        story.call(0, "all_reduce", group="a")
+        story.call(1, "broadcast", group="b")
+        assert story.log.mismatch is None
+
+    def test_send_and_recv_of_other_sizes(self) -> None:
+        story = Story(2)
+        story.call(0, "send", 1, shape=(8,))
+        story.call(1, "recv", 0, shape=(4,))
+        assert story.log.mismatch is not None
+
+    def test_sends_to_others_do_not_meet(self) -> None:
+        story = Story(3)
+        story.call(0, "send", 1, shape=(8,))
+        story.call(2, "recv", 0, shape=(4,))
+        assert story.log.mismatch is None

@@ -1,0 +1,71 @@
+"""The log that a rank writes and the kernel process reads."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from shardlab.trace import log
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    fd = log.create()
+    yield fd
+    os.close(fd)
+
+
+def test_events_arrive_once_and_in_order(fd: int) -> None:
+    writer, reader = log.Writer(fd), log.Reader(fd)
+    assert reader.new_events() == []
+    writer.write("a", 1, None)
+    writer.write("b", [1.5, {"x": "é"}])
+    assert reader.new_events() == [["a", 1, None], ["b", [1.5, {"x": "é"}]]]
+    assert reader.new_events() == []
+    writer.write("c")
+    assert reader.new_events() == [["c"]]
+
+
+def test_two_readers_do_not_disturb_each_other(fd: int) -> None:
+    writer = log.Writer(fd)
+    writer.write("a")
+    assert log.Reader(fd).new_events() == log.Reader(fd).new_events() == [["a"]]
+
+
+def test_a_full_log_drops_and_counts(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "CAPACITY_BYTES", 64)
+    writer, reader = log.Writer(fd), log.Reader(fd)
+    for number in range(10):
+        writer.write("event", number)
+    events = reader.new_events()
+    assert events == [["event", number] for number in range(len(events))]
+    assert reader.dropped == 10 - len(events) > 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{not json\n", b'{"a": 1}\n', b"[]\n", b"3\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n"],
+    ids=["not json", "no list", "empty", "number", "not text", "nested beyond measure"],
+)
+def test_lines_that_are_no_events_are_passed_over(fd: int, line: bytes) -> None:
+    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer.map[16 : 16 + len(line)] = line
+    writer.used = len(line)
+    writer.write("after")
+    assert reader.new_events() == [["after"]]
+
+
+def test_a_head_that_lies_is_no_harm(fd: int) -> None:
+    os.pwrite(fd, struct.pack("<QQ", 1 << 62, 3), 0)
+    assert log.Reader(fd).new_events() == []
+
+
+def test_what_was_read_is_not_read_again_after_the_head_went_back(fd: int) -> None:
+    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer.write("a")
+    reader.new_events()
+    os.pwrite(fd, struct.pack("<QQ", 0, 0), 0)
+    assert reader.new_events() == []
