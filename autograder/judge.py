@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import logging
 
 from autograder.compare import find_difference
 from autograder.exercise import Attempt, Exercise, Finding
 from autograder.verdict import CaseResult
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
+
+log = logging.getLogger(__name__)
 
 
 def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
@@ -50,7 +53,11 @@ def is_unwritten(attempt: Attempt) -> bool:
 
 def _named_by_exercise(exercise: Exercise, attempt: Attempt) -> Finding | None:
     for diagnose in exercise.diagnoses:
-        finding = diagnose(attempt)
+        try:
+            finding = diagnose(attempt)
+        except Exception:  # outputs come from student processes and may be of any form
+            log.warning("%s: a diagnosis failed", exercise.name, exc_info=True)
+            continue
         if finding:
             return finding
     return None

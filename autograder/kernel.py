@@ -64,11 +64,9 @@ def _decide(exercise: Exercise, subject: Any) -> Verdict:
     from autograder.grade import VISIBLE_SEED, decide
     from autograder.screen import Screen
 
-    screen = Screen(sum(not case.hidden for case in exercise.cases))
     if subject is None or subject is ...:  # the blank of a number or of plain data
-        verdict = Verdict(exercise.name, exercise.points, (), VISIBLE_SEED, unwritten=True)
-        screen.show(verdict)
-        return verdict
+        return Verdict(exercise.name, exercise.points, (), VISIBLE_SEED, unwritten=True)
+    screen = Screen(sum(not case.hidden for case in exercise.cases))
     verdict = decide(
         exercise,
         _pickled(exercise, subject),

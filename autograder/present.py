@@ -38,9 +38,9 @@ def as_html(verdict: Verdict) -> str:
         _STYLE,
         f'<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
         f'data-passed="{str(verdict.passed).lower()}">',
-        f'<div class="line {look}">{escape(verdict.headline)}</div>',
+        f'<div class="line {look}">{escape(_top_line(verdict))}</div>',
     ]
-    if verdict.cases and not verdict.unwritten:
+    if not verdict.unwritten:
         with_bytes = any(case.spent for case in verdict.cases)
         heads = ["case", "output"] + (["sent by a rank", "at most"] if with_bytes else [])
         parts.append("<table><thead><tr>")
@@ -70,7 +70,7 @@ def _html_rows(case: CaseResult, why: str, with_bytes: bool) -> str:
 
 
 def as_text(verdict: Verdict) -> str:
-    lines = [f"{MARK[verdict.passed]} {verdict.headline}"]
+    lines = [f"{MARK[verdict.passed]} {_top_line(verdict)}"]
     if not verdict.unwritten:
         width = max((len(case.title) for case in verdict.cases), default=0)
         for case, why in _reasons(verdict):
@@ -85,6 +85,12 @@ def as_text(verdict: Verdict) -> str:
 
 def progress_html(line: str) -> str:
     return f'{_STYLE}<div class="shardlab-check" data-running>{escape(line)} …</div>'
+
+
+def _top_line(verdict: Verdict) -> str:
+    if verdict.unwritten:
+        return f"{verdict.answer}: not written yet"
+    return f"{verdict.score}. {verdict.note}" if verdict.note else verdict.score
 
 
 def _reasons(verdict: Verdict) -> Iterator[tuple[CaseResult, str]]:

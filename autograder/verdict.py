@@ -58,16 +58,21 @@ class Verdict:
         return float(min(max(round(self.max_points * earned / total, 4), 0.0), self.max_points))
 
     @property
+    def answer(self) -> str:
+        return self.exercise.partition(".")[2]
+
+    @property
+    def score(self) -> str:
+        if self.passed:
+            return f"{self.answer}: all {len(self.cases)} cases pass"
+        return f"{self.answer}: {sum(c.passed for c in self.cases)} of {len(self.cases)} cases pass"
+
+    @property
     def headline(self) -> str:
         """One line for the student: all is well, or the first thing to mend."""
-        answer = self.exercise.partition(".")[2]
-        if self.passed:
-            return f"{answer}: all {len(self.cases)} cases pass"
         if self.unwritten:
-            return f"Not written yet: {answer}. Fill in its cell above, run it, then this one."
-        good = sum(case.passed for case in self.cases)
+            return f"Not written yet: {self.answer}. Fill in its cell above, run it, then this one."
         first = next((case for case in self.cases if not case.passed), None)
         if first is None:
-            return f"{answer}: nothing was handed in"
-        why = self.note or f"{first.title}: {first.diagnosis}"
-        return f"{answer}: {good} of {len(self.cases)} cases pass. {why}"
+            return self.score
+        return f"{self.score}. {self.note or f'{first.title}: {first.diagnosis}'}"

@@ -78,8 +78,8 @@ check("ring_all_reduce.chunk_bounds", chunk_bounds)
 # Your chunks of ten elements, a row for each rank:
 
 # %%
-for rank, (start, stop) in enumerate(chunk_bounds(10, 4)):
-    print(f"rank {rank}  " + "   " * start + "■  " * (stop - start))
+rows = ["·  " * start + "■  " * (stop - start) for start, stop in chunk_bounds(10, 4)]
+print(*rows, sep="\n")
 
 # %% [markdown]
 # ## 2 · `reduce_scatter`
@@ -142,9 +142,9 @@ def reduce_scatter(tensor, bounds):
 # Your ring at work: four ranks, a tensor of four chunks. Press play, or step.
 
 # %%
-bounds = [(0, 3), (3, 6), (6, 9), (9, 12)]
+four_chunks = [(0, 3), (3, 6), (6, 9), (9, 12)]
 tensors = [torch.arange(12.0) + 100 * rank for rank in range(4)]
-run = launch(reduce_scatter, bounds, inputs=tensors, world_size=4)
+run = launch(reduce_scatter, four_chunks, inputs=tensors, world_size=4)
 ring_player(run)
 
 # %% nbgrader={"grade_id": "check_reduce_scatter", "grade": true, "points": 5}
@@ -199,7 +199,7 @@ def all_gather(tensor, bounds):
 
 # %%
 tensors = [torch.full((12,), float(rank)) for rank in range(4)]
-run = launch(all_gather, bounds, inputs=tensors, world_size=4)
+run = launch(all_gather, four_chunks, inputs=tensors, world_size=4)
 timeline(run)
 
 # %% nbgrader={"grade_id": "check_all_gather", "grade": true, "points": 4}

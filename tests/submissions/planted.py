@@ -50,3 +50,31 @@ def read(path: Path) -> Submission:
 
 def of_lab(lab: str) -> list[Submission]:
     return [read(path) for path in sorted((Path(__file__).parent / lab).glob("*.nb.py"))]
+
+
+def solution(lab: str) -> dict[str, str]:
+    """{grade id: source} of the code answers in the lab's source, in their order."""
+    path = Path(__file__).parents[2] / "solutions" / lab / f"{lab}.nb.py"
+    return {
+        cell.metadata["nbgrader"]["grade_id"]: cell.source
+        for cell in jupytext.read(path).cells
+        if cell.cell_type == "code" and cell.metadata.get("nbgrader", {}).get("solution")
+    }
+
+
+def untouched(lab: str) -> dict[str, str]:
+    """The same answers as students find them."""
+    region = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
+    return {
+        grade_id: region.sub("raise NotImplementedError()", source)
+        for grade_id, source in solution(lab).items()
+    }
+
+
+def subjects(answers: dict[str, str]) -> dict[str, object]:
+    """What the answers define, in one namespace, as in a student's kernel."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    exec("import torch\nimport torch.distributed as dist", namespace)
+    for grade_id, source in answers.items():
+        exec(compile(source, f"<{grade_id}>", "exec"), namespace)
+    return namespace

@@ -1,0 +1,68 @@
+"""Outputs are compared in type, dtype, shape and value, on every rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from autograder.compare import equal, find_difference
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "words"),
+    [
+        (torch.ones(3), torch.ones(3, dtype=torch.float64), "dtype"),
+        (torch.ones(3), torch.ones(4), "shape"),
+        (torch.ones(3), torch.tensor([1.0, 1.0, 2.0]), "wrong values"),
+        (torch.ones(3), torch.tensor([1.0, 1.0, float("nan")]), "wrong values"),
+        (torch.ones(3), [1.0, 1.0, 1.0], "should be a tensor"),
+        (torch.ones(3), None, "should be a tensor"),
+        (np.ones(3), np.ones(3, dtype=np.float32), "dtype"),
+        ([1, 2], (1, 2), "should be a list"),
+        ([1, 2], [1], "length"),
+        ([1, [2, 3]], [1, [2, 4]], "not the right number"),
+        ({"a": 1}, {"b": 1}, "lacks 'a'"),
+        ({"a": 1}, [1], "should be a dict"),
+        (3, True, "should be a number"),
+        (3, float("nan"), "not the right number"),
+        (True, 1, "type"),
+        ("1f1b", "gpipe", "value"),
+    ],
+)
+def test_differences_are_named(expected, got, words):
+    found = find_difference([expected], [got])
+    assert found
+    assert words in found.mistake
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [
+        (torch.ones(3), torch.ones(3) + 1e-7),
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")])),
+        (3, 3.0),
+        (0, 0.0),
+        ({"a": 1}, {"a": 1, "evidence": None}),
+        ((1, "x", None), (1, "x", None)),
+    ],
+)
+def test_what_is_the_same(expected, got):
+    assert equal(expected, got)
+
+
+def test_whole_numbers_must_agree_exactly():
+    assert not equal(torch.tensor([10**9]), torch.tensor([10**9 + 1]))
+
+
+def test_tolerance_may_be_set():
+    assert equal(1.0, 1.01, tolerance=0.02)
+    assert not equal(1.0, 1.05, tolerance=0.02)
+
+
+def test_every_rank_is_compared():
+    ones = torch.ones(2)
+    found = find_difference([ones] * 4, [ones, ones, ones, torch.zeros(2)])
+    assert found
+    assert found.text(hidden=False).startswith("rank 3 has wrong values (element 0 is 0, expected")
+    assert found.text(hidden=True) == "a rank has wrong values"

@@ -1,0 +1,223 @@
+"""The judge and the points, on attempts made by hand: no ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autograder.exercise import Attempt, Case, Exercise, Finding, Spent
+from autograder.grade import _seen_across
+from autograder.judge import is_unwritten, judge
+from autograder.present import as_html, as_text
+from autograder.verdict import CaseResult, Verdict
+from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
+from shardlab.run import Call, Run, Traffic
+
+VISIBLE = Case("2 ranks", 2)
+HIDDEN = Case("2 ranks, 987 elements", 2, hidden=True)
+
+
+def exercise(**more):
+    return Exercise(
+        name="lab.answer",
+        points=4,
+        cases=(VISIBLE, HIDDEN),
+        draw=lambda case, rng: [0] * case.world_size,
+        drive=lambda subject, given, case: subject,
+        expect=lambda case, inputs: [1] * case.world_size,
+        **more,
+    )
+
+
+def run_of(calls=(), sent=((0, 10), (10, 0))):
+    traffic = Traffic(np.array(sent), "by hand")
+    return Run(2, "cpu", "", [1, 1], ["", ""], ["", ""], traffic, list(calls), 0.1, 0.2)
+
+
+def call(op, rank=0):
+    return Call(rank, op, 4, None, (0, 1), 0.0, 0.1, "cell 5, line 3", 1, "float32", (1,), 0, 1)
+
+
+def attempt(case=VISIBLE, outputs=(1, 1), run=None, error=None, spent=()):
+    return Attempt(case, [0, 0], [1, 1], list(outputs), run or run_of(), error, tuple(spent))
+
+
+def test_right_outputs_pass():
+    result = judge(exercise(), attempt())
+    assert result.passed
+    assert result.diagnosis == ""
+    assert result.sent_bytes == (10, 10)
+
+
+def test_one_wrong_rank_fails():
+    result = judge(exercise(), attempt(outputs=(1, 2)))
+    assert not result.passed
+    assert result.diagnosis == "rank 1 is not the right number (2, expected 1)"
+
+
+def test_no_output_fails():
+    assert not judge(exercise(), attempt(outputs=(None, None))).passed
+
+
+def test_forbidden_call_fails_though_outputs_are_right():
+    made = attempt(run=run_of([call("send"), call("all_reduce", rank=1)]))
+    result = judge(exercise(allows=frozenset({"send", "recv"})), made)
+    assert result.outputs_right
+    assert not result.passed
+    assert result.diagnosis == (
+        "rank 1 calls all_reduce: build it from send and recv (cell 5, line 3)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("used", "words"), [((120, 90), "over its budget: sends"), ((90, 2), "another way")]
+)
+def test_budget_is_kept_from_above_and_below(used, words):
+    spent = Spent("sends ≤ 1.01 × ideal bytes per rank", used, (101, 101), (80, 80))
+    result = judge(exercise(), attempt(spent=[spent]))
+    assert result.outputs_right
+    assert not result.passed
+    assert words in result.diagnosis
+
+
+def test_first_diagnosis_that_speaks_wins():
+    found = Finding("rank 1", "forgot to divide", "2, expected 1")
+    diagnoses = (lambda _: None, lambda _: found, lambda _: pytest.fail("asked in vain"))
+    declared = exercise(diagnoses=diagnoses)
+    assert judge(declared, attempt(outputs=(1, 2))).diagnosis == (
+        "rank 1 forgot to divide (2, expected 1)"
+    )
+    hidden = judge(declared, attempt(case=HIDDEN, outputs=(1, 2)))
+    assert hidden.diagnosis == "a rank forgot to divide"
+    assert hidden.instructor_note == "rank 1 forgot to divide (2, expected 1)"
+
+
+def test_outputs_of_any_form_are_a_students_failure_not_the_checkers():
+    diagnoses = (lambda attempt: attempt.outputs[1]["tensor"],)
+    result = judge(exercise(diagnoses=diagnoses), attempt(outputs=(1, "forged")))
+    assert result.diagnosis == "rank 1 should be a number (it is a str)"
+
+
+def test_diagnoses_are_not_asked_of_what_passes():
+    assert judge(exercise(diagnoses=(lambda _: pytest.fail("asked"),)), attempt()).passed
+
+
+def deadlock(*calls):
+    table = tuple(
+        Waiting(r, "waiting", f"{op} to rank 1", (1,), "cell 5, line 3: code")
+        for r, op in enumerate(calls)
+    )
+    return DeadlockError("deadlock: ranks 0 → 1 → 0", table=table)
+
+
+@pytest.mark.parametrize(
+    ("error", "visible", "hidden"),
+    [
+        (deadlock("send", "send"), "ranks 0 and 1 call send first", "neighbours call send first"),
+        (deadlock("recv", "recv"), "never sent", "neighbours wait in recv for what is never sent"),
+        (deadlock("send", "recv"), "deadlock: ranks 0 → 1 → 0", "the ranks make calls that do not"),
+        (RunTimeout("the run took 20 s"), "the run took 20 s", "the run was still at work"),
+        (
+            RankError("rank 1 failed: IndexError: 987", rank=1, kind="IndexError"),
+            "rank 1 failed: IndexError: 987",
+            "a rank stopped with IndexError",
+        ),
+        (
+            RankError("rank 1 was killed by SIGABRT", rank=1, kind="SIGABRT"),
+            "killed by SIGABRT",
+            "a rank stopped with SIGABRT",
+        ),
+        (
+            RankError("rank 0 failed: N987", rank=0, kind="N987"),  # a student's own class
+            "rank 0 failed: N987",
+            "a rank stopped with an error",
+        ),
+    ],
+)
+def test_errors_are_explained_and_hidden_inputs_kept(error, visible, hidden):
+    assert visible in judge(exercise(), attempt(error=error)).diagnosis
+    told = judge(exercise(), attempt(case=HIDDEN, error=error))
+    assert told.diagnosis.startswith(hidden)
+    assert "987" not in told.diagnosis
+    assert not told.passed
+    assert not told.outputs_right
+
+
+def test_stub_is_unwritten():
+    assert is_unwritten(attempt(error=RankError("", rank=0, kind="NotImplementedError")))
+    assert not is_unwritten(attempt(error=RankError("", rank=0, kind="ValueError")))
+    assert not is_unwritten(attempt())
+
+
+def result(passed, weight=1.0, world_size=2, hidden=False):
+    return CaseResult(f"{world_size} ranks", hidden, weight, passed)
+
+
+@pytest.mark.parametrize(
+    ("cases", "points"),
+    [
+        ([], 0.0),
+        ([result(True)], 4.0),
+        ([result(False)], 0.0),
+        ([result(True), result(False)], 2.0),
+        ([result(True, weight=3), result(False)], 3.0),
+        ([result(True, weight=0)], 0.0),
+        ([result(True, weight=math.nan)], 0.0),
+        ([result(True, weight=math.inf)], 0.0),
+        ([result(True, weight=3), result(False, weight=-1)], 4.0),
+    ],
+)
+def test_points_are_clamped_plain_floats(cases, points):
+    verdict = Verdict("lab.answer", 4.0, tuple(cases), seed=1)
+    assert verdict.points == points
+    assert type(verdict.points) is float
+
+
+def seen(*outcomes):
+    cases = [Case(f"{n} ranks, {i}", n) for i, (n, _) in enumerate(outcomes)]
+    return _seen_across(cases, [result(passed, world_size=n) for n, passed in outcomes])
+
+
+def test_one_world_size_alone_is_named():
+    assert "only for N = 4" in seen((4, True), (4, True), (3, False), (8, False))
+    assert seen((4, True), (3, False), (8, True)) == ""
+    assert seen((4, True), (4, False), (3, False)) == ""
+    assert seen((2, True), (3, False), (8, False)) == ""  # two ranks hide most mistakes
+    assert seen((4, True), (3, True)) == ""
+
+
+def test_a_hidden_case_shows_neither_name_nor_bytes():
+    spent = (Spent("sends", (987, 987), (987, 987), (0, 0)),)
+    cases = (
+        CaseResult("2 ranks", False, 1, True, outputs_right=True),
+        CaseResult(
+            "987 ranks", True, 1, False, "m", "a rank <b>m", "rank 987", True, (987,), spent
+        ),
+    )
+    verdict = Verdict("lab.answer", 4.0, cases, seed=987)
+    for shown in (as_text(verdict), as_html(verdict)):
+        assert "987" not in shown
+        assert "hidden case" in shown
+    assert "<b>" not in as_html(verdict)
+    assert 'data-passed="false"' in as_html(verdict)
+
+
+def test_a_mistake_is_told_once():
+    cases = tuple(CaseResult(name, False, 1, False, "m", f"{name} m") for name in ("a", "b"))
+    text = as_text(Verdict("lab.answer", 4.0, cases, seed=1))
+    assert "a m" in text
+    assert "b m" not in text
+    assert "the same" in text
+
+
+def test_a_declaration_that_contradicts_itself_is_refused():
+    with pytest.raises(ValueError, match="visible case"):
+        Exercise("lab.answer", 1, (HIDDEN,), list, list, list)
+    with pytest.raises(ValueError, match="share a name"):
+        Exercise("lab.answer", 1, (VISIBLE, VISIBLE), list, list, list)
+    with pytest.raises(ValueError, match=r"chapter\.answer"):
+        Exercise("answer", 1, (VISIBLE,), list, list, list)
+    with pytest.raises(ValueError, match="points"):
+        Exercise("lab.answer", 0, (VISIBLE,), list, list, list)

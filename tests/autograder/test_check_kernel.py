@@ -1,0 +1,82 @@
+"""check() as a student's cell calls it, and as a grader's kernel does."""
+
+from __future__ import annotations
+
+import threading
+
+import cloudpickle
+import pytest
+
+from autograder import CheckFailed, check, kernel
+from tests.submissions import planted
+
+LAB = "03_ring_all_reduce"
+NAME = "ring_all_reduce.chunk_bounds"
+
+
+@pytest.fixture(autouse=True)
+def in_no_graders_kernel(monkeypatch):
+    monkeypatch.delenv("SHARDLAB_DEPOSIT", raising=False)
+
+
+def chunk_bounds(answers):
+    return planted.subjects(answers)["chunk_bounds"]
+
+
+@pytest.mark.ranks
+def test_right_answer_prints_its_table(capsys):
+    check(NAME, chunk_bounds(planted.solution(LAB)))
+    shown = capsys.readouterr().out
+    assert shown.startswith("✓ chunk_bounds: all 3 cases pass\n")
+    assert "✓ 10 elements for 4 ranks  as expected" in shown
+
+
+@pytest.mark.ranks
+def test_wrong_answer_raises_with_the_name_of_the_mistake(capsys):
+    (wrong,) = [one for one in planted.of_lab(LAB) if one.name == "skips_the_remainder"]
+    with pytest.raises(CheckFailed) as caught:
+        check(NAME, chunk_bounds(wrong.answers))
+    assert isinstance(caught.value, AssertionError)
+    assert str(caught.value).startswith(
+        "chunk_bounds: 1 of 3 cases pass. 10 elements for 4 ranks: chunk_bounds(10, 4) skips the"
+    )
+    assert "✗ 10 elements for 4 ranks" in capsys.readouterr().out
+
+
+@pytest.mark.ranks
+def test_stub_is_told_in_one_line():
+    with pytest.raises(CheckFailed, match=r"^Not written yet: chunk_bounds\. .*$"):
+        check(NAME, chunk_bounds(planted.untouched(LAB)))
+
+
+@pytest.mark.parametrize("blank", [None, ...])
+def test_blank_is_told_without_ranks(blank):
+    with pytest.raises(CheckFailed, match="Not written yet: chunk_bounds"):
+        check(NAME, blank)
+
+
+def test_traceback_in_a_notebook_is_one_line():
+    assert CheckFailed("why")._render_traceback_() == ["\x1b[31mCheckFailed\x1b[0m: why"]
+
+
+def test_unknown_name_says_which_there_are():
+    with pytest.raises(KeyError, match=r"ring_all_reduce\.chunk_bounds"):
+        check("ring_all_reduce.chunk_bound", None)
+    with pytest.raises(KeyError, match="03_ring_all_reduce"):
+        check("nothing.chunk_bounds", None)
+
+
+def test_answer_that_cannot_travel_says_so():
+    lock = threading.Lock()
+    with pytest.raises(CheckFailed, match=r"chunk_bounds cannot travel.*lock"):
+        check(NAME, lambda length, world_size: lock)
+
+
+def test_graders_kernel_deposits_and_says_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SHARDLAB_DEPOSIT", str(tmp_path))
+    monkeypatch.setattr(kernel, "_decide", lambda *_: pytest.fail("decided beside student code"))
+    check(NAME, lambda length, world_size: "deposited")
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"{NAME}.subject"
+    assert cloudpickle.loads(path.read_bytes())(1, 1) == "deposited"
+    assert capsys.readouterr().out == ""

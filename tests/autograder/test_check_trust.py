@@ -1,0 +1,132 @@
+"""The checker's process runs no student code, and its own failures cost nobody points."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+
+import cloudpickle
+import pytest
+import torch
+
+from autograder import grade
+from autograder.exercise import Case, Exercise
+from autograder.grade import InfrastructureError, decide
+
+pytestmark = pytest.mark.ranks
+
+
+TWO_RANKS = (Case("2 ranks", 2),)
+
+
+def echo(cases=TWO_RANKS, **more):
+    return Exercise(
+        name="trust.echo",
+        points=1,
+        cases=cases,
+        draw=lambda case, rng: [torch.tensor(rank) for rank in range(case.world_size)],
+        drive=lambda subject, given, case: subject(given),
+        expect=lambda case, inputs: inputs,
+        **more,
+    )
+
+
+class Bomb:
+    """Unpickling it leaves a file behind that tells in which process that was."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        code = f"import os; open(os.path.join({self.folder!r}, str(os.getpid())), 'w').close()"
+        return exec, (code,)
+
+
+def test_an_answer_is_unpickled_on_ranks_only(tmp_path):
+    verdict = decide(echo(), pickle.dumps(Bomb(tmp_path)), seed=1)
+    assert verdict.points == 0.0
+    assert os.listdir(tmp_path)
+    assert str(os.getpid()) not in os.listdir(tmp_path)
+
+
+def test_an_output_that_is_not_plain_fails(tmp_path):
+    verdict = decide(echo(), cloudpickle.dumps(lambda given: Bomb(tmp_path)), seed=1)
+    assert not verdict.passed
+    assert str(os.getpid()) not in os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("blob", [b"", b"not a pickle", None])
+def test_no_answer_earns_nothing(blob):
+    verdict = decide(echo(), blob, seed=1)
+    assert verdict.points == 0.0
+    assert all(case.diagnosis for case in verdict.cases)
+
+
+def test_a_rank_is_given_its_own_input_alone():
+    def spy(given):
+        import gc
+
+        others = [x for x in gc.get_objects() if isinstance(x, torch.Tensor) and x.ndim == 0]
+        assert {int(x) for x in others} == {int(given)}
+        return given
+
+    verdict = decide(echo(), cloudpickle.dumps(spy), seed=1)
+    assert verdict.passed, verdict.headline
+
+
+def test_an_answer_that_is_always_equal_does_not_fool_the_checker():
+    class Same(torch.Tensor):
+        def __eq__(self, other):
+            return True
+
+    def answer(given):
+        return (given + 1).as_subclass(Same)
+
+    assert not decide(echo(), cloudpickle.dumps(answer), seed=1).passed
+
+
+def test_crash_fails_its_case_and_the_next_is_run():
+    def crash_on_three(given):
+        import torch.distributed as dist
+
+        if dist.get_world_size() == 3:
+            os._exit(3)
+        return given
+
+    cases = (Case("3 ranks", 3), Case("2 ranks", 2))
+    verdict = decide(echo(cases), cloudpickle.dumps(crash_on_three), seed=1)
+    assert [case.passed for case in verdict.cases] == [False, True]
+    assert verdict.points == 0.5
+
+
+def test_endless_work_ends_at_its_time():
+    def spin(given):
+        while True:
+            time.sleep(0.01)
+
+    verdict = decide(echo(timeout_s=1.0), cloudpickle.dumps(spin), seed=1)
+    assert verdict.points == 0.0
+    assert verdict.cases[0].mistake == "was still at work when its time was up"
+
+
+def test_after_a_hang_a_student_is_not_kept_waiting():
+    def wait_for_each_other(given):
+        import torch.distributed as dist
+
+        dist.recv(given, 1 - dist.get_rank())
+
+    cases = (Case("2 ranks", 2), Case("2 ranks again", 2))
+    blob = cloudpickle.dumps(wait_for_each_other)
+    verdict = decide(echo(cases), blob, seed=1, stop_at_hang=True)
+    assert "never sent" in verdict.cases[0].diagnosis
+    assert verdict.cases[1].diagnosis == "not run: mend the case that hangs first"
+
+
+def test_failure_of_the_machine_is_not_the_students(monkeypatch):
+    def no_more_processes(*args, **kwargs):
+        raise OSError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(grade, "launch", no_more_processes)
+    with pytest.raises(InfrastructureError, match=r"trust\.echo, 2 ranks: Resource"):
+        decide(echo(), cloudpickle.dumps(lambda given: given), seed=1)

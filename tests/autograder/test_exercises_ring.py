@@ -1,0 +1,142 @@
+"""Lab 03 on real ranks: full marks, none, and each planted mistake's own loss."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+from autograder import exercises
+from autograder.grade import decide, rng_for
+from tests.submissions import planted
+
+LAB = "03_ring_all_reduce"
+SEED = 7
+ring = importlib.import_module(f"autograder.exercises.{LAB}")
+MISTAKES = {mistake.name: mistake for mistake in planted.of_lab(LAB)}
+
+
+def decide_answer(answer, answers, **options):
+    exercise = exercises.load(f"ring_all_reduce.{answer}")
+    return decide(exercise, cloudpickle.dumps(planted.subjects(answers)[answer]), SEED, **options)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("exercise", ring.EXERCISES, ids=lambda exercise: exercise.answer)
+def test_solution_earns_full_marks_and_a_stub_none(exercise):
+    verdict = decide_answer(exercise.answer, planted.solution(LAB))
+    assert verdict.points == exercise.points, verdict.headline
+    assert type(verdict.points) is float
+
+    verdict = decide_answer(exercise.answer, planted.untouched(LAB))
+    assert verdict.points == 0
+    assert verdict.headline.startswith(f"Not written yet: {exercise.answer}.")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_loses_its_own_points_and_is_named(name):
+    mistake = MISTAKES[name]
+    for answer, loss in mistake.loses.items():
+        verdict = decide_answer(answer, planted.solution(LAB) | mistake.answers)
+        assert verdict.max_points - verdict.points == pytest.approx(loss)
+        said = mistake.says[answer]
+        wrong = [case for case in verdict.cases if not case.passed]
+        assert wrong
+        if verdict.note:
+            assert said in verdict.note
+        else:
+            assert all(said in case.diagnosis for case in wrong), [c.diagnosis for c in wrong]
+        assert_no_hidden_sizes(verdict)
+
+
+@pytest.mark.ranks
+def test_slips_in_earlier_answers_cost_nothing_in_a_later_one():
+    wrong = {}
+    for name in ("skips_the_remainder", "both_send_first", "receives_from_the_wrong_neighbour"):
+        wrong |= MISTAKES[name].answers
+    verdict = decide_answer("ring_all_reduce", planted.solution(LAB) | wrong)
+    assert verdict.passed, verdict.headline
+
+
+def assert_no_hidden_sizes(verdict):
+    """No number in what a student reads of a hidden case but those of the advice itself."""
+    for case in verdict.cases:
+        if case.hidden:
+            assert case.title == "hidden case"
+            advice = re.sub(r"rank [+-] 1|N [+-] 1|1/N", "", case.diagnosis)
+            assert not re.search(r"\d", advice), case.diagnosis
+
+
+def test_every_planted_mistake_of_the_issue_is_here():
+    assert set(MISTAKES) >= {
+        "sum_instead_of_mean",
+        "skips_the_remainder",
+        "receives_from_the_wrong_neighbour",
+        "works_only_for_four_ranks",
+        "sends_everything_to_rank_0",
+        "sends_whole_tensors_round",
+        "both_send_first",
+        "modifies_a_copy",
+        "calls_all_reduce",
+    }
+
+
+def test_the_notebook_checks_every_exercise_for_its_points():
+    path = planted.Path(planted.__file__).parents[2] / "solutions" / LAB / f"{LAB}.nb.py"
+    cells = planted.jupytext.read(path).cells
+    checked = {}
+    for cell in cells:
+        call = re.match(r'check\("([^"]+)", (\w+)\)$', cell.source)
+        if call:
+            checked[call[1]] = cell.metadata["nbgrader"]["points"]
+            assert call[1].endswith(f".{call[2]}")
+    assert checked == {exercise.name: exercise.points for exercise in ring.EXERCISES}
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 10, 12, 97])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+def test_bounds_are_those_of_tensor_split(length, world_size):
+    elements = torch.arange(length)
+    pieces = [elements[start:stop] for start, stop in ring.bounds_of(length, world_size)]
+    wanted = elements.tensor_split(world_size)
+    assert [piece.tolist() for piece in pieces] == [piece.tolist() for piece in wanted]
+
+
+def test_inputs_follow_from_the_seed_and_differ_between_ranks():
+    exercise = ring.REDUCE_SCATTER
+    case = exercise.cases[0]
+    first, again, other = (exercise.draw(case, rng_for(exercise, case, seed)) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[0], first[1])
+
+
+def test_all_gather_is_not_given_what_it_should_fetch():
+    case = ring.ALL_GATHER.cases[0]
+    buffers = ring.draw_buffers(case, np.random.default_rng(0))
+    (wanted,) = {tuple(out["tensor"].tolist()) for out in ring.expect_all_gather(case, buffers)}
+    for rank, buffer in enumerate(buffers):
+        for chunk, (start, stop) in enumerate(ring.bounds_of(len(buffer), case.world_size)):
+            same = buffer[start:stop].tolist() == list(wanted[start:stop])
+            assert same == (chunk == rank)
+
+
+def test_formula_is_that_of_a_hand_count():
+    case = ring.BYTES_PER_RANK.cases[0]
+    assert ring.expect_bytes_per_rank(case, [[[1000, 4, 4], [640, 8, 1]]]) == [[6000, 0]]
+    # A 4 MiB all-reduce over 4 ranks sends 6 MiB per rank (shared ground truth: 6.002 measured).
+    assert ring.expect_bytes_per_rank(case, [[[2**20, 4, 4]]]) == [[6 * 2**20]]
+
+
+def test_wrong_bounds_are_told_apart():
+    name = ring.name_wrong_bounds
+    assert name(10, 4, [(0, 2), (2, 4), (4, 6), (6, 8)]).startswith("skips the remainder")
+    assert "one pair for each rank" in name(10, 3, [(0, 3), (3, 6), (6, 8), (8, 10)])
+    assert "unequal" in name(10, 4, [(0, 2), (2, 4), (4, 6), (6, 10)])
+    assert "longer chunks first" in name(10, 4, [(0, 2), (2, 4), (4, 7), (7, 10)])
+    assert "exactly one chunk" in name(10, 4, [(0, 3), (2, 6), (6, 8), (8, 10)])
