@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from shardlab.errors import LaunchError
@@ -124,9 +125,22 @@ def most_ranks() -> int:
     """How many ranks this machine holds: by memory (12 MiB each) and by open files (7 each)."""
     import resource
 
+    import psutil
+
     open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(256, available // (12 << 20), (open_files - 64) // 7))
+    available_bytes = min(psutil.virtual_memory().available, _container_bytes())
+    return int(max(1, min(256, available_bytes // (12 << 20), (open_files - 64) // 7)))
+
+
+def _container_bytes() -> float:
+    """What a container's limit (cgroup v2) leaves; infinite where there is none."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        stat = Path("/sys/fs/cgroup/memory.stat").read_text().split()
+        used = int(stat[stat.index("anon") + 1])  # without the page cache, which makes room
+        return float("inf") if limit == "max" else int(limit) - used
+    except (OSError, ValueError):
+        return float("inf")
 
 
 def _pickled(value: Any, what: str) -> bytes:

@@ -115,6 +115,7 @@ class Run:
     def __repr__(self) -> str:
         sent = int(self.traffic.sent_bytes.sum())
         return (
-            f"<Run: {self.world_size} ranks on {self.device}, {len(self.calls)} calls, "
+            f"<Run: {self.world_size} ranks on {self.device} ({self.device_reason}), "
+            f"{len(self.calls)} calls, "
             f"{sent:,} bytes sent, {self.wall_s:.2f} s>"
         )
