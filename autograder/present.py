@@ -10,30 +10,35 @@ from shardlab.widgets.palette import ERROR, OK
 
 MARK = {True: "✓", False: "✗"}
 # JupyterLab's own variables, so that both themes fit; the fallback is for nbconvert and GitHub.
+# Selectors are long to outweigh JupyterLab's own for tables in outputs.
 _STYLE = f"""<style>
 .shardlab-check {{ color: var(--jp-ui-font-color1, inherit);
   font-family: var(--jp-ui-font-family, system-ui, sans-serif);
   font-size: var(--jp-ui-font-size1, 13px); max-width: 60em; }}
-.shardlab-check .line {{ border-left: 4px solid; padding: 2px 8px; margin: 4px 0; }}
-.shardlab-check .ok {{ border-color: {OK}; }}
-.shardlab-check .bad {{ border-color: {ERROR}; }}
-.shardlab-check table {{ border-collapse: collapse; margin: 4px 0 0 0; }}
-.shardlab-check th, .shardlab-check td {{ text-align: left; padding: 3px 12px 3px 0;
-  border-bottom: 1px solid var(--jp-border-color2, #cccccc); vertical-align: top;
-  background: transparent; }}
-.shardlab-check th {{ font-weight: 600; color: var(--jp-ui-font-color2, inherit); }}
-.shardlab-check td.number {{ font-variant-numeric: tabular-nums; white-space: nowrap; }}
-.shardlab-check td.case {{ white-space: nowrap; }}
-.shardlab-check tr.why td {{ border-top: 0; padding-left: 1.4em; }}
-.shardlab-check tr.followed td {{ border-bottom: 0; }}
-.shardlab-check .mark {{ display: inline-block; width: 1.4em; font-weight: 700; }}
+.shardlab-check .line {{ border-left: 4px solid; padding: 2px 8px; margin: 4px 0;
+  font-weight: 600; }}
+.shardlab-check .line.ok {{ border-color: {OK}; }}
+.shardlab-check .line.bad {{ border-color: {ERROR}; }}
+.shardlab-check table.cases {{ border-collapse: collapse; margin: 4px 0; color: inherit;
+  font-size: inherit; table-layout: auto; }}
+.shardlab-check table.cases tbody tr, .shardlab-check table.cases thead tr {{
+  background: transparent; border: 0; }}
+.shardlab-check table.cases tr th, .shardlab-check table.cases tr td {{ text-align: left;
+  padding: 3px 16px 3px 0; vertical-align: top; white-space: normal; max-width: none;
+  border: 0; border-bottom: 1px solid var(--jp-border-color2, #cccccc); }}
+.shardlab-check table.cases tr th {{ font-weight: 400; color: var(--jp-ui-font-color2, inherit); }}
+.shardlab-check table.cases tr .number {{ font-variant-numeric: tabular-nums;
+  white-space: nowrap; text-align: right; }}
+.shardlab-check table.cases tr.followed td {{ border-bottom: 0; }}
+.shardlab-check table.cases tr.why td {{ padding: 0 0 5px 1.5em; }}
+.shardlab-check .mark {{ display: inline-block; width: 1.5em; font-weight: 700; }}
 .shardlab-check .mark.ok {{ color: {OK}; }}
-.shardlab-check .mark.bad {{ color: {ERROR}; }}
+.shardlab-check .mark.bad, .shardlab-check table.cases tr td.bad {{ color: {ERROR}; }}
 </style>"""
 
 
 def as_html(verdict: Verdict) -> str:
-    look = "ok" if verdict.passed else "bad"
+    look = _look(verdict.passed)
     parts = [
         _STYLE,
         f'<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
@@ -42,9 +47,11 @@ def as_html(verdict: Verdict) -> str:
     ]
     if not verdict.unwritten:
         with_bytes = any(case.spent for case in verdict.cases)
-        heads = ["case", "output"] + (["sent by a rank", "at most"] if with_bytes else [])
-        parts.append("<table><thead><tr>")
-        parts += [f"<th>{head}</th>" for head in heads]
+        heads = ["<th>case</th>", "<th>output</th>"]
+        if with_bytes:
+            heads += ['<th class="number">sent by a rank</th>', '<th class="number">at most</th>']
+        parts.append('<table class="cases"><thead><tr>')
+        parts += heads
         parts.append("</tr></thead><tbody>")
         for case, why in _reasons(verdict):
             parts.append(_html_rows(case, why, with_bytes))
@@ -54,14 +61,16 @@ def as_html(verdict: Verdict) -> str:
 
 
 def _html_rows(case: CaseResult, why: str, with_bytes: bool) -> str:
-    look = "ok" if case.passed else "bad"
+    look = _look(case.passed)
     cells = [
         f'<td class="case"><span class="mark {look}">{MARK[case.passed]}</span>'
         f"{escape(case.title)}</td>",
-        f"<td>{escape(_output(case))}</td>",
+        f'<td class="{_look(case.outputs_right)}">{escape(_output(case))}</td>',
     ]
     if with_bytes:
-        cells += [f'<td class="number">{text}</td>' for text in (_sent(case), _budget(case))]
+        fits = all(spent.fits for spent in case.spent)
+        cells.append(f'<td class="number {_look(fits)}">{_sent(case)}</td>')
+        cells.append(f'<td class="number">{_budget(case)}</td>')
     followed = ' class="followed"' if why else ""
     row = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
     if why:
@@ -100,6 +109,10 @@ def _reasons(verdict: Verdict) -> Iterator[tuple[CaseResult, str]]:
         key = (case.mistake, case.hidden)
         yield case, "the same" if case.diagnosis and key in told else case.diagnosis
         told.add(key)
+
+
+def _look(good: bool) -> str:
+    return "ok" if good else "bad"
 
 
 def _output(case: CaseResult) -> str:
