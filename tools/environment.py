@@ -193,7 +193,7 @@ def stage(log: Path) -> str:
     named = [line.split()[1] for line in lines if line.startswith(("Collecting ", "Processing "))]
     if any(line.startswith("Installing collected packages") for line in lines):
         unpacked = len(list(log.parent.glob("lib/python*/site-packages/*.dist-info")))
-        return f"unpacking package {unpacked} of {len(named)}"
+        return f"unpacking package {min(unpacked, len(named))} of {len(named)}"  # pip is one more
     if not named:
         return "starting pip"
     return f"{len(named)} packages so far: {file_and_size(lines[-1]) or file_name(named[-1])}"
