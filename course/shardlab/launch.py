@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardlab.errors import LaunchError
+from shardlab.errors import LaunchError, RankError
 from shardlab.ranks import codec, stream
+from shardlab.ranks.explain import exception_error
 from shardlab.ranks.source import locate
 from shardlab.ranks.supervise import Supervisor
 from shardlab.run import Call, Run, Traffic
@@ -63,7 +64,9 @@ def launch(
             supervisor.watch()
         except LaunchError as failure:
             error = failure
-    run = _collect(supervisor, device, reason, startup_s, begun_s, results)
+    outputs, unreadable = _outputs(supervisor, results)
+    error = error or unreadable
+    run = _collect(supervisor, device, reason, startup_s, begun_s, outputs)
     if error is not None:
         error.run = run
         raise error.with_traceback(None)
@@ -177,26 +180,39 @@ def _setup(
     }
 
 
+def _outputs(supervisor: Supervisor, results: str) -> tuple[list[Any], RankError | None]:
+    """By rank, None for those without; and the error of the first that can't be read here."""
+    decode = codec.decode_plain if results == "plain" else codec.decode_any
+    outputs: list[Any] = []
+    unreadable = None
+    for process in supervisor.ranks:
+        output = None
+        if process.state == "finished":
+            try:
+                output = decode(process.output)
+            except Exception as error:  # unpickling can raise anything
+                process.fail_in_output(error, time.monotonic())
+                unreadable = unreadable or exception_error(process)
+        outputs.append(output)
+    return outputs, unreadable
+
+
 def _collect(
     supervisor: Supervisor,
     device: str,
     reason: str,
     startup_s: float,
     begun_s: float,
-    results: str,
+    outputs: list[Any],
 ) -> Run:
     """What is known of the run, whole or partial."""
-    decode = codec.decode_plain if results == "plain" else codec.decode_any
     origin_s = supervisor.released_s or begun_s
     calls = supervisor.judge.log.finished_calls(origin_s, locate)
     return Run(
         world_size=supervisor.world_size,
         device=device,
         device_reason=reason,
-        outputs=[
-            decode(process.output) if process.state == "finished" else None
-            for process in supervisor.ranks
-        ],
+        outputs=outputs,
         stdout=[process.out.text for process in supervisor.ranks],
         stderr=[process.err.text for process in supervisor.ranks],
         traffic=_traffic(supervisor, device, origin_s, calls),

@@ -48,7 +48,34 @@ class RankProcess:
             self.run_ns, self.still_since_s = run_ns, now
         return now - self.still_since_s
 
-    def failed_output(self, error: Exception, now: float) -> dict[str, Any]:
-        """The failure of a rank whose output could not be taken."""
+    def hear(self, header: dict[str, Any], body: bytes, now: float) -> None:
+        """Take in one message of the rank; where it's of no known form, the rank has failed."""
+        kind = header.get("is")
+        if kind == "ready":
+            self.state = "ready"
+        elif kind == "finished":
+            self.state, self.output = "finished", body
+        else:
+            self.state, self.failure = "failed", _failure(header, now)
+
+    def fail_in_output(self, error: Exception, now: float) -> None:
+        """Its output could not be taken."""
         chain = [{"kind": type(error).__name__, "message": str(error), "frames": []}]
-        return {"is": "failed", "stage": "output", "at": now, "chain": chain}
+        self.state, self.failure = "failed", {"stage": "output", "at": now, "chain": chain}
+
+
+def _failure(header: dict[str, Any], now: float) -> dict[str, Any]:
+    """What a rank said of its exception, in just the form that explain.py relies on."""
+    try:
+        chain = [
+            {
+                "kind": str(cause["kind"]),
+                "message": str(cause["message"]),
+                "frames": [[str(name), int(line), str(fn)] for name, line, fn in cause["frames"]],
+            }
+            for cause in header["chain"]
+        ]
+        return {"stage": str(header["stage"]), "at": float(header["at"]), "chain": [*chain[:5]]}
+    except (KeyError, TypeError, ValueError):
+        chain = [{"kind": "ValueError", "message": "it sent an unknown message", "frames": []}]
+        return {"stage": "run", "at": now, "chain": chain}

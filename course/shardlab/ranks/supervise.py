@@ -203,16 +203,10 @@ class Supervisor:
             message = process.inbox.next()
         except ValueError as error:
             self.selector.unregister(process.control)
-            message = process.failed_output(error, time.monotonic()), b""
-        if message is None:
-            return
-        header, body = message
-        if header["is"] == "ready":
-            process.state = "ready"
-        elif header["is"] == "finished":
-            process.state, process.output = "finished", body
+            process.fail_in_output(error, time.monotonic())
         else:
-            process.state, process.failure = "failed", header
+            if message is not None:
+                process.hear(*message, time.monotonic())
 
     def _hear_print(self, process: RankProcess, kind: str, fd: int) -> None:
         data = os.read(fd, 1 << 16)

@@ -39,9 +39,14 @@ class Picture(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.summary()}>"
 
+    def open(self) -> None:
+        """Begin talking to the browser, where there is one: see `_frontend_can_draw`."""
+        if _frontend_can_draw():
+            super().open()
+
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         data: dict[str, Any] = {"text/plain": repr(self), "image/svg+xml": self.static_svg()}
-        if _frontend_can_draw():
+        if self.comm is not None:
             data[_WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         return data, {}
 
@@ -51,7 +56,7 @@ def _frontend_can_draw() -> bool:
 
     nbclient (so nbconvert and nbgrader) and consoles cannot, and their requests name no cell.
     It matters because nbconvert would take the live view for the better one and fetch its code
-    from a CDN: offline, that is an empty page.
+    from a CDN: offline, that is an empty page. The widget's state would swell the notebook, too.
     """
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
