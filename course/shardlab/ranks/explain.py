@@ -230,8 +230,8 @@ def _table_text(table: Sequence[Waiting]) -> str:
 
 
 def _innermost_line(frames: Sequence[Sequence[Any]]) -> str:
-    """The last of the student's own lines: in a cell, else outside installed packages."""
-    own = [frame for frame in frames if "site-packages" not in str(frame[0])] or frames
+    """The last of the student's own lines: outside installed packages."""
+    own = [frame for frame in frames if "site-packages" not in str(frame[0])]
     return quoted(str(own[-1][0]), int(own[-1][1])) if own else ""
 
 
