@@ -88,6 +88,7 @@ def attempt_case(exercise: Exercise, case: Case, subject_blob: bytes, seed: int)
             inputs=inputs,
             timeout_s=exercise.timeout_s,
             device="cpu",
+            seed=seed,
             results="plain",
             quiet=True,
         )

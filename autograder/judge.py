@@ -13,6 +13,8 @@ from shardlab.ranks.explain import ranks_text
 
 log = logging.getLogger(__name__)
 
+OVERHEAD_BYTES = 256  # at most, of gloo's own messages for one send or receive (about 150)
+
 
 def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
     """A case passes with right outputs on every rank, within budgets, by allowed calls."""
@@ -21,7 +23,7 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
     if attempt.error is None:
         difference = find_difference(attempt.expected, attempt.outputs, exercise.tolerance)
     right = attempt.error is None and difference is None
-    forbidden = _forbidden_call(exercise, attempt)
+    forbidden = _forbidden_call(exercise, attempt) or _unrecorded_bytes(exercise, attempt)
     passed = right and forbidden is None and all(spent.fits for spent in attempt.spent)
     finding = None
     if not passed:
@@ -73,6 +75,25 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
                 f"rank {call.rank}",
                 f"calls {call.op}: build it from {allowed}",
                 call.source,
+            )
+    return None
+
+
+def _unrecorded_bytes(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Calls are recorded beside student code, bytes are counted outside: they have to agree.
+
+    Of point-to-point calls alone: what a collective puts on the wire is its backend's choice.
+    """
+    if exercise.allows is None or not exercise.allows <= {"send", "recv"} or attempt.run is None:
+        return None
+    for rank, sent_bytes in enumerate(attempt.run.traffic.sent_by_rank.tolist()):
+        calls = [call for call in attempt.run.calls if call.rank == rank]
+        recorded_bytes = sum(call.bytes for call in calls if call.op == "send")
+        if sent_bytes > 1.01 * recorded_bytes + OVERHEAD_BYTES * (len(calls) + 1):
+            return Finding(
+                f"rank {rank}",
+                "moved bytes that no recorded call explains",
+                f"{sent_bytes:,} on the wire, {recorded_bytes:,} in calls",
             )
     return None
 

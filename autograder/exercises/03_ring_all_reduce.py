@@ -44,7 +44,7 @@ def halves_cases() -> tuple[Case, ...]:
         ring_case(8, MIB_OF_FLOAT32),
         ring_case(5, 150_001, "float64", hidden=True),
         ring_case(6, 50, "int64", hidden=True),
-        ring_case(8, 3, hidden=True),
+        ring_case(5, 3, hidden=True),
         ring_case(3, 1, "bfloat16", hidden=True),
         ring_case(4, 600_002, "bfloat16", hidden=True),
     )
@@ -59,7 +59,7 @@ def all_reduce_cases() -> tuple[Case, ...]:
         ring_case(8, MIB_OF_FLOAT32, op="mean", suffix=", mean"),
         ring_case(5, 150_001, "float64", op="mean", hidden=True),
         ring_case(6, 50, "int64", op="sum", hidden=True),
-        ring_case(8, 3, op="sum", hidden=True),
+        ring_case(5, 3, op="sum", hidden=True),
         ring_case(3, 1, op="mean", hidden=True),
         ring_case(4, 600_002, "bfloat16", op="sum", hidden=True),
     )

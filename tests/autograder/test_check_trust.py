@@ -123,6 +123,22 @@ def test_after_a_hang_a_student_is_not_kept_waiting():
     assert verdict.cases[1].diagnosis == "not run: mend the case that hangs first"
 
 
+def test_a_silenced_recorder_gives_itself_away():
+    def silence(given):
+        import torch.distributed as dist
+
+        from shardlab.trace import measure
+
+        measure.recorder.enabled = False
+        dist.all_reduce(torch.ones(2**18))
+        return given
+
+    p2p_only = echo(allows=frozenset({"send", "recv"}))
+    verdict = decide(p2p_only, cloudpickle.dumps(silence), seed=1)
+    assert verdict.cases[0].mistake == "moved bytes that no recorded call explains"
+    assert verdict.points == 0.0
+
+
 def test_failure_of_the_machine_is_not_the_students(monkeypatch):
     def no_more_processes(*args, **kwargs):
         raise OSError("Resource temporarily unavailable")
