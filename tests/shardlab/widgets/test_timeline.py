@@ -1,0 +1,129 @@
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
+from shardlab.widgets import timeline
+from shardlab.widgets.palette import ERROR, WAIT
+from shardlab.widgets.timeline import assign_lanes, tick_labels, time_ticks
+from shardlab.widgets.waiting import Wait, waits_of
+from tests.shardlab.widgets.synthetic import collective, dense, make_run, p2p, ring_all_reduce
+
+
+def hung(n: int = 4) -> DeadlockError:
+    """All ranks receive from their left neighbour and nobody sends."""
+    calls = [
+        p2p("recv", r, (r - 1) % n, 8, start_s=0.001, end_s=None, world_size=n) for r in range(n)
+    ]
+    table = tuple(Waiting(r, "waiting", "recv", ((r - 1) % n,), "cell 5, line 3") for r in range(n))
+    error = DeadlockError("deadlock: all wait", table=table, cycle=(0, *range(n - 1, 0, -1)))
+    error.run = make_run(n, calls)
+    return error
+
+
+def test_sends_and_receives_under_way_together_have_lanes() -> None:
+    lane_of, lanes = assign_lanes(ring_all_reduce(4).calls)
+    assert lanes == 2
+    assert {(call.op, lane) for call, lane in lane_of.items()} == {("send", 0), ("recv", 1)}
+
+
+def test_calls_one_after_the_other_share_a_lane() -> None:
+    calls = [
+        collective("all_reduce", r, 4, start_s=k, end_s=k + 0.5) for r in range(4) for k in (0, 1)
+    ]
+    assert assign_lanes(calls)[1] == 1
+
+
+def test_bars_start_and_end_with_their_calls() -> None:
+    widget = timeline(ring_all_reduce(4))
+    scene, layout = widget.scene, widget._layout
+    call = widget._calls[0]
+    left, top, width, _ = layout.box(call)
+    assert left == pytest.approx(layout.x(call.start_s))
+    assert left + width == pytest.approx(layout.x(call.end_s))
+    assert scene["plot"]["top"] <= top < scene["plot"]["top"] + scene["row"]
+
+
+def test_a_call_that_never_ended_reaches_the_right_edge() -> None:
+    widget = timeline(hung())
+    left, _, width, _ = widget._layout.box(widget._calls[0])
+    assert left + width == pytest.approx(widget.scene["plot"]["right"])
+    assert "url(#shardlab-hatch" in widget.static_svg()
+
+
+def test_a_hang_is_drawn_as_who_waits_for_whom() -> None:
+    widget = timeline(hung())
+    assert widget.scene["headline"] == "deadlock: all wait"
+    assert sorted(widget.scene["waits"]) == [[0, 3, True], [1, 0, True], [2, 1, True], [3, 2, True]]
+    arrows = [mark for mark in widget.scene["arrows"] if mark.get("stroke") == ERROR]
+    assert len(arrows) == 4
+
+
+def test_waiting_beside_the_cycle_is_grey() -> None:
+    error = hung(3)
+    error.table = (*error.table, Waiting(3, "waiting", "recv", (0,), ""))
+    error.run = make_run(4, error.run.calls)
+    waits = timeline(error).scene["waits"]
+    assert [3, 0, False] in waits
+    strokes = [mark["stroke"] for mark in timeline(error).scene["arrows"] if "stroke" in mark]
+    assert strokes == [WAIT, ERROR, ERROR, ERROR]
+
+
+def test_without_a_table_pending_calls_tell() -> None:
+    calls = [
+        p2p("recv", 0, 1, 8, start_s=0, end_s=None),
+        collective("all_reduce", 1, 3, start_s=0, end_s=None),
+        collective("all_reduce", 2, 3, start_s=0, end_s=None, seq=7),  # another one
+    ]
+    assert waits_of(None, calls) == [
+        Wait(0, 1, False),
+        Wait(1, 0, False),
+        Wait(1, 2, False),
+        Wait(2, 0, False),
+        Wait(2, 1, False),
+    ]
+
+
+def test_a_rank_that_finished_is_named_so() -> None:
+    error = DeadlockError(
+        "rank 1 never entered",
+        table=(Waiting(0, "waiting", "all_reduce", (1,), ""), Waiting(1, "finished", "", (), "")),
+    )
+    error.run = make_run(2, [collective("all_reduce", 0, 2, start_s=0, end_s=None)])
+    texts = [mark.get("text") for mark in timeline(error).scene["ground"]]
+    assert "finished" in texts
+
+
+def test_an_error_before_any_run_says_so() -> None:
+    with pytest.raises(ValueError, match="no rank started"):
+        timeline(LaunchError("no memory"))
+
+
+def test_other_errors_show_their_headline() -> None:
+    error = RankError("rank 2 failed", rank=2, kind="ValueError")
+    error.run = ring_all_reduce(4)
+    assert "rank 2 failed" in timeline(error).static_svg()
+
+
+def test_source_lines_are_inert() -> None:
+    error = hung()
+    error.headline = "<img src=x onerror=alert(1)>"
+    error.run.calls = [replace(call, source="<b>cell</b>") for call in error.run.calls]
+    svg = timeline(error).static_svg()
+    ElementTree.fromstring(svg)
+    assert "<img" not in svg
+    assert "<b>" not in svg
+
+
+@pytest.mark.parametrize("run", [ring_all_reduce(4), ring_all_reduce(64, 10), dense(3)])
+def test_the_static_picture_is_well_formed_and_not_huge(run) -> None:
+    svg = timeline(run).static_svg()
+    ElementTree.fromstring(svg)
+    assert len(svg) < 600_000
+
+
+def test_ticks_are_round() -> None:
+    assert time_ticks(0.0, 0.0061, 6) == pytest.approx([0, 0.002, 0.004, 0.006])
+    assert tick_labels([0.0, 0.002], 0.0061) == ["0 ms", "2 ms"]
+    assert tick_labels([0.0005, 0.001], 0.0061) == ["0.5 ms", "1.0 ms"]

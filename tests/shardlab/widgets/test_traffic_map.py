@@ -1,0 +1,113 @@
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import traitlets
+
+from shardlab.widgets import traffic_map
+from shardlab.widgets.palette import MEASURED, PREDICTED
+from shardlab.widgets.traffic_map import byte_ticks
+from tests.shardlab.widgets.synthetic import dense, ring_all_reduce
+
+MIB = 2**20
+
+
+def rects(widget, fill, block=""):
+    view = next(view for view in widget.scene["views"] if view["block"] == block)
+    return [m for m in view["marks"] if m["kind"] == "rect" and m.get("fill") == fill]
+
+
+def test_cells_stand_where_rows_send_to_columns() -> None:
+    widget = traffic_map(ring_all_reduce(4))
+    scene = widget.scene
+    left, top, cell = scene["heat_x"][0], scene["top"], scene["cell"]
+    in_map = [
+        m for m in rects(widget, MEASURED) if m["x"] < left + 4 * cell and m["y"] < top + 4 * cell
+    ]
+    places = {(int((m["y"] - top) // cell), int((m["x"] - left) // cell)) for m in in_map}
+    assert places == {(0, 1), (1, 2), (2, 3), (3, 0)}
+    assert scene["views"][0]["sent"][0] == [0, 6 * MIB, 0, 0]
+
+
+def test_strength_follows_bytes() -> None:
+    marks = rects(traffic_map(dense(4)), MEASURED)
+    cells = [m for m in marks if m["width"] == m["height"] and m["width"] > 20]
+    strengths = [m.get("opacity", 1.0) for m in cells]
+    assert strengths == sorted(strengths)
+    assert strengths[-1] == 1.0
+
+
+def test_blocks_are_views_of_their_own() -> None:
+    widget = traffic_map(ring_all_reduce(4), block="all-gather")
+    blocks = {view["block"]: view["total_bytes"] for view in widget.scene["views"]}
+    assert blocks == {"": 24 * MIB, "reduce-scatter": 12 * MIB, "all-gather": 12 * MIB}
+    assert widget.block == "all-gather"
+    assert "12.0 MiB" in widget.summary()
+    widget.block = ""
+    assert "24.0 MiB" in widget.summary()
+    with pytest.raises(traitlets.TraitError, match="must be one of"):
+        widget.block = "nowhere"
+    with pytest.raises(KeyError, match="no block was measured as 'nowhere'"):
+        traffic_map(ring_all_reduce(4), block="nowhere")
+
+
+@pytest.mark.parametrize("predicted", [6 * MIB, [6 * MIB] * 4])
+def test_a_prediction_stands_beside_each_ranks_bar(predicted) -> None:
+    widget = traffic_map(ring_all_reduce(4), predicted)
+    guesses = [m for m in rects(widget, PREDICTED) if m["width"] > 20]
+    assert len(guesses) == 4
+    assert len({m["width"] for m in guesses}) == 1
+    assert widget.scene["views"][0]["predicted"] == [6 * MIB] * 4
+
+
+def test_a_predicted_matrix_is_a_second_map() -> None:
+    widget = traffic_map(ring_all_reduce(4), np.roll(np.eye(4), 1, axis=1) * 6 * MIB)
+    assert len(widget.scene["heat_x"]) == 2
+    assert len([m for m in rects(widget, PREDICTED) if m["width"] == m["height"] > 20]) == 4
+
+
+def test_a_prediction_belongs_to_one_block() -> None:
+    widget = traffic_map(ring_all_reduce(4), 3 * MIB, block="all-gather")
+    told = {view["block"]: view["predicted"] is not None for view in widget.scene["views"]}
+    assert told == {"": False, "reduce-scatter": False, "all-gather": True}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "message"),
+    [([1, 2, 3], "shape"), (-1, "not negative"), (float("nan"), "finite")],
+)
+def test_a_prediction_that_fits_nothing_says_what_to_give(predicted, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        traffic_map(ring_all_reduce(4), predicted)
+
+
+def test_64_ranks_stay_within_the_page() -> None:
+    scene = traffic_map(dense(64)).scene
+    cells = [m for m in scene["views"][0]["marks"] if m["kind"] == "rect"]
+    assert len(cells) > 64 * 63
+    assert scene["height"] < 600
+
+
+def test_an_empty_run_can_be_drawn() -> None:
+    widget = traffic_map(dense(1))
+    ElementTree.fromstring(widget.static_svg())
+    assert widget.summary() == "whole run: 0 B by 1 rank"
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert byte_ticks(6 * MIB, 4) == [0, 2 * MIB, 4 * MIB, 6 * MIB]
+    assert byte_ticks(0, 4) == [0]
+
+
+def test_the_static_picture_escapes_labels() -> None:
+    run = ring_all_reduce(4)
+    label = "<b>&\"'"
+    blocks = tuple(
+        type(block)(label, block.rank, block.start_s, block.end_s, block.sent_bytes)
+        for block in run.traffic.blocks
+    )
+    run.traffic = type(run.traffic)(run.traffic.sent_bytes, "<i>source</i>", blocks)
+    svg = traffic_map(run, block=label).static_svg()
+    ElementTree.fromstring(svg)
+    assert "<b>" not in svg
+    assert "<i>" not in svg

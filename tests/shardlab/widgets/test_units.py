@@ -1,0 +1,56 @@
+import pytest
+
+from shardlab.widgets.palette import CYCLE, ink_on, op_color, rank_color
+from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (6 * 2**20, "6.0 MiB"),
+        (2**20 - 1, "1.0 MiB"),  # not 1024.0 KiB
+        (3 * 2**40, "3.0 TiB"),
+        (2**60, "1024.0 PiB"),
+    ],
+)
+def test_bytes_are_told_in_binary_units(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+def test_exact_bytes_carry_the_round_number_too() -> None:
+    assert exact_bytes(6_291_456) == "6,291,456 bytes (6.0 MiB)"
+    assert exact_bytes(1) == "1 byte"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (1.5e-6, "1.50 µs"),
+        (0.00023, "230 µs"),
+        (0.9996e-3, "1.00 ms"),
+        (0.0153, "15.3 ms"),
+        (1.25, "1.25 s"),
+        (1234.0, "1234 s"),
+    ],
+)
+def test_times_have_three_digits(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_ranks_cycle_through_the_colours() -> None:
+    assert rank_color(0) == CYCLE[0]
+    assert rank_color(8) == CYCLE[0]
+
+
+def test_variants_of_an_op_share_its_colour() -> None:
+    assert op_color("all_gather_single") == op_color("all_gather")
+    assert op_color("something new").startswith("#")
+
+
+def test_text_on_a_colour_is_the_more_legible_of_black_and_white() -> None:
+    assert ink_on("#0072B2") == "#ffffff"
+    assert ink_on("#F0E442") == "#000000"
