@@ -1,0 +1,511 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 · Ring all-reduce
+#
+# In data-parallel training each of N ranks computes a gradient from its own share of the batch. Before they may take a step, **all of them need the sum** (or the mean, which is the sum divided by N). A call in which every rank takes part is a **collective**; the one that gives everyone the sum is **all-reduce**.
+#
+# The question of this chapter: how many bytes must each rank send for it, and how long does that take?
+
+# %%
+import os
+import statistics
+import time
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from shardlab import DeadlockError, estimate, launch
+from shardlab.widgets import format_bytes, palette, ring_player, timeline, traffic_map
+
+# %config InlineBackend.figure_formats = ["svg"]
+
+# %% [markdown]
+# Below, S is the size of the tensor in bytes and N the number of ranks. Our gradient has 2²⁰ float32 elements, 4 bytes each. All runs ask for `device="cpu"`, because we want the bytes counted on the wire.
+
+# %%
+length = 2**20
+tensor_bytes = 4 * length
+print("S =", format_bytes(tensor_bytes))
+
+# %% [markdown]
+# ## The obvious way: a hub
+#
+# Everyone sends its tensor to rank 0. Rank 0 adds them up and sends the sum back to everyone.
+
+# %%
+def hub_all_reduce(length):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    tensor = torch.full((length,), float(rank))
+    if rank == 0:
+        add_all_then_send_back(tensor, peers=range(1, world_size))
+    else:
+        dist.send(tensor, dst=0)
+        dist.recv(tensor, src=0)
+    return tensor[0].item()
+
+# %%
+def add_all_then_send_back(total, peers):
+    received = torch.empty_like(total)
+    for peer in peers:
+        dist.recv(received, src=peer)
+        total += received
+    for peer in peers:
+        dist.send(total, dst=peer)
+
+# %% [markdown]
+# **How many bytes will each of four ranks send?** For example `[tensor_bytes, 0, 0, 0]`, if you think that only rank 0 sends.
+
+# %%
+# Your prediction: the bytes that ranks 0, 1, 2 and 3 send, as a list
+predicted_bytes = None
+
+# %%
+run = launch(hub_all_reduce, length, world_size=4, device="cpu")
+print("sum on each rank:", run.outputs)
+traffic_map(run, predicted=predicted_bytes)
+
+# %% [markdown]
+# Row 0 and column 0 hold all the traffic. Rank 0 sends (N − 1)·S and receives as much: **2(N − 1)·S bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
+
+# %%
+timeline(run)
+
+# %% [markdown]
+# Adding machines adds work to one of them, and its network link limits all the others. Can the work be spread so that no rank does more than another?
+#
+# ## Split the work: one chunk for each rank
+#
+# Cut the tensor into N chunks, and let each rank add up one of them. Two collectives do that, one after the other:
+#
+# - **reduce-scatter**: afterwards rank r holds chunk r of the sum, and only that;
+# - **all-gather**: every rank passes its finished chunk on, until all have all of them.
+#
+# ```
+#              rank 0     rank 1     rank 2     rank 3
+# before       a b c d    a b c d    a b c d    a b c d      each has its own numbers
+# half way     A . . .    . B . .    . . C .    . . . D      capital: the sum over ranks
+# afterwards   A B C D    A B C D    A B C D    A B C D
+# ```
+#
+# In a **ring** each rank sends only to its right neighbour, rank + 1, and receives only from its left one, rank − 1; after the last rank comes rank 0 again. To see whose numbers are in a chunk, rank 0 starts with ones, rank 1 with tens, rank 2 with hundreds, rank 3 with thousands. A chunk that reads 1111 has them all.
+
+# %%
+def own_numbers():
+    return [torch.full((8,), 10**rank) for rank in range(4)]
+
+for rank, tensor in enumerate(own_numbers()):
+    print(f"rank {rank}", tensor.tolist())
+
+# %% [markdown]
+# ### One step
+#
+# In a step every rank sends one chunk to the right, and adds the chunk that comes from the left to its own copy. `isend` and `irecv` only start a transfer (the i is for *immediate*), so that a rank can do both at once; `wait` comes back when it is done.
+
+# %%
+def neighbours():
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    return (rank - 1) % world_size, (rank + 1) % world_size  # left, right
+
+# %%
+def pass_and_add(outgoing, incoming):
+    left, right = neighbours()
+    received = torch.empty_like(incoming)
+    sending = dist.isend(outgoing, right)
+    receiving = dist.irecv(received, left)
+    sending.wait()
+    receiving.wait()
+    incoming += received
+
+# %% [markdown]
+# Which chunk does who send? For four ranks here is the plan, one row for each step and one column for each rank. What a rank receives is what its left neighbour sends, so it stands one column to the left (in Python, index −1 is the last column, which is just what rank 0 needs).
+
+# %%
+SCATTER_PLAN = [  # the chunk that ranks 0, 1, 2, 3 send
+    [3, 0, 1, 2],
+    [2, 3, 0, 1],
+    [1, 2, 3, 0],
+]
+
+# %%
+def reduce_scatter_of_four(tensor, steps=3):
+    rank, chunks = dist.get_rank(), tensor.chunk(4)
+    for sends in SCATTER_PLAN[:steps]:
+        pass_and_add(outgoing=chunks[sends[rank]], incoming=chunks[sends[rank - 1]])
+    return tensor
+
+# %%
+run = launch(reduce_scatter_of_four, 1, inputs=own_numbers(), device="cpu")
+for rank, tensor in enumerate(run.outputs):
+    print(f"rank {rank}", tensor.tolist())
+
+# %% [markdown]
+# After one step each rank has one chunk with two ranks' numbers in it: its own and its left neighbour's.
+#
+# ### All three steps
+#
+# Follow chunk 0 through the plan: rank 1 sends it first, then rank 2, then rank 3, and each has added its own part before it sends. **On which rank will chunk 2 be complete?**
+
+# %%
+# Your prediction: the rank, 0 to 3
+predicted_rank = None
+
+# %%
+run = launch(reduce_scatter_of_four, inputs=own_numbers(), device="cpu")
+for rank, tensor in enumerate(run.outputs):
+    print(f"rank {rank}", tensor.tolist())
+
+# %%
+complete_on = [rank for rank, tensor in enumerate(run.outputs) if tensor.chunk(4)[2][0] == 1111]
+print("your prediction:", predicted_rank, "   chunk 2 is complete on rank:", complete_on)
+
+# %% [markdown]
+# After N − 1 steps rank r has chunk r complete. What stands in its other chunks is left over, and nobody needs it.
+#
+# ### And round again
+#
+# All-gather goes round the same ring. In its first step each rank sends the chunk that it has completed; then it sends on what it has just received. Nothing is added, so a chunk is received straight into its place.
+
+# %%
+GATHER_PLAN = [  # the chunk that ranks 0, 1, 2, 3 send
+    [0, 1, 2, 3],
+    [3, 0, 1, 2],
+    [2, 3, 0, 1],
+]
+
+# %%
+def all_gather_of_four(tensor):
+    rank, chunks = dist.get_rank(), tensor.chunk(4)
+    left, right = neighbours()
+    for sends in GATHER_PLAN:
+        sending = dist.isend(chunks[sends[rank]], right)
+        dist.recv(chunks[sends[rank - 1]], left)
+        sending.wait()
+
+# %%
+def all_reduce_of_four(tensor):
+    reduce_scatter_of_four(tensor)
+    all_gather_of_four(tensor)
+    return tensor
+
+run = launch(all_reduce_of_four, inputs=own_numbers(), device="cpu")
+run.outputs
+
+# %% [markdown]
+# The picture below replays the calls that this run recorded. Press play, or go step by step: in the first three steps each moving chunk gathers one more rank's numbers, in the last three complete chunks replace what was there.
+
+# %%
+ring_player(run)
+
+# %% [markdown]
+# The plans are written out for four ranks, and `chunk(4)` is only right when 4 divides the length. In the lab you find the rule behind the plans, for any N and any length.
+#
+# ## How many bytes is that?
+#
+# There are 2(N − 1) steps, and in each a rank sends one chunk of S/N bytes. **How many bytes does each rank send in all**, for our S and N = 4?
+
+# %%
+# Your prediction: the bytes that each rank sends
+predicted_bytes = None
+
+# %% [markdown]
+# PyTorch has the whole algorithm in one call, `dist.all_reduce`. In gloo it is a ring too:
+
+# %%
+def all_reduce(length):
+    tensor = torch.full((length,), float(dist.get_rank()))
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+
+run = launch(all_reduce, length, world_size=4, device="cpu")
+traffic_map(run, predicted=predicted_bytes)
+
+# %% [markdown]
+# Each rank sends 2(N − 1) · S/N bytes, and no rank sends more than another. gloo's ring turns the other way round, from rank r to r − 1; that makes no difference. The formula against the measurement, for three world sizes:
+
+# %%
+world_sizes = (2, 4, 8)
+ring_runs = {n: launch(all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
+for n, run in ring_runs.items():
+    predicted, measured = estimate.ring_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
+    print(f"N = {n}: {format_bytes(predicted)} predicted, {measured.mean() / predicted:.4f} of it sent")
+    assert (abs(measured / predicted - 1) < 0.01).all()  # on every rank
+
+# %% [markdown]
+# And the hub, at the same sizes. The busiest rank is the one that everybody waits for, so it is the one to compare.
+
+# %%
+hub_runs = {n: launch(hub_all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
+for n, run in hub_runs.items():
+    predicted, measured = estimate.hub_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
+    print(f"N = {n}: rank 0 sends {format_bytes(measured[0])}, the others {format_bytes(measured[1])}")
+    assert (abs(measured / predicted - 1) < 0.01).all()
+
+# %%
+def plot_busiest_rank(axes, formula, runs, many=range(1, 17)):
+    sent = [run.traffic.sent_by_rank.max() / tensor_bytes for run in runs.values()]
+    axes.plot(many, [np.max(formula(1, n)) for n in many], color=palette.PREDICTED)
+    axes.plot(list(runs), sent, "o", color=palette.MEASURED)
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3.6))
+plot_busiest_rank(axes, estimate.hub_sent_bytes, hub_runs)
+plot_busiest_rank(axes, estimate.ring_sent_bytes, ring_runs)
+axes.annotate("hub: (N − 1)·S", (11, 10.2), ha="right")
+axes.annotate("ring: 2(N − 1)/N·S", (11, 2.4), ha="left")
+axes.set(xlabel="ranks N", ylabel="sent by the busiest rank, in S")
+axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
+axes.spines[["top", "right"]].set_visible(False)
+
+# %% [markdown]
+# The hub's line grows with every rank; the ring's never reaches 2 S. Patarasuk and Yuan (2009) prove that no all-reduce whose ranks do the adding can work with fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, 2(N − 1)·S. The ring does not save bytes, it spreads them.
+#
+# ## Half a ring: a surprise in the library
+#
+# Reduce-scatter alone is half of the ring, so it should send half the bytes, (N − 1)/N·S. Our own from above does, and its tensor has to be as large as before for the comparison:
+
+# %%
+def own_reduce_scatter(length):
+    reduce_scatter_of_four(torch.ones(length))
+
+def library_reduce_scatter(length):
+    whole, chunk = torch.ones(length), torch.empty(length // dist.get_world_size())
+    dist.reduce_scatter_single(chunk, whole)
+
+# %%
+ideal = estimate.scatter_or_gather_sent_bytes(tensor_bytes, world_size=4)
+for reduce_scatter in (own_reduce_scatter, library_reduce_scatter):
+    run = launch(reduce_scatter, length, world_size=4, device="cpu")
+    over = run.traffic.sent_by_rank.max() / ideal
+    print(f"{reduce_scatter.__name__}: {over:.3f} times the ideal {format_bytes(ideal)}")
+
+# %%
+traffic_map(run, predicted=ideal)
+
+# %% [markdown]
+# The library sends twice as much as it needs to. The map tells why: it is the map of an all-reduce. gloo runs the whole ring, and each rank then keeps one chunk of it. A measurement shows what a library does, a formula only what it could do. NCCL has a real reduce-scatter; methods such as ZeRO rely on it, so on gloo they do not save the bytes that the paper promises (Rajbhandari et al. 2020).
+#
+# ## When everyone sends first
+#
+# Why did `pass_and_add` use `isend`? The simpler way, with `send`:
+
+# %%
+def everyone_sends_first(length):
+    left, right = neighbours()
+    outgoing, received = torch.ones(length), torch.empty(length)
+    dist.send(outgoing, right)
+    dist.recv(received, left)
+
+# %%
+for elements in (1, length):
+    try:
+        launch(everyone_sends_first, elements, world_size=4, device="cpu")
+    except DeadlockError as error:
+        hang = error
+        print(f"{elements:,} elements: {error.headline}")
+
+# %% [markdown]
+# `send` comes back when the data is on its way to a receiver that takes it. Here nobody receives, because everybody is still sending: the waiting goes round in a cycle.
+
+# %%
+print(hang.detail)
+timeline(hang)
+
+# %% [markdown]
+# There are two ways out. Start the send, receive, and only then wait for the send, as all the functions above do; or let the even ranks send first and the odd ranks receive first. The first one, on the same tensors:
+
+# %%
+def start_sending_then_receive(length):
+    left, right = neighbours()
+    outgoing, received = torch.ones(length), torch.empty(length)
+    sending = dist.isend(outgoing, right)
+    dist.recv(received, left)
+    sending.wait()
+
+run = launch(start_sending_then_receive, length, world_size=4, device="cpu")
+timeline(run)
+
+# %% [markdown]
+# With gloo this hangs for one element as for a million. Elsewhere it can hide: the MPI standard lets `MPI_Send` put a message aside and return, or wait for the receiver; a program that counts on the first works until a message is too long to be put aside. In NCCL, sends and receives that need each other must be started as one group (see its User Guide); from PyTorch that is `dist.batch_isend_irecv`.
+#
+# ## How long does it take?
+#
+# So far we counted bytes. Time has a second part. Each message costs something however short it is: the **latency** α. Each byte costs something as well: 1/B, where B is the **bandwidth** in bytes per second. This is the **alpha-beta model** (β stands for 1/B):
+#
+# ```
+# in general           t  =  α · messages   +  bytes / B
+# ring all-reduce      t  =  α · 2(N − 1)   +  2(N − 1)/N · S / B
+# ```
+#
+# We measure all-reduces of several sizes and fit α and B. One launch does all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait until all are there) makes the ranks start together.
+
+# %%
+def median_seconds(tensors, repeats=9):
+    seconds = []
+    for _ in range(repeats):
+        dist.barrier()
+        begun = time.perf_counter()
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+# %%
+lengths = [2**k for k in range(6, 23, 2)]
+sizes = np.array([4 * length for length in lengths])  # bytes
+
+def time_all_sizes():
+    return [median_seconds([torch.zeros(length)]) for length in lengths]
+
+# %% [markdown]
+# Two ranks first. **By how much will the time grow from the smallest tensor to one 64 times as large?** And from one of 256 KiB to one of 16 MiB, 64 times as large again?
+
+# %%
+# Your prediction: two factors, small tensors and large ones
+predicted_factors = None
+
+# %%
+def measure_seconds(world_size):
+    run = launch(time_all_sizes, world_size=world_size, device="cpu")
+    return np.max(run.outputs, axis=0)  # of the slowest rank, for each size
+
+seconds = {2: measure_seconds(2)}
+factors = seconds[2][3] / seconds[2][0], seconds[2][-1] / seconds[2][-4]
+print(f"your prediction: {predicted_factors}   measured: {factors[0]:.1f} and {factors[1]:.1f}")
+
+# %% [markdown]
+# Small tensors cost about the same whatever their size; that is latency. Large ones cost in proportion to their size; that is bandwidth. The fit finds both. It uses only the tensors up to 1 MiB, so that the larger ones can tell whether the model is any good.
+
+# %%
+def costs(sizes, world_size):
+    """Messages and bytes that each rank sends, for each size."""
+    sent_bytes = [estimate.ring_sent_bytes(size, world_size) for size in sizes]
+    return estimate.ring_messages(world_size), sent_bytes
+
+known = sizes <= 2**20
+model = estimate.AlphaBeta.fit(*costs(sizes[known], 2), seconds[2][known])
+print(f"latency α = {model.alpha_s * 1e6:.0f} µs, bandwidth B = {model.bytes_per_s / 1e9:.2f} GB/s")
+
+# %% [markdown]
+# Where is the border between small and large? Where both parts cost the same:
+
+# %%
+messages, sent_per_byte = estimate.ring_messages(2), estimate.ring_sent_bytes(1, 2)
+border_bytes = messages * model.alpha_s * model.bytes_per_s / sent_per_byte
+print("latency and bandwidth cost the same at", format_bytes(border_bytes))
+
+# %% [markdown]
+# Now we ask the model about what it has not seen: larger tensors, and 4 and 8 ranks.
+
+# %%
+seconds |= {n: measure_seconds(n) for n in (4, 8)}
+predicted_s = {n: model.seconds(*costs(sizes, n)) for n in seconds}
+for n in seconds:
+    small, large = (seconds[n] / predicted_s[n])[[0, -1]]
+    print(f"N = {n}: measured / predicted = {small:.1f} at {sizes[0]} B, {large:.1f} at 16 MiB")
+print("cores for the ranks to share:", len(os.sched_getaffinity(0)))
+
+# %%
+figure, all_axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
+for axes, n in zip(all_axes, seconds, strict=True):
+    axes.loglog(sizes, predicted_s[n], color=palette.PREDICTED, label="fitted to N = 2, ≤ 1 MiB")
+    axes.loglog(sizes, seconds[n], "o", color=palette.MEASURED, label="measured")
+    axes.set(title=f"N = {n}", xlabel="bytes S", xticks=[2**8, 2**16, 2**24])
+    axes.set_xticklabels(["256 B", "64 KiB", "16 MiB"])
+    axes.spines[["top", "right"]].set_visible(False)
+all_axes[0].set_ylabel("seconds")
+all_axes[0].legend(frameon=False, fontsize=8)
+figure.tight_layout()
+
+# %% [markdown]
+# Where points lie above the line, the run costs something that the model does not know. It takes each rank to have a core and a link of its own. Here a message is a copy in memory that a core makes, and all ranks share the cores and the memory: with more ranks than cores, a rank waits for a core before it can wait for a message. Large tensors do not fit into the caches, so that each byte may cost more than it did in the fit. And whatever else runs on this machine is in the points as well. On a cluster each rank brings its own link, and there the model carries further; even there it leaves out the additions, and links that others use too. So let it tell you which of the two costs rules, and measure before you believe a number from it.
+#
+# ### The same bytes in more messages
+#
+# The model says what happens when a tensor is sent in many small pieces: the same bytes, more messages. **How many times longer will 64 pieces take?**
+
+# %%
+# Your prediction: the factor
+predicted_factor = None
+
+# %%
+def whole_and_in_pieces(length, pieces):
+    tensor = torch.zeros(length)
+    return median_seconds([tensor]), median_seconds(tensor.chunk(pieces))
+
+# %%
+run = launch(whole_and_in_pieces, length, 64, world_size=2, device="cpu")
+whole_s, pieces_s = np.max(run.outputs, axis=0)
+modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
+print(f"your prediction: {predicted_factor}   model: {modelled:.1f}   measured: {pieces_s / whole_s:.1f}")
+
+# %% [markdown]
+# The model need not be right about the number: one all-reduce right after another finds the other ranks awake, and small pieces stay in the caches. If the measured factor is above 1, what it shows is right all the same: the bytes did not change, the messages did.
+
+# %% [markdown]
+# ## In real life: DDP
+#
+# A model has many parameters, most of them small. If PyTorch's `DistributedDataParallel` (DDP) all-reduced each gradient by itself, it would pay the latency for each. It therefore collects gradients in **buckets** and all-reduces a bucket as soon as all its gradients are there, while the backward pass still works on earlier layers (Li et al. 2020). Here a model of eight layers takes two steps, with buckets of 1 MiB:
+
+# %%
+def two_steps():
+    model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)])
+    model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
+    for _ in range(2):
+        model(torch.randn(4, 256)).sum().backward()
+    return sum(p.numel() for p in model.parameters()), len(list(model.parameters()))
+
+# %%
+run = launch(two_steps, world_size=2, device="cpu")
+parameters, tensors = run.outputs[0]
+print(f"{tensors} gradients of {format_bytes(4 * parameters)} in all; what rank 0 all-reduced:")
+for call in run.calls:
+    if call.rank == 0 and call.op == "all_reduce":
+        print(f"  {format_bytes(call.bytes)} at {call.start_s:.3f} s")
+
+# %% [markdown]
+# The all-reduces are fewer than the gradients. The first step uses one bucket, since DDP does not know yet in which order gradients arrive; for the second step it has arranged them in that order. The default size of a bucket is 25 MiB.
+#
+# ## Where NCCL differs
+#
+# What you saw of the algorithm holds on GPUs too. These things differ:
+#
+# - **Other ways.** Ranks of one machine send over NVLink or PCIe, machines over InfiniBand or Ethernet, and NCCL runs several rings at once, laid out so that all links are in use (Hu et al. 2025).
+# - **Trees.** A ring needs 2(N − 1) messages one after the other. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
+# - **Switches that add.** With NVLink SHARP or InfiniBand SHARP the network adds. The lower bound above is about ranks that add themselves, so it does not hold there.
+# - **Not waiting.** On a GPU `dist.all_reduce` only queues the work and returns at once. Time it with CUDA events, or wait with `torch.cuda.synchronize()` before you look at the clock.
+# - **The wire is hidden.** The operating system does not see these bytes; Shardlab computes them from the calls, and `run.traffic.source` says so.
+#
+# ## What to keep
+#
+# - Hub: 2(N − 1)·S through one rank. Ring: 2(N − 1)/N·S sent by each rank, less than 2 S for any N.
+# - All-reduce = reduce-scatter + all-gather, N − 1 steps each.
+# - Small tensors cost latency, 2(N − 1)·α; large ones bandwidth. Put small ones together.
+# - Never let all ranks wait in `send` at once.
+#
+# Now write it yourself: [Lab 03](../../labs/03_ring_all_reduce/03_ring_all_reduce.ipynb).
+#
+# ## Sources
+#
+# - P. Patarasuk, X. Yuan: *Bandwidth optimal all-reduce algorithms for clusters of workstations.* Journal of Parallel and Distributed Computing 69(2), 2009.
+# - R. Thakur, R. Rabenseifner, W. Gropp: *Optimization of collective communication operations in MPICH.* International Journal of High Performance Computing Applications 19(1), 2005.
+# - P. Sanders, J. Speck, J. L. Träff: *Two-tree algorithms for full bandwidth broadcast, reduction and scan.* Parallel Computing 35(12), 2009.
+# - S. Jeaugey: *Massively scale your deep learning training with NCCL 2.4.* NVIDIA Technical Blog, 2019.
+# - S. Li et al.: *PyTorch Distributed: experiences on accelerating data parallel training.* [arXiv 2006.15704](https://arxiv.org/abs/2006.15704), 2020.
+# - S. Rajbhandari et al.: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.
+# - Z. Hu et al.: *Demystifying NCCL.* [arXiv 2507.04786](https://arxiv.org/abs/2507.04786), 2025.
+# - MPI Forum: *MPI: a message-passing interface standard*, on communication modes. [mpi-forum.org/docs](https://www.mpi-forum.org/docs/)
+# - NCCL User Guide: [point-to-point communication](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html).
