@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 
 import cloudpickle
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from autograder import CheckFailed, check, kernel
 from tests.submissions import planted
@@ -53,6 +55,31 @@ def test_stub_is_told_in_one_line():
 def test_blank_is_told_without_ranks(blank):
     with pytest.raises(CheckFailed, match="Not written yet: chunk_bounds"):
         check(NAME, blank)
+
+
+@pytest.mark.ranks
+def test_in_a_notebook_one_table_and_one_line_with_the_students_own_cell(tmp_path):
+    (wrong,) = [one for one in planted.of_lab(LAB) if one.name == "both_send_first"]
+    cells = [
+        "import torch, torch.distributed as dist\nfrom autograder import check",
+        wrong.answers["reduce_scatter"],
+        'check("ring_all_reduce.reduce_scatter", reduce_scatter)',
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    NotebookClient(
+        notebook,
+        timeout=120,
+        allow_errors=True,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
+    table, error = notebook.cells[-1].outputs  # progress has given way to the table
+    assert 'data-passed="false"' in table.data["text/html"]
+    assert "running case" not in table.data["text/html"]
+    assert "not run: mend the case that hangs first" in table.data["text/plain"]
+    (line,) = error.traceback
+    assert "ranks 0–3 call send first" in line
+    assert "cell 2, line 7: dist.send(" in line
 
 
 def test_traceback_in_a_notebook_is_one_line():
