@@ -4,8 +4,6 @@ write what was decided where nbgrader looks for it."""
 from __future__ import annotations
 
 import math
-import os
-import stat
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ from traitlets import Dict, Integer
 
 from autograder import exercises, grade, present
 from autograder.grading.checks import Check
+from autograder.grading.files import NotPlain, read_plain_file
 from autograder.grading.kernel import Limits, run_student_kernel
 from autograder.grading.seed import grading_seed
 from autograder.grading.template import (
@@ -53,7 +52,7 @@ class RunAndDecide(NbGraderPreprocessor):
         checks = checks_of(load_template(self, resources))
         lab = resources["nbgrader"]["assignment"]
         seed = self.seed if self.seed is not None else grading_seed(self._grading_folder(), lab)
-        started = time.monotonic()
+        started_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="shardlab-") as folder:
             deposits = Path(folder) / "deposits"
             deposits.mkdir()
@@ -64,6 +63,7 @@ class RunAndDecide(NbGraderPreprocessor):
                 check.exercise: read_subject(deposits / f"{check.exercise}.subject")
                 for check in checks.values()
             }
+        ran_s = time.monotonic()
         for position, cell in enumerate(nb.cells):
             check = checks.get(grade_id(cell) or "")
             if check is None:
@@ -73,7 +73,10 @@ class RunAndDecide(NbGraderPreprocessor):
             write_verdict(cell, verdict, why)
         nb.metadata["shardlab"] = {"seed": seed}  # to repeat this grading; feedback shows it not
         self.log.info(
-            "Graded %s in %.1f s", resources["nbgrader"]["student"], time.monotonic() - started
+            "%s: ran in %.1f s, decided in %.1f s",
+            resources["nbgrader"]["student"],
+            ran_s - started_s,
+            time.monotonic() - ran_s,
         )
         return nb, resources
 
@@ -99,19 +102,11 @@ class RunAndDecide(NbGraderPreprocessor):
 
 
 def read_subject(path: Path) -> bytes | None:
-    """A student's answer as it left the kernel; None where there is none, or none that counts.
-
-    The folder was the student's to write in: a link, a pipe or a giant is not followed.
-    """
+    """A student's answer as it left the kernel; None where there is none, or none that counts."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+        return read_plain_file(path, MAX_SUBJECT_BYTES) or None
+    except NotPlain:
         return None
-    with os.fdopen(file, "rb") as stream:
-        info = os.fstat(file)
-        if not stat.S_ISREG(info.st_mode) or not 0 < info.st_size <= MAX_SUBJECT_BYTES:
-            return None
-        return stream.read(MAX_SUBJECT_BYTES)
 
 
 def why_missing(check: Check, cells: list[NotebookNode], position: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import warnings
 from typing import Any
 
@@ -11,6 +10,8 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
+
+from autograder.grading.files import NotPlain, read_plain_file
 
 MAX_BYTES = 20_000_000
 UNREADABLE = "shardlab_unreadable"  # key of ``resources``: why, for the student
@@ -22,24 +23,17 @@ class Unreadable(Exception):
 
 def read_submission(path: str) -> NotebookNode:
     """The notebook at ``path``, outputs and all; raises Unreadable."""
-    # A link would show what it points to, a pipe would block for ever.
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise Unreadable(f"the file cannot be opened ({error.strerror})") from error
-    with os.fdopen(file, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise Unreadable("it is not a plain file")
-        content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise Unreadable(f"the file is larger than {MAX_BYTES // 1_000_000} MB: clear its outputs")
+        content = read_plain_file(path, MAX_BYTES)
+    except NotPlain as error:
+        raise Unreadable(str(error)) from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of ids missing or given twice: they are made anew
             notebook = nbformat.reads(content.decode("utf-8"), as_version=4)
         notebook.cells = [cell for cell in notebook.cells if _is_cell(cell)]
     except Exception as error:  # nbformat raises whatever the odd shape it met leads to
-        raise Unreadable(f"the file is not a Jupyter notebook ({type(error).__name__})") from error
+        raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
     notebook.metadata = nbformat.from_dict({})
     return notebook
 

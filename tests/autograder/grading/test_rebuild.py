@@ -1,0 +1,150 @@
+"""What a student may have done to a notebook, and what is graded then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from nbformat import NotebookNode, from_dict
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from autograder.grading.rebuild import rebuild
+
+STUB = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
+ANSWER = "def double(x):\n    y = 2 * x\n    return y"
+
+
+def marks(grade_id: str, solution: bool = False, points: float = 0) -> dict[str, object]:
+    return {
+        "nbgrader": {
+            "grade_id": grade_id, "solution": solution, "locked": not solution,
+            "grade": points > 0, "points": points, "schema_version": 3, "task": False,
+        }
+    }  # fmt: skip
+
+
+@pytest.fixture
+def template() -> NotebookNode:
+    return new_notebook(
+        cells=[
+            new_code_cell("import math", id="cell-001"),
+            new_code_cell(STUB, id="double", metadata=marks("double", solution=True)),
+            new_code_cell('check("x.double", double)', id="test", metadata=marks("test", points=2)),
+            new_markdown_cell("YOUR ANSWER", id="why", metadata=marks("why", True, points=1)),
+        ]
+    )
+
+
+@pytest.fixture
+def solved(template: NotebookNode) -> NotebookNode:
+    notebook = from_dict(template)
+    notebook.cells[1].source = ANSWER
+    notebook.cells[3].source = "Because."
+    return notebook
+
+
+def sources(notebook: NotebookNode) -> list[str]:
+    return [cell.source for cell in notebook.cells]
+
+
+def copy_of(cell: NotebookNode, source: str | None = None) -> NotebookNode:
+    copied = from_dict(cell)
+    copied.id = "pasted"
+    copied.source = cell.source if source is None else source
+    return copied
+
+
+def test_an_orderly_submission_needs_no_note(template: NotebookNode, solved: NotebookNode) -> None:
+    rebuilt, notes = rebuild(template, solved)
+    assert notes == []
+    assert sources(rebuilt) == sources(solved)
+
+
+def test_nothing_but_text_is_taken_over(template: NotebookNode, solved: NotebookNode) -> None:
+    solved.cells[1].metadata["tags"] = ["skip-execution"]
+    solved.cells[2].metadata["tags"] = ["raises-exception"]
+    solved.cells[2].metadata["nbgrader"]["points"] = 1000
+    solved.cells[2].metadata["nbgrader"]["grade"] = False
+    solved.cells[2].outputs = [{"output_type": "stream", "name": "stdout", "text": "2"}]
+    rebuilt, _ = rebuild(template, solved)
+    for cell, original in zip(rebuilt.cells, template.cells, strict=True):
+        assert cell.metadata == original.metadata
+        assert cell.get("outputs", []) == []
+
+
+def drop(*positions: int) -> Callable[[list[NotebookNode]], list[NotebookNode]]:
+    return lambda cells: [cell for i, cell in enumerate(cells) if i not in positions]
+
+
+DAMAGES: dict[str, tuple[Callable[[list[NotebookNode]], list[NotebookNode]], str]] = {
+    "check deleted": (drop(2), "`test` was missing: it was put back"),
+    "check copied": (lambda c: [*c, copy_of(c[2])], "`test` was there 2 times: it was graded once"),
+    "check changed": (
+        lambda c: [*c[:2], copy_of(c[2], "pass"), c[3]],
+        "`test` had been changed",
+    ),
+    "answer copied": (lambda c: [*c, copy_of(c[1])], "`double` was there 2 times: one was kept"),
+    "stub copied behind": (lambda c: [*c, copy_of(c[1], STUB)], "`double` was there 2 times: one"),
+    "stub copied before": (lambda c: [copy_of(c[1], STUB), *c], "`double` was there 2 times: one"),
+    "answer split": (
+        lambda c: [
+            c[0],
+            copy_of(c[1], "def double(x):\n    y = 2 * x"),
+            copy_of(c[1], "    return y"),
+            *c[2:],
+        ],
+        "the copies were joined",
+    ),
+    "a broken copy": (
+        lambda c: [c[0], copy_of(c[1], "def double(x:"), *c[1:]],
+        "the last one that Python can read was kept",
+    ),
+    "moved": (lambda c: [c[3], c[2], c[1], c[0]], "graded in the lab's own order"),
+    "retyped": (
+        lambda c: [c[0], new_markdown_cell(c[1].source, metadata=c[1].metadata), *c[2:]],
+        "had become another type",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_mended_and_told(
+    template: NotebookNode, solved: NotebookNode, damage: str
+) -> None:
+    wreck, said = DAMAGES[damage]
+    submitted = new_notebook(cells=wreck([from_dict(cell) for cell in solved.cells]))
+    rebuilt, notes = rebuild(template, submitted)
+    assert sources(rebuilt) == sources(solved)
+    assert said in " ".join(notes)
+
+
+def test_a_deleted_answer_is_the_stub(template: NotebookNode, solved: NotebookNode) -> None:
+    rebuilt, notes = rebuild(template, new_notebook(cells=drop(1)(solved.cells)))
+    assert rebuilt.cells[1].source == STUB
+    assert "`double` was missing: it counts as not answered" in notes[0]
+
+
+def test_metadata_lost_on_the_way_is_no_loss(template: NotebookNode, solved: NotebookNode) -> None:
+    for cell in solved.cells:
+        cell.metadata = from_dict({})
+    rebuilt, notes = rebuild(template, solved)
+    assert (sources(rebuilt), notes) == (sources(solved), [])
+
+
+def test_own_cells_stay_where_they_stood(template: NotebookNode, solved: NotebookNode) -> None:
+    solved.cells.insert(1, new_code_cell("two = 2", metadata={"tags": ["skip-execution"]}))
+    rebuilt, notes = rebuild(template, solved)
+    assert sources(rebuilt) == sources(solved)
+    assert rebuilt.cells[1].metadata == {}
+    assert notes == []
+
+
+def test_odd_cells_do_not_stop_it(template: NotebookNode) -> None:
+    odd = [
+        from_dict({"cell_type": "code", "metadata": {"nbgrader": 5}, "source": 7}),
+        from_dict({"cell_type": "code", "metadata": {"nbgrader": {"grade_id": ["double"]}}}),
+        from_dict({"cell_type": "heading", "metadata": {}, "source": "x", "id": {}}),
+        from_dict({"cell_type": "code", "id": "double", "metadata": {}, "source": "\ud800"}),
+    ]
+    rebuilt, _ = rebuild(template, from_dict({"cells": odd}))
+    assert rebuilt.cells[1].source == "?"
