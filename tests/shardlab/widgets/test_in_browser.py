@@ -211,10 +211,11 @@ def test_the_view_zooms_and_pans(show: Show) -> None:
     assert span()[1] - span()[0] == pytest.approx((whole[1] - whole[0]) / 2)
     root.locator(".shardlab-plot").focus()
     hover(root, 300, 60)
+    _, end = span()
     root.page.mouse.wheel(0, -400)
     root.page.wait_for_function(
         "before => Number(document.querySelector('.shardlab-widget').dataset.viewEndS) < before",
-        arg=span()[1],
+        arg=end,
     )
 
 
@@ -279,7 +280,7 @@ def test_a_change_of_theme_is_redrawn(show: Show, draw: Callable[..., Picture]) 
 
 
 def test_units_are_the_same_in_both_languages(browser: Browser) -> None:
-    counts = [0, 1, 1023, 1024, 2**20 - 1, 6 * MIB, 1.5e9, 2.0**45, 2.0**60]
+    counts = [0, 1, 1023, 1024, 2**20 - 1, 6 * MIB, 1.5e9, 2.0**45]
     times = [0, 1e-7, 2.3e-4, 0.9996e-3, 9.996e-3, 0.0153, 0.9995, 1.25, 12.5, 1234]
     page = browser.new_page()
     helpers = asset("common.js")
@@ -336,11 +337,10 @@ def test_64_ranks_are_redrawn_whole(
     )
     assert int(root.get_attribute("data-drawn") or 0) >= drawn
     assert re.fullmatch(r"\d+\.\d\d", root.get_attribute("data-redraw-ms") or "")
-    scripted, finished = (median(times[name]) for name in ("scripted", "finished"))
-    record_property("redraw_ms", scripted)
-    record_property("redraw_until_pixels_ms", finished)
     name = root.get_attribute("data-widget")
-    print(f"\n{name} at 64 ranks: data-redraw-ms {scripted:.1f}, to the pixels {finished:.1f} ms")
+    for what, took in (("data-redraw-ms", times["scripted"]), ("to the pixels", times["finished"])):
+        record_property(f"{name}: {what}", median(took))
+        print(f"\n{name} at 64 ranks, {what}: median {median(took):.1f}, least {min(took):.1f} ms")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
