@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -28,7 +29,10 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from shardlab.ranks.pages import collapse_heap
 
 PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
 # DDP, FSDP2, DTensor and optimizers import these at their first use, 2 to 5 s in every rank.  They
@@ -66,7 +70,10 @@ class Server:
         self.parent = parent
         self.runs: list[RunOfRanks] = []
         self.selector = selectors.DefaultSelector()
-        self.to_preload = list(PRELOAD_WHEN_IDLE)
+        self.idle_work: list[Callable[[], None]] = [
+            *(functools.partial(preload, name) for name in PRELOAD_WHEN_IDLE),
+            collapse_heap,
+        ]
 
     def serve(self) -> None:
         """Answer until the kernel that started us closes the door or dies."""
@@ -80,9 +87,9 @@ class Server:
         self.selector.register(self.door, selectors.EVENT_READ, "door")
         self.selector.register(wake_r, selectors.EVENT_READ, "child")
         while os.getppid() == self.parent:
-            ready = self.selector.select(0 if self.to_preload else None)
-            if not ready and self.to_preload:
-                preload(self.to_preload.pop(0))
+            ready = self.selector.select(0 if self.idle_work else None)
+            if not ready and self.idle_work:
+                self.idle_work.pop(0)()
             for key, _ in ready:
                 if key.data == "child":
                     with contextlib.suppress(BlockingIOError):
@@ -99,11 +106,10 @@ class Server:
             return False
         channel_fd, store_fd, setup_fd = fds
         run = RunOfRanks(socket.socket(fileno=channel_fd), store_fd, setup_fd)
-        if self.to_preload:
+        if self.idle_work:
             program = os.pread(run.setup_fd, os.fstat(run.setup_fd).st_size, 0)
             if any(name in program for name in NAMES_OF_USE):
-                preload(*self.to_preload)
-                self.to_preload.clear()
+                preload(*PRELOAD_WHEN_IDLE)
         self.runs.append(run)
         self.selector.register(run.channel, selectors.EVENT_READ, run)
         return True

@@ -17,7 +17,7 @@ TCP_INFO_BYTES = 216
 _NOTSENT_AT, _SENT_AT, _RETRANS_AT = 144, 200, 208
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _INET_DIAG_INFO = 4, 20, 2
 _NLM_F_REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 0x301, 2, 3
-_ALL_CONNECTED = 0xFFF & ~(1 << 10)  # every TCP state but LISTEN
+_OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8  # established, or closed by one side only
 
 Connection = tuple[int, int]  # local port, remote port: unique on one machine's loopback
 
@@ -76,7 +76,7 @@ def _dump(family: int) -> Iterator[tuple[int, Connection, int]]:
     """(inode, connection, written bytes) of all TCP sockets of this network namespace."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
         request = struct.pack(
-            "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _ALL_CONNECTED
+            "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES
         )
         header = struct.pack(
             "=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0
