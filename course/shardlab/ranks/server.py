@@ -36,7 +36,8 @@ from shardlab.ranks.pages import collapse_heap
 
 PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
 # DDP, FSDP2, DTensor and optimizers import these at their first use, 2 to 5 s in every rank.  They
-# are imported here one at a time while no request waits, or at once for a run that names such use.
+# are imported here one at a time while nobody asks for anything, or at once for a run that names
+# such use.
 PRELOAD_WHEN_IDLE = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
@@ -45,6 +46,7 @@ PRELOAD_WHEN_IDLE = (
     "torch.distributed.checkpoint",
     "torch.optim",
 )
+IDLE_S = 1.5
 NAMES_OF_USE = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
 RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # that come with a fork request
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -87,7 +89,7 @@ class Server:
         self.selector.register(self.door, selectors.EVENT_READ, "door")
         self.selector.register(wake_r, selectors.EVENT_READ, "child")
         while os.getppid() == self.parent:
-            ready = self.selector.select(0 if self.idle_work else None)
+            ready = self.selector.select(IDLE_S if self.idle_work else None)
             if not ready and self.idle_work:
                 self.idle_work.pop(0)()
             for key, _ in ready:
