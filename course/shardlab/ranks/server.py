@@ -88,9 +88,11 @@ class Server:
             self.selector.register(os.pidfd_open(self.parent), selectors.EVENT_READ, "parent")
         self.selector.register(self.door, selectors.EVENT_READ, "door")
         self.selector.register(wake_r, selectors.EVENT_READ, "child")
+        patience_s = IDLE_S
         while os.getppid() == self.parent:
-            ready = self.selector.select(IDLE_S if self.idle_work else None)
-            if not ready and self.idle_work:
+            ready = self.selector.select(patience_s if self.idle_work else None)
+            patience_s = IDLE_S if ready else 0
+            if not ready:
                 self.idle_work.pop(0)()
             for key, _ in ready:
                 if key.data == "child":
