@@ -38,13 +38,15 @@ class _Graph:
     """Ranks on a ring with the paths that messages take. Rank 0 is at the top, or left of two."""
 
     kind: ClassVar[str]
-    key: ClassVar[str]  # how to read the picture, in a sentence or three
+    key: str  # how to read the picture, in a sentence or three
 
     def __init__(self, story: Story) -> None:
         n = self.world_size = story.world_size
         self.across, self.down = (200.0, 130.0) if n == 2 else (162.0, 162.0)
         if 4 < n <= MOST_CARDS:
             self.across = 270.0
+        elif n > MOST_CARDS:
+            self.across = self.down = 200.0
         pairs = sorted({(m.sender, m.receiver) for m in story.messages})
         self.links = {pair: self.bend(*pair) for pair in pairs}
         neighbours = all((b - a) % n in (1, n - 1) for a, b in pairs)
@@ -253,12 +255,12 @@ class Nodes(_Graph):
     """A disc for each rank, where only the bytes of messages are known."""
 
     kind = "nodes"
-    key = "In a rank's disc: the bytes it has received so far."
 
     def __init__(self, story: Story) -> None:
         super().__init__(story)
         self.disc = max(6.0, min(34.0, 400 / self.world_size))
         self.roomy = self.disc >= 30  # for the bytes received, below the number
+        self.key = "In a rank's disc: the bytes it has received so far." if self.roomy else ""
 
     def ground(self) -> list[Mark]:
         marks = list(self.paths())

@@ -341,11 +341,12 @@ function render({ model, el }) {
     }
     for (const message of moving) {
       const { x, y } = along(message, progress);
-      const text = n <= 16 ? formatBytes(message.bytes) : "";
+      const text = n <= 10 ? formatBytes(message.bytes) : "";
       context.font = `600 11px ${theme.font}`;
       const width = text ? context.measureText(text).width + 14 : 12;
+      const height = text ? 20 : 12;
       context.fillStyle = message.end_s === null ? "#D55E00" : "#0072B2";
-      roundedBar(context, x - width / 2, y - 10, width, text ? 20 : 12, 10);
+      roundedBar(context, x - width / 2, y - height / 2, width, height, height / 2);
       context.fill();
       const label = { x, y: y + 4, text, size: 11, weight: 600, anchor: "middle", fill: "#ffffff" };
       paintText(context, label, theme);

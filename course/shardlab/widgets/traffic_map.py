@@ -139,7 +139,7 @@ class Layout:
         self.cell = float(max(1, math.floor(min(72.0, largest / world_size))))
         self.side = self.cell * world_size
         self.heat_x = [LEFT + panel * (self.side + 46) for panel in range(panels)]
-        self.bars_x = self.heat_x[-1] + self.side + 40
+        self.bars_x = max(self.heat_x[-1] + self.side + 40, LEFT + 252)  # the key needs room
         self.bars_width = WIDTH - self.bars_x - 74
         self.height = TOP + self.side + 52
 
@@ -241,7 +241,7 @@ class Layout:
                 Text(x=at, y=bottom + 18, text=label, size=11, anchor="middle", fill="muted")
             )
         side_by_side = predicted is not None and cell >= 22
-        thickness = min(18.0, cell * (0.32 if side_by_side else 0.62)) if cell >= 8 else cell - 1
+        thickness = min(18.0, cell * (0.34 if side_by_side else 0.62)) if cell >= 8 else cell - 1
         label_size = 11.0 if cell >= 28 else 10.0
         for rank in range(self.world_size):
             middle = TOP + (rank + 0.5) * cell
@@ -259,7 +259,7 @@ class Layout:
                         radius=2 if thickness > 6 else 0,
                     )
                 )  # fmt: skip
-                if thickness >= 8:
+                if thickness >= 7.5:
                     marks.append(
                         Text(
                             x=x + length + 6, y=top + thickness / 2 + 4,
