@@ -25,7 +25,10 @@ def find_difference(
 ) -> Finding | None:
     """The first rank whose output is not as expected, or None. Both are lists by rank."""
     for rank, wanted in enumerate(expected):
-        found = _difference(wanted, outputs[rank], tolerance)
+        try:
+            found = _difference(wanted, outputs[rank], tolerance)
+        except (ValueError, OverflowError, RuntimeError) as error:  # 10**5000, say
+            found = "cannot be compared with what was expected", str(error)
         if found:
             mistake, evidence = found
             if len(expected) == 1:
@@ -115,7 +118,9 @@ def _list_difference(
 def _number_difference(
     expected: float, got: Plain, tolerance: float | None
 ) -> tuple[str, str] | None:
-    """An int where a float is expected, and 3.0 where 3 is, are the same number."""
+    """3.0 is 3, and so is a tensor or an array that holds this one number."""
+    if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 0:
+        got = got.item()
     if isinstance(got, bool) or not isinstance(got, int | float):
         return "should be a number", f"it is {_kind(got)}"
     near = 1e-9 if tolerance is None else tolerance

@@ -16,6 +16,7 @@ import numpy as np
 from shardlab.errors import LaunchError
 from shardlab.run import Run
 
+MAX_QUOTE = 300
 Plain = Any  # tensors, numpy arrays, numbers, str, bytes, None; lists, tuples, dicts of these
 
 
@@ -51,8 +52,14 @@ class Finding:
         if hidden:
             return f"{self.anyone} {self.mistake}"
         if self.in_full:
-            return self.in_full
-        return f"{self.who} {self.mistake}" + (f" ({self.evidence})" if self.evidence else "")
+            return shorten(self.in_full)
+        evidence = f" ({shorten(self.evidence)})" if self.evidence else ""
+        return f"{self.who} {self.mistake}{evidence}"
+
+
+def shorten(text: str) -> str:
+    """Evidence quotes what student code made, and that may be of any length."""
+    return text if len(text) <= MAX_QUOTE else f"{text[:MAX_QUOTE]} …"
 
 
 @dataclass(frozen=True)

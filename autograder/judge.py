@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import builtins
 import logging
+import signal
+
+import torch.distributed as dist
 
 from autograder.compare import find_difference
 from autograder.exercise import Attempt, Exercise, Finding
@@ -71,10 +74,9 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
     for call in attempt.run.calls:
         if call.op not in exercise.allows:
             allowed = " and ".join(sorted(exercise.allows, reverse=True)) or "no communication"
+            name = call.op if hasattr(dist, call.op) else "something else"
             return Finding(
-                f"rank {call.rank}",
-                f"calls {call.op}: build it from {allowed}",
-                call.source,
+                f"rank {call.rank}", f"calls {name}: build it from {allowed}", call.source
             )
     return None
 
@@ -84,7 +86,9 @@ def _unrecorded_bytes(exercise: Exercise, attempt: Attempt) -> Finding | None:
 
     Of point-to-point calls alone: what a collective puts on the wire is its backend's choice.
     """
-    if exercise.allows is None or not exercise.allows <= {"send", "recv"} or attempt.run is None:
+    if exercise.allows is None or not exercise.allows <= {"send", "recv"}:
+        return None
+    if attempt.run is None or attempt.error is not None:
         return None
     for rank, sent_bytes in enumerate(attempt.run.traffic.sent_by_rank.tolist()):
         calls = [call for call in attempt.run.calls if call.rank == rank]
@@ -117,22 +121,24 @@ def _over_budget(attempt: Attempt) -> Finding | None:
 
 
 def _failure(error: LaunchError) -> Finding:
-    """What an error says for itself, where no diagnosis of the exercise knew it.
-
-    A message or a class name chosen by student code could carry a hidden case's inputs out, so
-    only built-in names are repeated without ``who`` and ``evidence``.
-    """
+    """What an error says for itself, where no diagnosis of the exercise knew it."""
     if isinstance(error, DeadlockError):
         return _deadlock(error)
     if isinstance(error, RunTimeout):
         mistake = "was still at work when its time was up"
         return Finding("the run", mistake, anyone="the run", in_full=error.headline)
     if isinstance(error, RankError):
-        builtin = getattr(builtins, error.kind, None)
-        is_builtin = isinstance(builtin, type) and issubclass(builtin, BaseException)
-        kind = error.kind if is_builtin or error.kind.startswith("SIG") else "an error"
+        kind = error.kind if _is_known(error.kind) else "an error"
         return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
     return Finding("the run", "failed", anyone="the run", in_full=error.headline)
+
+
+def _is_known(kind: str) -> bool:
+    """A class that student code named could carry a hidden case's inputs out in its name."""
+    if kind in signal.Signals.__members__:
+        return True
+    builtin = getattr(builtins, kind, None)
+    return isinstance(builtin, type) and issubclass(builtin, BaseException)
 
 
 def _deadlock(error: DeadlockError) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -231,10 +232,13 @@ def drive_chunk_bounds(
 
 
 def as_pairs(bounds: Any) -> Plain:
-    """A pair may be a list or a tuple; anything else stays as it is, for the comparison to name."""
+    """Lists will do for tuples, and numpy's or torch's whole numbers for Python's.
+
+    Anything else stays as it is, for the comparison to name.
+    """
     if not isinstance(bounds, list | tuple):
         return bounds
-    return [tuple(pair) if isinstance(pair, list) else pair for pair in bounds]
+    return [tuple(map(index, pair)) if isinstance(pair, list | tuple) else pair for pair in bounds]
 
 
 def expect_chunk_bounds(case: Case, inputs: Any) -> list[Plain]:
@@ -265,7 +269,9 @@ def is_pairs(bounds: Any) -> bool:
 def name_wrong_bounds(length: int, world_size: int, bounds: Bounds) -> str:
     if len(bounds) != world_size:
         return "should return one pair for each rank: world_size of them"
-    covered = [index for start, stop in bounds for index in range(start, stop)]
+    if not all(0 <= start <= stop <= length for start, stop in bounds):
+        return "should keep to 0 ≤ start ≤ stop ≤ length"
+    covered = [element for start, stop in bounds for element in range(start, stop)]
     if covered == list(range(length - length % world_size)):
         return "skips the remainder: the last elements are in no chunk"
     if covered != list(range(length)):

@@ -100,6 +100,11 @@ def test_outputs_of_any_form_are_a_students_failure_not_the_checkers():
     assert result.diagnosis == "rank 1 should be a number (it is a str)"
 
 
+def test_evidence_is_cut():
+    diagnoses = (lambda attempt: Finding("rank 1", "is long", "x" * 10_000),)
+    assert len(judge(exercise(diagnoses=diagnoses), attempt(outputs=(1, 2))).diagnosis) < 400
+
+
 def test_diagnoses_are_not_asked_of_what_passes():
     assert judge(exercise(diagnoses=(lambda _: pytest.fail("asked"),)), attempt()).passed
 
@@ -132,6 +137,11 @@ def deadlock(*calls):
         (
             RankError("rank 0 failed: N987", rank=0, kind="N987"),  # a student's own class
             "rank 0 failed: N987",
+            "a rank stopped with an error",
+        ),
+        (
+            RankError("rank 0 failed: SIG987", rank=0, kind="SIG987"),
+            "rank 0 failed: SIG987",
             "a rank stopped with an error",
         ),
     ],

@@ -133,10 +133,16 @@ def test_formula_is_that_of_a_hand_count():
     assert ring.expect_bytes_per_rank(case, [[[2**20, 4, 4]]]) == [[6 * 2**20]]
 
 
+def test_bounds_may_be_lists_and_of_numpys_numbers():
+    assert ring.as_pairs(([np.int64(0), torch.tensor(3)], (3, 5))) == [(0, 3), (3, 5)]
+    assert ring.as_pairs(None) is None
+
+
 def test_wrong_bounds_are_told_apart():
     name = ring.name_wrong_bounds
     assert name(10, 4, [(0, 2), (2, 4), (4, 6), (6, 8)]).startswith("skips the remainder")
     assert "one pair for each rank" in name(10, 3, [(0, 3), (3, 6), (6, 8), (8, 10)])
     assert "unequal" in name(10, 4, [(0, 2), (2, 4), (4, 6), (6, 10)])
     assert "longer chunks first" in name(10, 4, [(0, 2), (2, 4), (4, 7), (7, 10)])
+    assert "0 ≤ start" in name(10, 4, [(0, 10**12), (3, 6), (6, 8), (8, 10)])
     assert "exactly one chunk" in name(10, 4, [(0, 3), (2, 6), (6, 8), (8, 10)])
