@@ -353,7 +353,7 @@ timeline(run)
 # We measure all-reduces of several sizes and fit α and B. One launch does all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait until all are there) makes the ranks start together.
 
 # %%
-def median_seconds(tensors, repeats=9):
+def median_seconds(tensors, repeats):
     seconds = []
     for _ in range(repeats):
         dist.barrier()
@@ -367,8 +367,8 @@ def median_seconds(tensors, repeats=9):
 lengths = [2**k for k in range(6, 23, 2)]
 sizes = np.array([4 * length for length in lengths])  # bytes
 
-def time_all_sizes():
-    return [median_seconds([torch.zeros(length)]) for length in lengths]
+def time_all_sizes(repeats):
+    return [median_seconds([torch.zeros(length)], repeats) for length in lengths]
 
 # %% [markdown]
 # Two ranks first. **By how much will the time grow from the smallest tensor to one 64 times as large?** And from one of 256 KiB to one of 16 MiB, 64 times as large again?
@@ -378,16 +378,16 @@ def time_all_sizes():
 predicted_factors = None
 
 # %%
-def measure_seconds(world_size):
-    run = launch(time_all_sizes, world_size=world_size, device="cpu")
+def measure_seconds(world_size, repeats=7):
+    run = launch(time_all_sizes, repeats, world_size=world_size, device="cpu")
     return np.max(run.outputs, axis=0)  # of the slowest rank, for each size
 
-seconds = {2: measure_seconds(2)}
+seconds = {2: measure_seconds(2, repeats=25)}
 factors = seconds[2][3] / seconds[2][0], seconds[2][-1] / seconds[2][-4]
 print(f"your prediction: {predicted_factors}   measured: {factors[0]:.1f} and {factors[1]:.1f}")
 
 # %% [markdown]
-# Small tensors cost about the same whatever their size; that is latency. Large ones cost in proportion to their size; that is bandwidth. The fit finds both. It uses only the tensors up to 1 MiB, so that the larger ones can tell whether the model is any good.
+# Small tensors cost about the same whatever their size; that is latency. Large ones cost in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good.
 
 # %%
 def costs(sizes, world_size):
@@ -395,7 +395,7 @@ def costs(sizes, world_size):
     sent_bytes = [estimate.ring_sent_bytes(size, world_size) for size in sizes]
     return estimate.ring_messages(world_size), sent_bytes
 
-known = sizes <= 2**20
+known = sizes <= 2**22
 model = estimate.AlphaBeta.fit(*costs(sizes[known], 2), seconds[2][known])
 print(f"latency α = {model.alpha_s * 1e6:.0f} µs, bandwidth B = {model.bytes_per_s / 1e9:.2f} GB/s")
 
@@ -408,7 +408,7 @@ border_bytes = messages * model.alpha_s * model.bytes_per_s / sent_per_byte
 print("latency and bandwidth cost the same at", format_bytes(border_bytes))
 
 # %% [markdown]
-# Now we ask the model about what it has not seen: larger tensors, and 4 and 8 ranks.
+# Now we ask the model about what it has not seen: the largest tensor, and 4 and 8 ranks.
 
 # %%
 seconds |= {n: measure_seconds(n) for n in (4, 8)}
@@ -421,7 +421,7 @@ print("cores for the ranks to share:", len(os.sched_getaffinity(0)))
 # %%
 figure, all_axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
 for axes, n in zip(all_axes, seconds, strict=True):
-    axes.loglog(sizes, predicted_s[n], color=palette.PREDICTED, label="fitted to N = 2, ≤ 1 MiB")
+    axes.loglog(sizes, predicted_s[n], color=palette.PREDICTED, label="fitted to N = 2, ≤ 4 MiB")
     axes.loglog(sizes, seconds[n], "o", color=palette.MEASURED, label="measured")
     axes.set(title=f"N = {n}", xlabel="bytes S", xticks=[2**8, 2**16, 2**24])
     axes.set_xticklabels(["256 B", "64 KiB", "16 MiB"])
@@ -444,7 +444,7 @@ predicted_factor = None
 # %%
 def whole_and_in_pieces(length, pieces):
     tensor = torch.zeros(length)
-    return median_seconds([tensor]), median_seconds(tensor.chunk(pieces))
+    return median_seconds([tensor], 9), median_seconds(tensor.chunk(pieces), 9)
 
 # %%
 run = launch(whole_and_in_pieces, length, 64, world_size=2, device="cpu")

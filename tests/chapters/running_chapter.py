@@ -1,0 +1,94 @@
+"""Runs a chapter in a kernel of its own, and finds what its cells said and drew."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from autograder.build.text import notebook_from_text
+
+ROOT = Path(__file__).parents[2]
+CHAPTERS = ROOT / "course/chapters"
+CELL_LIMIT_S = 120
+PREDICTION = re.compile(r"\A# Your prediction: .+\n(predicted_\w+) = None\Z")
+
+
+def read(name: str) -> NotebookNode:
+    return notebook_from_text(CHAPTERS / f"{name}.nb.py")
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@dataclass
+class Chapter:
+    """A chapter that ran from top to bottom; a cell that raised would have ended it."""
+
+    notebook: NotebookNode
+    seconds: float
+
+    def said(self, code: str) -> str:
+        """All text of the one cell that contains ``code``: what it printed and its value."""
+        return "".join(self._texts(self._cell(code)))
+
+    def drew(self, code: str) -> str:
+        """The SVG that the one cell with ``code`` showed."""
+        pictures = [
+            output.data["image/svg+xml"]
+            for output in self._cell(code).outputs
+            if "image/svg+xml" in output.get("data", {})
+        ]
+        assert len(pictures) == 1, f"{len(pictures)} pictures under: {code}"
+        return pictures[0]
+
+    def _cell(self, code: str) -> NotebookNode:
+        found = [cell for cell in code_cells(self.notebook) if code in cell.source]
+        assert len(found) == 1, f"{len(found)} cells contain: {code}"
+        return found[0]
+
+    @staticmethod
+    def _texts(cell: NotebookNode) -> list[str]:
+        return [
+            output.text if output.output_type == "stream" else output.data.get("text/plain", "")
+            for output in cell.outputs
+        ]
+
+
+def run(
+    name: str,
+    folder: Path,
+    *,
+    predictions: Callable[[str], Any] | None = None,
+    until: str = "",
+) -> Chapter:
+    """Run a chapter in ``folder``; nbclient raises what a cell raises.
+
+    predictions: the expression to type in for the n-th prediction, by the cell's comment.
+    until: stop before the cell that contains it.
+    """
+    notebook = read(name)
+    if predictions:
+        for cell in code_cells(notebook):
+            if match := PREDICTION.match(cell.source):
+                cell.source += f"\n{match[1]} = {predictions(cell.source)}"
+    if until:
+        sources = [cell.source for cell in notebook.cells]
+        end = next(i for i, source in enumerate(sources) if until in source)
+        notebook.cells = notebook.cells[:end]
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_LIMIT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(folder)}},
+    )
+    begun = time.monotonic()
+    client.execute()
+    return Chapter(notebook, time.monotonic() - begun)

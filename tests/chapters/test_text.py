@@ -1,0 +1,32 @@
+"""What holds for every chapter before it is run."""
+
+import re
+from statistics import median
+
+import pytest
+
+from tests.chapters.running_chapter import CHAPTERS, PREDICTION, code_cells, read
+
+NAMES = sorted(path.name.removesuffix(".nb.py") for path in CHAPTERS.glob("*.nb.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_are_short(name):
+    lines = [len(cell.source.splitlines()) for cell in code_cells(read(name))]
+    assert 3 <= median(lines) <= 8
+    assert max(lines) <= 16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prediction_is_marked_by_the_same_words_and_left_open(name):
+    cells = [cell.source for cell in code_cells(read(name)) if "Your prediction:" in cell.source]
+    assert cells
+    assert [source for source in cells if not PREDICTION.match(source)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name):
+    prose = [cell.source for cell in read(name).cells if cell.cell_type == "markdown"]
+    links = [link for text in prose for link in re.findall(r"\]\(([^)\s]+)\)", text)]
+    local = [link for link in links if not link.startswith("https://")]
+    assert [link for link in local if not (CHAPTERS / link).exists()] == []
