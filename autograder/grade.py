@@ -27,6 +27,10 @@ OnCase = Callable[[int, Case], None]  # (cases done, the one that starts now)
 class InfrastructureError(Exception):
     """The case could not be run, and that is not the student's doing: try again."""
 
+    def _render_traceback_(self) -> list[str]:
+        """IPython's hook: the checker's own frames tell a student nothing."""
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your doing: try again)"]
+
 
 def decide(
     exercise: Exercise,

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 03 · Ring all-reduce
 #
-# Data-parallel training adds up everybody's gradients after each step. You will write that sum as NCCL does for large tensors: a **ring**, in which a rank talks to its two neighbours only and no link carries more than any other.
+# Data-parallel training adds up everybody's gradients after each step. You will write that sum the way NCCL often does it for large tensors: as a **ring**, in which a rank talks to its two neighbours only and no link carries more than any other.
 #
 # | exercise | points |
 # |---|---|
@@ -97,7 +97,7 @@ reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1)
 # %% [markdown]
 # Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`; what the other chunks hold afterwards does not matter.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` are these too).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` are these too), to the right and from the left neighbour.
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -166,7 +166,7 @@ all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)
 # %% [markdown]
 # Fill `tensor` in place; nothing need be returned.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only.
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only, to the right and from the left neighbour.
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #

@@ -1,0 +1,58 @@
+"""What stands in for earlier answers, and what it leaves alone."""
+
+from __future__ import annotations
+
+import functools
+
+import cloudpickle
+
+from autograder.drive import on_rank, standing_in
+from autograder.exercise import Case
+
+SOURCE = """
+def piece():
+    return "the student's"
+
+def helper():
+    return piece()
+
+def answer():
+    return piece(), helper()
+"""
+
+
+def as_on_a_rank(name, decorate=lambda function: function):
+    namespace = {"__name__": "__main__"}
+    exec(SOURCE, namespace)
+    return namespace, cloudpickle.loads(cloudpickle.dumps(decorate(namespace[name])))
+
+
+def test_pieces_are_replaced_also_below_helpers():
+    _, answer = as_on_a_rank("answer")
+    assert answer() == ("the student's", "the student's")
+    assert standing_in(answer, piece=lambda: "ours")() == ("ours", "ours")
+
+
+def test_the_students_own_namespace_is_left_alone():
+    namespace, answer = as_on_a_rank("answer")
+    standing_in(answer, piece=lambda: "ours")
+    assert namespace["answer"]() == ("the student's", "the student's")
+
+
+def test_below_a_decorator():
+    def decorate(function):
+        return functools.wraps(function)(lambda: function())
+
+    _, answer = as_on_a_rank("answer", decorate)
+    assert standing_in(answer, piece=lambda: "ours")() == ("ours", "ours")
+
+
+def test_what_has_no_namespace_is_taken_as_it_is():
+    assert standing_in(len, piece=None) is len
+    assert standing_in(3, piece=None) == 3
+
+
+def test_drive_gets_the_answer_this_ranks_input_and_the_case():
+    case = Case("one", 1)
+    seen = on_rank("given", lambda *arguments: arguments, case, cloudpickle.dumps("answer"))
+    assert seen == ("answer", "given", case)
