@@ -1,0 +1,311 @@
+"""JupyterLab as a student's hands and eyes use it: notebooks, cells, what they show, themes.
+
+What is pressed and typed goes through the page. When to go on is asked of JupyterLab's own models
+(a cell that runs, a kernel that is busy), so that nothing here waits for a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Locator, Page
+
+from tests.running_lab import LabServer
+
+RUN_LIMIT_MS = 240_000  # a whole chapter, on a machine that has other work
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+
+# One place in the page for what every question below begins with.
+_HELPERS = """
+window.course = {
+  panel: (id) => [...jupyterapp.shell.widgets("main")].find((widget) => widget.id === id),
+  code: (id) =>
+    course.panel(id).content.widgets.filter(
+      ({ model }) => model.type === "code" && model.sharedModel.getSource().trim(),
+    ),
+  find(id, words) {
+    const models = course.panel(id).content.widgets.map((cell) => cell.model);
+    const where = (fits) => models.flatMap((model, index) => (fits(model) ? [index] : []));
+    const named = where((model) => model.id === words);
+    return named.length ? named : where((model) => model.sharedModel.getSource().includes(words));
+  },
+  isDone: ({ model }) => model.executionState !== "running" && model.executionCount !== null,
+  isIdle: (panel) => panel.sessionContext.session?.kernel?.status === "idle",
+  failed: ({ model }) => model.outputs.toJSON().some((out) => out.output_type === "error"),
+};
+"""
+
+
+class JupyterLab:
+    """One page with JupyterLab in it."""
+
+    def __init__(self, page: Page, server: LabServer) -> None:
+        self.page, self.server = page, server
+        self.errors: list[str] = []  # exceptions that nobody caught in the page
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.add_init_script(_HELPERS)
+
+    def visit(self, path: str = "") -> None:
+        """Load the page anew, without the tabs that were open before."""
+        self.page.goto(self.server.url_of(path) + "&reset")
+        self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
+
+    def open(self, path: str) -> Notebook:
+        """Open a notebook as a double click in the file browser does."""
+        panel = self.page.evaluate(
+            """async (path) => {
+              const panel = await jupyterapp.commands.execute("docmanager:open", { path });
+              await Promise.all([panel.revealed, panel.context.ready, panel.sessionContext.ready]);
+              return panel.id;
+            }""",
+            path,
+        )
+        return self._ready(panel)
+
+    def current(self) -> Notebook:
+        """The notebook in front."""
+        panel = self.page.wait_for_function(
+            "jupyterapp.shell.currentWidget?.sessionContext && jupyterapp.shell.currentWidget.id"
+        )
+        return self._ready(panel.json_value())
+
+    def _ready(self, panel: str) -> Notebook:
+        notebook = Notebook(self, panel)
+        notebook.ask("(panel) => panel.context.ready.then(() => panel.sessionContext.ready)")
+        notebook.wait("course.isIdle")
+        return notebook
+
+    def command(self, name: str, **arguments: Any) -> None:
+        """One of JupyterLab's commands, as from the palette; comes back when it is done."""
+        self.page.evaluate(
+            "async ([name, args]) => void await jupyterapp.commands.execute(name, args)",
+            [name, arguments],
+        )
+
+    def menu(self, *labels: str) -> None:
+        """Choose an entry of the menu bar."""
+        self.page.get_by_role("menuitem", name=labels[0], exact=True).click()
+        for label in labels[1:]:
+            self.page.locator(".lm-Menu-itemLabel", has_text=label).first.click()
+
+    def set_theme(self, theme: str) -> None:
+        self.command("apputils:change-theme", theme=theme)
+        self.page.wait_for_function(
+            "theme => document.body.dataset.jpThemeName === theme", arg=theme
+        )
+        self.settle()
+
+    def settle(self) -> None:
+        """Until what has just changed is painted."""
+        self.page.evaluate(
+            "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+        )
+
+    def photograph(self, folder: Path, views: dict[str, Callable[[], Locator]]) -> None:
+        """Pictures of the same things in both themes: `name-dark.png` and `name-light.png`."""
+        for theme, suffix in ((DARK, "dark"), (LIGHT, "light")):
+            self.set_theme(theme)
+            for name, view in views.items():
+                shown = view()
+                shown.scroll_into_view_if_needed()
+                self.settle()
+                shown.screenshot(path=folder / f"{name}-{suffix}.png")
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """An open notebook. `panel` is the id of its tab's content in the page."""
+
+    lab: JupyterLab
+    panel: str
+
+    @property
+    def page(self) -> Page:
+        return self.lab.page
+
+    @property
+    def root(self) -> Locator:
+        return self.page.locator(f"[id='{self.panel}']")
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        """The answer of a JavaScript function of this panel (and arguments)."""
+        return self.page.evaluate(
+            f"([id, ...rest]) => ({question})(course.panel(id), ...rest)", [self.panel, *arguments]
+        )
+
+    def wait(self, condition: str, *arguments: Any) -> None:
+        """Until a JavaScript function of this panel (and arguments) is true."""
+        self.page.wait_for_function(
+            f"([id, ...rest]) => ({condition})(course.panel(id), ...rest)",
+            arg=[self.panel, *arguments],
+            timeout=RUN_LIMIT_MS,
+        )
+
+    def cell(self, words: str) -> Cell:
+        """The one cell whose id or source has these words."""
+        found: list[int] = self.ask("(panel, words) => course.find(panel.id, words)", words)
+        assert len(found) == 1, f"{len(found)} cells have {words!r}"
+        return Cell(self, found[0])
+
+    def cells(self) -> list[Cell]:
+        """All code cells that are not empty."""
+        indices: list[int] = self.ask(
+            "(panel) => course.code(panel.id).map((cell) => panel.content.widgets.indexOf(cell))"
+        )
+        return [Cell(self, index) for index in indices]
+
+    def run_all(self) -> None:
+        """Run > Run All Cells; comes back when all have run, or at the first error."""
+        self.lab.menu("Run", "Run All Cells")
+        self.wait(
+            """(panel) => course.code(panel.id).every(course.isDone) ||
+              (course.code(panel.id).some(course.failed) && course.isIdle(panel))"""
+        )
+
+    def complaints(self) -> list[str]:
+        """Errors and what was written to stderr, over the whole notebook."""
+        return [
+            f"cell {cell.index}: {output.get('evalue') or _joined(output['text'])}"
+            for cell in self.cells()
+            for output in cell.outputs()
+            if output["output_type"] == "error" or output.get("name") == "stderr"
+        ]
+
+    @property
+    def path(self) -> str:
+        """From the folder that the server serves."""
+        return str(self.ask("(panel) => panel.context.path"))
+
+    def kernel_id(self) -> str:
+        return str(self.ask("(panel) => panel.sessionContext.session.kernel.id"))
+
+    def save(self) -> None:
+        self.ask("(panel) => panel.context.save()")
+
+    def close(self) -> None:
+        """End its kernel, forget what was not saved, close its tab."""
+        self.ask(
+            """async (panel) => {
+              await panel.sessionContext.shutdown();
+              await panel.context.revert();
+              panel.close();
+            }"""
+        )
+
+
+@dataclass(frozen=True)
+class Cell:
+    notebook: Notebook
+    index: int
+
+    @property
+    def element(self) -> Locator:
+        """Its place on the page; JupyterLab builds it only when it is scrolled to."""
+        self.notebook.ask(
+            "(panel, index) => panel.content.scrollToItem(index, 'smart')", self.index
+        )
+        return self.notebook.root.locator(f".jp-Cell[data-windowed-list-index='{self.index}']")
+
+    @property
+    def output(self) -> Locator:
+        return self.element.locator(".jp-Cell-outputArea")
+
+    def widget(self, name: str) -> Locator:
+        """One of the course's pictures in this cell's output, once it is drawn."""
+        found = self.element.locator(f".shardlab-widget[data-widget='{name}']")
+        found.wait_for()
+        found.scroll_into_view_if_needed()
+        return found
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """As they would be saved."""
+        kept: list[dict[str, Any]] = self.notebook.ask(
+            "(panel, index) => panel.content.widgets[index].model.outputs.toJSON()", self.index
+        )
+        return kept
+
+    def text(self) -> str:
+        """Its outputs as plain text, all of it, whether scrolled to or not."""
+        parts = []
+        for output in self.outputs():
+            if output["output_type"] == "stream":
+                parts.append(_joined(output["text"]))
+            elif output["output_type"] == "error":
+                parts.append(f"{output['ename']}: {output['evalue']}")
+            else:
+                parts.append(_joined(output["data"].get("text/plain", "")))
+        return "\n".join(parts)
+
+    def is_active(self) -> bool:
+        """Whether it is the notebook's chosen cell."""
+        return bool(
+            self.notebook.ask(
+                "(panel, index) => panel.content.activeCellIndex === index", self.index
+            )
+        )
+
+    def type(self, source: str) -> None:
+        """Replace the source by hand: click into the editor, select all, type."""
+        page = self.notebook.page
+        self.element.locator(".cm-content").click()
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.insert_text(source)
+        self.notebook.wait(
+            """(panel, index, source) =>
+              panel.content.widgets[index].model.sharedModel.getSource() === source""",
+            self.index,
+            source,
+        )
+
+    def start(self) -> None:
+        """Press Shift + Enter in it, and do not wait."""
+        self.element.locator(".cm-content").click()
+        self.notebook.ask(
+            "(panel, index) => void (panel.content.widgets[index].model.executionCount = null)",
+            self.index,
+        )
+        self.notebook.page.keyboard.press("Shift+Enter")
+
+    def finish(self) -> None:
+        """Until it has run."""
+        self.notebook.wait(
+            "(panel, index) => course.isDone(panel.content.widgets[index])", self.index
+        )
+
+    def run(self) -> Cell:
+        self.start()
+        self.finish()
+        return self
+
+
+def _joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else "".join(text)
+
+
+def write_notebook(path: Path, *cells: str) -> Path:
+    """A notebook with these code cells and nothing else."""
+    path.write_text(
+        json.dumps(
+            {
+                "cells": [
+                    {
+                        "cell_type": "code",
+                        "id": f"cell-{number}",
+                        "metadata": {},
+                        "outputs": [],
+                        "execution_count": None,
+                        "source": source,
+                    }
+                    for number, source in enumerate(cells, start=1)
+                ],
+                "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+                "nbformat": 4,
+                "nbformat_minor": 5,
+            }
+        )
+    )
+    return path
