@@ -38,7 +38,6 @@ class Message:
     lands_in: int | None  # which chunk of the receiver it went into
     carried: int = 0  # whose data it held
     held_after: int = 0  # whose data the receiver's chunk held afterwards
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,6 @@ def read_story(calls: Sequence[Call], world_size: int) -> Story:
                 end_s=recv.end_s if recv is not None else send.end_s,
                 chunk=chunk,
                 lands_in=chunk if into is None else into,
-                source=send.source,
             )
         )
     # A receive straight into a chunk replaces it; one into another tensor is added to it later.

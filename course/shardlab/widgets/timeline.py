@@ -268,10 +268,14 @@ class Layout:
             color = ERROR if wait.in_cycle or not any_cycle else WAIT
             far = x + reach
             bow = f"M{x:.1f} {y1:.1f}C{far:.1f} {y1:.1f} {far:.1f} {y2:.1f} {x + 5:.1f} {y2:.1f}"
-            head = f"M{x:.1f} {y2:.1f}l8 -4v8Z"
+            half = min(4.0, self.row / 3)
+            head = f"M{x:.1f} {y2:.1f}l{2 * half:.1f} {-half:.1f}v{2 * half:.1f}Z"
             marks.append(Path(d=bow, stroke=color, stroke_width=2 if self.row >= 16 else 1))
             marks.append(Path(d=head, fill=color))
-            marks.append(Rect(x=x - 3, y=y1 - 3, width=6, height=6, radius=3, fill=color))
+            dot = 0.75 * half
+            marks.append(
+                Rect(x=x - dot, y=y1 - dot, width=2 * dot, height=2 * dot, radius=dot, fill=color)
+            )
         return marks
 
 

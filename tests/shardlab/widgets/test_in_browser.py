@@ -108,6 +108,7 @@ def test_the_table_says_what_the_picture_shows(show: Show) -> None:
         root.locator("canvas").get_attribute("aria-label") or ""
     )
     root.locator("summary").click()
+    root.locator("tbody tr").first.wait_for()
     assert root.locator("tbody tr").count() == 4
     assert root.locator("tbody tr").first.inner_text().split() == ["0", "1", str(6 * MIB)]
 
