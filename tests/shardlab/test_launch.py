@@ -28,7 +28,7 @@ def run() -> Run:
         total = torch.tensor([float(sum(mine))])
         dist.all_reduce(total)
         print(f"rank {rank} has {mine}")
-        print("é → 𝄞", end="")
+        print("é → 𝄞", end="", flush=True)
         print("careful", file=sys.stderr)
         if rank == 0:
             for number in range(100_000):

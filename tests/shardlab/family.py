@@ -1,0 +1,92 @@
+"""Finds every process that descends from one a test has started, however it ran away.
+
+A mark in the environment passes from a process to all it starts: into the rank server, its ranks,
+and what ranks start in sessions of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+NAME = "SHARDLAB_TEST_MARK"
+HANG_LIMIT_S = 60
+
+
+class Family:
+    def __init__(self, folder: Path) -> None:
+        self.mark = uuid.uuid4().hex
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.environment = {**os.environ, NAME: self.mark, "TMPDIR": str(self.temporary)}
+        self.environment.pop("SHARDLAB_RANK_SERVER", None)
+        self.shared_memory = shared_memory()
+
+    def living(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(NAME) == self.mark:
+                    found.append(process)
+        return found
+
+    def left_behind(self) -> list[str]:
+        """What is still there though the family should be gone; waits a while for it to go."""
+        until = time.monotonic() + 10
+        while (found := self._left_now()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
+
+    def _left_now(self) -> list[str]:
+        found = []
+        for process in self.living():
+            with contextlib.suppress(psutil.Error):
+                found.append(f"process {process.pid}: {' '.join(process.cmdline())}")
+        found += [f"file {path}" for path in self.temporary.iterdir()]
+        return found + [f"/dev/shm/{name}" for name in shared_memory() - self.shared_memory]
+
+    def end(self) -> None:
+        for process in self.living():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def start(self, program: str) -> subprocess.Popen[str]:
+        """A Python of its own that runs this text; what it prints can be read from `stdout`."""
+        path = self.temporary.parent / "program.py"
+        path.write_text(program)
+        return subprocess.Popen(
+            [sys.executable, str(path)],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, program: str) -> list[str]:
+        """The lines that the program printed; it must end well."""
+        with self.start(program) as process:
+            printed, _ = process.communicate(timeout=HANG_LIMIT_S)
+        assert process.returncode == 0, printed
+        return printed.splitlines()
+
+
+def shared_memory() -> set[str]:
+    """Names in /dev/shm, without those of browsers in other tests."""
+    return {name for name in os.listdir("/dev/shm") if "chromium" not in name}
+
+
+@contextlib.contextmanager
+def family(folder: Path) -> Iterator[Family]:
+    made = Family(folder)
+    try:
+        yield made
+    finally:
+        made.end()

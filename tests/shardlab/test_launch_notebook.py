@@ -1,0 +1,241 @@
+"""`launch` from the cells of a real Jupyter kernel."""
+
+from __future__ import annotations
+
+import queue
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from tests.shardlab.family import HANG_LIMIT_S, Family, family
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
+
+
+@dataclass
+class Cell:
+    """What came of one cell."""
+
+    number: int
+    stdout: str = ""
+    stderr: str = ""
+    shown: list[dict[str, str]] = field(default_factory=list)  # display areas, as last updated
+    updates: int = 0
+    error: str = ""
+    traceback: str = ""
+
+    def take(self, kind: str, content: dict[str, Any]) -> None:
+        if kind == "stream":
+            setattr(self, content["name"], getattr(self, content["name"]) + content["text"])
+        elif kind == "display_data":
+            self.shown.append(content["data"])
+        elif kind == "update_display_data":
+            self.updates += 1
+            self.shown[-1] = content["data"]
+        elif kind == "error":
+            self.error = content["ename"]
+            text = "\n".join(content["traceback"])
+            self.traceback = re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+class Notebook:
+    def __init__(self, ours: Family) -> None:
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(env=ours.environment)
+        self.client: BlockingKernelClient = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=HANG_LIMIT_S)
+
+    def send(self, code: str) -> str:
+        return self.client.execute(code)
+
+    def result(self, sent: str, until: str | None = None) -> Cell:
+        """What comes until the cell is done, or until a display area shows some text."""
+        cell = Cell(0)
+        deadline = time.monotonic() + HANG_LIMIT_S
+        while time.monotonic() < deadline:
+            try:
+                message = self.client.get_iopub_msg(timeout=1)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "execute_input":
+                cell.number = content["execution_count"]
+            if kind == "status" and content["execution_state"] == "idle":
+                return cell
+            cell.take(kind, content)
+            if until is not None and any(until in area["text/plain"] for area in cell.shown):
+                return cell
+        raise AssertionError("the cell did not end")
+
+    def run(self, code: str) -> Cell:
+        return self.result(self.send(code))
+
+    def works(self, code: str) -> Cell:
+        cell = self.run(code)
+        assert not cell.error, cell.traceback
+        return cell
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
+    with family(tmp_path_factory.mktemp("kernel")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def notebook(ours: Family) -> Iterator[Notebook]:
+    made = Notebook(ours)
+    made.works("import time, torch, torch.distributed as dist\nfrom shardlab import launch")
+    yield made
+    made.close()
+
+
+def test_a_function_of_a_cell(notebook: Notebook) -> None:
+    notebook.works("factor = 3\ndef times(x):\n    return factor * x")
+    cell = notebook.works("run = launch(times, world_size=2, inputs=[1, 2])\nprint(run.outputs)")
+    assert cell.stdout == "[3, 6]\n"
+    assert cell.shown == []  # nothing was printed on a rank: nothing is shown
+
+
+def test_a_changed_cell_takes_effect_at_once(notebook: Notebook) -> None:
+    notebook.works("def times(x):\n    return 100 * x")
+    cell = notebook.works("print(launch(times, world_size=2, inputs=[1, 2]).outputs)")
+    assert cell.stdout == "[100, 200]\n"
+
+
+def test_a_decorated_function_and_a_class_of_cells(notebook: Notebook) -> None:
+    notebook.works(
+        "import functools\n"
+        "def logged(fn):\n"
+        "    @functools.wraps(fn)\n"
+        "    def wrapper(*args):\n"
+        "        return fn.__name__, fn(*args)\n"
+        "    return wrapper\n"
+    )
+    notebook.works(
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.scale = 2\n"
+        "    def step(self):\n"
+        "        return self.scale * dist.get_rank()\n"
+        "@logged\n"
+        "def work(model):\n"
+        "    return model.step()\n"
+    )
+    cell = notebook.works(
+        "print(launch(work, Model(), world_size=2).outputs)\n"
+        "print(launch(Model().step, world_size=2).outputs)\n"
+        "made = launch(Model, world_size=1).outputs[0]\n"
+        "print(type(made) is Model)"
+    )
+    assert cell.stdout.splitlines() == ["[('work', 0), ('work', 1)]", "[0, 2]", "True"]
+
+
+def test_the_traceback_shows_the_cells_own_lines(notebook: Notebook) -> None:
+    inner = notebook.works("def scale(x):\n    return x / 0")
+    outer = notebook.works("def work():\n    x = dist.get_rank()\n    return scale(x)")
+    cell = notebook.run("launch(work, world_size=2)")
+    assert cell.error == "RankError"
+    first = cell.traceback.splitlines()[0]
+    assert re.match(r"RankError: rank [01] failed: ZeroDivisionError: division by zero", first)
+    assert f"[cell {inner.number}, line 2: return x / 0]" in first
+    assert f"cell {outer.number}, line 3, in work\n    return scale(x)" in cell.traceback
+    assert "supervise.py" not in cell.traceback
+    assert "launch.py" not in cell.traceback
+
+
+def test_calls_know_their_cell(notebook: Notebook) -> None:
+    made = notebook.works("def work():\n    t = torch.ones(2)\n\n    dist.all_reduce(t)")
+    cell = notebook.works(
+        "call = launch(work, world_size=2).calls[0]\nprint(call.source, '|', call.code)"
+    )
+    assert cell.stdout == f"cell {made.number}, line 4 | dist.all_reduce(t)\n"
+
+
+def test_a_deadlock_names_cell_and_line(notebook: Notebook) -> None:
+    made = notebook.works(
+        "def work():\n    t = torch.ones(2)\n    dist.send(t, 1 - dist.get_rank())"
+    )
+    cell = notebook.run("launch(work, world_size=2, timeout_s=20)")
+    assert cell.error == "DeadlockError"
+    first = cell.traceback.splitlines()[0]
+    assert "0 → 1 → 0" in first
+    assert f"cell {made.number}, line 3: dist.send(t, 1 - dist.get_rank())" in first
+
+
+def test_an_endless_loop_names_cell_and_line(notebook: Notebook) -> None:
+    made = notebook.works("def work():\n    while True:\n        pass")
+    cell = notebook.run("launch(work, world_size=1, timeout_s=1)")
+    assert cell.error == "RunTimeout"
+    assert f"[cell {made.number}, line " in cell.traceback.splitlines()[0]
+
+
+def test_output_is_one_tidy_area(notebook: Notebook) -> None:
+    cell = notebook.works(
+        "def work():\n"
+        "    for n in range(5_000):\n"
+        "        print('<b>', n)\n"
+        "run = launch(work, world_size=2)\n"
+        "print([len(text.splitlines()) for text in run.stdout])"
+    )
+    (area,) = cell.shown
+    assert len(area["text/plain"].splitlines()) < 200
+    assert "are not shown; all are in run.stdout" in area["text/plain"]
+    assert "<b>" not in area["text/html"]
+    assert cell.updates < 200
+    assert cell.stdout == "[5000, 5000]\n"
+
+
+def test_quiet_shows_nothing(notebook: Notebook) -> None:
+    cell = notebook.works("_ = launch(lambda: print('x'), world_size=2, quiet=True)")
+    assert (cell.shown, cell.stdout) == ([], "")
+
+
+def test_the_interrupt_button_stops_the_ranks(notebook: Notebook, ours: Family) -> None:
+    before = {process.pid for process in ours.living()}
+    notebook.works("def stay():\n    print('up')\n    time.sleep(300)")
+    sent = notebook.send("launch(stay, world_size=3, timeout_s=200)")
+    notebook.result(sent, until="rank 0 │ up")
+    notebook.manager.interrupt_kernel()
+    assert notebook.result(sent).error == "KeyboardInterrupt"
+    assert {process.pid for process in ours.living()} == before
+    assert notebook.works("print(launch(dist.get_rank, world_size=2).outputs)").stdout == "[0, 1]\n"
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["restart", "kill"])
+def test_restarting_the_kernel_leaves_nothing(tmp_path: Any, now: bool) -> None:
+    with family(tmp_path) as ours:
+        notebook = Notebook(ours)
+        try:
+            sent = notebook.send(
+                "import time\nfrom shardlab import launch\n"
+                "def stay():\n    print('up')\n    time.sleep(300)\n"
+                "launch(stay, world_size=2, timeout_s=200)"
+            )
+            notebook.result(sent, until="rank 0 │ up")
+            old = {process.pid for process in ours.living()}
+            assert len(old) >= 4  # the kernel, its rank server, two ranks
+            notebook.manager.restart_kernel(now=now)
+            notebook.client.wait_for_ready(timeout=HANG_LIMIT_S)
+            until = time.monotonic() + 10
+            while old & {process.pid for process in ours.living()} and time.monotonic() < until:
+                time.sleep(0.05)
+            assert not old & {process.pid for process in ours.living()}
+        finally:
+            notebook.close()
+        assert not [left for left in ours.left_behind() if left.startswith("process")]
