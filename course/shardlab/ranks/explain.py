@@ -51,7 +51,7 @@ def exception_error(process: RankProcess) -> RankError:
     assert process.failure is not None
     stage, chain = process.failure["stage"], process.failure["chain"]
     kind, message = str(chain[0]["kind"]), str(chain[0]["message"])
-    text = f"{kind}: {message}".splitlines()[0]
+    text = f"{kind}: {message}".splitlines()[0].removesuffix(": ")
     if stage == "unpickle":
         text = f"the function or its inputs could not be rebuilt on the rank ({text})"
     elif stage == "output":
