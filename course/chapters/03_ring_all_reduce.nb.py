@@ -315,7 +315,7 @@ for elements in (1, length):
         launch(everyone_sends_first, elements, world_size=4, device="cpu")
     except DeadlockError as error:
         hang = error
-        print(f"{elements:,} elements: {error.headline}")
+        print(f"length {elements:,}: {error.headline}")
 
 # %% [markdown]
 # `send` comes back when the data is on its way to a receiver that takes it. Here nobody receives, because everybody is still sending: the waiting goes round in a cycle.
@@ -325,7 +325,7 @@ print(hang.detail)
 timeline(hang)
 
 # %% [markdown]
-# There are two ways out. Start the send, receive, and only then wait for the send, as all the functions above do; or let the even ranks send first and the odd ranks receive first. The first one, on the same tensors:
+# There are two ways out. One is to start the send, receive, and only then wait for the send, as `pass_and_add` does:
 
 # %%
 def start_sending_then_receive(length):
@@ -336,6 +336,24 @@ def start_sending_then_receive(length):
     sending.wait()
 
 run = launch(start_sending_then_receive, length, world_size=4, device="cpu")
+timeline(run)
+
+# %% [markdown]
+# The other is an order in which somebody always listens: even ranks send first, odd ranks receive first. It works too, but the two transfers of a rank no longer overlap.
+
+# %%
+def take_turns(length):
+    left, right = neighbours()
+    outgoing, received = torch.ones(length), torch.empty(length)
+    if dist.get_rank() % 2 == 0:
+        dist.send(outgoing, right)
+        dist.recv(received, left)
+    else:
+        dist.recv(received, left)
+        dist.send(outgoing, right)
+
+# %%
+run = launch(take_turns, length, world_size=4, device="cpu")
 timeline(run)
 
 # %% [markdown]
@@ -378,7 +396,7 @@ def time_all_sizes(repeats):
 predicted_factors = None
 
 # %%
-def measure_seconds(world_size, repeats=7):
+def measure_seconds(world_size, repeats=5):
     run = launch(time_all_sizes, repeats, world_size=world_size, device="cpu")
     return np.max(run.outputs, axis=0)  # of the slowest rank, for each size
 
@@ -433,9 +451,9 @@ figure.tight_layout()
 # %% [markdown]
 # Where points lie above the line, the run costs something that the model does not know. It takes each rank to have a core and a link of its own. Here a message is a copy in memory that a core makes, and all ranks share the cores and the memory: with more ranks than cores, a rank waits for a core before it can wait for a message. Large tensors do not fit into the caches, so that each byte may cost more than it did in the fit. And whatever else runs on this machine is in the points as well. On a cluster each rank brings its own link, and there the model carries further; even there it leaves out the additions, and links that others use too. So let it tell you which of the two costs rules, and measure before you believe a number from it.
 #
-# ### The same bytes in more messages
+# ### Small chunks: the same bytes in more messages
 #
-# The model says what happens when a tensor is sent in many small pieces: the same bytes, more messages. **How many times longer will 64 pieces take?**
+# A ring makes its chunks smaller with every rank that joins, S/N each, and needs more of them. What do small chunks cost? Take our tensor, once in one all-reduce, and once cut into 64 pieces with an all-reduce for each. **How many times longer will the 64 take?**
 
 # %%
 # Your prediction: the factor
@@ -483,7 +501,7 @@ for call in run.calls:
 #
 # What you saw of the algorithm holds on GPUs too. These things differ:
 #
-# - **Other ways.** Ranks of one machine send over NVLink or PCIe, machines over InfiniBand or Ethernet, and NCCL runs several rings at once, laid out so that all links are in use (Hu et al. 2025).
+# - **Other wires.** Ranks of one machine send over NVLink or PCIe, machines over InfiniBand or Ethernet, and NCCL runs several rings at once, laid out so that all links are in use (Hu et al. 2025).
 # - **Trees.** A ring needs 2(N − 1) messages one after the other. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
 # - **Switches that add.** With NVLink SHARP or InfiniBand SHARP the network adds. The lower bound above is about ranks that add themselves, so it does not hold there.
 # - **Not waiting.** On a GPU `dist.all_reduce` only queues the work and returns at once. Time it with CUDA events, or wait with `torch.cuda.synchronize()` before you look at the clock.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -66,23 +65,25 @@ def run(
     name: str,
     folder: Path,
     *,
-    predictions: Callable[[str], Any] | None = None,
+    predictions: Mapping[str, str] | None = None,
     until: str = "",
 ) -> Chapter:
     """Run a chapter in ``folder``; nbclient raises what a cell raises.
 
-    predictions: the expression to type in for the n-th prediction, by the cell's comment.
+    predictions: what to type in where the prediction's comment contains the key.
     until: stop before the cell that contains it.
     """
     notebook = read(name)
-    if predictions:
-        for cell in code_cells(notebook):
-            if match := PREDICTION.match(cell.source):
-                cell.source += f"\n{match[1]} = {predictions(cell.source)}"
     if until:
         sources = [cell.source for cell in notebook.cells]
         end = next(i for i, source in enumerate(sources) if until in source)
         notebook.cells = notebook.cells[:end]
+    for words, guess in (predictions or {}).items():
+        matches = [PREDICTION.match(cell.source) for cell in code_cells(notebook)]
+        found = [match for match in matches if match and words in match[0]]
+        assert len(found) == 1, f"{len(found)} predictions contain: {words}"
+        cell = next(cell for cell in code_cells(notebook) if cell.source == found[0][0])
+        cell.source = f"{found[0][1]} = {guess}"
     client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,

@@ -80,7 +80,7 @@ def test_a_guess_stands_beside_the_measurement(tmp_path):
     guessed = run(
         "00_start_here",
         tmp_path,
-        predictions=lambda comment: "4 * 262_144",
+        predictions={"each rank sends": "4 * 262_144"},
         until="print(run.traffic.source)",
     )
     assert "predicted" in guessed.drew("traffic_map(run, predicted=predicted_bytes)")
