@@ -131,7 +131,7 @@ def _join(rank: int, setup: dict[str, Any], store_fd: int) -> None:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data; the kernel, which knows the cells, adds the source lines."""
-    chain = []
+    chain: list[dict[str, Any]] = []
     seen: BaseException | None = error
     while seen is not None and len(chain) < 5:
         frames, trace = [], seen.__traceback__

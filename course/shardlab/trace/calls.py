@@ -111,12 +111,24 @@ class CallLog:
             self.closed.append((rank, _counts(values[0])))
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
-        op, n_bytes, peer, group, start, filename, line, dtype, shape, *rest = values
+        op, n_bytes, peer, group, start_s, filename, line, dtype, shape, *where, tag = values
+        offset, storage_numel = where
         call = OpenCall(
-            rank, str(op), int(n_bytes), peer, str(group), float(start), str(filename), int(line),
-            str(dtype), tuple(int(n) for n in shape), *(int(n) for n in rest),
-        )  # fmt: skip
-        if call.peer is not None and not (0 <= int(call.peer) < self.world_size):
+            rank=rank,
+            op=str(op),
+            bytes=int(n_bytes),
+            peer=None if peer is None else int(peer),
+            group=str(group),
+            start_s=float(start_s),
+            filename=str(filename),
+            line=int(line),
+            dtype=str(dtype),
+            shape=tuple(int(length) for length in shape),
+            offset=int(offset),
+            storage_numel=int(storage_numel),
+            tag=int(tag),
+        )
+        if call.peer is not None and not 0 <= call.peer < self.world_size:
             return
         key = meeting_key(call)
         self.started[rank][key] += 1

@@ -30,6 +30,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ class Recorder:
 
     def _users_line(self) -> tuple[str, int]:
         """The innermost line that is neither torch's, nor ours, nor the standard library's."""
-        frame = sys._getframe(3)
+        frame: FrameType | None = sys._getframe(3)
         while frame is not None:
             filename = frame.f_code.co_filename
             is_users = self.is_users.get(filename)
@@ -196,7 +197,7 @@ class Recorder:
             self._end(id(work))
             return result
 
-        dist.Work.wait = wait
+        dist.Work.wait = wait  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
         """Note new sockets' handshakes, which aren't traffic, and old sockets' last counts."""
