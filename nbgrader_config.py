@@ -64,3 +64,5 @@ c.Autograde.autograde_preprocessors = [
 
 # nbgrader's 30 s for a cell are short where a check starts real ranks on a busy laptop.
 c.Execute.timeout = 180
+# On a terminal it cuts each line of an error at this width, and the mistake's name with it.
+c.Validator.width = 240
