@@ -111,8 +111,8 @@ class CallLog:
             self.closed.append((rank, _counts(values[0])))
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
-        op, n_bytes, peer, group, start_s, filename, line, dtype, shape, *where, tag = values
-        offset, storage_numel = where
+        op, n_bytes, peer, group, start_s, filename, line, *tensor, tag = values
+        dtype, shape, offset, storage_numel = tensor
         call = OpenCall(
             rank=rank,
             op=str(op),
