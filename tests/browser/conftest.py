@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.jupyterlab import JupyterLab
 from tests.conftest import STEP_LIMIT_MS
 from tests.running_lab import LabServer
+
+expect.set_options(timeout=STEP_LIMIT_MS)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ What is pressed and typed goes through the page. When to go on is asked of Jupyt
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,28 +283,3 @@ class Cell:
 
 def _joined(text: str | list[str]) -> str:
     return text if isinstance(text, str) else "".join(text)
-
-
-def write_notebook(path: Path, *cells: str) -> Path:
-    """A notebook with these code cells and nothing else."""
-    path.write_text(
-        json.dumps(
-            {
-                "cells": [
-                    {
-                        "cell_type": "code",
-                        "id": f"cell-{number}",
-                        "metadata": {},
-                        "outputs": [],
-                        "execution_count": None,
-                        "source": source,
-                    }
-                    for number, source in enumerate(cells, start=1)
-                ],
-                "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-                "nbformat": 4,
-                "nbformat_minor": 5,
-            }
-        )
-    )
-    return path

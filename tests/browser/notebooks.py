@@ -1,0 +1,31 @@
+"""Notebooks on disk, for the tests to open: a scratch page, a lab that somebody has worked on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+
+LAB = "03_ring_all_reduce"
+
+
+def write_scratch(path: Path, *cells: str) -> Path:
+    """These code cells and nothing else; the first one's id is cell-1."""
+    notebook = new_notebook(
+        cells=[new_code_cell(source, id=f"cell-{n}") for n, source in enumerate(cells, start=1)],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(notebook, path)
+    return path
+
+
+def write_answered(root: Path, path: Path, answers: dict[str, str]) -> Path:
+    """The lab as it is released in `root`, with the answers {grade id: source} filled in."""
+    notebook = json.loads((root / "labs" / LAB / f"{LAB}.ipynb").read_text())
+    for cell in notebook["cells"]:
+        cell["source"] = answers.get(cell["id"], cell["source"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(notebook))
+    return path

@@ -1,0 +1,49 @@
+"""The stop button while ranks are asleep: the cell ends, the ranks too, the kernel goes on."""
+
+from __future__ import annotations
+
+import re
+
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.jupyterlab import JupyterLab
+from tests.browser.notebooks import write_scratch
+
+pytestmark = [pytest.mark.browser, pytest.mark.ranks]
+
+SLEEPERS = """
+import os, time
+from shardlab import launch
+
+def sleep_long():
+    print("my process is", os.getpid())
+    time.sleep(600)
+
+launch(sleep_long, world_size=4, timeout_s=900)
+"""
+
+
+def test_the_stop_button_ends_a_run(lab: JupyterLab) -> None:
+    path = write_scratch(lab.server.root / "sleepers.ipynb", SLEEPERS, "2 + 2")
+    lab.visit(path.name)
+    notebook = lab.current()
+
+    sleepers = notebook.cell("cell-1")
+    sleepers.start()
+    said = sleepers.output.locator(".shardlab-output")
+    expect(said).to_have_text(re.compile(r"(my process is \d+.*){4}", re.DOTALL))
+    ranks = [int(pid) for pid in re.findall(r"my process is (\d+)", said.inner_text())]
+    assert len(ranks) == 4
+    assert all(psutil.pid_exists(pid) for pid in ranks)
+
+    notebook.root.get_by_role("button", name="Interrupt the kernel").click()
+    sleepers.finish()
+    assert [out["ename"] for out in sleepers.outputs() if out["output_type"] == "error"] == [
+        "KeyboardInterrupt"
+    ]
+    assert not [pid for pid in ranks if psutil.pid_exists(pid)]
+
+    assert notebook.cell("cell-2").run().text() == "4"
+    notebook.close()

@@ -1,0 +1,155 @@
+"""A student works on the lab: the blank, a wrong answer, its diagnosis, the right one, Validate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.jupyterlab import RUN_LIMIT_MS, Cell, JupyterLab, Notebook
+from tests.browser.notebooks import LAB, write_answered
+from tests.submissions import planted
+
+pytestmark = pytest.mark.browser
+
+RIGHT = planted.solution(LAB)
+WRONG = {
+    mistake.name: source for mistake in planted.of_lab(LAB) for source in mistake.answers.values()
+}
+WRITTEN = {"from_8_to_64_ranks": "Nine times, and hardly at all: latency, then bandwidth."}
+
+
+@pytest.fixture(scope="module")
+def notebook(lab: JupyterLab) -> Iterator[Notebook]:
+    """The lab as released, with only its imports run."""
+    lab.visit(f"labs/{LAB}/{LAB}.ipynb")
+    notebook = lab.current()
+    notebook.cell("from autograder import check").run()
+    yield notebook
+    notebook.close()
+
+
+def answer(notebook: Notebook, name: str, source: str) -> Locator:
+    """Type an answer, run it, run its check: the check's table."""
+    cell = notebook.cell(name)
+    cell.type(source)
+    cell.run()
+    return table(notebook.cell(f"check_{name}").run())
+
+
+def table(check: Cell) -> Locator:
+    shown = check.element.locator(".shardlab-check[data-passed]")
+    expect(shown).to_have_count(1)
+    return shown
+
+
+def validate(lab: JupyterLab, notebook: Notebook) -> Locator:
+    """Press the button, wait for its answer."""
+    notebook.root.get_by_role("button", name="Validate", exact=True).click()
+    dialogue = lab.page.locator(".jp-Dialog")
+    dialogue.wait_for(timeout=RUN_LIMIT_MS)
+    return dialogue
+
+
+def test_a_blank_is_told_kindly(notebook: Notebook) -> None:
+    for name in RIGHT:
+        notebook.cell(name).run()
+        check = notebook.cell(f"check_{name}").run()
+        expect(table(check)).to_have_text(f"{name}: not written yet")
+        (error,) = [out for out in check.outputs() if out["output_type"] == "error"]
+        assert error["ename"] == "CheckFailed"
+        assert error["evalue"].startswith(f"Not written yet: {name}. Fill in its cell above")
+        assert len(error["traceback"]) == 1, "no line of ours is shown to the student"
+
+
+def test_hints_open_one_by_one(notebook: Notebook) -> None:
+    hints = notebook.cell("Hint 1 · what to count").element.locator("details")
+    expect(hints).to_have_count(3)
+    for index in range(3):
+        body = hints.nth(index).locator("p").last
+        expect(body).to_be_hidden()
+        hints.nth(index).locator("summary").click()
+        expect(body).to_be_visible()
+
+
+def test_a_wrong_answer_is_diagnosed_and_the_right_one_passes(notebook: Notebook) -> None:
+    wrong = answer(notebook, "chunk_bounds", WRONG["skips_the_remainder"])
+    expect(wrong).to_have_attribute("data-passed", "false")
+    expect(wrong.locator("tr[data-passed='true']")).to_have_count(1)  # 12 elements for 4 ranks
+    expect(wrong.locator("[data-diagnosis]").first).to_contain_text("skips the remainder")
+
+    right = answer(notebook, "chunk_bounds", RIGHT["chunk_bounds"])
+    expect(right).to_have_attribute("data-passed", "true")
+    expect(right).to_contain_text("chunk_bounds: all 3 cases pass")
+
+
+def test_a_deadlock_is_named_with_the_line_in_the_cell(notebook: Notebook) -> None:
+    hangs = answer(notebook, "reduce_scatter", WRONG["both_send_first"])
+    diagnosis = hangs.locator("[data-diagnosis]").first
+    expect(diagnosis).to_contain_text("call send first and wait for each other")
+    expect(diagnosis).to_contain_text("line 7: dist.send(chunks")
+
+
+def test_the_ring_passes_within_its_budget_and_can_be_watched(notebook: Notebook) -> None:
+    right = answer(notebook, "reduce_scatter", RIGHT["reduce_scatter"])
+    expect(right).to_have_attribute("data-passed", "true")
+    largest = right.locator("tbody tr").last.locator("td.number")
+    sent, budget = (int(n.strip(" B").replace(",", "")) for n in largest.all_inner_texts())
+    assert 7 / 8 * 2**20 <= sent <= budget <= 1.02 * 7 / 8 * 2**20  # 1 MiB on 8 ranks
+
+    player = notebook.cell("ring_player(run)").run().widget("ring-player")
+    expect(player).to_have_attribute("data-steps", "3")
+    expect(player).to_have_attribute("data-messages", "12")
+
+
+def test_validate_saves_and_names_what_fails(
+    lab: JupyterLab, notebook: Notebook, artifacts: Path
+) -> None:
+    """On a copy, as Validate saves: all is right on disk, one answer is wrong on the screen."""
+    path = f"labs/{LAB}/copy.ipynb"
+    on_disk = write_answered(lab.server.root, lab.server.root / path, RIGHT | WRITTEN)
+    copy = lab.open(path)
+    copy.cell("ring_all_reduce").type(WRONG["sum_instead_of_mean"])
+    assert "reduce_scatter(tensor, bounds)\n    all_gather" not in on_disk.read_text()
+
+    dialogue = validate(lab, copy)
+    expect(dialogue.get_by_text("The following cell failed:")).to_have_count(1)
+    expect(dialogue).to_contain_text('check("ring_all_reduce.ring_all_reduce", ring_all_reduce)')
+    expect(dialogue).to_contain_text("returned the sum, not the mean: divide by world_size")
+    saved = {
+        cell["id"]: "".join(cell["source"]) for cell in json.loads(on_disk.read_text())["cells"]
+    }
+    assert saved["ring_all_reduce"] == WRONG["sum_instead_of_mean"]
+    lab.photograph(artifacts, {"validate-fails": lambda: dialogue})
+    dialogue.get_by_role("button", name="Ok").click()
+
+    copy.cell("ring_all_reduce").type(RIGHT["ring_all_reduce"])
+    dialogue = validate(lab, copy)
+    expect(dialogue).to_contain_text("Success! Your notebook passes all the tests.")
+    lab.photograph(artifacts, {"validate-passes": lambda: dialogue})
+    dialogue.get_by_role("button", name="Ok").click()
+    copy.close()
+
+
+def test_in_both_themes(lab: JupyterLab, notebook: Notebook, artifacts: Path) -> None:
+    answer(notebook, "ring_all_reduce", WRONG["sends_whole_tensors_round"])
+    lab.photograph(
+        artifacts,
+        {
+            "lab-03-passes": lambda: notebook.cell("check_reduce_scatter").element,
+            "lab-03-over-budget": lambda: notebook.cell("check_ring_all_reduce").element,
+            "lab-03-hints": lambda: notebook.cell("Hint 1 · what to count").element,
+        },
+    )
+    answer(notebook, "reduce_scatter", WRONG["both_send_first"])
+    lab.photograph(
+        artifacts,
+        {
+            "lab-03-fails": lambda: notebook.cell("check_reduce_scatter").element,
+            "lab-03-blank": lambda: notebook.cell("check_bytes_per_rank").element,
+        },
+    )
+    assert lab.errors == []
