@@ -389,7 +389,7 @@ def time_all_sizes(repeats):
     return [median_seconds([torch.zeros(length)], repeats) for length in lengths]
 
 # %% [markdown]
-# Two ranks first. **By how much will the time grow from the smallest tensor to one 64 times as large?** And from one of 256 KiB to one of 16 MiB, 64 times as large again?
+# Two ranks first. **By which factor will the time grow** from the smallest tensor, 256 bytes, to one 64 times as large? And by which from 256 KiB to 16 MiB, 64 times as large again?
 
 # %%
 # Your prediction: two factors, small tensors and large ones
@@ -405,7 +405,7 @@ factors = seconds[2][3] / seconds[2][0], seconds[2][-1] / seconds[2][-4]
 print(f"your prediction: {predicted_factors}   measured: {factors[0]:.1f} and {factors[1]:.1f}")
 
 # %% [markdown]
-# Small tensors cost about the same whatever their size; that is latency. Large ones cost in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good.
+# Small tensors cost about the same whatever their size; that is latency. Large ones cost nearly in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good. One message means one step of the ring here: gloo itself cuts a chunk into pieces, so that it can add one while the next arrives (gloo/allreduce.cc).
 
 # %%
 def costs(sizes, world_size):
@@ -495,7 +495,7 @@ for call in run.calls:
         print(f"  {format_bytes(call.bytes)} at {call.start_s:.3f} s")
 
 # %% [markdown]
-# The all-reduces are fewer than the gradients. The first step uses one bucket, since DDP does not know yet in which order gradients arrive; for the second step it has arranged them in that order. The default size of a bucket is 25 MiB.
+# The all-reduces are fewer than the gradients. The first step uses one bucket, since DDP does not know yet in which order gradients arrive; for the second step it has sorted them in that order into buckets of the size asked for. Its default, says PyTorch's documentation, is 25 MiB.
 #
 # ## Where NCCL differs
 #
