@@ -1,0 +1,317 @@
+"""How fast ranks start, side by side: `make bench`, or `make bench ARGS="--json figures.json"`.
+
+Every contender starts the same number of processes, has them do one tiny all_reduce, and waits
+until all are gone.  Rounds are interleaved, so that what else the machine does hits all alike;
+figures are medians.  torchrun is timed as the command that it is; the others from inside a process
+that has torch loaded already, as a notebook's kernel has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardlab import launch
+
+MB = 1e6
+MOVED_BYTES = 256e6
+
+# What every contender but launch needs around the tiny function; {ranks} and {port} are filled in.
+TINY = """
+import os, sys, time
+os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+import torch
+import torch.distributed as dist
+
+def tiny():
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == {ranks}
+"""
+
+TORCHRUN = (
+    TINY
+    + """
+dist.init_process_group("gloo")
+tiny()
+dist.destroy_process_group()
+"""
+)
+
+SPAWN = (
+    TINY
+    + """
+def rank_main(rank, path):
+    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size={ranks})
+    tiny()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import torch.multiprocessing
+    begun_s = time.perf_counter()
+    torch.multiprocessing.spawn(rank_main, (sys.argv[0] + ".store",), nprocs={ranks})
+    print(time.perf_counter() - begun_s)
+"""
+)
+
+NOTEBOOK_LAUNCHER = (
+    TINY
+    + """
+os.environ["ACCELERATE_USE_CPU"] = "true"
+from accelerate import PartialState, notebook_launcher
+
+def rank_main():
+    assert PartialState(cpu=True).num_processes == {ranks}
+    tiny()
+
+begun_s = time.perf_counter()
+notebook_launcher(rank_main, num_processes={ranks}, use_port="{port}")
+print(time.perf_counter() - begun_s)
+"""
+)
+
+BARE_FORK = (
+    TINY
+    + """
+def start(path):
+    for rank in range({ranks}):
+        if os.fork() == 0:
+            store = dist.FileStore(path, {ranks})
+            dist.init_process_group("gloo", store=store, rank=rank, world_size={ranks})
+            tiny()
+            os._exit(0)
+    for _ in range({ranks}):
+        assert os.wait()[1] == 0
+
+start(sys.argv[0] + ".first")  # what only a first time costs is in none of the figures
+begun_s = time.perf_counter()
+start(sys.argv[0] + ".store")
+print(time.perf_counter() - begun_s)
+"""
+)
+
+
+def tiny() -> float:
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    return tensor[0].item()
+
+
+def time_launch(ranks: int) -> float:
+    """Seconds from the call to the return, the ranks' end included."""
+    begun_s = time.perf_counter()
+    run = launch(tiny, world_size=ranks, quiet=True)
+    elapsed_s = time.perf_counter() - begun_s
+    assert run.outputs == [ranks] * ranks
+    return elapsed_s
+
+
+def time_program(text: str, ranks: int) -> float:
+    """Seconds that the program itself printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return float(_run([sys.executable, _written(folder, text, ranks)]).split()[-1])
+
+
+def time_torchrun(ranks: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        path = _written(folder, TORCHRUN, ranks)
+        begun_s = time.perf_counter()
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        _run([*torchrun, f"--nproc-per-node={ranks}", path])
+        return time.perf_counter() - begun_s
+
+
+def _written(folder: str, text: str, ranks: int) -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path = Path(folder) / "program.py"
+    path.write_text(text.format(ranks=ranks, port=port))
+    return str(path)
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+CONTENDERS: dict[str, Callable[[int], float]] = {
+    "shardlab.launch, warm": time_launch,
+    "bare fork + gloo": lambda ranks: time_program(BARE_FORK, ranks),
+    "mp.spawn": lambda ranks: time_program(SPAWN, ranks),
+    "notebook_launcher": lambda ranks: time_program(NOTEBOOK_LAUNCHER, ranks),
+    "torchrun --standalone": time_torchrun,
+}
+
+
+def compare(ranks: int, rounds: int) -> dict[str, float]:
+    """Median seconds of each contender, timed in turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    for _ in range(rounds):
+        for name, timed in CONTENDERS.items():
+            seconds[name].append(timed(ranks))
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+@dataclass
+class Size:
+    ranks: int
+    seconds: float  # median of launch
+    unique_bytes: int  # of the rank with the most, while all are up and have reduced
+
+    @property
+    def ms_per_rank(self) -> float:
+        return 1000 * self.seconds / self.ranks
+
+
+def scale(sizes: list[int], rounds: int) -> list[Size]:
+    """launch at several world sizes, in turn."""
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(rounds):
+        for size in sizes:
+            seconds[size].append(time_launch(size))
+    return [Size(n, statistics.median(seconds[n]), unique_bytes(n)) for n in sizes]
+
+
+def unique_bytes(ranks: int) -> int:
+    """Memory that a rank shares with no other process (USS): what one more rank costs."""
+
+    def measured() -> int:
+        tiny()
+        with open("/proc/self/smaps_rollup") as file:  # psutil would add its own import to it
+            lines = [line.split() for line in file]
+        dist.barrier()  # nobody leaves, and so hands its pages to the others, before all have read
+        return sum(1024 * int(line[1]) for line in lines if line[0].startswith("Private_"))
+
+    return max(launch(measured, world_size=ranks, quiet=True).outputs)
+
+
+def tracing(ranks: int, moved_bytes: float, passes: int) -> float:
+    """Seconds with recording over seconds without, for a pass that moves so many bytes.
+
+    Both are timed inside one run, pass by pass in turn.  A rank waits for the slowest, so the
+    slowest rank's time is that of a pass.
+    """
+    calls = 64
+    reduced_bytes = moved_bytes / calls / (2 * (ranks - 1))  # a ring moves 2(N-1) S in all
+
+    def work() -> list[tuple[float, float]]:
+        from shardlab.ranks.rank import RECORDER
+
+        tensor = torch.zeros(int(reduced_bytes / 4))
+
+        def one_pass(recorded: bool) -> float:
+            RECORDER.enabled = recorded
+            dist.barrier()
+            begun_s = time.perf_counter()
+            for _ in range(calls):
+                dist.all_reduce(tensor)
+            return time.perf_counter() - begun_s
+
+        one_pass(True)
+        found = []
+        for number in range(passes):
+            if number % 2:  # who comes first takes turns too
+                traced_s, plain_s = one_pass(True), one_pass(False)
+            else:
+                plain_s, traced_s = one_pass(False), one_pass(True)
+            found.append((traced_s, plain_s))
+        return found
+
+    by_rank = launch(work, world_size=ranks, timeout_s=300, quiet=True).outputs
+    slowest = [
+        (max(traced for traced, _ in one), max(plain for _, plain in one))
+        for one in zip(*by_rank, strict=True)
+    ]
+    traced_s = statistics.median(traced for traced, _ in slowest)
+    return traced_s / statistics.median(plain for _, plain in slowest)
+
+
+@dataclass
+class Goal:
+    what: str
+    found: float
+    limit: float
+    unit: str
+    at_least: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        return self.found >= self.limit if self.at_least else self.found <= self.limit
+
+    def __str__(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        verdict = "met" if self.is_met else "MISSED"
+        found, limit = f"{self.found:.3g}{self.unit}", f"{sign} {self.limit:g}{self.unit}"
+        return f"{self.what:<46} {found:>10} {limit:>10}   {verdict}"
+
+
+def goals(seconds: dict[str, float], sizes: list[Size], traced: float) -> list[Goal]:
+    ours = seconds["shardlab.launch, warm"]
+    first, last = sizes[0], sizes[-1]
+    per_rank = last.ms_per_rank / first.ms_per_rank
+    return [
+        Goal("torchrun's time over launch's", seconds["torchrun --standalone"] / ours, 25, "×", True),
+        Goal("launch's time over a bare fork's", ours / seconds["bare fork + gloo"], 2, "×"),
+        Goal(f"{last.ranks} ranks up, reduced and gone", last.seconds, 4, " s"),
+        Goal(f"unique memory of each of {last.ranks} ranks", last.unique_bytes / MB, 12, " MB"),
+        Goal(f"cost per rank, {last.ranks} ranks over {first.ranks}", per_rank, 1, "×"),
+        Goal("recording the calls adds", 100 * (traced - 1), 5, " %"),
+    ]
+
+
+def table(ranks: int, seconds: dict[str, float], sizes: list[Size], found: list[Goal]) -> str:
+    ours = seconds["shardlab.launch, warm"]
+    lines = [f"Start of {ranks} ranks, one tiny all_reduce, end", ""]
+    lines += [f"  {name:<24} {s:8.3f} s {s / ours:8.1f}×" for name, s in seconds.items()]
+    lines += ["", "launch at several world sizes", ""]
+    lines += [
+        f"  {size.ranks:4} ranks {size.seconds:8.3f} s {size.ms_per_rank:8.1f} ms per rank"
+        f" {size.unique_bytes / MB:8.1f} MB unique memory each"
+        for size in sizes
+    ]
+    lines += ["", "Goals", "", *(f"  {goal}" for goal in found)]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--tiny", action="store_true", help="2 ranks, once: does it still work?")
+    options = parser.parse_args(arguments)
+    ranks, rounds, sizes, moved_bytes, passes = 4, options.rounds, [4, 16, 64], MOVED_BYTES, 11
+    if options.tiny:
+        ranks, rounds, sizes, moved_bytes, passes = 2, 1, [2, 3], 1e6, 1
+    time_launch(ranks)  # the rank server loads torch, once for each kernel
+    seconds = compare(ranks, rounds)
+    by_size = scale(sizes, rounds)
+    traced = tracing(ranks, moved_bytes, passes)
+    found = goals(seconds, by_size, traced)
+    print(table(ranks, seconds, by_size, found))
+    if options.json is not None:
+        figures: dict[str, Any] = {
+            "seconds": seconds,
+            "sizes": [asdict(size) for size in by_size],
+            "traced_over_untraced": traced,
+            "goals": [{**asdict(goal), "is_met": goal.is_met} for goal in found],
+        }
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
