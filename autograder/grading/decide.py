@@ -53,7 +53,7 @@ class RunAndDecide(NbGraderPreprocessor):
         lab = resources["nbgrader"]["assignment"]
         seed = self.seed if self.seed is not None else grading_seed(self._grading_folder(), lab)
         started_s = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="shardlab-") as folder:
+        with tempfile.TemporaryDirectory(prefix="shardlab-", ignore_cleanup_errors=True) as folder:
             deposits = Path(folder) / "deposits"
             deposits.mkdir()
             run_student_kernel(

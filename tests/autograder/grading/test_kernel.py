@@ -1,5 +1,6 @@
 """A student's kernel may die, hang, flood: the notebook runs to its end."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,11 @@ def test_the_kernel_starts_far_from_the_solutions(
     )
     assert said(where) == repr(str(tmp_path / "k/kernel0/work"))
     assert said(deposits) == f"{tmp_path / 'deposits'}\n"
+
+
+def test_formgrader_calls_it_inside_its_event_loop(tmp_path: Path) -> None:
+    async def handler() -> list[NotebookNode]:
+        return run(tmp_path, "6 * 7")
+
+    (cell,) = asyncio.run(handler())
+    assert said(cell) == "42"
