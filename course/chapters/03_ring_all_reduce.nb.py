@@ -471,7 +471,7 @@ modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
 print(f"your prediction: {predicted_factor}   model: {modelled:.1f}   measured: {pieces_s / whole_s:.1f}")
 
 # %% [markdown]
-# The model need not be right about the number: one all-reduce right after another finds the other ranks awake, and small pieces stay in the caches. If the measured factor is above 1, what it shows is right all the same: the bytes did not change, the messages did.
+# The model may miss the number. Calls one right after another find the other ranks awake and small pieces stay in the caches, which makes them cheaper than it says; ranks that share cores wait for each other at every piece, which makes them dearer. A factor above 1 says the same in any case: the bytes did not change, the messages did.
 
 # %% [markdown]
 # ## In real life: DDP
