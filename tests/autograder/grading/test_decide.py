@@ -10,10 +10,12 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
+from autograder.grade import InfrastructureError
 from autograder.grading import decide
 from autograder.grading.checks import Check
-from autograder.grading.decide import read_subject, why_missing, write_verdict
+from autograder.grading.decide import RunAndDecide, read_subject, why_missing, write_verdict
 from autograder.grading.seed import grading_seed
+from autograder.grading.template import CourseError
 from autograder.verdict import CaseResult, Verdict
 
 MISTAKE = ("doubles <nothing>", "doubles <nothing>")
@@ -105,3 +107,30 @@ def test_the_seed_is_kept_and_differs_by_lab_and_course(tmp_path: Path) -> None:
     assert grading_seed(tmp_path / "grading", "04_zero") != first
     assert grading_seed(tmp_path / "other", "03_ring") != first
     assert (tmp_path / "grading/seed").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_failing_machine_is_tried_once_more_and_never_a_zero(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    calls = []
+
+    def decide_or_fail(*_: object, **__: object) -> Verdict:
+        calls.append(1)
+        if len(calls) <= failures:
+            raise InfrastructureError("no memory for ranks")
+        return verdict((1, True))
+
+    monkeypatch.setattr("autograder.grade.decide", decide_or_fail)
+    check = Check("ring_all_reduce.chunk_bounds", "chunk_bounds")
+    if failures == 1:
+        assert RunAndDecide()._decide(check, b"x", seed=1).passed
+    else:
+        with pytest.raises(InfrastructureError):
+            RunAndDecide()._decide(check, b"x", seed=1)
+    assert len(calls) == 2
+
+
+def test_an_unknown_exercise_is_the_course_s_error() -> None:
+    with pytest.raises(CourseError, match="no exercise is called 'ring_all_reduce.sort'"):
+        RunAndDecide()._decide(Check("ring_all_reduce.sort", "sort"), b"x", seed=1)

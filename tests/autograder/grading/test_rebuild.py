@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from nbformat import NotebookNode, from_dict
+from nbformat.corpus.words import generate_corpus_id
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.grading.rebuild import rebuild
@@ -49,7 +50,7 @@ def sources(notebook: NotebookNode) -> list[str]:
 
 def copy_of(cell: NotebookNode, source: str | None = None) -> NotebookNode:
     copied = from_dict(cell)
-    copied.id = "pasted"
+    copied.id = generate_corpus_id()
     copied.source = cell.source if source is None else source
     return copied
 
