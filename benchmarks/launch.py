@@ -265,7 +265,9 @@ def goals(seconds: dict[str, float], sizes: list[Size], traced: float) -> list[G
     first, last = sizes[0], sizes[-1]
     per_rank = last.ms_per_rank / first.ms_per_rank
     return [
-        Goal("torchrun's time over launch's", seconds["torchrun --standalone"] / ours, 25, "×", True),
+        Goal(
+            "torchrun's time over launch's", seconds["torchrun --standalone"] / ours, 25, "×", True
+        ),
         Goal("launch's time over a bare fork's", ours / seconds["bare fork + gloo"], 2, "×"),
         Goal(f"{last.ranks} ranks up, reduced and gone", last.seconds, 4, " s"),
         Goal(f"unique memory of each of {last.ranks} ranks", last.unique_bytes / MB, 12, " MB"),

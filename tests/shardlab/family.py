@@ -50,7 +50,8 @@ class Family:
         for process in self.living():
             with contextlib.suppress(psutil.Error):
                 found.append(f"process {process.pid}: {' '.join(process.cmdline())}")
-        found += [f"file {path}" for path in self.temporary.iterdir()]
+        files = (path for path in self.temporary.iterdir() if "torchinductor" not in path.name)
+        found += [f"file {path}" for path in files]
         return found + [f"/dev/shm/{name}" for name in shared_memory() - self.shared_memory]
 
     def end(self) -> None:

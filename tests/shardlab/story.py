@@ -1,9 +1,9 @@
 """Ranks' logs written by hand, so that what is read out of them can be tested without ranks.
 
-    story = Story(2)
-    story.call(0, "send", 1)        # rank 0 is in send to rank 1
-    story.finish(1)                 # rank 1 has returned
-    stuck(story.views(), story.log.groups)
+story = Story(2)
+story.call(0, "send", 1)        # rank 0 is in send to rank 1
+story.finish(1)                 # rank 1 has returned
+stuck(story.views(), story.log.groups)
 """
 
 from __future__ import annotations

@@ -118,7 +118,12 @@ def test_results_do_not_depend_on_the_number_of_cores(
     def sum_up() -> tuple[int, str, list[str], str]:
         values = torch.randn(1_000_000)
         names = list({"delta", "alpha", "gamma", "beta"})  # a set's order depends on the hash seed
-        return torch.get_num_threads(), values.sum().item().hex(), names, os.environ["OMP_NUM_THREADS"]
+        return (
+            torch.get_num_threads(),
+            values.sum().item().hex(),
+            names,
+            os.environ["OMP_NUM_THREADS"],
+        )
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one = launch(sum_up, world_size=2, quiet=True).outputs
@@ -219,7 +224,7 @@ class TestPlainResults:
         def output() -> Any:
             return torch.nn.Linear(1, 1) if dist.get_rank() == 1 else 0
 
-        with pytest.raises(RankError, match="rank 1 failed: its output.*Linear") as caught:
+        with pytest.raises(RankError, match=r"rank 1 failed: its output.*Linear") as caught:
             launch(output, world_size=2, quiet=True, results="plain")
         assert caught.value.rank == 1
 

@@ -37,7 +37,7 @@ class Cell:
             self.shown.append(content["data"])
         elif kind == "update_display_data":
             self.updates += 1
-            self.shown[-1] = content["data"]
+            self.shown[-1:] = [content["data"]]
         elif kind == "error":
             self.error = content["ename"]
             text = "\n".join(content["traceback"])
@@ -143,7 +143,7 @@ def test_a_decorated_function_and_a_class_of_cells(notebook: Notebook) -> None:
         "made = launch(Model, world_size=1).outputs[0]\n"
         "print(type(made) is Model)"
     )
-    assert cell.stdout.splitlines() == ["[('work', 0), ('work', 1)]", "[0, 2]", "True"]
+    assert cell.stdout.splitlines() == ["[('work', 0), ('work', 2)]", "[0, 2]", "True"]
 
 
 def test_the_traceback_shows_the_cells_own_lines(notebook: Notebook) -> None:

@@ -48,4 +48,4 @@ def test_an_unknown_label_tells_the_known_ones(traffic: Traffic) -> None:
 
 def test_a_run_is_shown_in_one_line(traffic: Traffic) -> None:
     run = Run(2, "cpu", "asked for", [1, 2], ["", ""], ["", ""], traffic, [], 0.1, 0.25)
-    assert repr(run) == "<Run: 2 ranks on cpu, 0 calls, 28 bytes sent, 0.25 s>"
+    assert repr(run) == "<Run: 2 ranks on cpu (asked for), 0 calls, 28 bytes sent, 0.25 s>"

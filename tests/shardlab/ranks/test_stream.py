@@ -67,7 +67,10 @@ class TestTerminal:
         screen.close()
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) < 5_000
-        assert lines[-1] == f"… {10_000 - (len(lines) - 1):,} lines more; all of them are in run.stdout"
+        assert (
+            lines[-1]
+            == f"… {10_000 - (len(lines) - 1):,} lines more; all of them are in run.stdout"
+        )
 
 
 @pytest.fixture
