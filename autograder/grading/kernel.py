@@ -25,6 +25,8 @@ from nbformat.v4 import new_output
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # a dead kernel is the student's news, not the terminal's
 
+MAX_SOCKET_FOLDER = 90  # characters: Unix takes about 104 for the name of a socket
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -47,7 +49,8 @@ def run_student_kernel(
     new kernel reruns the cells before it, without it, and goes on behind it.  ``private`` is an
     empty folder: the kernel's sockets and working folder.
 
-    This is where a sandbox belongs: only the kernel that starts here runs student code.
+    This is where a sandbox belongs: besides the ranks of ``grade.decide`` only the kernel that
+    starts here runs student code.
     """
     for cell in _code_cells(notebook).values():
         cell.outputs, cell.execution_count = [], None
@@ -193,7 +196,8 @@ async def _kernel(
     scratch.mkdir(parents=True)
     manager = AsyncKernelManager(kernel_name="python3")
     # Sockets in a folder of ours rather than ports: nobody else can connect, none can clash.
-    manager.transport, manager.ip = "ipc", str(private / "s")
+    if len(str(private)) <= MAX_SOCKET_FOLDER:
+        manager.transport, manager.ip = "ipc", str(private / "s")
     manager.connection_file = str(private / "kernel.json")
     environment = {
         **os.environ,
