@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Error, Locator, Page
 
 from tests.running_lab import LabServer
 
@@ -45,12 +45,18 @@ class JupyterLab:
     def __init__(self, page: Page, server: LabServer) -> None:
         self.page, self.server = page, server
         self.errors: list[str] = []  # exceptions that nobody caught in the page
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("pageerror", self._note)
         page.add_init_script(_HELPERS)
+
+    def _note(self, error: Error) -> None:
+        # JupyterLab's own, of a notebook that is closed before it is drawn to its end.
+        if "_runOnIdleTime" not in (error.stack or ""):
+            self.errors.append(error.stack or error.message)
 
     def visit(self, path: str = "") -> None:
         """Load the page anew, without the tabs that were open before."""
-        self.page.goto(self.server.url_of(path) + "&reset")
+        place = f"/lab/tree/{path}" if path else "/lab"
+        self.page.goto(self.server.url_of(place) + "&reset")
         self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
 
     def open(self, path: str) -> Notebook:
@@ -108,6 +114,7 @@ class JupyterLab:
         """Pictures of the same things in both themes: `name-dark.png` and `name-light.png`."""
         for theme, suffix in ((DARK, "dark"), (LIGHT, "light")):
             self.set_theme(theme)
+            self.page.mouse.move(0, 0)  # nothing is pointed at
             for name, view in views.items():
                 shown = view()
                 shown.scroll_into_view_if_needed()
@@ -203,20 +210,21 @@ class Cell:
 
     @property
     def element(self) -> Locator:
-        """Its place on the page; JupyterLab builds it only when it is scrolled to."""
+        """Its place on the page, scrolled to: JupyterLab draws only what is in sight."""
         self.notebook.ask(
             "(panel, index) => panel.content.scrollToItem(index, 'smart')", self.index
         )
-        return self.notebook.root.locator(f".jp-Cell[data-windowed-list-index='{self.index}']")
+        element = self.notebook.root.locator(f".jp-Cell[data-windowed-list-index='{self.index}']")
+        element.scroll_into_view_if_needed()
+        return element
 
     @property
     def output(self) -> Locator:
         return self.element.locator(".jp-Cell-outputArea")
 
     def widget(self, name: str) -> Locator:
-        """One of the course's pictures in this cell's output, once it is drawn."""
+        """One of the course's pictures in this cell's output."""
         found = self.element.locator(f".shardlab-widget[data-widget='{name}']")
-        found.wait_for()
         found.scroll_into_view_if_needed()
         return found
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 
+from tests.running_lab import ROOT
+from tests.submissions import planted
+
 LAB = "03_ring_all_reduce"
+SOLUTION = {  # as a student would write it: without the marks around it
+    grade_id: "\n".join(line for line in source.splitlines() if " SOLUTION" not in line)
+    for grade_id, source in planted.solution(LAB).items()
+}
+SOLUTION["from_8_to_64_ranks"] = "Nine times, and hardly at all: latency first, then bandwidth."
 
 
 def write_scratch(path: Path, *cells: str) -> Path:
@@ -21,9 +29,9 @@ def write_scratch(path: Path, *cells: str) -> Path:
     return path
 
 
-def write_answered(root: Path, path: Path, answers: dict[str, str]) -> Path:
-    """The lab as it is released in `root`, with the answers {grade id: source} filled in."""
-    notebook = json.loads((root / "labs" / LAB / f"{LAB}.ipynb").read_text())
+def write_answered(path: Path, answers: dict[str, str]) -> Path:
+    """The lab as it is released, with the answers {grade id: source} filled in."""
+    notebook = json.loads((ROOT / "labs" / LAB / f"{LAB}.ipynb").read_text())
     for cell in notebook["cells"]:
         cell["source"] = answers.get(cell["id"], cell["source"])
     path.parent.mkdir(parents=True, exist_ok=True)

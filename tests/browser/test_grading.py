@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import FrameLocator, expect
 
 from tests.browser.jupyterlab import JupyterLab
-from tests.browser.notebooks import LAB, write_answered
+from tests.browser.notebooks import LAB, SOLUTION, write_answered
 from tests.running_lab import LabServer
 from tests.submissions import planted
 
@@ -39,10 +39,9 @@ def nbgrader(server: LabServer, *arguments: str) -> None:
 @pytest.fixture(scope="module")
 def graded(lab_server: LabServer) -> LabServer:
     """ada hands in the solution, grace one mistake."""
-    solution = planted.solution(LAB)
-    for student, answers in {"ada": solution, "grace": solution | GRACE.answers}.items():
+    for student, answers in {"ada": SOLUTION, "grace": SOLUTION | GRACE.answers}.items():
         submitted = lab_server.root / "grading/submitted" / student / LAB / f"{LAB}.ipynb"
-        write_answered(lab_server.root, submitted, answers)
+        write_answered(submitted, answers)
     nbgrader(lab_server, "generate_assignment", LAB)
     nbgrader(lab_server, "release_assignment", LAB)
     nbgrader(lab_server, "autograde", LAB)

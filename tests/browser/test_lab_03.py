@@ -10,16 +10,14 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.jupyterlab import RUN_LIMIT_MS, Cell, JupyterLab, Notebook
-from tests.browser.notebooks import LAB, write_answered
+from tests.browser.notebooks import LAB, SOLUTION, write_answered
 from tests.submissions import planted
 
 pytestmark = pytest.mark.browser
 
-RIGHT = planted.solution(LAB)
 WRONG = {
     mistake.name: source for mistake in planted.of_lab(LAB) for source in mistake.answers.values()
 }
-WRITTEN = {"from_8_to_64_ranks": "Nine times, and hardly at all: latency, then bandwidth."}
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +44,19 @@ def table(check: Cell) -> Locator:
     return shown
 
 
-def validate(lab: JupyterLab, notebook: Notebook) -> Locator:
-    """Press the button, wait for its answer."""
+def validate(lab: JupyterLab, notebook: Notebook, picture: Path, name: str) -> str:
+    """Press the button and wait for its dialogue: what that says, photographed and closed."""
     notebook.root.get_by_role("button", name="Validate", exact=True).click()
     dialogue = lab.page.locator(".jp-Dialog")
     dialogue.wait_for(timeout=RUN_LIMIT_MS)
-    return dialogue
+    said = dialogue.inner_text()
+    lab.photograph(picture, {name: lambda: dialogue})
+    dialogue.get_by_role("button", name="Ok").click()
+    return said
 
 
 def test_a_blank_is_told_kindly(notebook: Notebook) -> None:
-    for name in RIGHT:
+    for name in planted.solution(LAB):
         notebook.cell(name).run()
         check = notebook.cell(f"check_{name}").run()
         expect(table(check)).to_have_text(f"{name}: not written yet")
@@ -81,7 +82,7 @@ def test_a_wrong_answer_is_diagnosed_and_the_right_one_passes(notebook: Notebook
     expect(wrong.locator("tr[data-passed='true']")).to_have_count(1)  # 12 elements for 4 ranks
     expect(wrong.locator("[data-diagnosis]").first).to_contain_text("skips the remainder")
 
-    right = answer(notebook, "chunk_bounds", RIGHT["chunk_bounds"])
+    right = answer(notebook, "chunk_bounds", SOLUTION["chunk_bounds"])
     expect(right).to_have_attribute("data-passed", "true")
     expect(right).to_contain_text("chunk_bounds: all 3 cases pass")
 
@@ -94,7 +95,7 @@ def test_a_deadlock_is_named_with_the_line_in_the_cell(notebook: Notebook) -> No
 
 
 def test_the_ring_passes_within_its_budget_and_can_be_watched(notebook: Notebook) -> None:
-    right = answer(notebook, "reduce_scatter", RIGHT["reduce_scatter"])
+    right = answer(notebook, "reduce_scatter", SOLUTION["reduce_scatter"])
     expect(right).to_have_attribute("data-passed", "true")
     largest = right.locator("tbody tr").last.locator("td.number")
     sent, budget = (int(n.strip(" B").replace(",", "")) for n in largest.all_inner_texts())
@@ -105,33 +106,31 @@ def test_the_ring_passes_within_its_budget_and_can_be_watched(notebook: Notebook
     expect(player).to_have_attribute("data-messages", "12")
 
 
-def test_validate_saves_and_names_what_fails(
-    lab: JupyterLab, notebook: Notebook, artifacts: Path
-) -> None:
-    """On a copy, as Validate saves: all is right on disk, one answer is wrong on the screen."""
+@pytest.fixture
+def copy(lab: JupyterLab) -> Iterator[Notebook]:
+    """Validate saves, so it gets a copy; in this one every answer is right."""
     path = f"labs/{LAB}/copy.ipynb"
-    on_disk = write_answered(lab.server.root, lab.server.root / path, RIGHT | WRITTEN)
+    write_answered(lab.server.root / path, SOLUTION)
     copy = lab.open(path)
-    copy.cell("ring_all_reduce").type(WRONG["sum_instead_of_mean"])
-    assert "reduce_scatter(tensor, bounds)\n    all_gather" not in on_disk.read_text()
-
-    dialogue = validate(lab, copy)
-    expect(dialogue.get_by_text("The following cell failed:")).to_have_count(1)
-    expect(dialogue).to_contain_text('check("ring_all_reduce.ring_all_reduce", ring_all_reduce)')
-    expect(dialogue).to_contain_text("returned the sum, not the mean: divide by world_size")
-    saved = {
-        cell["id"]: "".join(cell["source"]) for cell in json.loads(on_disk.read_text())["cells"]
-    }
-    assert saved["ring_all_reduce"] == WRONG["sum_instead_of_mean"]
-    lab.photograph(artifacts, {"validate-fails": lambda: dialogue})
-    dialogue.get_by_role("button", name="Ok").click()
-
-    copy.cell("ring_all_reduce").type(RIGHT["ring_all_reduce"])
-    dialogue = validate(lab, copy)
-    expect(dialogue).to_contain_text("Success! Your notebook passes all the tests.")
-    lab.photograph(artifacts, {"validate-passes": lambda: dialogue})
-    dialogue.get_by_role("button", name="Ok").click()
+    yield copy
     copy.close()
+
+
+def test_validate_saves_and_names_what_fails(
+    lab: JupyterLab, copy: Notebook, artifacts: Path
+) -> None:
+    copy.cell("ring_all_reduce").type(WRONG["sum_instead_of_mean"])
+    said = validate(lab, copy, artifacts, "validate-fails")
+    on_disk = json.loads((lab.server.root / copy.path).read_text())
+    saved = {cell["id"]: cell["source"] for cell in on_disk["cells"]}
+    assert "".join(saved["ring_all_reduce"]) == WRONG["sum_instead_of_mean"]
+    assert said.count("The following cell failed:") == 1
+    assert 'check("ring_all_reduce.ring_all_reduce", ring_all_reduce)' in said
+    assert "returned the sum, not the mean: divide by world_size" in said
+
+    copy.cell("ring_all_reduce").type(SOLUTION["ring_all_reduce"])
+    said = validate(lab, copy, artifacts, "validate-passes")
+    assert "Success! Your notebook passes all the tests." in said
 
 
 def test_in_both_themes(lab: JupyterLab, notebook: Notebook, artifacts: Path) -> None:

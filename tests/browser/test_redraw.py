@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.jupyterlab import JupyterLab
+from tests.browser.jupyterlab import JupyterLab, Notebook
 from tests.browser.notebooks import write_scratch
 
 pytestmark = [pytest.mark.browser, pytest.mark.ranks]
@@ -18,20 +19,25 @@ ONE_FRAME_MS = 1000 / 60
 # A crowded machine draws slower than a student's: only what nobody would call smooth fails.
 FAR_TOO_SLOW_MS = 20 * ONE_FRAME_MS
 
-RING_OF_64 = """
-import torch, torch.distributed as dist
+REDUCE_SCATTER_OF_64 = """
+import torch
+import torch.distributed as dist
+
 from shardlab import launch
 from shardlab.widgets import ring_player, timeline, traffic_map
 
-def ring():
+def reduce_scatter(length):
     rank, n = dist.get_rank(), dist.get_world_size()
-    chunks = list(torch.ones(64 * n).chunk(n))
-    for step in range(8):
-        sending = dist.isend(chunks[(rank - step) % n], (rank + 1) % n)
-        dist.recv(chunks[(rank - step - 1) % n], (rank - 1) % n)
+    chunks = torch.ones(length).chunk(n)
+    for step in range(n - 1):
+        incoming = chunks[(rank - step - 2) % n]
+        received = torch.empty_like(incoming)
+        sending = dist.isend(chunks[(rank - step - 1) % n], (rank + 1) % n)
+        dist.recv(received, (rank - 1) % n)
         sending.wait()
+        incoming += received
 
-run = launch(ring, world_size=64, device="cpu", timeout_s=120)
+run = launch(reduce_scatter, 64 * 64, world_size=64, device="cpu", timeout_s=120)
 """
 KEYS = {
     "traffic-map": ["ArrowRight", "ArrowDown"] * 15,
@@ -40,21 +46,42 @@ KEYS = {
 }
 
 
-def redraws_ms(widget: Locator, keys: list[str]) -> list[float]:
-    """What each key's redraw took, as the widget itself has measured it."""
-    widget.locator(".shardlab-plot").focus()
-    times = []
-    for key in keys:
-        widget.page.keyboard.press(key)
-        times.append(float(widget.get_attribute("data-redraw-ms") or "nan"))
-    return times
+def redraws_ms(widget: Locator, keys: list[str]) -> tuple[list[float], list[float]]:
+    """For each key: the redraw as the widget itself measures it, and the whole answer to the key.
+
+    The browser may put off the painting itself; reading a pixel back makes it paint at once.
+    """
+    redraws, answers = widget.evaluate(
+        """(root, keys) => {
+          const canvas = root.querySelector("canvas");
+          const pen = canvas.getContext("2d");
+          const [redraws, answers] = [[], []];
+          for (const key of keys) {
+            const began = performance.now();
+            const event = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true });
+            root.querySelector(".shardlab-plot").dispatchEvent(event);
+            pen.getImageData(0, 0, 1, 1);
+            answers.push(performance.now() - began);
+            redraws.push(Number(root.dataset.redrawMs));
+          }
+          return [redraws, answers];
+        }""",
+        keys,
+    )
+    return redraws, answers
+
+
+def view(notebook: Notebook, words: str) -> Callable[[], Locator]:
+    return lambda: notebook.cell(words).element
 
 
 def test_redraw_at_64_ranks(
     lab: JupyterLab, artifacts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     makers = {name: name.replace("-", "_") + "(run)" for name in KEYS}
-    path = write_scratch(lab.server.root / "sixty_four.ipynb", RING_OF_64, *makers.values())
+    path = write_scratch(
+        lab.server.root / "sixty_four.ipynb", REDUCE_SCATTER_OF_64, *makers.values()
+    )
     lab.visit(path.name)
     notebook = lab.current()
     notebook.run_all()
@@ -64,27 +91,29 @@ def test_redraw_at_64_ranks(
     for name, maker in makers.items():
         widget = notebook.cell(maker).widget(name)
         expect(widget).to_have_attribute("data-world-size", "64")
-        times = redraws_ms(widget, KEYS[name])
+        redraws, answers = redraws_ms(widget, KEYS[name])
         measured[name] = {
-            "median_ms": statistics.median(times),
-            "worst_ms": max(times),
+            "redraw_median_ms": statistics.median(redraws),
+            "redraw_worst_ms": max(redraws),
+            "key_to_pixels_median_ms": statistics.median(answers),
+            "key_to_pixels_worst_ms": max(answers),
             "marks": int(widget.get_attribute("data-drawn") or 0),
         }
     (artifacts / "redraw-at-64-ranks.json").write_text(json.dumps(measured, indent=2))
     with capsys.disabled():
         for name, took in measured.items():
             print(
-                f"\n{name} of 64 ranks, {took['marks']} marks: redraw {took['median_ms']:.1f} ms "
-                f"(worst {took['worst_ms']:.1f}) of a frame's {ONE_FRAME_MS:.1f}",
+                f"\n{name} of 64 ranks, {took['marks']} marks: "
+                f"redraw {took['redraw_median_ms']:.1f} ms (worst {took['redraw_worst_ms']:.1f}), "
+                f"key to pixels {took['key_to_pixels_median_ms']:.1f} ms "
+                f"(worst {took['key_to_pixels_worst_ms']:.1f}); a frame is {ONE_FRAME_MS:.1f} ms",
                 end="",
             )
-    assert all(took["median_ms"] < FAR_TOO_SLOW_MS for took in measured.values()), measured
+    slowest = max(took["key_to_pixels_median_ms"] for took in measured.values())
+    assert slowest < FAR_TOO_SLOW_MS, measured
 
+    notebook.cell("ring_player(run)").widget("ring-player").get_by_role("slider").fill("40.5")
     lab.photograph(
-        artifacts,
-        {
-            f"64-ranks-{name}": lambda m=maker: notebook.cell(m).element
-            for name, maker in makers.items()
-        },
+        artifacts, {f"64-ranks-{name}": view(notebook, maker) for name, maker in makers.items()}
     )
     notebook.close()
