@@ -74,7 +74,10 @@ class JupyterLab:
     def current(self) -> Notebook:
         """The notebook in front."""
         panel = self.page.wait_for_function(
-            "jupyterapp.shell.currentWidget?.sessionContext && jupyterapp.shell.currentWidget.id"
+            """() => {
+              const widget = window.jupyterapp?.shell.currentWidget;
+              return widget?.sessionContext && widget.id;
+            }"""
         )
         return self._ready(panel.json_value())
 

@@ -79,8 +79,8 @@ def test_a_submission_can_be_read_and_the_question_graded(
     rows = formgrader.locator("tbody tr")
     expect(rows).to_have_count(2)
     lost = sum(GRACE.loses.values())
-    worse = rows.filter(has_text=re.compile(rf"\b{CODE_POINTS - lost:g} / 20"))
-    worse.get_by_role("link", name=re.compile("Submission #")).click()
+    score = formgrader.get_by_text(f"{CODE_POINTS - lost:g} / 20", exact=True)
+    rows.filter(has=score).get_by_role("link", name=re.compile("Submission #")).click()
 
     expect(formgrader.locator("input.score")).to_have_count(6)
     expect(formgrader.locator("#check_chunk_bounds")).to_have_attribute("placeholder", "2")
@@ -102,4 +102,3 @@ def test_the_assignment_list_offers_the_lab(
     expect(released).to_contain_text(LAB)
     expect(released.get_by_role("button", name="Fetch")).to_be_visible()
     lab.photograph(artifacts, {"assignment-list": lambda: lab.page.locator("#main")})
-    assert lab.errors == []
