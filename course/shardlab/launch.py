@@ -6,16 +6,17 @@ import glob
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 from shardlab.errors import LaunchError, RankError
 from shardlab.ranks import codec, stream
 from shardlab.ranks.explain import exception_error
-from shardlab.ranks.source import locate
 from shardlab.ranks.supervise import Supervisor
 from shardlab.run import Call, Run, Traffic
+from shardlab.source import locate
 from shardlab.trace import traffic
 
 
@@ -46,7 +47,7 @@ def launch(
     and ValueError or TypeError for arguments that cannot work.
     """
     begun_s = time.monotonic()
-    _check(fn, world_size, inputs, timeout_s, results)
+    _check(fn, world_size, inputs, timeout_s, seed, results)
     device, reason = choose_device(device, world_size)
     program = _pickled((fn, args), "the function or its arguments")
     given = [b""] * world_size
@@ -67,6 +68,10 @@ def launch(
     outputs, unreadable = _outputs(supervisor, results)
     error = error or unreadable
     run = _collect(supervisor, device, reason, startup_s, begun_s, outputs)
+    if lost := sum(process.log.dropped for process in supervisor.ranks):
+        warnings.warn(
+            f"the logs of the ranks were full: {lost:,} events are not in run.calls", stacklevel=2
+        )
     if error is not None:
         error.run = run
         raise error.with_traceback(None)
@@ -98,9 +103,7 @@ def _gpu_count() -> int:
     return torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
 
 
-def _check(
-    fn: Any, world_size: Any, inputs: Sequence[Any] | None, timeout_s: Any, results: str
-) -> None:
+def _check(fn: Any, world_size: Any, inputs: Any, timeout_s: Any, seed: Any, results: str) -> None:
     if not sys.platform.startswith("linux"):
         raise LaunchError(
             "ranks need Linux: on Windows use WSL 2, on a Mac a Linux container or Binder"
@@ -114,12 +117,18 @@ def _check(
         raise ValueError(
             f"world_size={world_size}: this machine has memory and open files for 1 to {most} ranks"
         )
+    if inputs is not None and not isinstance(inputs, Sized):
+        raise TypeError(f"inputs must be a list with a value for each rank, not {inputs!r}")
     if inputs is not None and len(inputs) != world_size:
         raise ValueError(
             f"inputs has {len(inputs)} values for {world_size} ranks: give each rank one"
         )
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r}")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s={timeout_s}: give the run some seconds")
+    if seed is not None and not isinstance(seed, int):
+        raise TypeError(f"seed must be a whole number, or None for another each time, not {seed!r}")
     if results not in ("any", "plain"):
         raise ValueError(f'results is "any" or "plain", not {results!r}')
 

@@ -24,7 +24,7 @@ class Call:
     rank: int
     op: str  # torch.distributed's name: "all_reduce", "send", "recv", "broadcast", ...
     bytes: int  # of the tensors this rank handed in (a receive: of its buffer)
-    peer: int | None  # send, recv: the other rank; None for a collective or recv from any
+    peer: int | None  # send, recv: the other rank; None for a collective, or while not known
     group: tuple[int, ...]  # global ranks of the process group
     start_s: float
     end_s: float | None

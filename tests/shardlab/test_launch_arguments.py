@@ -52,7 +52,6 @@ def test_refused(how: dict[str, Any], error: type[Exception], says: str) -> None
     ],
     ids=["timeout None", "timeout text", "generator", "number", "seed text"],
 )
-@pytest.mark.xfail(reason="Python's own TypeError comes out, or one from inside a rank")
 def test_arguments_of_a_wrong_type_are_named(how: dict[str, Any], names: str) -> None:
     with pytest.raises((TypeError, ValueError), match=names):
         launch(work, **how)

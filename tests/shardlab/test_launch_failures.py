@@ -22,8 +22,6 @@ from shardlab import DeadlockError, LaunchError, RankError, RunTimeout, launch
 
 pytestmark = pytest.mark.ranks
 HERE = os.path.basename(__file__)
-FOLDER_NAME = "files below any folder called shardlab are taken for the library's own"
-HOLDS_A_LOCK = "a main thread in some lock is taken to wait for the calls that are open"
 
 
 def fails(
@@ -110,7 +108,6 @@ class TestARankThatFails:
         assert "sys.exit(3)" in error.headline
         assert names_line(error, "sys.exit(3)")
 
-    @pytest.mark.xfail(reason=FOLDER_NAME)
     def test_os_exit_of_zero_is_a_failure_too(self) -> None:
         def work() -> None:
             if dist.get_rank() == 1:
@@ -123,7 +120,6 @@ class TestARankThatFails:
         assert "exited with code 0" in error.headline
         assert names_line(error, "os._exit(0)")
 
-    @pytest.mark.xfail(reason=FOLDER_NAME)
     def test_segmentation_fault(self) -> None:
         def work() -> None:
             if dist.get_rank() == 0:
@@ -135,7 +131,6 @@ class TestARankThatFails:
         assert (error.rank, error.kind) == (0, "SIGSEGV")
         assert names_line(error, "ctypes.string_at(0)")
 
-    @pytest.mark.xfail(reason=FOLDER_NAME)
     def test_abort(self) -> None:
         def work() -> None:
             if dist.get_rank() == 1:
@@ -163,7 +158,6 @@ class TestARankThatFails:
         assert "in recv from rank 0" in error.headline
         assert names_line(error, "dist.recv(torch.empty(1), 0)")
 
-    @pytest.mark.xfail(reason="signal.Signals(37) raises ValueError")
     def test_a_real_time_signal(self) -> None:
         def work() -> None:
             os.kill(os.getpid(), signal.SIGRTMIN + 3)
@@ -336,7 +330,6 @@ class TestMismatches:
 
 
 class TestTimeout:
-    @pytest.mark.xfail(reason=FOLDER_NAME)
     def test_an_endless_loop_is_named_with_its_line(self) -> None:
         def work() -> None:
             if dist.get_rank() == 1:
@@ -378,7 +371,6 @@ class TestSlowButHonest:
         run = launch(work, world_size=4, timeout_s=20, quiet=True)
         assert run.outputs == [5.0, 4.0, 4.0, 4.0]
 
-    @pytest.mark.xfail(reason=HOLDS_A_LOCK)
     def test_waiting_for_a_thread_with_a_receive_open(self) -> None:
         def work() -> float:
             from threading import Thread
@@ -399,7 +391,6 @@ class TestSlowButHonest:
 
         assert launch(work, world_size=2, timeout_s=20, quiet=True).outputs == [1.0, 1.0]
 
-    @pytest.mark.xfail(reason="a wait in any thread is taken for the rank's")
     def test_a_call_in_a_thread_while_the_main_thread_sleeps(self) -> None:
         def work() -> float:
             from threading import Thread
@@ -418,7 +409,6 @@ class TestSlowButHonest:
 
         assert launch(work, world_size=2, timeout_s=20, quiet=True).outputs == [1.0, 1.0]
 
-    @pytest.mark.xfail(reason="receives from any rank are counted apart")
     def test_receives_from_any_rank_beside_ones_from_a_certain_rank(self) -> None:
         def work() -> list[float]:
             if dist.get_rank() == 0:
@@ -467,7 +457,6 @@ class TestARankThatForgesItsMessages:
         error = fails(work, world_size=1, results="plain")
         assert not isinstance(error, RunTimeout)
 
-    @pytest.mark.xfail(reason="CallLog.add lets IndexError out")
     def test_a_log_full_of_rubbish(self) -> None:
         def work() -> int:
             from shardlab.ranks.rank import RECORDER

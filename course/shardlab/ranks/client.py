@@ -23,6 +23,10 @@ SERVER_ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
     "GLOO_SOCKET_IFNAME": "lo",
+    # its import makes this folder, by default under /tmp
+    "TORCHINDUCTOR_CACHE_DIR": os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "shardlab", "inductor"
+    ),
 }
 
 OUR_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -57,20 +61,20 @@ class RankServer:
         with theirs:
             try:
                 socket.send_fds(self.door, [b"open"], [theirs.fileno(), store_fd, setup_fd])
-            except OSError as error:
+            except OSError:
                 ours.close()
-                raise LaunchError(f"the process that starts ranks has ended ({error})") from error
+                raise
         return Channel(ours)
 
     def close(self) -> None:
         if self.owner_pid != os.getpid():  # a forked copy: not ours to end
             return
         self.door.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=2)
-            return
-        self.process.kill()
-        self.process.wait()
+        try:
+            self.process.wait(timeout=5)  # it may be amid an import
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 class Channel:
@@ -113,6 +117,18 @@ def rank_server() -> RankServer:
             _server = RankServer()
             atexit.register(_server.close)
         return _server
+
+
+def open_channel(setup_fd: int, store_fd: int) -> Channel:
+    """A run's line to this process's server; raises LaunchError where no server will live."""
+    try:
+        return rank_server().open_channel(setup_fd, store_fd)
+    except OSError:  # it has just been killed, too recently for `usable` to tell
+        rank_server().close()
+    try:
+        return rank_server().open_channel(setup_fd, store_fd)
+    except OSError as error:
+        raise LaunchError(f"the process that starts ranks does not live ({error})") from error
 
 
 def start_in_background() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import sys
 from typing import Any
 
 import cloudpickle
@@ -21,9 +22,10 @@ class _Pickler(cloudpickle.Pickler):
     """Sends tensors from any device as CPU tensors, and of a view only the viewed part."""
 
     def reducer_override(self, obj: Any) -> Any:
-        import torch
-
-        if type(obj) in (torch.Tensor, torch.nn.Parameter) and obj.layout == torch.strided:
+        torch = sys.modules.get("torch")  # where it isn't loaded, nothing is a tensor
+        if torch is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
+            return super().reducer_override(obj)
+        if obj.layout == torch.strided:
             storage_bytes = obj.untyped_storage().nbytes()
             if obj.device.type != "cpu":
                 return obj.detach().cpu().requires_grad_(obj.requires_grad).__reduce_ex__(4)

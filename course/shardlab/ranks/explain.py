@@ -11,7 +11,7 @@ from typing import Any
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
 from shardlab.ranks.process import RankProcess
-from shardlab.ranks.source import locate, quoted
+from shardlab.source import is_the_users, locate, quoted
 from shardlab.trace.calls import Mismatch, OpenCall
 
 SIGNAL_HINTS = {
@@ -70,7 +70,7 @@ def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
     if not where and last is not None:
         where = f"in {call_text(last)}, {_line(last)}"
     if code < 0:
-        kind = signal.Signals(-code).name
+        kind = _signal_name(-code)
         hint = f" ({SIGNAL_HINTS[kind]})" if kind in SIGNAL_HINTS else ""
         headline = f"rank {rank} was killed by {kind}{hint}{_at(where)}"
     else:
@@ -78,6 +78,13 @@ def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
         headline = f"rank {rank} exited with code {code} before its function returned{_at(where)}"
     detail = f"Its memory at the most: {process.max_rss_bytes / 2**20:,.0f} MiB."
     return RankError(headline, detail, rank=rank, kind=kind)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def mismatch_error(mismatch: Mismatch) -> DeadlockError:
@@ -230,8 +237,8 @@ def _table_text(table: Sequence[Waiting]) -> str:
 
 
 def _innermost_line(frames: Sequence[Sequence[Any]]) -> str:
-    """The last of the student's own lines: outside installed packages."""
-    own = [frame for frame in frames if "site-packages" not in str(frame[0])]
+    """The last of the student's own lines."""
+    own = [frame for frame in frames if is_the_users(str(frame[0]))]
     return quoted(str(own[-1][0]), int(own[-1][1])) if own else ""
 
 
@@ -256,8 +263,6 @@ def _line_of_stack(stack: str) -> str:
     """The student's innermost line in what faulthandler wrote last."""
     last = re.split(r"(?m)^(?=Fatal |Current thread |Stack )", stack)[-1]
     for match in _STACK_LINE.finditer(last):
-        filename = match["file"]
-        if "site-packages" in filename or "/shardlab/" in filename or "/lib/python" in filename:
-            continue
-        return quoted(filename, int(match["line"]))
+        if is_the_users(match["file"]):
+            return quoted(match["file"], int(match["line"]))
     return ""

@@ -90,10 +90,13 @@ class Judge:
         return views
 
     def _blocked_in(self, process: RankProcess, pending: list[OpenCall]) -> tuple[OpenCall, ...]:
-        waited = [call for call in pending if call.waited]
-        if waited or not pending or not thread.waits_for_a_lock(process.pid):
-            return tuple(waited)
-        return tuple(pending)  # the wait is inside C++, as DDP's is
+        waited = tuple(call for call in pending if call.waited)
+        # DDP waits inside C++, where no wait is recorded; sends and receives are waited for in
+        # Python, so a rank with one open may be doing anything else.
+        collectives = tuple(call for call in pending if not call.is_p2p)
+        if waited or not collectives or not thread.waits_for_a_lock(process.pid):
+            return waited
+        return collectives
 
 
 def _failed_at_s(process: RankProcess) -> float:

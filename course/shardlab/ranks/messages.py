@@ -73,7 +73,10 @@ class Inbox:
         text = bytes(self.buffer[_SIZES.size : _SIZES.size + header_bytes])
         body = bytes(self.buffer[_SIZES.size + header_bytes : end])
         del self.buffer[:end]
-        header = json.loads(text)
+        try:
+            header = json.loads(text)
+        except RecursionError:
+            header = None
         if not isinstance(header, dict):
             raise ValueError("this is not a message of a rank")
         return header, body

@@ -108,10 +108,10 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
     os._exit = _exit
     torch.set_num_threads(1)  # sums in another order give other last digits: never by core count
     seed = setup["seed"]
-    seed = random.SystemRandom().getrandbits(31) if seed is None else seed * 1_000_003 + rank
+    seed = random.SystemRandom().getrandbits(32) if seed is None else seed * 1_000_003 + rank
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**63)
 
 
 def _join(rank: int, setup: dict[str, Any], store_fd: int) -> None:

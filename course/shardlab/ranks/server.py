@@ -90,7 +90,8 @@ class Server:
         self.selector.register(wake_r, selectors.EVENT_READ, "child")
         patience_s = IDLE_S
         while os.getppid() == self.parent:
-            ready = self.selector.select(patience_s if self.idle_work else None)
+            is_free = self.idle_work and not self.runs  # busy, a rank's end would be told late
+            ready = self.selector.select(patience_s if is_free else None)
             patience_s = IDLE_S if ready else 0
             if not ready:
                 self.idle_work.pop(0)()
@@ -192,17 +193,17 @@ class Server:
             if run is not None:
                 rank = run.rank_of.pop(ended.si_pid)
                 code = os.waitstatus_to_exitcode(status)
+                self.end_orphans()
                 run.tell(rank=rank, exit=code, max_rss_bytes=usage.ru_maxrss * 1024)
-                self.kill_orphans()
                 self.forget_if_done(run)
 
-    def kill_orphans(self) -> None:
-        """End what a rank started in a session of its own: we inherit it when the rank dies."""
+    def end_orphans(self) -> None:
+        """End what an ended rank had started: we inherit it, and then what it had started."""
         ranks = {pid for run in self.runs for pid in run.rank_of}
-        with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            for pid in map(int, children.read().split()):
-                if pid not in ranks:
-                    os.kill(pid, signal.SIGKILL)
+        while orphans := _children() - ranks:
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
     def forget_if_done(self, run: RunOfRanks) -> None:
         if run.closing and not run.rank_of:
@@ -220,6 +221,11 @@ class Server:
         while any(run.rank_of for run in self.runs):
             time.sleep(0.005)
             self.reap()
+
+
+def _children() -> set[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as children:
+        return {int(pid) for pid in children.read().split()}
 
 
 def _prctl(option: int, value: int) -> None:

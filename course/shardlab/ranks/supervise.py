@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import socket
 import time
 from typing import Any
 
 from shardlab.errors import LaunchError
 from shardlab.ranks import messages
-from shardlab.ranks.client import Channel, memory_file, rank_server, setup_file
+from shardlab.ranks.client import Channel, memory_file, open_channel, setup_file
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.judge import Judge
 from shardlab.ranks.process import RankProcess
@@ -63,7 +64,7 @@ class Supervisor:
         store_fd = memory_file("shardlab-store")
         setup_fd = setup_file(self.setup, self.program)
         try:
-            self.channel = rank_server().open_channel(setup_fd, store_fd)
+            self.channel = open_channel(setup_fd, store_fd)
         finally:
             os.close(store_fd)
             os.close(setup_fd)
@@ -173,6 +174,10 @@ class Supervisor:
         assert self.channel is not None
         message = self.channel.receive()
         if message is None:
+            for process in self.ranks:  # they die with the server; what they started does not
+                if process.pid is not None:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(process.pid, signal.SIGKILL)
             raise LaunchError(
                 "the process that starts ranks was killed; the next launch starts a new one"
             )
@@ -223,7 +228,17 @@ class Supervisor:
         self.judge.read_logs()
         for key in list(self.selector.get_map().values()):
             kind, process = key.data
-            while kind in ("stdout", "stderr") and key.fd in self.selector.get_map():
-                self._hear_print(process, kind, key.fd)  # what was still in the pipe
+            if kind in ("stdout", "stderr"):
+                self._drain(process, kind, key.fd)
         self.selector.close()
         self.cleanup.close()
+
+    def _drain(self, process: RankProcess, kind: str, fd: int) -> None:
+        """What is still in the pipe; never waits, should some process still hold its other end."""
+        os.set_blocking(fd, False)
+        try:
+            while fd in self.selector.get_map():
+                self._hear_print(process, kind, fd)
+        except BlockingIOError:
+            self.selector.unregister(fd)
+            os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class CallLog:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: list[MeasuredBlock] = field(default_factory=list)
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
-    closed: list[tuple[int, Counts]] = field(default_factory=list)  # and about to be closed
+    closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some close
     mismatch: Mismatch | None = None
     meetings: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
 
@@ -89,7 +90,7 @@ class CallLog:
         """Take in one event; one that no recorder writes is passed over."""
         try:
             self._add(rank, *event)
-        except (TypeError, ValueError, KeyError):
+        except (TypeError, ValueError, KeyError, IndexError, OverflowError):
             return
 
     def _add(self, rank: int, kind: str, *values: Any) -> None:
@@ -98,7 +99,7 @@ class CallLog:
         elif kind == "wait":
             self.pending[rank][values[0]].waited = True
         elif kind == "end":
-            self.pending[rank].pop(values[0]).end_s = float(values[1])
+            self._end(rank, *values)
         elif kind == "group":
             self.groups[str(values[0])] = tuple(int(member) for member in values[1])
         elif kind == "block":
@@ -107,8 +108,16 @@ class CallLog:
             self.blocks.append(block)
         elif kind == "opened":
             self.opened.append((rank, _counts(values[0])))
-        elif kind == "closed":
-            self.closed.append((rank, _counts(values[0])))
+        elif kind == "closing":
+            self.closing.append((rank, _counts(values[0])))
+
+    def _end(self, rank: int, call_id: int, end_s: float, source: int | None = None) -> None:
+        call = self.pending[rank].pop(call_id)
+        call.end_s = float(end_s)
+        if call.op == "recv" and call.peer is None and source is not None:
+            group = self.groups.get(call.group, tuple(range(self.world_size)))
+            call.peer = group[source]  # from now on it is the receive that met that rank's send
+            self._count(call)
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
         op, n_bytes, peer, group, start_s, filename, line, *tensor, tag = values
@@ -117,7 +126,7 @@ class CallLog:
             rank=rank,
             op=str(op),
             bytes=int(n_bytes),
-            peer=None if peer is None else int(peer),
+            peer=peer if peer is None else operator.index(peer),
             group=str(group),
             start_s=float(start_s),
             filename=str(filename),
@@ -128,14 +137,18 @@ class CallLog:
             storage_numel=int(storage_numel),
             tag=int(tag),
         )
-        if call.peer is not None and not 0 <= call.peer < self.world_size:
+        if type(call_id) is not int or not (call.peer is None or 0 <= call.peer < self.world_size):
             return
-        key = meeting_key(call)
-        self.started[rank][key] += 1
-        call.seq = self.started[rank][key]
         self.calls.append(call)
         self.pending[rank][call_id] = call
-        self._meet(call)
+        self._count(call)
+
+    def _count(self, call: OpenCall) -> None:
+        key = meeting_key(call)
+        self.started[call.rank][key] += 1
+        call.seq = self.started[call.rank][key]
+        if not call.is_p2p or call.peer is not None:
+            self._meet(call)
 
     def members(self, call: OpenCall) -> tuple[int, ...]:
         """The ranks that meet in a call, itself included."""

@@ -16,6 +16,7 @@ from typing import Any
 
 CAPACITY_BYTES = 64 << 20  # sparse: only what is written takes memory
 _HEAD = struct.Struct("<QQ")  # bytes written, events dropped
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def create() -> int:
@@ -33,7 +34,7 @@ class Writer:
         self.lock = threading.Lock()  # gloo's own thread reports completions
 
     def write(self, *event: Any) -> None:
-        line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
+        line = _ENCODE(event).encode() + b"\n"
         with self.lock:
             start = _HEAD.size + self.used
             if start + len(line) > CAPACITY_BYTES:
@@ -62,7 +63,7 @@ class Reader:
         for line in data.splitlines():
             try:
                 event = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(event, list) and event:
                 events.append(event)

@@ -15,27 +15,27 @@ The end of a call is when its ``Work.wait`` returned or, for collectives whose w
 Events in the log (log.py), times from time.monotonic(), which all processes of a machine share:
   ["group", group, [global ranks]]
   ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag]
-  ["wait", id]                      the program now waits for it
-  ["end", id, time]
+  ["wait", id]                      the main thread now waits for it
+  ["end", id, time, rank or null]   for a receive from any rank: whose message it was
   ["block", label, start, end, {"local port:remote port": bytes}]
   ["opened", {"local port:remote port": bytes}]     sockets of a group just made
-  ["closed", {"local port:remote port": bytes}]     and of one just destroyed
+  ["closing", {"local port:remote port": bytes}]    all sockets before a group is destroyed
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import sysconfig
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from shardlab.source import is_the_users
 from shardlab.trace import wire
 from shardlab.trace.log import Writer
 
@@ -62,12 +62,12 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
     "recv_": ("recv", 0),
     "recv_any_source_": ("recv", 0),
 }
-_NOT_THE_USERS = (
-    os.path.dirname(torch.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    sysconfig.get_paths()["stdlib"] + os.sep,
-    "<frozen",
-)
+
+
+class OpenWork(NamedTuple):
+    call: int
+    work: dist.Work
+    from_any: bool  # a receive that learns at its end whose message it took
 
 
 class Recorder:
@@ -83,7 +83,7 @@ class Recorder:
         self.next_id = 0
         # Held until they end: while Python holds a Work, C++ hands out that very object again,
         # so its id() tells which call a wait belongs to.
-        self.open_works: dict[int, tuple[int, Any]] = {}  # id(work) -> (call, work)
+        self.open_works: dict[int, OpenWork] = {}  # by id(work)
         self.known_groups: set[str] = set()
         self.is_users: dict[str, bool] = {}
         self.library = torch.library.Library("c10d", "IMPL")
@@ -101,7 +101,7 @@ class Recorder:
                 return operator.redispatch(below, *args, **kwargs)
             call = self._begin(op, payload, args)
             result = operator.redispatch(below, *args, **kwargs)
-            self._follow(call, result, is_p2p=op in ("send", "recv"))
+            self._follow(call, name, result, caller=sys._getframe(1))
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
@@ -156,23 +156,24 @@ class Recorder:
             filename = frame.f_code.co_filename
             is_users = self.is_users.get(filename)
             if is_users is None:
-                is_users = not filename.startswith(_NOT_THE_USERS)
+                is_users = is_the_users(filename)
                 self.is_users[filename] = is_users
             if is_users:
                 return filename, frame.f_lineno
             frame = frame.f_back
         return "", 0
 
-    def _follow(self, call: int, result: Any, is_p2p: bool) -> None:
+    def _follow(self, call: int, name: str, result: Any, caller: FrameType) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         if not isinstance(boxed, torch.ScriptObject):  # it has already happened
             self.log.write("end", call, time.monotonic())
             return
         work = dist.Work.unbox(boxed)
-        self.open_works[id(work)] = (call, work)
-        if not is_p2p:  # gloo's sends and receives have no future
+        key = id(work)
+        self.open_works[key] = OpenWork(call, work, name == "recv_any_source_")
+        # gloo's sends and receives have no future, but a wait in Python always
+        if OPERATORS[name][0] not in ("send", "recv") and not _waits_itself(caller):
             with contextlib.suppress(RuntimeError):
-                key = id(work)
                 work.get_future().add_done_callback(lambda future: self._done(key, future))
 
     def _done(self, key: int, future: Any) -> None:
@@ -181,18 +182,20 @@ class Recorder:
             self._end(key)
 
     def _end(self, key: int) -> None:
-        call, _ = self.open_works.pop(key, (None, None))
-        if call is not None:
-            self.log.write("end", call, time.monotonic())
+        known = self.open_works.pop(key, None)
+        if known is not None:
+            source = known.work._source_rank() if known.from_any else None
+            self.log.write("end", known.call, time.monotonic(), source)
 
     def _watch_waits(self) -> None:
         original = dist.Work.wait
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            call, _ = self.open_works.get(id(work), (None, None))
-            if call is None:
+            known = self.open_works.get(id(work))
+            if known is None:
                 return original(work, *args, **kwargs)
-            self.log.write("wait", call)
+            if threading.current_thread() is threading.main_thread():
+                self.log.write("wait", known.call)
             result = original(work, *args, **kwargs)
             self._end(id(work))
             return result
@@ -216,10 +219,9 @@ class Recorder:
         def destroy_process_group(*args: Any, **kwargs: Any) -> None:
             if not self.enabled:
                 return destroy(*args, **kwargs)
-            before = wire.own_connections()
+            # gloo closes its sockets some time later: those still open at the end count then
+            self.log.write("closing", _by_ports(wire.own_connections()))
             destroy(*args, **kwargs)
-            left = wire.own_connections()
-            self.log.write("closed", _by_ports({c: n for c, n in before.items() if c not in left}))
 
         c10d._new_process_group_helper = _new_process_group_helper
         c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
@@ -245,3 +247,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:
     return {f"{local}:{remote}": count for (local, remote), count in connections.items() if count}
+
+
+def _waits_itself(caller: FrameType) -> bool:
+    """Whether this is a call of torch.distributed's own Python that waits before it returns."""
+    is_torchs = caller.f_code.co_filename == dist.distributed_c10d.__file__
+    return is_torchs and not caller.f_locals.get("async_op", False)

@@ -18,15 +18,16 @@ Counts = Mapping[Connection, tuple[int, int]]  # connection -> (rank that owns i
 def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) -> Traffic:
     """Bytes written between the two readings, without those that opened new connections.
 
-    Sockets closed in between are in the log, told by their rank before it closed them.
+    Of sockets closed in between the log has the last count, told by their rank.
     """
-    written = dict(after)
-    for rank, counts in log.closed:
+    written = dict(before)
+    for rank, counts in log.closing:
         written.update({connection: (rank, count) for connection, count in counts.items()})
+    written.update(after)
     start = {connection: count for connection, (_, count) in before.items()}
     for _, counts in log.opened:
         start.update(counts)
-    owner = {connection: rank for connection, (rank, _) in {**before, **written}.items()}
+    owner = {connection: rank for connection, (rank, _) in written.items()}
 
     def peer_of(connection: Connection) -> int | None:
         return owner.get((connection[1], connection[0]))

@@ -70,7 +70,6 @@ except LaunchError:
     assert ours.left_behind() == []
 
 
-@pytest.mark.xfail(reason="torch._inductor, imported by the rank server, makes its cache folder")
 def test_after_a_run_that_wants_more_of_torch(ours: Family) -> None:
     """Its import leaves nothing either."""
     ours.run(
@@ -187,7 +186,6 @@ print("done")
     assert ours.left_behind() == []
 
 
-@pytest.mark.xfail(reason="orphans of orphans live on, and the run waits for their output")
 def test_a_chain_of_sessions_ends_too(ours: Family) -> None:
     """A rank's child in a session of its own has a child in one of its own."""
     process = start_and_wait_until_ranks_are_up(
@@ -210,7 +208,6 @@ print("over")
         ours.end()
 
 
-@pytest.mark.xfail(reason="nobody ends them, and the run waits for their output for ever")
 def test_what_ranks_started_ends_though_the_server_was_killed(ours: Family) -> None:
     process = start_and_wait_until_ranks_are_up(
         ours,

@@ -111,9 +111,9 @@ def test_sends_and_receives_with_their_place_in_the_buffer(run: Run) -> None:
         assert {(c.dtype, c.shape, c.bytes) for c in calls} == {("float64", (4,), 32)}
 
 
-def test_a_receive_from_any_rank_has_no_peer(run: Run) -> None:
+def test_a_receive_from_any_rank_learns_whose_message_it_took(run: Run) -> None:
     (call,) = [c for c in run.calls if c.op == "recv" and c.rank == 0]
-    assert call.peer is None
+    assert call.peer == 1
     assert call.end_s is not None
 
 

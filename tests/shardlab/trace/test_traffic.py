@@ -47,8 +47,8 @@ class TestFromKernel:
     def test_sockets_that_were_closed_in_between_count(self) -> None:
         log = CallLog(2)
         log.add(0, ["opened", {"1000:2000": 80}])
-        log.add(0, ["closed", {"1000:2000": 380}])
-        log.add(1, ["closed", {"2000:1000": 0}])
+        log.add(0, ["closing", {"1000:2000": 380}])
+        log.add(1, ["closing", {"2000:1000": 0}])
         assert traffic.from_kernel(log, {}, {}, 0.0).sent_bytes[0, 1] == 300
 
     def test_blocks_by_peer(self) -> None:

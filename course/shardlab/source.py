@@ -6,7 +6,19 @@ import linecache
 import os
 import re
 import sys
+import sysconfig
 from typing import Any
+
+_NOT_THE_USERS = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    sysconfig.get_paths()["stdlib"] + os.sep,
+    "<frozen",
+)
+
+
+def is_the_users(filename: str) -> bool:
+    """Whether a file is neither ours, nor an installed package's, nor the standard library's."""
+    return not filename.startswith(_NOT_THE_USERS) and "site-packages" not in filename
 
 
 def locate(filename: str, line: int) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardlab.ranks.source import locate, quoted
+from shardlab.source import locate, quoted
 
 
 def test_a_file_below_the_working_folder_is_relative(
