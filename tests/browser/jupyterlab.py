@@ -102,6 +102,7 @@ class JupyterLab:
 
     def set_theme(self, theme: str) -> None:
         self.command("apputils:change-theme", theme=theme)
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")
         self.page.wait_for_function(
             "theme => document.body.dataset.jpThemeName === theme", arg=theme
         )

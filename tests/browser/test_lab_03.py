@@ -49,7 +49,7 @@ def validate(lab: JupyterLab, notebook: Notebook, picture: Path, name: str) -> s
     notebook.root.get_by_role("button", name="Validate", exact=True).click()
     dialogue = lab.page.locator(".jp-Dialog")
     dialogue.wait_for(timeout=RUN_LIMIT_MS)
-    said = dialogue.inner_text()
+    said = " ".join(dialogue.inner_text().split())
     lab.photograph(picture, {name: lambda: dialogue})
     dialogue.get_by_role("button", name="Ok").click()
     return said
