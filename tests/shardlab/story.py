@@ -36,7 +36,7 @@ def call_event(
     n_bytes = math.prod(shape) * ITEM_BYTES[dtype]
     return [
         "call", call_id, op, n_bytes, peer, group, start_s, FILE, line,
-        dtype, list(shape), 0, math.prod(shape), tag,
+        dtype, list(shape), 0, math.prod(shape), tag, False,
     ]  # fmt: skip
 
 

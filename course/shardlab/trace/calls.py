@@ -120,7 +120,7 @@ class CallLog:
             self._count(call)
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
-        op, n_bytes, peer, group, start_s, filename, line, *tensor, tag = values
+        op, n_bytes, peer, group, start_s, filename, line, *tensor, tag, waits = values
         dtype, shape, offset, storage_numel = tensor
         call = OpenCall(
             rank=rank,
@@ -136,6 +136,7 @@ class CallLog:
             offset=int(offset),
             storage_numel=int(storage_numel),
             tag=int(tag),
+            waited=bool(waits),
         )
         if type(call_id) is not int or not (call.peer is None or 0 <= call.peer < self.world_size):
             return

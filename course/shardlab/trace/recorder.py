@@ -14,8 +14,9 @@ The end of a call is when its ``Work.wait`` returned or, for collectives whose w
 
 Events in the log (log.py), times from time.monotonic(), which all processes of a machine share:
   ["group", group, [global ranks]]
-  ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag]
-  ["wait", id]                      the main thread now waits for it
+  ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag,
+           whether the call itself waits for its end]
+  ["wait", id]                      the main thread now waits for it, after other work
   ["end", id, time, rank or null]   for a receive from any rank: whose message it was
   ["block", label, start, end, {"local port:remote port": bytes}]
   ["opened", {"local port:remote port": bytes}]     sockets of a group just made
@@ -68,6 +69,7 @@ class OpenWork(NamedTuple):
     call: int
     work: dist.Work
     from_any: bool  # a receive that learns at its end whose message it took
+    waits: bool  # its wait follows at once, and is in the log already
 
 
 class Recorder:
@@ -80,11 +82,12 @@ class Recorder:
 
     def __init__(self) -> None:
         self.enabled = False
+        self.main_thread = threading.get_ident()
         self.next_id = 0
         # Held until they end: while Python holds a Work, C++ hands out that very object again,
         # so its id() tells which call a wait belongs to.
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
-        self.known_groups: set[str] = set()
+        self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_users: dict[str, bool] = {}
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
@@ -99,14 +102,19 @@ class Recorder:
             below = keys.remove(torch._C.DispatchKey.BackendSelect)
             if not self.enabled:
                 return operator.redispatch(below, *args, **kwargs)
-            call = self._begin(op, payload, args)
+            caller = sys._getframe(1)
+            is_main = threading.get_ident() == self.main_thread
+            waits = is_main and op not in ("send", "recv") and _waits_itself(caller)
+            call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
-            self._follow(call, name, result, caller=sys._getframe(1))
+            self._follow(call, name, result, waits)
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
-    def _begin(self, op: str, payload: int | None, args: tuple[Any, ...]) -> int:
+    def _begin(
+        self, op: str, payload: int | None, args: tuple[Any, ...], caller: FrameType, waits: bool
+    ) -> int:
         tensors = [] if payload is None else list(_tensors(args[payload]))
         group_at = next(i for i, arg in enumerate(args) if isinstance(arg, torch.ScriptObject))
         group, ranks = self._group(args[group_at])
@@ -116,7 +124,7 @@ class Recorder:
             if len(after) == 2:
                 peer = ranks[after[0]] if ranks else after[0]
             tag = after[-1]
-        filename, line = self._users_line()
+        filename, line = self._users_line(caller)
         first = tensors[0] if tensors else None
         self.next_id += 1
         self.log.write(
@@ -134,24 +142,23 @@ class Recorder:
             first.storage_offset() if first is not None else 0,
             first.untyped_storage().nbytes() // first.element_size() if first is not None else 0,
             tag,
+            waits,
         )
         return self.next_id
 
     def _group(self, boxed: Any) -> tuple[str, list[int]]:
         group = dist.ProcessGroup.unbox(boxed)
         name = group.group_name
-        try:
-            ranks = dist.get_process_group_ranks(group)
-        except (KeyError, RuntimeError, ValueError):  # a group still being made
-            return name, []
-        if name not in self.known_groups:
-            self.known_groups.add(name)
-            self.log.write("group", name, ranks)
-        return name, ranks
+        if name not in self.ranks_of:
+            try:
+                self.ranks_of[name] = dist.get_process_group_ranks(group)
+            except (KeyError, RuntimeError, ValueError):  # a group still being made
+                return name, []
+            self.log.write("group", name, self.ranks_of[name])
+        return name, self.ranks_of[name]
 
-    def _users_line(self) -> tuple[str, int]:
+    def _users_line(self, frame: FrameType | None) -> tuple[str, int]:
         """The innermost line that is neither torch's, nor ours, nor the standard library's."""
-        frame: FrameType | None = sys._getframe(3)
         while frame is not None:
             filename = frame.f_code.co_filename
             is_users = self.is_users.get(filename)
@@ -163,16 +170,16 @@ class Recorder:
             frame = frame.f_back
         return "", 0
 
-    def _follow(self, call: int, name: str, result: Any, caller: FrameType) -> None:
+    def _follow(self, call: int, name: str, result: Any, waits: bool) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         if not isinstance(boxed, torch.ScriptObject):  # it has already happened
             self.log.write("end", call, time.monotonic())
             return
         work = dist.Work.unbox(boxed)
         key = id(work)
-        self.open_works[key] = OpenWork(call, work, name == "recv_any_source_")
-        # gloo's sends and receives have no future, but a wait in Python always
-        if OPERATORS[name][0] not in ("send", "recv") and not _waits_itself(caller):
+        self.open_works[key] = OpenWork(call, work, name == "recv_any_source_", waits)
+        # gloo's sends and receives have no future, but always a wait in Python
+        if not waits and OPERATORS[name][0] not in ("send", "recv"):
             with contextlib.suppress(RuntimeError):
                 work.get_future().add_done_callback(lambda future: self._done(key, future))
 
@@ -194,7 +201,7 @@ class Recorder:
             known = self.open_works.get(id(work))
             if known is None:
                 return original(work, *args, **kwargs)
-            if threading.current_thread() is threading.main_thread():
+            if not known.waits and threading.get_ident() == self.main_thread:
                 self.log.write("wait", known.call)
             result = original(work, *args, **kwargs)
             self._end(id(work))
