@@ -31,7 +31,7 @@ _STYLE = f"""<style>
   white-space: nowrap; text-align: right; }}
 .shardlab-check table.cases tr.followed td {{ border-bottom: 0; }}
 .shardlab-check table.cases tr.why td {{ padding: 0 0 5px 1.5em; }}
-.shardlab-check .mark {{ display: inline-block; width: 1.5em; font-weight: 700; }}
+.shardlab-check .mark {{ display: inline-block; width: 1.5em; font-weight: 700; background: none; }}
 .shardlab-check .mark.ok {{ color: {OK}; }}
 .shardlab-check .mark.bad, .shardlab-check table.cases tr td.bad {{ color: {ERROR}; }}
 </style>"""
