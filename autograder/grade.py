@@ -52,8 +52,9 @@ def decide(
     skipped = "nothing was handed in" if subject_blob is None else ""
     for case in cases:
         if subject_blob is None or skipped:
+            why = (skipped, skipped, skipped)
             results.append(
-                CaseResult(case.name, case.hidden, case.weight, False, skipped, skipped, skipped)
+                CaseResult(case.name, case.hidden, case.weight, False, *why, was_run=False)
             )
             continue
         if on_case:
@@ -63,7 +64,7 @@ def decide(
         if len(results) == 1 and is_unwritten(attempt):
             unwritten, skipped = True, "not written yet"
         elif stop_at_hang and isinstance(attempt.error, DeadlockError | RunTimeout):
-            skipped = "not run: mend the case that hangs first"
+            skipped = "mend the case that hangs first"
     return Verdict(
         exercise=exercise.name,
         max_points=float(exercise.points),

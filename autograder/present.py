@@ -65,7 +65,7 @@ def _html_rows(case: CaseResult, why: str, with_bytes: bool) -> str:
     cells = [
         f'<td class="case"><span class="mark {look}">{MARK[case.passed]}</span>'
         f"{escape(case.title)}</td>",
-        f'<td class="{_look(case.outputs_right)}">{escape(_output(case))}</td>',
+        f'<td class="{_look(case.outputs_right or not case.was_run)}">{escape(_output(case))}</td>',
     ]
     if with_bytes:
         fits = all(spent.fits for spent in case.spent)
@@ -116,6 +116,8 @@ def _look(good: bool) -> str:
 
 
 def _output(case: CaseResult) -> str:
+    if not case.was_run:
+        return "not run"
     return "as expected" if case.outputs_right else "not right"
 
 

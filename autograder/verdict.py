@@ -20,6 +20,7 @@ class CaseResult:
     diagnosis: str = ""
     instructor_note: str = ""  # the diagnosis with its evidence, also for a hidden case
     outputs_right: bool = False
+    was_run: bool = True
     sent_bytes: tuple[int, ...] = ()  # by rank
     spent: tuple[Spent, ...] = ()
 

@@ -32,6 +32,7 @@ from shardlab import DeadlockError, estimate, launch
 from shardlab.widgets import format_bytes, palette, ring_player, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
 # Below, S is the size of the tensor in bytes and N the number of ranks. Our gradient has 2²⁰ float32 elements, 4 bytes each. All runs ask for `device="cpu"`, because we want the bytes counted on the wire.
@@ -268,7 +269,6 @@ axes.annotate("hub: (N − 1)·S", (11, 10.2), ha="right")
 axes.annotate("ring: 2(N − 1)/N·S", (11, 2.4), ha="left")
 axes.set(xlabel="ranks N", ylabel="sent by the busiest rank, in S")
 axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
-axes.spines[["top", "right"]].set_visible(False)
 
 # %% [markdown]
 # The hub's line grows with every rank; the ring's never reaches 2 S. Patarasuk and Yuan (2009) prove that no all-reduce whose ranks do the adding can work with fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, 2(N − 1)·S. The ring does not save bytes, it spreads them.
@@ -443,7 +443,6 @@ for axes, n in zip(all_axes, seconds, strict=True):
     axes.loglog(sizes, seconds[n], "o", color=palette.MEASURED, label="measured")
     axes.set(title=f"N = {n}", xlabel="bytes S", xticks=[2**8, 2**16, 2**24])
     axes.set_xticklabels(["256 B", "64 KiB", "16 MiB"])
-    axes.spines[["top", "right"]].set_visible(False)
 all_axes[0].set_ylabel("seconds")
 all_axes[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()

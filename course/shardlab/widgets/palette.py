@@ -23,6 +23,19 @@ CYCLE = (
     "#666666",
 )
 
+# For `plt.style.use`: plots that read on a light page and on a dark one.
+PLOT_INK = "#767676"
+PLOT_STYLE = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), PLOT_INK
+    ),
+}
+
 # By the first name that an op starts with, so that all_gather_single is an all_gather.
 # Vermillion is left out: on a timeline it means a hang.
 _OPS = {
