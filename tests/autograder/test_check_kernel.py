@@ -76,7 +76,7 @@ def test_in_a_notebook_one_table_and_one_line_with_the_students_own_cell(tmp_pat
     table, error = notebook.cells[-1].outputs  # progress has given way to the table
     assert 'data-passed="false"' in table.data["text/html"]
     assert "running case" not in table.data["text/html"]
-    assert "not run: mend the case that hangs first" in table.data["text/plain"]
+    assert "not run\n      mend the case that hangs first" in table.data["text/plain"]
     (line,) = error.traceback
     assert "ranks 0–3 call send first" in line
     assert "cell 2, line 7: dist.send(" in line
