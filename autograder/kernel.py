@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from autograder import exercises
 from autograder.exercise import Exercise
 from autograder.verdict import Verdict
 
+LINE_CHARS = 88  # fit into Validate's dialogue at JupyterLab's usual size
+
 
 class CheckFailed(AssertionError):
     """An answer falls short; nbgrader's Validate shows the message, which says where and why."""
 
     def _render_traceback_(self) -> list[str]:
         """IPython's hook: the table above has said the rest, and no frame here is the student's."""
-        return [f"\x1b[31mCheckFailed\x1b[0m: {self}"]
+        # In lines of its own: Validate's dialogue shows it as it is and wraps nothing.
+        lines = textwrap.wrap(f"CheckFailed: {self}", LINE_CHARS, break_long_words=False)
+        return ["\n".join(lines).replace("CheckFailed", "\x1b[31mCheckFailed\x1b[0m", 1)]
 
 
 def check(name: str, subject: Any) -> None:

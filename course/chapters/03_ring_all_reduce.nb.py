@@ -265,7 +265,7 @@ def plot_busiest_rank(axes, formula, runs, many=range(1, 17)):
 figure, axes = plt.subplots(figsize=(7, 3.6))
 plot_busiest_rank(axes, estimate.hub_sent_bytes, hub_runs)
 plot_busiest_rank(axes, estimate.ring_sent_bytes, ring_runs)
-axes.annotate("hub: (N − 1)·S", (11, 10.2), ha="right")
+axes.annotate("hub: (N − 1)·S", (10.4, 10.4), ha="right")
 axes.annotate("ring: 2(N − 1)/N·S", (11, 2.4), ha="left")
 axes.set(xlabel="ranks N", ylabel="sent by the busiest rank, in S")
 axes.legend(["predicted", "measured"], frameon=False, loc="upper left")

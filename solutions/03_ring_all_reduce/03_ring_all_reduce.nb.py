@@ -68,7 +68,7 @@ def chunk_bounds(length, world_size):
     ### BEGIN SOLUTION
     small, extra = divmod(length, world_size)
     starts = [r * small + min(r, extra) for r in range(world_size + 1)]
-    return list(zip(starts[:-1], starts[1:]))
+    return [(starts[r], starts[r + 1]) for r in range(world_size)]
     ### END SOLUTION
 
 # %% nbgrader={"grade_id": "check_chunk_bounds", "grade": true, "points": 2}

@@ -51,7 +51,7 @@ class Screen:
 
     def progress(self, text: str) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, ran_s: float) -> None: ...
 
 
 class Terminal(Screen):
@@ -78,7 +78,7 @@ class Terminal(Screen):
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             self.progress_shown = False
 
-    def close(self) -> None:
+    def close(self, ran_s: float) -> None:
         self._clear()
         if self.cut:
             print(f"… {self.cut:,} lines more; all of them are in run.stdout")
@@ -108,8 +108,9 @@ class Notebook(Screen):
         elif self.is_stale:
             self._redraw()
 
-    def close(self) -> None:
-        self.status = ""
+    def close(self, ran_s: float) -> None:
+        # An area that showed nothing but progress would stay behind as an empty line.
+        self.status = "" if self.lines else f"ran for {ran_s:.1f} s"
         if self.handle is not None or self.lines:
             self._redraw(now=True)
 

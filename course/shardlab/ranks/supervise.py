@@ -43,6 +43,7 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
+        self.begun_s = time.monotonic()
         self.released_s = 0.0  # when the ranks were let go: the origin of all times in the run
         self.before: Counts = {}
         self.after: Counts = {}
@@ -54,7 +55,7 @@ class Supervisor:
         try:
             if self.released_s and not self.after:
                 self.after = self._count()  # of a failed run: as far as it came
-            self.screen.close()
+            self.screen.close(time.monotonic() - self.begun_s)
         finally:
             self._end_all()
 

@@ -106,7 +106,8 @@ class Layout:
     def __init__(self, run: Run, calls: Sequence[Call], with_arrows: bool) -> None:
         n = run.world_size
         self.lane_of, self.lanes = assign_lanes(calls)
-        self.row = max(9.0, min(14.0 * self.lanes + 8, 40.0, 560.0 / n))
+        spare = 20 if with_arrows else 8  # between two arrows' heads, and between bars
+        self.row = max(9.0, min(14.0 * self.lanes + spare, 40.0, 560.0 / n))
         self.bottom = TOP + n * self.row
         self.right = WIDTH - (ARROWS if with_arrows else 28)
         self.height = self.bottom + AXIS

@@ -55,7 +55,7 @@ class TestTerminal:
         screen = Terminal()
         screen.line(3, "hello", is_stderr=False)
         screen.line(0, "careful", is_stderr=True)
-        screen.close()
+        screen.close(ran_s=3.0)
         shown = capsys.readouterr()
         assert shown.out == "[rank 3] hello\n"
         assert shown.err == "[rank 0] careful\n"
@@ -64,7 +64,7 @@ class TestTerminal:
         screen = Terminal()
         for number in range(10_000):
             screen.line(0, str(number), is_stderr=False)
-        screen.close()
+        screen.close(ran_s=3.0)
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) < 5_000
         assert (
@@ -93,20 +93,20 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 class TestNotebook:
     def test_nothing_printed_shows_nothing(self, shown: list[dict[str, str]]) -> None:
-        Notebook().close()
+        Notebook().close(ran_s=3.0)
         assert shown == []
 
     def test_lines_with_their_ranks(self, shown: list[dict[str, str]]) -> None:
         screen = Notebook()
         screen.line(0, "hello", is_stderr=False)
         screen.line(1, "there", is_stderr=True)
-        screen.close()
+        screen.close(ran_s=3.0)
         assert shown[-1]["text/plain"] == "rank 0 │ hello\nrank 1 │ there"
 
     def test_text_is_escaped(self, shown: list[dict[str, str]]) -> None:
         screen = Notebook()
         screen.line(0, '<script>alert("x")</script>&', is_stderr=False)
-        screen.close()
+        screen.close(ran_s=3.0)
         html = shown[-1]["text/html"]
         assert "<script" not in html
         assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;" in html
@@ -117,14 +117,15 @@ class TestNotebook:
         screen = Notebook()
         screen.progress("3 s of at most <30>")
         assert "&lt;30&gt;" in shown[-1]["text/html"]
-        screen.close()
-        assert "3 s" not in shown[-1]["text/html"]
+        screen.close(ran_s=3.0)
+        assert "at most" not in shown[-1]["text/html"]
+        assert shown[-1]["text/plain"] == "ran for 3.0 s"  # rather than an empty line
 
     def test_long_output_is_cut_with_a_note_of_how_much(self, shown: list[dict[str, str]]) -> None:
         screen = Notebook()
         for number in range(10_000):
             screen.line(0, f"line {number}", is_stderr=False)
-        screen.close()
+        screen.close(ran_s=3.0)
         lines = shown[-1]["text/plain"].splitlines()
         assert len(lines) == HEAD_LINES + 1 + TAIL_LINES
         hidden = 10_000 - HEAD_LINES - TAIL_LINES
@@ -145,6 +146,6 @@ class TestNotebook:
     def test_one_very_long_line_is_shortened(self, shown: list[dict[str, str]]) -> None:
         screen = Notebook()
         screen.line(0, "x" * 1_000_000, is_stderr=False)
-        screen.close()
+        screen.close(ran_s=3.0)
         assert "999,600 characters more" in shown[-1]["text/plain"]
         assert len(shown[-1]["text/html"]) < 2_000
