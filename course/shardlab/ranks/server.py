@@ -73,7 +73,7 @@ class Server:
         self.runs: list[RunOfRanks] = []
         self.selector = selectors.DefaultSelector()
         self.idle_work: list[Callable[[], None]] = [
-            *(functools.partial(preload, name) for name in PRELOAD_WHEN_IDLE),
+            *(functools.partial(preload_ahead, name) for name in PRELOAD_WHEN_IDLE),
             collapse_heap,
         ]
 
@@ -90,10 +90,11 @@ class Server:
         self.selector.register(wake_r, selectors.EVENT_READ, "child")
         patience_s = IDLE_S
         while os.getppid() == self.parent:
-            is_free = self.idle_work and not self.runs  # busy, a rank's end would be told late
+            # never while ranks run: the end of one would be told late
+            is_free = bool(self.idle_work) and not self.runs
             ready = self.selector.select(patience_s if is_free else None)
             patience_s = IDLE_S if ready else 0
-            if not ready:
+            if is_free and not ready:
                 self.idle_work.pop(0)()
             for key, _ in ready:
                 if key.data == "child":
@@ -114,7 +115,8 @@ class Server:
         if self.idle_work:
             program = os.pread(run.setup_fd, os.fstat(run.setup_fd).st_size, 0)
             if any(name in program for name in NAMES_OF_USE):
-                preload(*PRELOAD_WHEN_IDLE)
+                for name in PRELOAD_WHEN_IDLE:
+                    preload_ahead(name)
         self.runs.append(run)
         self.selector.register(run.channel, selectors.EVENT_READ, run)
         return True
@@ -241,6 +243,11 @@ def main() -> None:
         server.serve()
     finally:
         server.stop()
+
+
+def preload_ahead(name: str) -> None:
+    with contextlib.suppress(Exception):  # a rank that needs it will say why it can't be had
+        preload(name)
 
 
 def preload(*names: str) -> None:
