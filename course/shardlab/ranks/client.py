@@ -56,7 +56,13 @@ class RankServer:
     def usable(self) -> bool:
         return self.owner_pid == os.getpid() and self.process.poll() is None
 
-    def open_channel(self, setup_fd: int, store_fd: int) -> Channel:
+    def discard_server() -> None:
+    """Wait for the end of a server that has been killed, so that the next launch has a new one."""
+    if _server is not None:
+        _server.close()
+
+
+def open_channel(self, setup_fd: int, store_fd: int) -> Channel:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -92,7 +98,10 @@ class Channel:
 
     def receive(self) -> dict[str, Any] | None:
         """The next of {rank, pid}, {rank, failed}, {rank, exit, max_rss_bytes}; None at the end."""
-        packet = self.sock.recv(1 << 16)
+        try:
+            packet = self.sock.recv(1 << 16)
+        except ConnectionResetError:  # the server was killed
+            packet = b""
         return json.loads(packet) if packet else None
 
     def kill(self) -> list[dict[str, Any]]:
@@ -119,12 +128,18 @@ def rank_server() -> RankServer:
         return _server
 
 
+def discard_server() -> None:
+    """Wait for the end of a server that has been killed, so that the next launch has a new one."""
+    if _server is not None:
+        _server.close()
+
+
 def open_channel(setup_fd: int, store_fd: int) -> Channel:
     """A run's line to this process's server; raises LaunchError where no server will live."""
     try:
         return rank_server().open_channel(setup_fd, store_fd)
     except OSError:  # it has just been killed, too recently for `usable` to tell
-        rank_server().close()
+        discard_server()
     try:
         return rank_server().open_channel(setup_fd, store_fd)
     except OSError as error:

@@ -16,7 +16,13 @@ from typing import Any
 
 from shardlab.errors import LaunchError
 from shardlab.ranks import messages
-from shardlab.ranks.client import Channel, memory_file, open_channel, setup_file
+from shardlab.ranks.client import (
+    Channel,
+    discard_server,
+    memory_file,
+    open_channel,
+    setup_file,
+)
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.judge import Judge
 from shardlab.ranks.process import RankProcess
@@ -179,6 +185,7 @@ class Supervisor:
                 if process.pid is not None:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, signal.SIGKILL)
+            discard_server()
             raise LaunchError(
                 "the process that starts ranks was killed; the next launch starts a new one"
             )
