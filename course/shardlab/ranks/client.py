@@ -56,13 +56,7 @@ class RankServer:
     def usable(self) -> bool:
         return self.owner_pid == os.getpid() and self.process.poll() is None
 
-    def discard_server() -> None:
-    """Wait for the end of a server that has been killed, so that the next launch has a new one."""
-    if _server is not None:
-        _server.close()
-
-
-def open_channel(self, setup_fd: int, store_fd: int) -> Channel:
+    def open_channel(self, setup_fd: int, store_fd: int) -> Channel:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
