@@ -71,8 +71,8 @@ class RankServer:
             return
         self.door.close()
         try:
-            self.process.wait(timeout=5)  # it may be amid an import
-        except subprocess.TimeoutExpired:
+            self.process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:  # amid an import: without a run, so nothing to end
             self.process.kill()
             self.process.wait()
 
