@@ -269,6 +269,7 @@ axes.annotate("hub: (N − 1)·S", (10.4, 10.4), ha="right")
 axes.annotate("ring: 2(N − 1)/N·S", (11, 2.4), ha="left")
 axes.set(xlabel="ranks N", ylabel="sent by the busiest rank, in S")
 axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
+figure.tight_layout()
 
 # %% [markdown]
 # The hub's line grows with every rank; the ring's never reaches 2 S. Patarasuk and Yuan (2009) prove that no all-reduce whose ranks do the adding can work with fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, 2(N − 1)·S. The ring does not save bytes, it spreads them.
