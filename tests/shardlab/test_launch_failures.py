@@ -47,6 +47,7 @@ class TestARankThatFails:
             tensor = torch.ones(4)
             dist.all_reduce(tensor)
             print("so far", flush=True)
+            dist.all_reduce(tensor)  # all have printed before the failure ends them
             if dist.get_rank() == 2:
                 raise ValueError("bad weights")
             dist.all_reduce(tensor)
@@ -119,6 +120,29 @@ class TestARankThatFails:
         assert (error.rank, error.kind) == (1, "exit")
         assert "exited with code 0" in error.headline
         assert names_line(error, "os._exit(0)")
+
+    def test_an_end_of_file_of_the_students_is_an_exception_like_any(self) -> None:
+        def work() -> None:
+            if dist.get_rank() == 1:
+                raise EOFError("my file is short")
+            dist.barrier()
+
+        error = fails(work)
+        assert isinstance(error, RankError)
+        assert (error.rank, error.kind, error.message) == (1, "EOFError", "my file is short")
+
+    def test_a_child_that_exits_is_not_where_its_rank_was_killed(self) -> None:
+        def work() -> None:
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        error = fails(work, world_size=1)
+        assert isinstance(error, RankError)
+        assert error.kind == "SIGKILL"
+        assert "os._exit" not in error.headline
 
     def test_segmentation_fault(self) -> None:
         def work() -> None:

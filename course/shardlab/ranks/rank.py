@@ -24,9 +24,8 @@ from shardlab.trace import measure
 from shardlab.trace.log import Writer
 from shardlab.trace.recorder import Recorder
 
-RECORDER = (
-    Recorder()
-)  # this module is imported in the rank server: registered once, inherited by all
+# The rank server imports this module: registered there once, inherited by every rank.
+RECORDER = Recorder()
 LEAVE = os._exit
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -50,7 +49,7 @@ def main(
         _join(rank, setup, store_fd)
         RECORDER.log = Writer(log)
         messages.send(kernel, {"is": "ready"})
-        _, given = messages.receive(kernel)
+        given = _wait_for_input(kernel)
         stage = "unpickle"
         fn, args = cloudpickle.loads(program)
         if given:
@@ -60,25 +59,30 @@ def main(
         measure.recorder = RECORDER
         output = fn(*args)
         RECORDER.enabled = False
-        finished_s = time.monotonic()
         stage = "output"
         encode = codec.encode_plain if setup["results"] == "plain" else codec.encode_any
         body = encode(output)
-    except EOFError:
-        LEAVE(0)  # the kernel is gone or has called the run off
-    except (
-        BaseException
-    ) as error:  # SystemExit and KeyboardInterrupt of a student's are failures too
+    except BaseException as error:
+        # SystemExit and KeyboardInterrupt of a student's are failures too.
         _flush()
         messages.send(kernel, {"is": "failed", "stage": stage, **_describe(error)})
     else:
         _flush()
-        messages.send(kernel, {"is": "finished", "at": finished_s}, body)
+        messages.send(kernel, {"is": "finished"}, body)
     # Stay until the kernel has counted our sockets; it lets go by closing the connection.
     with kernel:
         while kernel.recv(1 << 16):
             pass
     LEAVE(0)
+
+
+def _wait_for_input(kernel: socket.socket) -> bytes:
+    """Until the kernel lets all ranks go; if it is gone or has called the run off, so are we."""
+    try:
+        _, given = messages.receive(kernel)
+    except EOFError:
+        LEAVE(0)
+    return given
 
 
 def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
@@ -101,8 +105,11 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
     faulthandler.enable(file=stack, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
 
+    own_pid = os.getpid()
+
     def _exit(status: int) -> NoReturn:
-        faulthandler.dump_traceback(stack, all_threads=False)  # so that the line can be named
+        if os.getpid() == own_pid:  # and not a child that the student forked
+            faulthandler.dump_traceback(stack, all_threads=False)  # so that the line can be named
         LEAVE(status)
 
     os._exit = _exit
