@@ -70,6 +70,8 @@ class Spent:
     used: tuple[int, ...]
     limit: tuple[int, ...]
     least: tuple[int, ...]
+    heading: str = "sent by a rank"
+    unit: str = "B"
 
     @property
     def fits(self) -> bool:
@@ -108,6 +110,8 @@ class Budget:
     limit: Callable[[Case], Sequence[float] | None]  # by rank; None: this case has no limit
     used: Callable[[Run], Sequence[int]]  # by rank
     least: Callable[[Case], Sequence[float]] | None = None  # by rank; None: 0
+    heading: str = "sent by a rank"  # of its column in the check's table
+    unit: str = "B"
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ class Exercise:
     allows: frozenset[str] | None = None  # torch.distributed's names; None: any
     diagnoses: tuple[Callable[[Attempt], Finding | None], ...] = ()  # the first that speaks wins
     timeout_s: float = 20.0  # for one case
+    engine: str = "auto"  # launch's: "deepspeed" where `drive` or the answer uses it
+    memory: bool = False  # whether live bytes are recorded: `run.memory` in budgets and diagnoses
 
     def __post_init__(self) -> None:
         if self.name.count(".") != 1:

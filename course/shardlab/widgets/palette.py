@@ -23,6 +23,17 @@ CYCLE = (
     "#666666",
 )
 
+# What a device's memory holds: none of the roles above, and told apart in a stack. The order is
+# that of a stack from the bottom, the same as in `shardlab.run.MEMORY_CATEGORIES`.
+MEMORY = {
+    "parameters": "#56B4E9",
+    "gradients": "#CC79A7",
+    "optimizer": "#332288",
+    "activations": "#DDCC77",
+    "buckets": "#44AA99",
+    "other": "#BBBBBB",
+}
+
 # For `plt.style.use`: plots that read on a light page and on a dark one.
 PLOT_INK = "#767676"
 PLOT_STYLE = {

@@ -1,0 +1,51 @@
+"""Real English text that every Python brings along, cut into batches without overlap.
+
+The text is Python's own language reference, as ``pydoc`` shows it; a token is a byte.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@cache
+def tokens() -> Tensor:
+    """The whole text as bytes 0 to 255: [n] int64, about half a million."""
+    from pydoc_data.topics import topics
+
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    return torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8).long()
+
+
+def batch(
+    step: int, batch_size: int = 8, context: int = 64, rank: int = 0, world_size: int = 1
+) -> tuple[Tensor, Tensor]:
+    """The sequences that ``rank`` learns from in ``step``, and the token after each of theirs.
+
+    rank0 [a b] | rank1 [c d]   ==   one process with a batch twice as large: [a b c d]
+
+    Returns tokens and targets, each [batch_size, context].  The text is cut into sequences, which
+    come in another random order in each pass; no two ranks or steps of a pass share one.  The same
+    arguments give the same batch, so a run that stopped goes on where it was.
+
+    Raises ValueError for a rank that does not exist and for a batch larger than the text.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank}: with world_size={world_size} ranks go from 0 to N - 1")
+    if step < 0 or batch_size < 1 or context < 1:
+        raise ValueError("step counts from 0; batch_size and context are at least 1")
+    text = tokens()
+    sequences = (len(text) - 1) // context
+    together = batch_size * world_size  # in one step, over all ranks
+    steps_in_a_pass = sequences // together
+    if steps_in_a_pass == 0:
+        raise ValueError(f"{together} sequences of {context} are more than the text's {sequences}")
+    which_pass, step = divmod(step, steps_in_a_pass)
+    order = torch.randperm(sequences, generator=torch.Generator().manual_seed(which_pass))
+    first = step * together + rank * batch_size
+    starts = order[first : first + batch_size] * context
+    at = starts[:, None] + torch.arange(context)
+    return text[at], text[at + 1]

@@ -1,0 +1,150 @@
+"""A small GPT in plain PyTorch, to be trained, cut into pieces and measured.
+
+The decoder of Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2): layer
+norm before each half of a block, learned positions, and one matrix that both reads tokens in and
+writes logits out (tied embeddings).
+
+Shapes: B batch, T tokens, D width, H heads, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+IGNORE = -100  # a target that does not count, as in torch's cross_entropy
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Raises ValueError where the heads do not divide the width."""
+
+    layers: int
+    heads: int
+    width: int
+    context: int  # the most tokens of one sequence
+    vocabulary: int = 256  # bytes
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
+
+
+# By about how many parameters they have.
+SIZES = {
+    "0.1M": GPTConfig(layers=2, heads=2, width=64, context=64),
+    "0.3M": GPTConfig(layers=2, heads=4, width=96, context=128),
+    "1M": GPTConfig(layers=4, heads=4, width=128, context=128),
+    "3M": GPTConfig(layers=6, heads=6, width=192, context=128),
+    "10M": GPTConfig(layers=8, heads=8, width=320, context=256),
+    "50M": GPTConfig(layers=16, heads=8, width=512, context=256),
+}
+
+
+class Attention(nn.Module):
+    """Each token looks at itself and at those before it."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> [B, T, D]"""
+        batch, tokens, width = x.shape
+        q, k, v = (
+            part.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, dim=-1)
+        )  # each [B, H, T, D/H]
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return y
+
+
+class MLP(nn.Module):
+    """Each token for itself: four times as wide, and back."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, 4 * config.width)
+        self.down = nn.Linear(4 * config.width, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> [B, T, D]"""
+        y: Tensor = self.down(F.gelu(self.up(x)))
+        return y
+
+
+class Block(nn.Module):
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
+        self.attention, self.mlp = Attention(config), MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> [B, T, D]"""
+        x = x + self.dropout(self.attention(self.norm_1(x)))
+        return x + self.dropout(self.mlp(self.norm_2(x)))
+
+
+class GPT(nn.Module):
+    """``model(tokens)`` gives logits, ``model(tokens, targets)`` the loss."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token = nn.Embedding(config.vocabulary, config.width)
+        self.position = nn.Embedding(config.context, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+        self.head.weight = self.token.weight  # tied: one matrix, two uses
+        self.apply(self._begin)
+
+    def _begin(self, module: nn.Module) -> None:
+        """GPT-2's start: small numbers, smaller where many residual branches add up."""
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+        if isinstance(module, Block):
+            for out in (module.attention.out, module.mlp.down):
+                nn.init.normal_(out.weight, std=0.02 / (2 * self.config.layers) ** 0.5)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """tokens [B, T] int64  ->  logits [B, T, V], or with targets [B, T] their mean loss [].
+
+        Targets of -100 do not count.  Raises ValueError for more tokens than the context holds.
+        """
+        length = tokens.shape[1]
+        if length > self.config.context:
+            raise ValueError(f"{length} tokens do not fit a context of {self.config.context}")
+        positions = torch.arange(length, device=tokens.device)
+        x = self.dropout(self.token(tokens) + self.position(positions))
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+
+
+def gpt(size: str) -> GPT:
+    """A GPT of about so many parameters: gpt("1M"). Raises ValueError for a size not in SIZES."""
+    if size not in SIZES:
+        raise ValueError(f"there is no size {size!r}: choose one of {', '.join(SIZES)}")
+    return GPT(SIZES[size])
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Elements of all parameters; one that is used in two places is counted once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,63 @@
+"""Batches are real text, split by rank without overlap, the same for the same arguments."""
+
+import pytest
+import torch
+
+from shardlab import data
+
+
+def test_it_is_english():
+    text = bytes(data.tokens().tolist()).decode()
+    assert len(text) > 200_000
+    assert " the " in text
+
+
+def test_a_target_is_the_token_that_follows():
+    tokens, targets = data.batch(3, batch_size=4, context=32)
+    assert tokens.shape == targets.shape == (4, 32)
+    assert tokens.dtype == torch.int64
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_together_have_the_batch_of_one_process(world_size):
+    whole, _ = data.batch(5, batch_size=8, context=16)
+    shares = [data.batch(5, 8 // world_size, 16, r, world_size)[0] for r in range(world_size)]
+    assert torch.equal(torch.cat(shares), whole)
+
+
+def test_nothing_comes_twice_in_a_pass_and_the_next_pass_has_another_order():
+    context, together = 4096, 6
+    steps = (len(data.tokens()) - 1) // context // together
+
+    def sequences(first_step):
+        rows = [
+            data.batch(first_step + step, 3, context, rank, 2)[0]
+            for step in range(steps)
+            for rank in range(2)
+        ]
+        return [tuple(row.tolist()) for row in torch.cat(rows)]
+
+    first_pass, second_pass = sequences(0), sequences(steps)
+    assert len(set(first_pass)) == len(first_pass) == steps * together
+    assert first_pass != second_pass
+
+
+def test_the_same_arguments_give_the_same_batch_whatever_was_drawn_before():
+    torch.manual_seed(1)
+    first = data.batch(7, 2, 16)[0]
+    torch.rand(10)
+    assert torch.equal(first, data.batch(7, 2, 16)[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"rank": 2, "world_size": 2}, "ranks go from 0 to N - 1"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"batch_size": 10**6}, "are more than the text's"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        data.batch(0, **arguments)

@@ -1,0 +1,79 @@
+"""The GPT has the sizes it says, learns, and looks only back."""
+
+import pytest
+import torch
+
+from shardlab import data, models
+
+
+@pytest.mark.parametrize("size", models.SIZES)
+def test_a_size_is_about_what_its_name_says(size):
+    with torch.device("meta"):
+        parameters = models.count_parameters(models.gpt(size))
+    assert parameters == pytest.approx(float(size.removesuffix("M")) * 1e6, rel=0.25)
+
+
+def test_the_count_is_that_of_the_formula():
+    # Narayanan et al. (arXiv 2104.04473), section 2: 12·l·h²·(1 + 13/(12h) + (V + s)/(12·l·h)),
+    # and the last layer norm, 2h, which it leaves out
+    config = models.GPTConfig(layers=3, heads=2, width=32, context=40, vocabulary=100)
+    layers, width, vocabulary, context = 3, 32, 100, 40
+    formula = 12 * layers * width**2
+    formula *= 1 + 13 / (12 * width) + (vocabulary + context) / (12 * layers * width)
+    assert models.count_parameters(models.GPT(config)) == round(formula) + 2 * width
+
+
+def test_reading_and_writing_share_one_matrix():
+    model = models.gpt("0.1M")
+    assert model.head.weight is model.token.weight
+
+
+def test_a_token_sees_only_what_came_before():
+    torch.manual_seed(0)
+    model = models.gpt("0.1M")
+    tokens, _ = data.batch(0, batch_size=2, context=16)
+    changed = tokens.clone()
+    changed[:, 10:] = 65
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :10], after[:, :10])
+    assert not torch.allclose(before[:, 10:], after[:, 10:])
+
+
+def test_targets_of_minus_100_do_not_count():
+    torch.manual_seed(0)
+    model = models.gpt("0.1M")
+    tokens, targets = data.batch(0, batch_size=2, context=16)
+    blanked = targets.clone()
+    blanked[1] = models.IGNORE
+    torch.testing.assert_close(model(tokens, blanked), model(tokens[:1], targets[:1]))
+
+
+def test_a_hundred_steps_lower_the_loss():
+    torch.manual_seed(0)
+    model = models.gpt("0.3M")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    losses = []
+    for step in range(100):
+        loss = model(*data.batch(step, batch_size=8, context=32))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] > 5.4  # ln 256 = 5.5: nothing known of bytes yet
+    assert sum(losses[-10:]) / 10 < 3.3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: models.gpt("7B"), "there is no size '7B': choose one of 0.1M"),
+        (lambda: models.GPTConfig(1, 3, 64, 8), "3 heads do not divide a width of 64"),
+        (
+            lambda: models.gpt("0.1M")(torch.zeros(1, 65, dtype=torch.int64)),
+            "65 tokens do not fit a context of 64",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        wrong()
