@@ -1,4 +1,4 @@
-// What the three widgets share. A widget's own file follows this one in the same module.
+// What the widgets share. A widget's own file follows this one in the same module.
 
 // ---- units: the same three functions as units.py ----
 
@@ -72,6 +72,89 @@ function tableDetails(label, headings, rows, signal) {
   };
   details.addEventListener("toggle", build, { signal });
   return details;
+}
+
+// ---- controls ----
+
+const OWN_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown", " "];
+
+/** The notebook has meanings of its own for these keys: they stay with the control. */
+function keepKeys(input, signal) {
+  input.addEventListener(
+    "keydown",
+    (event) => {
+      if (OWN_KEYS.includes(event.key)) event.stopPropagation();
+    },
+    { signal },
+  );
+}
+
+/**
+ * A labelled slider that tells its value: `format(value)` is the text beside it. A slider over
+ * orders of magnitude goes over exponents: `format: (x) => String(10 ** x)`.
+ * Returns { node, input, value (to read), set(value) }; `set` does not call `onInput`.
+ */
+function slider({ label, min, max, step = 1, value, format = String, onInput = () => {}, signal }) {
+  const input = make("input", { type: "range", min, max, step, value, "aria-label": label });
+  const told = make("output", { class: "shardlab-value" });
+  const node = make("label", { class: "shardlab-slider" }, make("span", {}, label), input, told);
+  const tell = () => {
+    told.textContent = format(Number(input.value));
+    input.setAttribute("aria-valuetext", told.textContent);
+    node.dataset.value = input.value;
+  };
+  input.addEventListener("input", () => (tell(), onInput(Number(input.value))), { signal });
+  keepKeys(input, signal);
+  tell();
+  return {
+    node,
+    input,
+    get value() {
+      return Number(input.value);
+    },
+    set(next) {
+      input.value = next;
+      tell();
+    },
+  };
+}
+
+let groups = 0; // radio buttons of one name belong together, on the whole page
+
+/**
+ * A row of labelled radio buttons, one of them chosen. `options`: [[value, text], ...]; a value is
+ * a string. Returns { node, value (to read), set(value) }; `set` does not call `onInput`.
+ */
+function choice({ label, options, value, onInput = () => {}, signal }) {
+  groups += 1;
+  const name = `shardlab-choice-${groups}-${Math.random().toString(36).slice(2)}`;
+  const inputs = new Map();
+  const row = make("span", { class: "shardlab-options" });
+  for (const [key, text] of options) {
+    const input = make("input", { type: "radio", name, value: key });
+    input.addEventListener("change", () => (mark(), onInput(key)), { signal });
+    keepKeys(input, signal);
+    inputs.set(String(key), input);
+    row.append(make("label", {}, input, make("span", {}, text)));
+  }
+  const node = make(
+    "div", { class: "shardlab-choice", role: "radiogroup", "aria-label": label },
+    make("span", {}, label), row,
+  );
+  const chosen = () => [...inputs].find(([, input]) => input.checked)?.[0];
+  const mark = () => (node.dataset.value = chosen() ?? "");
+  const set = (next) => {
+    for (const [key, input] of inputs) input.checked = key === String(next);
+    mark();
+  };
+  set(value);
+  return {
+    node,
+    get value() {
+      return chosen();
+    },
+    set,
+  };
 }
 
 // ---- canvas ----
