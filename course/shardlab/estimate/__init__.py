@@ -1,5 +1,6 @@
 """Pure formulas, free of processes: what a run should send and how long it should take."""
 
+from shardlab.estimate import memory, offload, traffic
 from shardlab.estimate.alpha_beta import AlphaBeta
 from shardlab.estimate.collectives import (
     hub_sent_bytes,
@@ -11,7 +12,10 @@ from shardlab.estimate.collectives import (
 __all__ = [
     "AlphaBeta",
     "hub_sent_bytes",
+    "memory",
+    "offload",
     "ring_messages",
     "ring_sent_bytes",
     "scatter_or_gather_sent_bytes",
+    "traffic",
 ]
