@@ -141,7 +141,7 @@ def test_parameters_offloaded_leave_the_layer_in_use():
         ({"stage": 2, "offload_optimizer": True}, "deepspeed-docs", 5.31),
         ({"stage": 2}, "deepspeed-docs", 15.93),
         ({"stage": 3}, "deepspeed-docs", 6.10),
-        ({"stage": 2}, "deepspeed", 11.28),  # computed by the code of 0.19.8
+        ({"stage": 2}, "deepspeed", 11.29),  # computed by the code of 0.19.8
         ({"stage": 2, "offload_optimizer": True}, "deepspeed", 5.31),
         ({"stage": 3}, "deepspeed", 6.10),
     ],
