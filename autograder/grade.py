@@ -93,6 +93,8 @@ def attempt_case(exercise: Exercise, case: Case, subject_blob: bytes, seed: int)
             inputs=inputs,
             timeout_s=exercise.timeout_s,
             device="cpu",
+            engine=exercise.engine,
+            memory=exercise.memory,
             seed=seed,
             results="plain",
             quiet=True,
@@ -119,7 +121,8 @@ def _hold_against_budgets(exercise: Exercise, case: Case, run: Run) -> tuple[Spe
         if limit is not None:
             least = budget.least(case) if budget.least else [0] * case.world_size
             used = budget.used(run)
-            held.append(Spent(budget.label, _ints(used), _ints(limit), _ints(least)))
+            measured = (_ints(used), _ints(limit), _ints(least))
+            held.append(Spent(budget.label, *measured, budget.heading, budget.unit))
     return tuple(held)
 
 

@@ -46,31 +46,38 @@ def as_html(verdict: Verdict) -> str:
         f'<div class="line {look}">{escape(_top_line(verdict))}</div>',
     ]
     if not verdict.unwritten:
-        with_bytes = any(case.spent for case in verdict.cases)
+        budgets = _budgets(verdict)
         heads = ["<th>case</th>", "<th>output</th>"]
-        if with_bytes:
-            heads += ['<th class="number">sent by a rank</th>', '<th class="number">at most</th>']
+        for heading in budgets:
+            heads += [f'<th class="number">{escape(heading)}</th>']
+            heads += ['<th class="number">at most</th>']
         parts.append('<table class="cases"><thead><tr>')
         parts += heads
         parts.append("</tr></thead><tbody>")
         for case, why in _reasons(verdict):
-            parts.append(_html_rows(case, why, with_bytes))
+            parts.append(_html_rows(case, why, budgets))
         parts.append("</tbody></table>")
     parts.append("</div>")
     return "".join(parts)
 
 
-def _html_rows(case: CaseResult, why: str, with_bytes: bool) -> str:
+def _budgets(verdict: Verdict) -> list[str]:
+    """A column each: the headings of all budgets, in the order of their declaration."""
+    return list(dict.fromkeys(spent.heading for case in verdict.cases for spent in case.spent))
+
+
+def _html_rows(case: CaseResult, why: str, budgets: list[str]) -> str:
     look = _look(case.passed)
     cells = [
         f'<td class="case"><span class="mark {look}">{MARK[case.passed]}</span>'
         f"{escape(case.title)}</td>",
         f'<td class="{_look(case.outputs_right or not case.was_run)}">{escape(_output(case))}</td>',
     ]
-    if with_bytes:
-        fits = all(spent.fits for spent in case.spent)
-        cells.append(f'<td class="number {_look(fits)}">{_sent(case)}</td>')
-        cells.append(f'<td class="number">{_budget(case)}</td>')
+    for heading in budgets:
+        fits = all(spent.fits for spent in case.spent if spent.heading == heading)
+        used, limit = _used_and_limit(case, heading)
+        cells.append(f'<td class="number {_look(fits)}">{escape(used)}</td>')
+        cells.append(f'<td class="number">{escape(limit)}</td>')
     followed = ' class="followed"' if why else ""
     row = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
     if why:
@@ -83,10 +90,11 @@ def as_text(verdict: Verdict) -> str:
     if not verdict.unwritten:
         width = max((len(case.title) for case in verdict.cases), default=0)
         for case, why in _reasons(verdict):
-            budget = f"  sent {_sent(case)} of at most {_budget(case)}" if _sent(case) else ""
-            lines.append(
-                f"  {MARK[case.passed]} {case.title:<{width}}  {_output(case):<9}{budget}".rstrip()
-            )
+            line = f"  {MARK[case.passed]} {case.title:<{width}}  {_output(case):<9}"
+            for heading in _budgets(verdict):
+                used, limit = _used_and_limit(case, heading)
+                line += f"  {heading} {used} of at most {limit}" if used else ""
+            lines.append(line.rstrip())
             if why:
                 lines.append(f"      {why}")
     return "\n".join(lines)
@@ -121,14 +129,9 @@ def _output(case: CaseResult) -> str:
     return "as expected" if case.outputs_right else "not right"
 
 
-def _sent(case: CaseResult) -> str:
-    """Of the rank that sent the most; a hidden case's bytes would tell its size."""
-    if case.hidden or not case.spent:
-        return ""
-    return f"{max(case.spent[0].used):,} B"
-
-
-def _budget(case: CaseResult) -> str:
-    if case.hidden or not case.spent:
-        return ""
-    return f"{max(case.spent[0].limit):,} B"
+def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
+    """Of the rank that used the most; a hidden case's bytes would tell its size."""
+    spent = next((spent for spent in case.spent if spent.heading == heading), None)
+    if case.hidden or spent is None:
+        return "", ""
+    return f"{max(spent.used):,} {spent.unit}", f"{max(spent.limit):,} {spent.unit}"

@@ -25,11 +25,6 @@ class CaseResult:
     spent: tuple[Spent, ...] = ()
 
     @property
-    def budget_bytes(self) -> tuple[int, ...]:
-        """By rank, of the first budget; empty where the case has none."""
-        return self.spent[0].limit if self.spent else ()
-
-    @property
     def title(self) -> str:
         return "hidden case" if self.hidden else self.name
 

@@ -11,13 +11,18 @@ import torch
 from torch import Tensor
 
 
-@cache
 def tokens() -> Tensor:
     """The whole text as bytes 0 to 255: [n] int64, about half a million."""
+    return _text().long()
+
+
+@cache
+def _text() -> Tensor:
+    """[n] uint8: an eighth of the memory."""
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
-    return torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8).long()
+    return torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8)
 
 
 def batch(
@@ -37,7 +42,7 @@ def batch(
         raise ValueError(f"rank={rank}: with world_size={world_size} ranks go from 0 to N - 1")
     if step < 0 or batch_size < 1 or context < 1:
         raise ValueError("step counts from 0; batch_size and context are at least 1")
-    text = tokens()
+    text = _text()
     sequences = (len(text) - 1) // context
     together = batch_size * world_size  # in one step, over all ranks
     steps_in_a_pass = sequences // together
@@ -48,4 +53,4 @@ def batch(
     first = step * together + rank * batch_size
     starts = order[first : first + batch_size] * context
     at = starts[:, None] + torch.arange(context)
-    return text[at], text[at + 1]
+    return text[at].long(), text[at + 1].long()

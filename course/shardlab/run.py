@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardlab.memory import CATEGORIES as MEMORY_CATEGORIES
+from shardlab.memory import Memory
+
+__all__ = ["MEMORY_CATEGORIES", "Block", "Call", "Run", "Traffic"]
+
 Bytes = NDArray[np.int64]
 
 
@@ -111,6 +116,14 @@ class Run:
     calls: list[Call]
     startup_s: float  # from the call of launch() until every rank could communicate
     wall_s: float  # from the call of launch() until its return
+    _memory: Memory | None = field(default=None, repr=False)
+
+    @property
+    def memory(self) -> Memory:
+        """Live bytes by rank and category. Raises ValueError where they were not recorded."""
+        if self._memory is None:
+            raise ValueError("this run recorded no memory: ask for it, launch(..., memory=True)")
+        return self._memory
 
     def __repr__(self) -> str:
         sent = int(self.traffic.sent_bytes.sum())

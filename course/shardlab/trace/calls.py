@@ -79,6 +79,7 @@ class CallLog:
     blocks: list[MeasuredBlock] = field(default_factory=list)
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
     closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some close
+    memory: dict[int, Any] = field(default_factory=dict)  # by rank: what its recorder told
     mismatch: Mismatch | None = None
     meetings: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
 
@@ -110,6 +111,8 @@ class CallLog:
             self.opened.append((rank, _counts(values[0])))
         elif kind == "closing":
             self.closing.append((rank, _counts(values[0])))
+        elif kind == "memory":
+            self.memory[rank] = values[0]
 
     def _end(self, rank: int, call_id: int, end_s: float, source: int | None = None) -> None:
         call = self.pending[rank].pop(call_id)

@@ -21,6 +21,7 @@ Events in the log (log.py), times from time.monotonic(), which all processes of 
   ["block", label, start, end, {"local port:remote port": bytes}]
   ["opened", {"local port:remote port": bytes}]     sockets of a group just made
   ["closing", {"local port:remote port": bytes}]    all sockets before a group is destroyed
+  ["memory", {...}]                 at the end, where asked for: MemoryRecorder.told()
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab.source import is_the_users
-from shardlab.trace import wire
+from shardlab.trace import memory, wire
 from shardlab.trace.log import Writer
 
 # c10d's operator -> torch.distributed's function, and which argument is this rank's payload
@@ -65,6 +66,9 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 }
 
 
+BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory.__file__)
+
+
 class OpenWork(NamedTuple):
     call: int
     work: dist.Work
@@ -89,6 +93,7 @@ class Recorder:
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_users: dict[str, bool] = {}
+        self.memory: memory.MemoryRecorder | None = None  # where the launch asked for it
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
             self._intercept(name, op, payload)
@@ -102,7 +107,7 @@ class Recorder:
             below = keys.remove(torch._C.DispatchKey.BackendSelect)
             if not self.enabled:
                 return operator.redispatch(below, *args, **kwargs)
-            caller = sys._getframe(1)
+            caller = _caller(sys._getframe(1))
             is_main = threading.get_ident() == self.main_thread
             waits = is_main and op not in ("send", "recv") and _waits_itself(caller)
             call = self._begin(op, payload, args, caller, waits)
@@ -234,10 +239,27 @@ class Recorder:
         c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
 
     @contextlib.contextmanager
+    def run(self, with_memory: bool) -> Iterator[None]:
+        """Record what happens within."""
+        self.enabled = True
+        try:
+            if not with_memory:
+                yield
+                return
+            with memory.MemoryRecorder() as self.memory:
+                yield
+        finally:
+            self.enabled = False
+            if self.memory is not None:
+                self.log.write("memory", self.memory.told())
+
+    @contextlib.contextmanager
     def block(self, label: str) -> Iterator[None]:
+        phase = self.memory.phase(label) if self.memory else contextlib.nullcontext()
         before, start = wire.own_connections(), time.monotonic()
         try:
-            yield
+            with phase:
+                yield
         finally:
             end, after = time.monotonic(), wire.own_connections()
             sent = {c: count - before.get(c, 0) for c, count in after.items()}
@@ -254,6 +276,13 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:
     return {f"{local}:{remote}": count for (local, remote), count in connections.items() if count}
+
+
+def _caller(frame: FrameType) -> FrameType:
+    """Whose call this is: a dispatch mode, such as our MemoryRecorder, stands in between."""
+    while frame.f_back is not None and frame.f_code.co_filename in BETWEEN:
+        frame = frame.f_back
+    return frame
 
 
 def _waits_itself(caller: FrameType) -> bool:

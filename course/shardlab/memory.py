@@ -1,0 +1,162 @@
+"""What a launch with ``memory=True`` tells of each rank's live bytes: by category, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.int64]
+
+# What a storage is, from the bottom of a stack to its top.
+CATEGORIES = (
+    "parameters",  # also those gathered for a moment
+    "gradients",
+    "optimizer",  # its states, and fp32 masters
+    "activations",  # what the forward pass made, for the backward pass or for itself
+    "buckets",  # handed to collectives, and none of the above
+    "other",  # inputs, temporaries of the backward pass and of the step
+)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One pass of one rank through a part of a step.
+
+    name: "forward" (the outermost module's call, with gradients on), "backward", "step" (of an
+    optimizer), or the label of a ``with measure(label):`` block.
+    """
+
+    name: str
+    start_s: float  # since the ranks were released
+    end_s: float
+    at_end: Mapping[str, int]  # live bytes by category
+    at_peak: Mapping[str, int]  # at the moment within the phase when all together were most
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank's live tensors; views count once, padding counts, what C++ code needs
+    within one operator does not.
+
+    The timeline keeps a few thousand moments of a long run, its highest among them.  Peaks and
+    phases are exact.
+    """
+
+    times_s: NDArray[np.float64]  # [T]
+    live_bytes: Mapping[str, Bytes]  # category -> [T]
+    phases: tuple[Phase, ...]
+    peak_s: float
+    peaks: Mapping[str, int]  # category -> the most it had at any time
+    at_peak: Mapping[str, int]  # when all together were most
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were live at one time."""
+        return sum(self.at_peak.values())
+
+    @property
+    def peak_phase(self) -> str:
+        """The shortest phase that the peak was in; "" outside of all."""
+        around = [phase for phase in self.phases if phase.start_s <= self.peak_s <= phase.end_s]
+        return min(around, key=lambda phase: phase.end_s - phase.start_s).name if around else ""
+
+    def peak_of(self, category: str) -> int:
+        """The most bytes of one category that were live at one time."""
+        return self.peaks[category]
+
+    def at(self, moment: str) -> dict[str, int]:
+        """Live bytes by category at "peak", at the "end", or when a phase's last pass ended.
+
+        Raises KeyError for a phase that never was.
+        """
+        if moment == "peak":
+            return dict(self.at_peak)
+        if moment == "end":
+            return {category: int(line[-1]) for category, line in self.live_bytes.items()}
+        for phase in reversed(self.phases):
+            if phase.name == moment:
+                return dict(phase.at_end)
+        known = ", ".join(dict.fromkeys(phase.name for phase in self.phases)) or "no phase"
+        raise KeyError(f"no phase {moment!r}; there were: {known}, and always: peak, end")
+
+    @classmethod
+    def from_told(cls, told: Any, origin_s: float) -> RankMemory:
+        """From what a rank's recorder told; times are counted from ``origin_s``.
+
+        Raises ValueError, TypeError, KeyError or IndexError for what no recorder tells.
+        """
+        live = np.array(told["live"], dtype=np.int64)
+        times_s = np.array(told["times"], dtype=float) - origin_s
+        if live.shape != (len(CATEGORIES), len(times_s)):
+            raise ValueError("a row of live bytes for each category, a moment in each column")
+        peak_s, at_peak = told["peak"]
+        return cls(
+            times_s=times_s,
+            live_bytes=dict(zip(CATEGORIES, live, strict=True)),
+            phases=tuple(
+                Phase(
+                    str(name),
+                    float(start) - origin_s,
+                    float(end) - origin_s,
+                    _by_category(at_end),
+                    _by_category(most),
+                )
+                for name, start, end, at_end, most in told["phases"]
+            ),
+            peak_s=float(peak_s) - origin_s,
+            peaks=_by_category(told["peaks"]),
+            at_peak=_by_category(at_peak),
+        )
+
+
+class Memory(Sequence[RankMemory]):
+    """``run.memory[rank]``, and what all ranks had at one moment."""
+
+    def __init__(self, ranks: Sequence[RankMemory]) -> None:
+        self._ranks = tuple(ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __getitem__(self, rank):  # type: ignore[no-untyped-def]
+        return self._ranks[rank]
+
+    def __iter__(self) -> Iterator[RankMemory]:
+        return iter(self._ranks)
+
+    def __repr__(self) -> str:
+        return f"<Memory of {len(self)} ranks, at most {self.peak_bytes.max():,} bytes live>"
+
+    @property
+    def peak_bytes(self) -> Bytes:
+        """[N] the most bytes that were live on each rank at one time."""
+        return np.array([rank.peak_bytes for rank in self], dtype=np.int64)
+
+    def peak_of(self, category: str) -> Bytes:
+        """[N] the most bytes of one category that were live on each rank at one time."""
+        return np.array([rank.peak_of(category) for rank in self], dtype=np.int64)
+
+    def at(self, moment: str) -> dict[str, Bytes]:
+        """category -> [N] bytes at "peak" (each rank's own), "end", or a phase's last end."""
+        by_rank = [rank.at(moment) for rank in self]
+        return {
+            category: np.array([bytes_of[category] for bytes_of in by_rank], dtype=np.int64)
+            for category in CATEGORIES
+        }
+
+
+def _by_category(values: Any) -> dict[str, int]:
+    return {name: int(value) for name, value in zip(CATEGORIES, values, strict=True)}
+
+
+NOTHING = dict.fromkeys(CATEGORIES, 0)
+
+
+def nothing_known() -> RankMemory:
+    """Of a rank that ended before it could tell."""
+    zero = {category: np.zeros(1, np.int64) for category in CATEGORIES}
+    return RankMemory(np.zeros(1), zero, (), 0.0, NOTHING, NOTHING)

@@ -1,0 +1,376 @@
+"""Follows the storages of a rank's tensors, and tells what each is for.
+
+Mechanism.  A TorchDispatchMode sees every operator of the rank's main thread with the tensors that
+go in and come out.  A storage counts from the operator that made it, or the first that used it,
+until a weak reference says that it is gone; views share a storage, so nothing counts twice.
+
+What a storage *is* shows only later: a gradient is a plain tensor until it is some parameter's
+``.grad``.  So each storage collects marks during its life, and gets its category at the end of the
+run.  Marks come from public places that DDP, FSDP2 and DeepSpeed all pass through:
+
+- modules that are called own parameters;
+- a leaf that an operator uses with gradients on is a parameter, also one gathered for a moment;
+- a hook on each such leaf sees its gradient before it is accumulated;
+- optimizers' steps show their states, and parameters of theirs that no operator used with gradients
+  on: the fp32 masters of mixed precision;
+- operators of c10d show what is communicated.
+
+DeepSpeed needs two additions: its own calls of backward and step, which do more than torch's, and
+its buffers of partitioned gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from shardlab.memory import CATEGORIES
+
+MOST_MOMENTS = 3000  # of the timeline that is told
+
+# Marks, the strongest first: a storage with several is what the first of them says.
+OWNED, MASTER, STATE, LEAF, GRADIENT, COMMUNICATED, FORWARD, LEFT_OVER, USED = (
+    1 << i for i in range(9)
+)
+MEANING = {
+    OWNED: "parameters",
+    MASTER: "optimizer",
+    STATE: "optimizer",
+    LEAF: "parameters",
+    GRADIENT: "gradients",
+    COMMUNICATED: "buckets",
+    FORWARD: "activations",
+    LEFT_OVER: "gradients",  # made in the backward pass, and still there at its end
+}  # USED, by an operator with gradients on, says nothing alone: an input may be
+
+
+class Followed:
+    """One storage. ``number`` is its row among all that ever were."""
+
+    __slots__ = ("born_in_backward", "bytes", "marks", "number", "reference")
+
+    def __init__(self, number: int, marks: int, born_in_backward: bool) -> None:
+        self.number, self.marks, self.born_in_backward = number, marks, born_in_backward
+        self.bytes = 0
+        self.reference: Any = None
+
+
+class MemoryRecorder(TorchDispatchMode):
+    """``with MemoryRecorder() as memory: …; memory.told()``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.living: dict[int, Followed] = {}  # by the address of the StorageImpl
+        self.all: list[Followed] = []
+        self.changes: list[tuple[float, int, int]] = []  # (time, number, bytes more or less)
+        self.phases: list[tuple[str, float, int, float, int]] = []  # name, start, changes before, …
+        self.open_phases: list[str] = []
+        self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.hooked = WeakIdKeyDictionary()
+        self.depth = 0  # of module calls
+        self.exits = contextlib.ExitStack()
+
+    # ---- storages ----
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(issubclass(kind, FakeTensor) for kind in types):
+            return func(*args, **kwargs)  # shapes alone: DTensor asks what an operator would give
+        differentiable = False
+        grad_on = torch.is_grad_enabled()
+        communicates = func.namespace in ("c10d", "_c10d_functional")
+        for tensor in _tensors((args, kwargs) if kwargs else args):
+            tracked = grad_on and tensor.requires_grad
+            differentiable |= tracked
+            marks = COMMUNICATED if communicates else 0
+            if tracked and not tensor.is_leaf:
+                marks |= FORWARD  # also where its maker was an autograd.Function, with them off
+            elif tracked:
+                marks |= USED
+                if isinstance(tensor, nn.Parameter):
+                    marks |= LEAF
+                    self._see_gradient_of(tensor)
+            self._follow(tensor, marks)
+        if any(kind is not torch.Tensor and kind is not nn.Parameter for kind in types):
+            return NotImplemented  # a DTensor: its own operators on local tensors come by as well
+        result = func(*args, **kwargs)
+        born = 0
+        if differentiable or (grad_on and self.depth and "backward" not in self.open_phases):
+            born = FORWARD
+        for tensor in _tensors((result,)):
+            self._follow(tensor, COMMUNICATED if communicates else 0, born)
+        return result
+
+    def _follow(self, tensor: torch.Tensor, marks: int, born: int = 0) -> None:
+        for local in _locals(tensor):
+            if local.is_meta or isinstance(local, FakeTensor):
+                continue
+            try:
+                storage = local.untyped_storage()
+            except (RuntimeError, NotImplementedError):  # a sparse tensor has none
+                continue
+            known = self.living.get(storage._cdata)
+            if known is None:
+                known = self._begin(storage, born)
+            known.marks |= marks
+            if known.bytes != (now := storage.nbytes()):
+                self._change(known, now)
+
+    def _begin(self, storage: torch.UntypedStorage, born: int) -> Followed:
+        address = storage._cdata
+        followed = Followed(len(self.all), born, "backward" in self.open_phases)
+        self.all.append(followed)
+        self.living[address] = followed
+
+        def gone(_: object) -> None:
+            self._change(followed, 0)
+            if self.living.get(address) is followed:
+                del self.living[address]
+
+        followed.reference = weakref.ref(storage, gone)
+        return followed
+
+    def _change(self, followed: Followed, now_bytes: int) -> None:
+        if now_bytes != followed.bytes:
+            self.changes.append((time.monotonic(), followed.number, now_bytes - followed.bytes))
+            followed.bytes = now_bytes
+
+    # ---- marks ----
+
+    def _mark(self, tensors: Iterable[Any], mark: int) -> None:
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                self._follow(tensor, mark)
+
+    def _see_gradient_of(self, leaf: torch.Tensor) -> None:
+        if leaf not in self.hooked:
+            self.hooked[leaf] = True
+            leaf.register_hook(lambda gradient: self._mark((gradient,), GRADIENT))
+
+    def _look_at_modules(self) -> None:
+        for module in list(self.modules):
+            for parameter in module.parameters():
+                self._mark((parameter, getattr(parameter, "ds_tensor", None)), OWNED)
+                self._mark((parameter.grad,), GRADIENT)
+
+    def _look_at_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                locals_of = list(_locals(parameter))
+                is_master = not any(
+                    self._marks_of(local) & (OWNED | LEAF | USED) for local in locals_of
+                )
+                self._mark((parameter,), MASTER if is_master else OWNED)
+                self._mark((parameter.grad,), GRADIENT)
+                self._mark(_tensors((list(optimizer.state.get(parameter, {}).values()),)), STATE)
+
+    def _marks_of(self, tensor: torch.Tensor) -> int:
+        followed = self.living.get(tensor.untyped_storage()._cdata)
+        return followed.marks if followed else 0
+
+    # ---- phases ----
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A part of the run by its name; one within another of the same name is part of that."""
+        if name in self.open_phases:
+            yield
+            return
+        self.open_phases.append(name)
+        start, before = time.monotonic(), len(self.changes)
+        try:
+            yield
+        finally:
+            self.open_phases.remove(name)
+            self.phases.append((name, start, before, time.monotonic(), len(self.changes)))
+
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        """The backward phase, and at its end a look at what it left."""
+        is_outermost = "backward" not in self.open_phases
+        with self.phase("backward"):
+            yield
+            if is_outermost:
+                for followed in list(self.living.values()):
+                    if followed.born_in_backward:
+                        followed.marks |= LEFT_OVER
+                self._look_at_modules()
+
+    def __enter__(self) -> MemoryRecorder:
+        # Hooks first: what they do must not be seen.
+        self._watch_modules()
+        self._watch_optimizers()
+        self._wrap(torch.autograd, "_engine_run_backward", self.backward)
+        self._wrap_resize()
+        if "deepspeed" in sys.modules:
+            self._watch_deepspeed()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.exits.close()
+        self._look_at_modules()
+
+    def _watch_modules(self) -> None:
+        inside: list[contextlib.ExitStack] = []
+
+        def before(module: nn.Module, _: Any) -> None:
+            self.depth += 1
+            if self.depth == 1:
+                inside.append(contextlib.ExitStack())
+                if torch.is_grad_enabled():
+                    inside[-1].enter_context(self.phase("forward"))
+                self.modules.add(module)
+                self._look_at_modules()
+
+        def after(*_: Any) -> None:
+            self.depth -= 1
+            if self.depth == 0:
+                inside.pop().close()
+
+        hooks = nn.modules.module
+        for handle in (
+            hooks.register_module_forward_pre_hook(before),
+            hooks.register_module_forward_hook(after, always_call=True),
+        ):
+            self.exits.callback(handle.remove)
+
+    def _watch_optimizers(self) -> None:
+        inside: list[contextlib.ExitStack] = []
+
+        def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            self._look_at_optimizer(optimizer)
+            inside.append(contextlib.ExitStack())
+            inside[-1].enter_context(self.phase("step"))
+
+        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            self._look_at_optimizer(optimizer)
+            inside.pop().close()
+
+        for handle in (
+            register_optimizer_step_pre_hook(before),
+            register_optimizer_step_post_hook(after),
+        ):
+            self.exits.callback(handle.remove)
+
+    def _watch_deepspeed(self) -> None:
+        from deepspeed.runtime.engine import DeepSpeedEngine
+
+        @contextlib.contextmanager
+        def backward(engine: Any) -> Iterator[None]:
+            with self.backward():
+                yield
+                optimizer = engine.optimizer
+                for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
+                    self._mark(_tensors((getattr(optimizer, name, None),)), GRADIENT)
+
+        self._wrap(DeepSpeedEngine, "backward", backward, gives_self=True)
+        self._wrap(DeepSpeedEngine, "step", lambda: self.phase("step"))
+
+    def _wrap(
+        self, owner: Any, name: str, context: Callable[..., Any], gives_self: bool = False
+    ) -> None:
+        """Run ``owner.name`` within a context, until this recorder ends."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with context(*args[:1]) if gives_self else context():
+                return original(*args, **kwargs)
+
+        setattr(owner, name, wrapped)
+        self.exits.callback(setattr, owner, name, original)
+
+    def _wrap_resize(self) -> None:
+        """FSDP empties and fills storages without any operator."""
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            result = original(storage, size)
+            if followed := self.living.get(storage._cdata):
+                self._change(followed, storage.nbytes())
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+        self.exits.callback(setattr, torch.UntypedStorage, "resize_", original)
+
+    # ---- the end ----
+
+    def told(self) -> dict[str, Any]:
+        """All that is known, as plain data: what `RankMemory.from_told` reads."""
+        rows = np.array([_category(followed.marks) for followed in self.all], dtype=np.int64)
+        live = np.zeros((len(self.changes) + 1, len(CATEGORIES)), dtype=np.int64)  # [T + 1, C]
+        numbers = np.array([number for _, number, _ in self.changes], dtype=np.int64)
+        if len(numbers):
+            more = np.array([change for _, _, change in self.changes], dtype=np.int64)
+            live[np.arange(1, len(live)), rows[numbers]] = more
+        live = live.cumsum(axis=0)
+        times = [moment for moment, _, _ in self.changes]
+        total = live.sum(axis=1)
+        peak = int(total.argmax())
+        kept = _kept(total)
+        return {
+            "times": [times[max(i - 1, 0)] if times else time.monotonic() for i in kept],
+            "live": live[kept].T.tolist(),
+            "peak": [times[max(peak - 1, 0)] if times else time.monotonic(), live[peak].tolist()],
+            "peaks": live.max(axis=0).tolist(),
+            "phases": [
+                [
+                    *(name, start, end),
+                    live[after].tolist(),
+                    live[before + int(total[before : after + 1].argmax())].tolist(),
+                ]
+                for name, start, before, end, after in sorted(self.phases, key=lambda p: p[1])
+            ],
+        }
+
+
+def _category(marks: int) -> int:
+    for mark, meaning in MEANING.items():
+        if marks & mark:
+            return CATEGORIES.index(meaning)
+    return CATEGORIES.index("other")
+
+
+def _kept(total: np.ndarray) -> list[int]:
+    """Which moments of a long timeline to tell: the highest and lowest of each short stretch."""
+    if len(total) <= MOST_MOMENTS:
+        return list(range(len(total)))
+    kept = {0, len(total) - 1}
+    for stretch in np.array_split(np.arange(len(total)), MOST_MOMENTS // 2):
+        kept |= {int(stretch[total[stretch].argmax()]), int(stretch[total[stretch].argmin()])}
+    return sorted(kept)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _locals(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor, or what this rank holds of a distributed one."""
+    local = getattr(tensor, "_local_tensor", None)
+    yield tensor if local is None else local
