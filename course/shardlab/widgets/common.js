@@ -286,6 +286,26 @@ function paintText(context, mark, theme) {
   context.fillText(text, x, y);
 }
 
+/** Round times (steps of 1, 2 or 5) below a plot that shows `from` to `to`. Returns how many. */
+function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
+  const rough = (to - from) / 6;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  const [unit, scale] = to < 1e-3 ? ["µs", 1e6] : to < 1 ? ["ms", 1e3] : ["s", 1];
+  // As many decimals as tell neighbouring ticks apart.
+  const decimals = Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9));
+  const first = Math.ceil(from / step - 1e-9);
+  const last = Math.floor(to / step + 1e-9);
+  for (let index = first; index <= last; index += 1) {
+    const x = left + ((index * step - from) / (to - from)) * (right - left);
+    const text = `${(index * step * scale).toFixed(decimals)} ${unit}`;
+    context.fillStyle = theme.rule;
+    context.fillRect(x - 0.5, bottom, 1, 4);
+    paintText(context, { x, y: bottom + 16, text, size: 11, anchor: "middle", fill: "muted" }, theme);
+  }
+  return last - first + 1;
+}
+
 /** A focus ring that shows on light and dark marks alike. */
 function paintFocus(context, theme, x, y, width, height) {
   context.lineWidth = 4;

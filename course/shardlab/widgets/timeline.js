@@ -161,7 +161,8 @@ function render({ model, el }) {
     context.clip();
     drawBlocks(context, theme);
     context.restore();
-    let drawn = paint(context, scene.ground, theme) + drawAxis(context, theme);
+    let drawn = paint(context, scene.ground, theme);
+    drawn += drawTimeAxis(context, theme, { ...box, ...view });
     context.save();
     context.beginPath();
     context.rect(box.left, box.top, box.right - box.left, box.bottom - box.top);
@@ -241,31 +242,6 @@ function render({ model, el }) {
       paintText(context, { x, y: box.top - 10, text: label, size: 11, fill: "muted" }, theme);
       free = x + context.measureText(label).width + 8;
     }
-  }
-
-  function drawAxis(context, theme) {
-    const rough = (view.to - view.from) / 6;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
-    const first = Math.ceil(view.from / step - 1e-9);
-    const last = Math.floor(view.to / step + 1e-9);
-    for (let index = first; index <= last; index += 1) {
-      const x = toX(index * step);
-      context.fillStyle = theme.rule;
-      context.fillRect(x - 0.5, box.bottom, 1, 4);
-      const text = tickLabel(index * step, step);
-      paintText(
-        context, { x, y: box.bottom + 16, text, size: 11, anchor: "middle", fill: "muted" }, theme,
-      );
-    }
-    return last - first + 1;
-  }
-
-  /** As many decimals as tell neighbouring ticks apart. */
-  function tickLabel(time, step) {
-    const [unit, scale] = view.to < 1e-3 ? ["µs", 1e6] : view.to < 1 ? ["ms", 1e3] : ["s", 1];
-    const decimals = Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9));
-    return `${(time * scale).toFixed(decimals)} ${unit}`;
   }
 
   // ---- mouse and keyboard ----

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardlab.memory import CATEGORIES, Memory, Phase, RankMemory
 from shardlab.run import Block, Call, Run, Traffic
 
 STEP_S = 0.001
+MIB = 2**20
 
 
 def make_run(
@@ -180,3 +182,64 @@ def dense(world_size: int) -> Run:
     sent = np.arange(world_size**2, dtype=np.int64).reshape(world_size, world_size) * 4096
     np.fill_diagonal(sent, 0)
     return make_run(world_size, [], sent)
+
+
+def training(world_size: int = 1, *, layers: int = 6, steps: int = 2, unit_bytes: int = MIB) -> Run:
+    """A run with ``memory``: a model of so many layers, trained for some steps.
+
+    Each layer has one unit of parameters, one of gradients, two of optimizer states from the first
+    step on, three of activations (on rank r 1 + r times as many) and a bucket for a moment.
+    """
+    run = make_run(world_size, [])
+    run._memory = Memory(
+        [rank_memory(rank, layers, steps, unit_bytes) for rank in range(world_size)]
+    )
+    return run
+
+
+def rank_memory(rank: int, layers: int, steps: int, unit_bytes: int) -> RankMemory:
+    now = dict.fromkeys(CATEGORIES, 0)
+    times, rows = [0.5], [dict(now)]
+    phases: list[Phase] = []
+
+    def happens(category: str, units: int, after_s: float = STEP_S) -> None:
+        now[category] += units * unit_bytes * (1 + rank * (category == "activations"))
+        times.append(times[-1] + after_s)
+        rows.append(dict(now))
+
+    def phase(name: str, since: int) -> None:
+        highest = max(rows[since:], key=lambda row: sum(row.values()))
+        phases.append(Phase(name, times[since], times[-1], dict(now), highest))
+
+    for _ in range(layers):
+        happens("parameters", 1, 0.02)
+    for step in range(steps):
+        begun = len(times) - 1
+        happens("other", 1)
+        since = len(times) - 1
+        for _ in range(layers):
+            happens("activations", 3)
+        phase("forward", since)
+        since = len(times) - 1
+        for _ in range(layers):
+            happens("gradients", 1)
+            happens("buckets", 1, STEP_S / 4)
+            happens("buckets", -1, STEP_S / 4)
+            happens("activations", -3)
+        phase("backward", since)
+        since = len(times) - 1
+        for _ in range(layers):
+            happens("optimizer", 0 if step else 2, STEP_S / 3)
+        phase("step", since)
+        happens("gradients", -layers)
+        happens("other", -1)
+        phase(f"training step {step}", begun)
+    peak = max(range(len(rows)), key=lambda index: sum(rows[index].values()))
+    return RankMemory(
+        times_s=np.array(times),
+        live_bytes={name: np.array([row[name] for row in rows]) for name in CATEGORIES},
+        phases=tuple(phases),
+        peak_s=times[peak],
+        peaks={name: max(row[name] for row in rows) for name in CATEGORIES},
+        at_peak=rows[peak],
+    )

@@ -1,0 +1,499 @@
+// The memory timeline: logs and the scale of bytes come from memory_timeline.py; here is the view in
+// time, which zooms and moves, and the moment that is pointed at.
+
+function render({ model, el }) {
+  const scene = model.get("scene");
+  const stop = new AbortController();
+  const { signal } = stop;
+  const { plot: box, categories, predicted } = scene;
+  const byCategory = categories.some(([name]) => name in predicted);
+  const sum = (counts) => counts.reduce((a, b) => a + b, 0);
+  let run = null;
+  let log = null;
+  let view = null; // in seconds
+  let selected = null; // index of an entry of the log
+  let table = null;
+
+  const root = make("div", { class: "shardlab-widget" });
+  root.dataset.widget = "memory-timeline";
+  const pick = (label, options) => {
+    const node = make("select", { "aria-label": label });
+    for (const [value, text] of options) node.append(make("option", { value }, text));
+    return node;
+  };
+  const runs = pick("Run", scene.runs.map(({ name }) => [name, name]));
+  const ranks = pick("Rank", []);
+  const sub = make("span", { class: "shardlab-sub" });
+  const zoomIn = button("Zoom in (+)", icon("M6 2h2v4h4v2H8v4H6V8H2V6h4z"));
+  const zoomOut = button("Zoom out (−)", icon("M2 6h10v2H2z"));
+  const fitAll = button("Show everything (0)", icon("M1 1h4v2H3v2H1zM9 1h4v4h-2V3H9zM1 9h2v2h2v2H1zM11 9h2v4H9v-2h2z"));
+  const head = make("div", { class: "shardlab-head" });
+  head.append(make("span", { class: "shardlab-title" }, "Live memory by category"));
+  if (scene.runs.length > 1) head.append(runs);
+  if (scene.runs.some(({ ranks }) => ranks.length > 1)) head.append(ranks);
+  head.append(sub, zoomIn, zoomOut, fitAll);
+
+  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
+  const plot = make("div", {
+    class: "shardlab-plot",
+    tabindex: "0",
+    role: "group",
+    "aria-label":
+      "Memory timeline. Left and right move through the log, P goes to the peak, page keys from phase " +
+      "to phase, up and down from rank to rank, plus and minus zoom, shift and arrows pan, 0 shows all.",
+  });
+  plot.append(stage.canvas);
+  const detail = make("p", {
+    class: "shardlab-detail",
+    "aria-live": "polite",
+    "data-hint": "Point at a moment, or use the arrow keys, for its bytes. P is the peak. Click, then scroll to zoom and drag to pan.",
+  });
+  const small = make("p", { class: "shardlab-small" });
+  root.append(head, plot, detail, small);
+
+  // ---- which log ----
+
+  function show(name, rank) {
+    const other = run === null || name !== run.name || rank !== log.rank;
+    run = scene.runs.find((each) => each.name === name) ?? scene.runs[0];
+    log = run.ranks[clamp(rank, 0, run.ranks.length - 1)];
+    if (!other) return;
+    runs.value = run.name;
+    ranks.replaceChildren(
+      ...run.ranks.map(({ rank, peak_bytes }) =>
+        make("option", { value: rank }, `rank ${rank} · peak ${formatBytes(peak_bytes)}`)),
+    );
+    ranks.value = log.rank;
+    const [first, last] = log.view_s;
+    view = { from: first, to: last };
+    const { times_s, entries, peak_phase } = log;
+    root.dataset.run = run.name;
+    root.dataset.rank = log.rank;
+    root.dataset.worldSize = run.ranks.length;
+    root.dataset.peakBytes = log.peak_bytes;
+    root.dataset.peakS = log.peak_s;
+    root.dataset.peakPhase = peak_phase;
+    root.dataset.points = times_s.length;
+    root.dataset.phases = [...new Set(log.phases.map(([phase]) => phase))].join(" ");
+    const peak = run.ranks.length > 1 ? "peak" : `peak ${formatBytes(log.peak_bytes)}`;
+    sub.textContent = log.peak_bytes
+      ? `${peak}${peak_phase && ` in ${peak_phase}`}`
+      : "no tensor was seen";
+    small.textContent =
+      times_s.length < entries
+        ? `${times_s.length} of the log's ${entries.toLocaleString("en-US")} moments are drawn, every peak among them.`
+        : `${entries} moments in the log.`;
+    stage.canvas.setAttribute("aria-label", summary());
+    const fresh = tableDetails(
+      "As a table",
+      ["bytes", ...categories.map(([category]) => category), "together"],
+      rows,
+      signal,
+    );
+    if (table) table.replaceWith(fresh);
+    else root.append(fresh);
+    table = fresh;
+    select(null);
+    look(view.from, view.to);
+  }
+
+  /** The reader chose: the kernel is told, for whoever asks it, and not waited for. */
+  function choose(name, rank) {
+    const place = (at) => clamp(at, 0, scene.runs.find((each) => each.name === name).ranks.length - 1);
+    show(name, place(rank));
+    const chosen = { shown: run.name, rank: log.rank };
+    for (const [trait, value] of Object.entries(chosen)) model.set(trait, value);
+    model.save_changes();
+  }
+
+  function summary() {
+    const name = run.name && `, ${run.name}`;
+    if (!log.peak_bytes) return `Memory timeline of rank ${log.rank}${name}: no tensor was seen.`;
+    const phase = log.peak_phase && ` in ${log.peak_phase}`;
+    const parts = told(bytesAt(log.peak_s));
+    return (
+      `Memory timeline of rank ${log.rank}${name}: peak ${exactBytes(log.peak_bytes)} ` +
+      `at ${formatSeconds(log.peak_s)}${phase}: ${parts}.`
+    );
+  }
+
+  function rows() {
+    const at = log.moments.map(([name, counts]) => [name, ...counts, sum(counts)]);
+    const extra = categories.some(([name]) => name in predicted)
+      ? [["predicted", ...categories.map(([name]) => predicted[name] ?? ""), ""]]
+      : [];
+    return [...at, ["highest at any time", ...log.highest, log.peak_bytes], ...extra];
+  }
+
+  // ---- moments ----
+
+  const told = (counts) =>
+    categories
+      .map(([name], row) => [name, counts[row]])
+      .filter(([, count]) => count > 0)
+      .map(([name, count]) => `${name} ${formatBytes(count)}`)
+      .join(", ") || "nothing";
+
+  const countsOf = (index) => (index < 0 ? categories.map(() => 0) : log.bytes.map((row) => row[index]));
+  const bytesAt = (time) => countsOf(entryAt(time));
+  const peakEntry = () => entryAt(log.peak_s);
+
+  /** The last entry that is not after this time; -1 before the first. */
+  function entryAt(time) {
+    let [low, high] = [0, log.times_s.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (log.times_s[middle] <= time) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+
+  /** Phases under way at this time, the outer ones first. One that ends as another begins is over. */
+  function phasesAt(time) {
+    const here = log.phases.filter(([, start, end]) => start <= time && time < end);
+    const names = here.length ? here : log.phases.filter(([, , end]) => end === time);
+    return [...new Set(names.map(([name]) => name))];
+  }
+
+  function select(index) {
+    selected = index;
+    if (index === null || index < 0) {
+      selected = null;
+      detail.textContent = "";
+      for (const name of ["selectedS", "selectedBytes", "selectedPhase"]) delete root.dataset[name];
+    } else {
+      const time = log.times_s[index];
+      const counts = countsOf(index);
+      const phases = phasesAt(time);
+      const where = phases.length ? ` in ${phases.join(", ")}` : "";
+      detail.textContent = `${formatSeconds(time)}${where}: ${exactBytes(sum(counts))} live: ${told(counts)}`;
+      root.dataset.selectedS = time;
+      root.dataset.selectedBytes = sum(counts);
+      root.dataset.selectedPhase = phases.join(" ");
+    }
+    stage.redraw();
+  }
+
+  /** By keyboard an entry may lie outside the view: bring it in. */
+  function visit(index) {
+    if (!log.times_s.length) return;
+    const at = clamp(index, 0, log.times_s.length - 1);
+    const time = log.times_s[at];
+    if (time < view.from || time > view.to) {
+      const width = view.to - view.from;
+      look(time - width / 2, time + width / 2);
+    }
+    select(at);
+  }
+
+  /** The next entry that can be told apart on the screen; of those that cannot, the highest. */
+  function step(direction) {
+    const { times_s } = log;
+    const from = selected ?? (direction > 0 ? entryAt(view.from) : entryAt(view.to) + 1);
+    const apart = ((view.to - view.from) / (box.right - box.left)) * 2;
+    const near = times_s[clamp(from, 0, times_s.length - 1)];
+    let at = from + direction;
+    while (at > 0 && at < times_s.length - 1 && Math.abs(times_s[at] - near) < apart) at += direction;
+    const first = clamp(at, 0, times_s.length - 1);
+    let best = first;
+    for (let i = first; i >= 0 && i < times_s.length && Math.abs(times_s[i] - times_s[first]) < apart; i += direction) {
+      if (sum(countsOf(i)) > sum(countsOf(best))) best = i;
+    }
+    visit(best);
+  }
+
+  /** To the last entry of the next phase's end, or of the one before. */
+  function stepPhase(direction) {
+    const ends = [...new Set(log.phases.map(([, , end]) => entryAt(end)))].sort((a, b) => a - b);
+    const from = selected ?? (direction > 0 ? -1 : Infinity);
+    const next = direction > 0 ? ends.find((at) => at > from) : ends.findLast((at) => at < from);
+    if (next !== undefined) visit(next);
+  }
+
+  // ---- the view in time ----
+
+  const toX = (time) =>
+    box.left + ((time - view.from) / (view.to - view.from)) * (box.right - box.left);
+  const toTime = (x) =>
+    view.from + ((x - box.left) / (box.right - box.left)) * (view.to - view.from);
+  const toY = (count) => box.bottom - (count / scene.most) * (box.bottom - box.top);
+
+  function look(from, to) {
+    const [first, last] = log.span_s;
+    const width = clamp(to - from, Math.min(1e-6, last - first), last - first);
+    const start = clamp(from, first, last - width);
+    view = { from: start, to: start + width };
+    root.dataset.viewStartS = view.from;
+    root.dataset.viewEndS = view.to;
+    zoomOut.disabled = fitAll.disabled = width >= last - first;
+    stage.redraw();
+  }
+
+  function zoom(factor, around = (view.from + view.to) / 2) {
+    look(around - (around - view.from) / factor, around + (view.to - around) / factor);
+  }
+
+  function pan(share) {
+    const shift = share * (view.to - view.from);
+    look(view.from + shift, view.to + shift);
+  }
+
+  // ---- drawing ----
+
+  function draw(context, theme) {
+    drawBands(context, theme);
+    let drawn = paint(context, scene.ground, theme);
+    context.save();
+    context.beginPath();
+    context.rect(box.left, box.top, box.right - box.left, box.bottom - box.top);
+    context.clip();
+    drawn += drawAreas(context);
+    context.restore();
+    drawn += drawPhases(context, theme);
+    drawn += drawTimeAxis(context, theme, { ...box, ...view });
+    drawn += paint(context, scene.lines, theme);
+    if (log.peak_bytes) drawPeak(context, theme);
+    if (selected !== null) drawMoment(context, theme);
+    drawPanel(context, theme);
+    return drawn;
+  }
+
+  /** Each category from the bottom up to its upper edge; the lower ones cover the rest. */
+  function drawAreas(context) {
+    const { times_s, bytes } = log;
+    const first = Math.max(entryAt(view.from), 0);
+    const last = entryAt(view.to);
+    if (last < first) return 0;
+    const edges = []; // of each category, entry by entry
+    const below = new Float64Array(last - first + 1);
+    for (const row of bytes) {
+      for (let i = first; i <= last; i += 1) below[i - first] += row[i];
+      edges.push(below.slice());
+    }
+    const end = toX(log.span_s[1]);
+    for (let row = edges.length - 1; row >= 0; row -= 1) {
+      if (!log.highest[row]) continue;
+      context.fillStyle = categories[row][1];
+      context.beginPath();
+      context.moveTo(toX(times_s[first]), box.bottom);
+      for (let i = first; i <= last; i += 1) {
+        const y = toY(edges[row][i - first]);
+        context.lineTo(toX(times_s[i]), y);
+        context.lineTo(i < last ? toX(times_s[i + 1]) : Math.min(end, box.right + 1), y);
+      }
+      context.lineTo(Math.min(end, box.right + 1), box.bottom);
+      context.fill();
+    }
+    return (last - first + 1) * edges.length;
+  }
+
+  function drawBands(context, theme) {
+    context.fillStyle = theme.text;
+    context.globalAlpha = 0.05;
+    for (const [, start, end] of log.phases) {
+      const [from, to] = [start, end].map((time) => clamp(toX(time), box.left, box.right));
+      context.fillRect(from, box.top, to - from, box.bottom - box.top);
+    }
+    context.globalAlpha = 1;
+  }
+
+  function drawPhases(context, theme) {
+    const free = new Array(scene.lanes).fill(box.left);
+    let drawn = 0;
+    for (const [name, start, end, lane] of log.phases) {
+      const [left, right] = [toX(start), toX(end)];
+      if (lane >= scene.lanes || right < box.left || left > box.right) continue;
+      drawn += 1;
+      const [from, to] = [Math.max(left, box.left), Math.min(right, box.right)];
+      const y = 4 + scene.lane * lane;
+      context.globalAlpha = 0.6;
+      context.fillStyle = theme.muted;
+      context.fillRect(from, y + 13, Math.max(to - from - 1, 1), 3);
+      context.globalAlpha = 0.35;
+      context.strokeStyle = theme.text;
+      context.lineWidth = 1;
+      context.setLineDash([2, 3]);
+      context.beginPath();
+      for (const x of [left, right]) {
+        if (x < box.left || x > box.right) continue;
+        context.moveTo(x, box.top);
+        context.lineTo(x, box.bottom);
+      }
+      context.stroke();
+      context.setLineDash([]);
+      context.globalAlpha = 1;
+      if (from < free[lane]) continue;
+      paintText(context, { x: from, y: y + 10, text: name, size: 11, fill: "muted" }, theme);
+      free[lane] = from + context.measureText(name).width + 6;
+    }
+    return drawn;
+  }
+
+  function drawPeak(context, theme) {
+    const [x, y] = [toX(log.peak_s), toY(log.peak_bytes)];
+    if (x < box.left || x > box.right) return;
+    context.beginPath();
+    context.arc(x, y, 4, 0, 7);
+    context.fillStyle = theme.surface;
+    context.fill();
+    context.strokeStyle = theme.text;
+    context.lineWidth = 2;
+    context.stroke();
+    const text = `peak ${formatBytes(log.peak_bytes)}`;
+    context.font = `600 12px ${theme.font}`;
+    const half = context.measureText(text).width / 2 + 4;
+    paintText(
+      context,
+      { x: clamp(x, box.left + half, box.right - half), y: y - 10, text, weight: 600, anchor: "middle" },
+      theme,
+    );
+  }
+
+  function drawMoment(context, theme) {
+    const x = toX(log.times_s[selected]);
+    if (x < box.left || x > box.right) return;
+    context.strokeStyle = theme.surface;
+    context.lineWidth = 4;
+    context.beginPath();
+    context.moveTo(x, box.top);
+    context.lineTo(x, box.bottom);
+    context.stroke();
+    context.strokeStyle = theme.text;
+    context.lineWidth = 1.5;
+    context.stroke();
+  }
+
+  /** The key, and the bytes of each category at the chosen moment, else at the peak. */
+  function drawPanel(context, theme) {
+    const x = box.right + 16;
+    const y = box.top + 12;
+    const measured = scene.width - (byCategory ? 76 : 4);
+    const guessed = scene.width - 4;
+    const counts = countsOf(selected ?? peakEntry());
+    const when = selected === null || selected === peakEntry()
+      ? "at the peak"
+      : `at ${formatSeconds(log.times_s[selected])}`;
+    const write = (mark) => paintText(context, mark, theme);
+    write({ x, y, text: when, weight: 600 });
+    if (byCategory) write({ x: guessed, y, text: "predicted", size: 11, anchor: "end", fill: "muted" });
+    categories.forEach(([name, color], row) => {
+      const below = y + 22 * (categories.length - row);
+      context.fillStyle = color;
+      roundedBar(context, x, below - 10, 11, 11, 2);
+      context.fill();
+      write({ x: x + 17, y: below, text: name });
+      write({ x: measured, y: below, text: formatBytes(counts[row]), anchor: "end" });
+      if (!(name in predicted)) return;
+      const text = formatBytes(predicted[name]);
+      write({ x: guessed, y: below, text, anchor: "end" });
+      context.fillStyle = "#E69F00";
+      const width = context.measureText(text).width;
+      context.fillRect(guessed - width, below + 3, width, 2);
+    });
+    const below = y + 22 * categories.length + 8;
+    context.fillStyle = theme.rule;
+    context.fillRect(x, below, scene.width - 4 - x, 1);
+    write({ x: x + 17, y: below + 18, text: "together", weight: 600 });
+    write({ x: measured, y: below + 18, text: formatBytes(sum(counts)), anchor: "end", weight: 600 });
+  }
+
+  // ---- mouse and keyboard ----
+
+  let drag = null;
+  plot.addEventListener(
+    "pointerdown",
+    (event) => {
+      drag = { x: stage.at(event).x, ...view };
+      stage.canvas.setPointerCapture(event.pointerId);
+    },
+    { signal },
+  );
+  plot.addEventListener(
+    "pointermove",
+    (event) => {
+      const { x } = stage.at(event);
+      if (drag) {
+        const shift = ((drag.x - x) * (drag.to - drag.from)) / (box.right - box.left);
+        look(drag.from + shift, drag.to + shift);
+      } else select(x < box.left || x > box.right ? null : entryNear(x));
+    },
+    { signal },
+  );
+
+  /** What stands under the pointer: of the entries within its pixel the highest. */
+  function entryNear(x) {
+    const from = entryAt(toTime(x - 0.75));
+    const to = entryAt(toTime(x + 0.75));
+    let best = Math.max(from, 0);
+    for (let i = best; i <= to; i += 1) if (sum(countsOf(i)) > sum(countsOf(best))) best = i;
+    return to < 0 ? null : best;
+  }
+
+  for (const end of ["pointerup", "pointercancel"]) {
+    plot.addEventListener(end, () => (drag = null), { signal });
+  }
+  plot.addEventListener("pointerleave", () => select(null), { signal });
+  plot.addEventListener(
+    "wheel",
+    (event) => {
+      // The page scrolls on, unless the reader has clicked into the plot or holds Ctrl.
+      if (!plot.contains(document.activeElement) && !event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 800);
+      else zoom(Math.exp(-event.deltaY / 400), toTime(stage.at(event).x));
+    },
+    { signal, passive: false },
+  );
+  const everything = () => look(...log.span_s);
+  zoomIn.addEventListener("click", () => zoom(2), { signal });
+  zoomOut.addEventListener("click", () => zoom(0.5), { signal });
+  fitAll.addEventListener("click", everything, { signal });
+  runs.addEventListener("change", () => choose(runs.value, log.rank), { signal });
+  ranks.addEventListener("change", () => choose(run.name, Number(ranks.value)), { signal });
+
+  plot.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const chosen = selected === null ? undefined : log.times_s[selected];
+      const moves = {
+        ArrowLeft: () => step(-1),
+        ArrowRight: () => step(1),
+        ArrowUp: () => choose(run.name, log.rank - 1),
+        ArrowDown: () => choose(run.name, log.rank + 1),
+        PageUp: () => stepPhase(-1),
+        PageDown: () => stepPhase(1),
+        Home: () => visit(0),
+        End: () => visit(log.times_s.length - 1),
+        p: () => visit(peakEntry()),
+        P: () => visit(peakEntry()),
+        Escape: () => select(null),
+        "+": () => zoom(2, chosen),
+        "=": () => zoom(2, chosen),
+        "-": () => zoom(0.5, chosen),
+        0: everything,
+      };
+      if (event.shiftKey && event.key === "ArrowLeft") pan(-0.25);
+      else if (event.shiftKey && event.key === "ArrowRight") pan(0.25);
+      else if (moves[event.key]) moves[event.key]();
+      else return;
+      event.preventDefault();
+      event.stopPropagation(); // or the notebook would move to another cell
+    },
+    { signal },
+  );
+  const changed = () => show(model.get("shown"), model.get("rank"));
+  model.on("change:shown", changed);
+  model.on("change:rank", changed);
+
+  show(model.get("shown"), model.get("rank"));
+  el.append(root);
+  return () => {
+    model.off("change:shown", changed);
+    model.off("change:rank", changed);
+    stop.abort();
+  };
+}
+
+export default { render };

@@ -1,0 +1,336 @@
+"""The memory timeline: what a rank holds at each moment of its step, stacked by category."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import traitlets
+
+from shardlab.memory import CATEGORIES
+from shardlab.run import Run
+from shardlab.widgets.memory_log import MOST_IN_ALL, MOST_POINTS, Log, read_log, thin
+from shardlab.widgets.palette import MEMORY, PREDICTED
+from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
+from shardlab.widgets.timeline import tick_labels, time_ticks
+from shardlab.widgets.traffic_map import byte_ticks
+from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
+
+WIDTH = 800.0
+LEFT = 66.0  # of the plot: bytes stand before it
+RIGHT = 554.0
+TALL = 270.0  # the plot
+LANE = 17.0  # a row of phases above it
+MOST_LANES = 4
+STATIC_POINTS = 1200  # two for each pixel of the plot
+
+
+class MemoryTimeline(Picture):
+    """Live bytes over time. Made by `memory_timeline`.
+
+    ``rank`` and ``shown``, the name of a run, are what is on show; they may be set.
+    """
+
+    _esm: ClassVar[str] = module("memory_timeline.js")
+    rank = traitlets.Int(0).tag(sync=True)
+    shown = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(
+        self, logs: dict[str, list[Log]], rank: int, predicted: Mapping[str, float]
+    ) -> None:
+        self._logs = logs
+        self._layout = layout = Layout(logs, predicted)
+        scene = {
+            "width": WIDTH,
+            "height": layout.height,
+            "plot": {"left": LEFT, "right": RIGHT, "top": layout.top, "bottom": layout.bottom},
+            "lane": LANE,
+            "lanes": layout.lanes,
+            "most": layout.most,
+            "categories": [[name, MEMORY[name]] for name in CATEGORIES],
+            "predicted": dict(predicted),
+            "ground": as_json(layout.ground()),
+            "lines": as_json(layout.lines()),
+            "runs": [
+                {"name": name, "ranks": [log.plain() for log in ranks]}
+                for name, ranks in logs.items()
+            ],
+        }
+        super().__init__(scene=scene, rank=rank, shown=next(iter(logs)))
+
+    @property
+    def log(self) -> Log:
+        """What is on show."""
+        return self._logs[self.shown][self.rank]
+
+    @traitlets.validate("shown", "rank")
+    def _known(self, proposal: dict[str, Any]) -> Any:
+        value = proposal["value"]
+        if proposal["trait"].name == "shown" and value not in self._logs:
+            raise traitlets.TraitError(f"shown must be one of {list(self._logs)}")
+        ranks = min(map(len, self._logs.values()))
+        if proposal["trait"].name == "rank" and not 0 <= value < ranks:
+            raise traitlets.TraitError(f"rank must be from 0 to {ranks - 1}")
+        return value
+
+    def static_svg(self) -> str:
+        layout, log = self._layout, self.log
+        named = f" · {self.shown}" if self.shown else ""
+        return to_svg(
+            [
+                *layout.bands(log),
+                *layout.ground(),
+                *layout.areas(log),
+                *layout.phases(log),
+                *layout.axis(log),
+                *layout.lines(),
+                *layout.peak(log),
+                *layout.panel(log),
+            ],
+            WIDTH,
+            layout.height,
+            title=f"Live memory by category{named}",
+            subtitle=f"rank {log.rank}",
+            footer=self.summary(),
+        )
+
+    def summary(self) -> str:
+        log = self.log
+        if not log.peak_bytes:
+            return f"rank {log.rank}: no tensor was seen"
+        phase = f" in {log.peak_phase}" if log.peak_phase else ""
+        return (
+            f"rank {log.rank}: peak {exact_bytes(log.peak_bytes)} "
+            f"at {format_seconds(log.peak_s)}{phase}"
+        )
+
+
+def memory_timeline(
+    run: Run | Mapping[str, Run],
+    rank: int = 0,
+    predicted: float | Mapping[str, float] | None = None,
+) -> MemoryTimeline:
+    """Draw the bytes that live on each rank over time, by category, phases named along the top.
+
+    run: a launch with ``memory=True``; or several by name, to choose from in one scale.
+    predicted: bytes as dashed lines: a number is the peak, ``{"name": bytes}`` gives each line its
+        name. Those with the name of a category are stacked in the order of the areas, and stand
+        beside the measured bytes in the key.
+
+    Raises ValueError for a rank that did not run, or a prediction that is no number of bytes.
+    """
+    runs = dict(run) if isinstance(run, Mapping) else {"": run}
+    if not runs:
+        raise ValueError("there is no run to draw")
+    ranks = min(one.world_size for one in runs.values())
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank={rank}: give one from 0 to {ranks - 1}")
+    guess = _prediction(predicted)
+    in_all = sum(one.world_size for one in runs.values())
+    most = max(300, min(MOST_POINTS, MOST_IN_ALL // in_all))
+    logs = {
+        name: [read_log(one.memory[each], each, most) for each in range(one.world_size)]
+        for name, one in runs.items()
+    }
+    return MemoryTimeline(logs, rank, guess)
+
+
+def _prediction(predicted: float | Mapping[str, float] | None) -> dict[str, float]:
+    if predicted is None:
+        return {}
+    given = predicted if isinstance(predicted, Mapping) else {"peak": predicted}
+    guess = {name: float(count) for name, count in given.items()}
+    for name, count in guess.items():
+        if not (np.isfinite(count) and count >= 0):
+            raise ValueError(f"predicted[{name!r}] = {count} is no number of bytes")
+    return guess
+
+
+class Layout:
+    """Where everything lies. Ranks and runs share one scale of bytes; each has its own times."""
+
+    def __init__(self, logs: Mapping[str, Sequence[Log]], predicted: Mapping[str, float]) -> None:
+        every = [log for ranks in logs.values() for log in ranks]
+        self.predicted = predicted
+        self.levels = _levels(predicted)
+        highest = max([1.0, *(log.peak_bytes for log in every), *self.levels.values()])
+        self.most = 1.13 * highest  # the peak's name stands above it
+        self.lanes = min(MOST_LANES, max([0, *(lane + 1 for log in every for lane in log.lanes)]))
+        self.top = 8 + LANE * self.lanes
+        self.bottom = self.top + TALL
+        self.height = self.bottom + 24
+
+    def y(self, count: float) -> float:
+        return self.bottom - count / self.most * (self.bottom - self.top)
+
+    def ground(self) -> list[Mark]:
+        """The scale of bytes and the frame."""
+        marks: list[Mark] = []
+        for tick in byte_ticks(self.most, 6):
+            y = self.y(tick)
+            marks.append(line(LEFT - 4, y, RIGHT, y, opacity=0.6))
+            label = format_bytes(tick) if tick else "0"
+            marks.append(Text(x=LEFT - 8, y=y + 4, text=label, size=11, anchor="end", fill="muted"))
+        frame = Rect(x=LEFT, y=self.top, width=RIGHT - LEFT, height=TALL, stroke="rule")
+        return [*marks, frame]
+
+    def lines(self) -> list[Mark]:
+        """What was predicted, dashed. A name that would stand on another one is left out."""
+        marks: list[Mark] = []
+        taken: list[float] = []
+        for name, count in sorted(self.levels.items(), key=lambda entry: -entry[1]):
+            y = self.y(count)
+            marks.append(_horizontal(y))
+            if all(abs(y - other) >= 14 for other in taken):
+                told = f"predicted {name} {format_bytes(self.predicted[name])}"
+                width = text_width(told, 11)
+                ground = Rect(
+                    x=LEFT + 6, y=y - 16, width=width + 8, height=14, fill="surface", opacity=0.8
+                )
+                marks += [ground, Text(x=LEFT + 10, y=y - 5, text=told, size=11)]
+                taken.append(y)
+        return marks
+
+    # ---- what depends on the rank and its times; memory_timeline.js draws the same ----
+
+    def x(self, log: Log, at_s: float) -> float:
+        start, end = log.view_s
+        share = (at_s - start) / (end - start)
+        return LEFT + min(max(share, 0.0), 1.0) * (RIGHT - LEFT)
+
+    def areas(self, log: Log) -> list[Mark]:
+        """Each category from the bottom up to its upper edge; the lower ones cover the rest."""
+        start, end = log.view_s
+        first = max(0, int(np.searchsorted(log.times_s, start, side="right")) - 1)
+        seen = slice(first, int(np.searchsorted(log.times_s, end, side="right")))
+        times_s, stacked = log.times_s[seen], log.bytes[:, seen].cumsum(axis=0)
+        if not len(times_s):
+            return []
+        at = thin(stacked[-1], STATIC_POINTS)
+        times_s, stacked = times_s[at], stacked[:, at]
+        marks: list[Mark] = []
+        floor = f"{self.bottom:.1f}"
+        for row in reversed(range(len(CATEGORIES))):
+            if not log.highest[row]:
+                continue
+            steps = "".join(
+                f"H{self.x(log, time):.1f}V{self.y(count):.1f}"
+                for time, count in zip(times_s, stacked[row], strict=True)
+            )
+            end_x = self.x(log, log.span_s[1])
+            d = f"M{self.x(log, times_s[0]):.1f} {floor}{steps}H{end_x:.1f}V{floor}Z"
+            marks.append(Path(d=d, fill=MEMORY[CATEGORIES[row]]))
+        return marks
+
+    def bands(self, log: Log) -> list[Mark]:
+        """Phases as a shade behind the areas."""
+        return [
+            Rect(
+                x=self.x(log, start),
+                y=self.top,
+                width=self.x(log, end) - self.x(log, start),
+                height=TALL,
+                fill="text",
+                opacity=0.05,
+            )
+            for _, start, end in log.phases
+        ]
+
+    def phases(self, log: Log) -> list[Mark]:
+        """A bar and a name above the plot for each phase; its bounds are fine lines through it."""
+        marks: list[Mark] = []
+        bounds: list[str] = []
+        free = [0.0] * self.lanes
+        for (name, start, end), lane in zip(log.phases, log.lanes, strict=True):
+            if lane >= self.lanes:
+                continue
+            left, right = self.x(log, start), self.x(log, end)
+            y, width = 4 + LANE * lane, max(1.0, right - left - 1)
+            bounds += [f"M{x:.1f} {self.top:.1f}V{self.bottom:.1f}" for x in (left, right)]
+            marks.append(Rect(x=left, y=y + 13, width=width, height=3, fill="muted", opacity=0.6))
+            if left >= free[lane]:
+                marks.append(Text(x=left, y=y + 10, text=name, size=11, fill="muted"))
+                free[lane] = left + text_width(name, 11) + 6
+        return [*marks, Path(d="".join(bounds), stroke="text", opacity=0.35, dash="2 3")]
+
+    def axis(self, log: Log) -> list[Mark]:
+        marks: list[Mark] = []
+        start, end = log.view_s
+        ticks = time_ticks(start, end, 6)
+        for tick, label in zip(ticks, tick_labels(ticks, end), strict=True):
+            x = self.x(log, tick)
+            marks.append(line(x, self.bottom, x, self.bottom + 4))
+            marks.append(
+                Text(x=x, y=self.bottom + 16, text=label, size=11, anchor="middle", fill="muted")
+            )
+        return marks
+
+    def peak(self, log: Log) -> list[Mark]:
+        """A ring around the highest point and its bytes above it."""
+        if not log.peak_bytes:
+            return []
+        x, y = self.x(log, log.peak_s), self.y(log.peak_bytes)
+        told = f"peak {format_bytes(log.peak_bytes)}"
+        half = text_width(told, 12) / 2
+        at = min(max(x, LEFT + half + 4), RIGHT - half - 4)
+        ring = Rect(
+            x=x - 4, y=y - 4, width=8, height=8, radius=4, fill="surface", stroke="text",
+            stroke_width=2,
+        )  # fmt: skip
+        return [ring, Text(x=at, y=y - 10, text=told, size=12, anchor="middle", weight=600)]
+
+    def panel(self, log: Log) -> list[Mark]:
+        """The key, and the bytes of each category at the peak."""
+        x, y = RIGHT + 16, self.top + 12
+        measured, guessed = WIDTH - (76 if self._by_category else 4), WIDTH - 4
+        at = log.at(log.peak_s)
+        marks: list[Mark] = [Text(x=x, y=y, text="at the peak", size=12, weight=600)]
+        if self._by_category:
+            marks.append(
+                Text(x=guessed, y=y, text="predicted", size=11, anchor="end", fill="muted")
+            )
+        for place, row in enumerate(reversed(range(len(CATEGORIES)))):
+            name = CATEGORIES[row]
+            below = y + 22 * (place + 1)
+            marks += [
+                Rect(x=x, y=below - 10, width=11, height=11, fill=MEMORY[name], radius=2),
+                Text(x=x + 17, y=below, text=name),
+                Text(x=measured, y=below, text=format_bytes(at[row]), anchor="end"),
+            ]
+            if name in self.predicted:
+                told = format_bytes(self.predicted[name])
+                box = text_width(told, 12)
+                marks.append(Text(x=guessed, y=below, text=told, anchor="end"))
+                marks.append(
+                    Rect(x=guessed - box, y=below + 3, width=box, height=2, fill=PREDICTED)
+                )
+        below = y + 22 * len(CATEGORIES) + 8
+        marks += [
+            line(x, below, WIDTH - 4, below),
+            Text(x=x + 17, y=below + 18, text="together", weight=600),
+            Text(
+                x=measured, y=below + 18, text=format_bytes(sum(at)), anchor="end", weight=600
+            ),
+        ]  # fmt: skip
+        return marks
+
+    @property
+    def _by_category(self) -> bool:
+        return any(name in CATEGORIES for name in self.predicted)
+
+
+def _levels(predicted: Mapping[str, float]) -> dict[str, float]:
+    """The height of each predicted line: categories stand on each other, others on the ground."""
+    levels = {name: count for name, count in predicted.items() if name not in CATEGORIES}
+    below = 0.0
+    for name in CATEGORIES:
+        if name in predicted:
+            below += predicted[name]
+            levels[name] = below
+    return levels
+
+
+def _horizontal(y: float) -> Path:
+    return Path(d=f"M{LEFT} {y:.2f}H{RIGHT}", stroke=PREDICTED, stroke_width=2, dash="6 4")

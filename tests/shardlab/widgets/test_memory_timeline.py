@@ -1,0 +1,134 @@
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import traitlets
+
+from shardlab.memory import CATEGORIES, Memory, nothing_known
+from shardlab.widgets import memory_timeline
+from shardlab.widgets.memory_log import read_log, thin
+from shardlab.widgets.palette import MEMORY, PREDICTED
+from tests.shardlab.widgets.synthetic import make_run, training
+
+MIB = 2**20
+LAYERS = 6
+# In backward's first moment of the second step: everything but the states' growth.
+AT_PEAK = {"parameters": 6, "gradients": 1, "optimizer": 12, "activations": 18, "buckets": 1}
+
+
+def test_the_peak_is_told_with_its_moment() -> None:
+    widget = memory_timeline(training(layers=LAYERS))
+    (run,) = widget.scene["runs"]
+    (log,) = run["ranks"]
+    assert log["peak_bytes"] == (sum(AT_PEAK.values()) + 1) * MIB
+    assert log["peak_phase"] == "backward"
+    moments = {name: dict(zip(CATEGORIES, counts, strict=True)) for name, counts in log["moments"]}
+    assert moments["at the peak"] == {name: n * MIB for name, n in (AT_PEAK | {"other": 1}).items()}
+    assert moments["after forward"]["activations"] == 18 * MIB
+    assert moments["after backward"]["gradients"] == 6 * MIB
+    assert moments["at the end"]["gradients"] == 0
+    assert "peak 40,894,464 bytes (39.0 MiB) at 654 ms in backward" in widget.summary()
+
+
+def test_phases_within_a_block_stand_below_it() -> None:
+    (log,) = memory_timeline(training()).scene["runs"][0]["ranks"]
+    lanes = {name: lane for name, _, _, lane in log["phases"]}
+    assert {lanes.pop("training step 0"), lanes.pop("training step 1")} == {0}
+    assert lanes == {"forward": 1, "backward": 1, "step": 1}
+    assert log["span_s"][0] == 0.5  # the model is made in 120 ms before the first step
+    assert 0.6 < log["view_s"][0] < 0.62
+
+
+def test_a_long_log_is_thinned_and_keeps_its_peaks() -> None:
+    memory = training(layers=400, steps=5).memory[0]
+    log = read_log(memory, 0, most=600)
+    assert log.entries > 12_000
+    assert len(log.times_s) < 700
+    assert log.bytes.sum(axis=0).max() == memory.peak_bytes == sum(log.at(log.peak_s))
+    assert [row.max() for row in log.bytes] == [memory.peak_of(name) for name in CATEGORIES]
+    for phase in memory.phases:
+        assert log.at(round(phase.end_s, 9)) == [phase.at_end[name] for name in CATEGORIES]
+
+
+def test_thinning_keeps_each_neighbourhoods_extremes() -> None:
+    totals = np.random.default_rng(0).integers(0, 1000, 10_000)
+    totals[4321] = 5000
+    kept = thin(totals, 300, [7, -1])
+    assert len(kept) <= 310
+    assert {0, 7, 4321, 9999} <= set(kept)
+    assert (np.diff(kept) > 0).all()
+    assert totals[kept].min() == totals.min()
+    assert list(thin(totals[:5], 300)) == [0, 1, 2, 3, 4]
+
+
+def test_what_the_log_left_out_is_put_back() -> None:
+    """A recorder keeps some moments of a long run; the peak and the phases' ends are exact."""
+    whole = training().memory[0]
+    some = slice(None, None, 7)
+    memory = replace(
+        whole,
+        times_s=whole.times_s[some],
+        live_bytes={name: line[some] for name, line in whole.live_bytes.items()},
+    )
+    log = read_log(memory, 0)
+    assert sum(log.at(log.peak_s)) == whole.peak_bytes
+    assert log.at(whole.phases[0].end_s)[CATEGORIES.index("activations")] == 18 * MIB
+
+
+def test_predicted_categories_are_stacked_and_others_are_not() -> None:
+    guess = {"optimizer": 12 * MIB, "parameters": 6 * MIB, "device": 30 * MIB}
+    widget = memory_timeline(training(), predicted=guess)
+    lines = [m for m in widget.scene["lines"] if m.get("stroke") == PREDICTED]
+    box = widget.scene["plot"]
+    scale = (box["bottom"] - box["top"]) / widget.scene["most"]
+    heights = [float(m["d"].split()[1].split("H")[0]) for m in lines]
+    assert [round((box["bottom"] - y) / scale / MIB, 1) for y in heights] == [30, 18, 6]
+    names = [m["text"] for m in widget.scene["lines"] if m["kind"] == "text"]
+    assert names[0] == "predicted device 30.0 MiB"
+
+
+@pytest.mark.parametrize("predicted", [-1, float("nan"), {"peak": float("inf")}])
+def test_a_prediction_is_a_number_of_bytes(predicted) -> None:
+    with pytest.raises(ValueError, match="no number of bytes"):
+        memory_timeline(training(), predicted=predicted)
+
+
+def test_ranks_and_runs_share_one_scale() -> None:
+    widget = memory_timeline({"small": training(2, layers=2), "large": training(3)}, rank=1)
+    names = [(run["name"], len(run["ranks"])) for run in widget.scene["runs"]]
+    assert names == [("small", 2), ("large", 3)]
+    peaks = [log["peak_bytes"] for run in widget.scene["runs"] for log in run["ranks"]]
+    assert widget.scene["most"] > max(peaks) > 2 * peaks[0]
+    small = widget.static_svg()
+    widget.shown, widget.rank = "large", 0
+    assert widget.static_svg() != small
+    assert "rank 0" in widget.summary()
+    with pytest.raises(traitlets.TraitError, match="from 0 to 1"):
+        widget.rank = 2
+    with pytest.raises(traitlets.TraitError, match="one of"):
+        widget.shown = "medium"
+    with pytest.raises(ValueError, match="rank=4: give one from 0 to 0"):
+        memory_timeline(training(), rank=4)
+
+
+def test_a_run_without_memory_says_how_to_ask_for_it() -> None:
+    with pytest.raises(ValueError, match="memory=True"):
+        memory_timeline(make_run(1, []))
+
+
+def test_the_static_picture_has_an_area_for_each_category_and_stays_small() -> None:
+    run = training(layers=400, steps=5)
+    svg = memory_timeline({"<b>&": run}).static_svg()
+    fills = {node.get("fill") for node in ElementTree.fromstring(svg).iter() if node.get("d")}
+    assert set(MEMORY.values()) <= fills
+    assert len(svg) < 150_000
+    assert "<b>" not in svg
+
+
+def test_a_rank_that_told_nothing_can_be_drawn() -> None:
+    run = make_run(1, [])
+    run._memory = Memory([nothing_known()])
+    widget = memory_timeline(run)
+    ElementTree.fromstring(widget.static_svg())
+    assert widget.summary() == "rank 0: no tensor was seen"
