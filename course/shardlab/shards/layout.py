@@ -1,0 +1,186 @@
+"""A layout as plain data, and how those of single ranks are put together.
+
+All tensors of a model stand one after another on one line of elements, the flat buffer. What a
+rank holds of it, for parameters, gradients or optimizer state, are segments of that line:
+
+    at       0         8    10        18 20
+             |w w w w w w w w|b b|v v v v v v v v|. .|      . padding
+    rank 0   |-----------------|
+    rank 1                     |---------------------|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+BUFFERS = ("parameters", "gradients", "optimizer")
+EVERY_RANK = -1
+PADDING = -1
+
+
+class Segment(NamedTuple):
+    """A stretch of the flat buffer that lies on one rank, or on each: a plain tuple."""
+
+    at: int  # element of the flat buffer where it begins
+    numel: int
+    tensor: int  # index into Layout.tensors; PADDING: belongs to none
+    start: int  # element of the flattened tensor where it begins
+    rank: int  # EVERY_RANK: a copy on each
+    bytes: float  # on one rank; whole but for 8-bit Adam, whose scales are shared by many elements
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment in words: elements [start, stop) of a flattened tensor, on one rank."""
+
+    rank: int
+    buffer: str  # one of BUFFERS
+    tensor: str  # "": padding
+    start: int
+    stop: int
+    at: int  # element of the flat buffer where it begins
+    bytes: float
+
+    @property
+    def is_padding(self) -> bool:
+        return not self.tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rank holds what. Made by `flat`, or by `gather` from what ranks reported.
+
+    world_size: N.   stage: ZeRO stage, None where there is no such thing.
+    source: where the layout is from, in words.
+    tensors: (name, elements), in the order of the flat buffer.
+    segments: by buffer, ordered by place, then rank. A buffer that nobody holds is empty.
+    length: elements of the flat buffer, padding included.
+    """
+
+    world_size: int
+    stage: int | None
+    source: str
+    tensors: tuple[tuple[str, int], ...]
+    segments: dict[str, tuple[Segment, ...]] = field(repr=False)
+    length: int
+
+    def pieces(self, buffer: str | None = None, rank: int | None = None) -> list[Piece]:
+        """Each slice on each rank; of one buffer or one rank alone, if asked."""
+        found = []
+        for name in BUFFERS if buffer is None else [buffer]:
+            for part in self.segments[name]:
+                holders = range(self.world_size) if part.rank == EVERY_RANK else [part.rank]
+                tensor = "" if part.tensor == PADDING else self.tensors[part.tensor][0]
+                for holder in holders:
+                    if rank is None or holder == rank:
+                        stop = part.start + part.numel
+                        found.append(
+                            Piece(holder, name, tensor, part.start, stop, part.at, part.bytes)
+                        )
+        return found
+
+    def bytes_by_rank(self, buffer: str | None = None) -> list[float]:
+        """Bytes that each rank holds, padding included; of one buffer, or of all. Length N."""
+        return self._sum(buffer, padding_only=False)
+
+    def padding_by_rank(self, buffer: str | None = None) -> list[float]:
+        """Bytes of padding that each rank holds. Length N."""
+        return self._sum(buffer, padding_only=True)
+
+    def ranks_of(self, tensor: str, buffer: str) -> list[int]:
+        """The ranks that hold any part of a tensor."""
+        index = [name for name, _ in self.tensors].index(tensor)
+        ranks = {part.rank for part in self.segments[buffer] if part.tensor == index}
+        return list(range(self.world_size)) if EVERY_RANK in ranks else sorted(ranks)
+
+    def cut_tensors(self, buffer: str) -> list[str]:
+        """Names of tensors that no single rank holds whole: where borders run through them."""
+        most: dict[int, int] = {}
+        for part in self.segments[buffer]:
+            most[part.tensor] = max(most.get(part.tensor, 0), part.numel)
+        return [
+            name
+            for index, (name, numel) in enumerate(self.tensors)
+            if index in most and most[index] < numel
+        ]
+
+    def _sum(self, buffer: str | None, *, padding_only: bool) -> list[float]:
+        everywhere: float = 0
+        sums: list[float] = [0] * self.world_size
+        for name in BUFFERS if buffer is None else [buffer]:
+            for part in self.segments[name]:
+                if padding_only and part.tensor != PADDING:
+                    continue
+                if part.rank == EVERY_RANK:
+                    everywhere += part.bytes
+                else:
+                    sums[part.rank] += part.bytes
+        return [everywhere + own for own in sums]
+
+
+def report(
+    *,
+    rank: int,
+    world_size: int,
+    stage: int | None,
+    source: str,
+    tensors: Sequence[tuple[str, int]],
+    length: int,
+    held: Mapping[str, Iterable[tuple[int, int, int, int, float]]],
+) -> dict[str, Any]:
+    """What one rank tells `gather`. held: by buffer, (at, numel, tensor, start, bytes)."""
+    return {
+        "rank": rank,
+        "world_size": world_size,
+        "stage": stage,
+        "source": source,
+        "tensors": [list(tensor) for tensor in tensors],
+        "length": length,
+        "held": {name: sorted(tuple(part) for part in held[name]) for name in BUFFERS},
+    }
+
+
+def gather(outputs: Sequence[Mapping[str, Any]]) -> Layout:
+    """The layout of a run whose ranks each returned `of_deepspeed(…)` or `of_fsdp2(…)`.
+
+    Raises ValueError where a rank is missing, or the ranks do not describe the same tensors.
+    """
+    if not outputs or any(not isinstance(told, Mapping) or "held" not in told for told in outputs):
+        raise ValueError(
+            "gather wants what each rank returned: let fn end with "
+            "`return shards.of_deepspeed(engine)` and pass run.outputs"
+        )
+    ranks = sorted(outputs, key=lambda told: told["rank"])
+    first = ranks[0]
+    if [told["rank"] for told in ranks] != list(range(first["world_size"])):
+        raise ValueError(
+            f"the layout of {first['world_size']} ranks, but reports of "
+            f"{[told['rank'] for told in ranks]}"
+        )
+    for told in ranks[1:]:
+        for what in ("stage", "tensors", "length"):
+            if told[what] != first[what]:
+                raise ValueError(f"ranks 0 and {told['rank']} differ in {what}")
+    return Layout(
+        world_size=first["world_size"],
+        stage=first["stage"],
+        source=first["source"],
+        tensors=tuple((name, numel) for name, numel in first["tensors"]),
+        segments={name: _merge([told["held"][name] for told in ranks]) for name in BUFFERS},
+        length=first["length"],
+    )
+
+
+def _merge(held: Sequence[Sequence[tuple[int, int, int, int, float]]]) -> tuple[Segment, ...]:
+    """What all ranks hold alike is told once."""
+    ranks_of: dict[tuple[int, int, int, int, float], list[int]] = {}
+    for rank, parts in enumerate(held):
+        for part in parts:
+            ranks_of.setdefault(tuple(part), []).append(rank)  # type: ignore[arg-type]
+    merged = []
+    for (at, numel, tensor, start, size), ranks in ranks_of.items():
+        holders = [EVERY_RANK] if len(ranks) == len(held) > 1 else ranks
+        merged += [Segment(at, numel, tensor, start, rank, size) for rank in holders]
+    return tuple(sorted(merged, key=lambda part: (part.at, part.rank)))

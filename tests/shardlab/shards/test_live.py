@@ -1,0 +1,141 @@
+"""Layouts read from real FSDP2 and DeepSpeed ranks."""
+
+import pytest
+
+from shardlab import launch, shards
+from shardlab.shards import BUFFERS
+
+pytestmark = pytest.mark.ranks
+
+
+def a_model():
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 7))
+
+
+SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "2.weight": (7, 5), "2.bias": (7,)}
+
+
+@pytest.fixture(scope="module")
+def fsdp2():
+    """By moment: "backward" (before the step) and "step" (after it)."""
+
+    def fn():
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        model = a_model()
+        for part in (model[0], model[2], model):
+            fully_shard(part)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(2, 3)).sum().backward()
+        before = shards.of_fsdp2(model, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        return before, shards.of_fsdp2(model, optimizer)
+
+    outputs = launch(fn, world_size=4, device="cpu").outputs
+    return {
+        moment: shards.gather([told[i] for told in outputs])
+        for i, moment in enumerate(("backward", "step"))
+    }
+
+
+def test_fsdp2_cuts_between_rows_and_pads(fsdp2) -> None:
+    formula = shards.flat(SHAPES, 4, stage=3, precision="fp32", cut="rows")
+    live = fsdp2["backward"]
+    assert live.tensors == formula.tensors
+    assert live.length == formula.length
+    for buffer in ("parameters", "gradients"):
+        assert live.segments[buffer] == formula.segments[buffer]
+    assert live.segments["optimizer"] == ()
+
+
+def test_fsdp2_does_not_pad_the_optimizers_state(fsdp2) -> None:
+    live = fsdp2["step"]
+    formula = shards.flat(SHAPES, 4, stage=3, precision="fp32", cut="rows")
+    assert live.segments["optimizer"] == tuple(
+        part for part in formula.segments["optimizer"] if part.tensor >= 0
+    )
+    assert live.segments["gradients"] == ()
+
+
+@pytest.fixture(scope="module")
+def deepspeed():
+    """By stage and moment, with the bytes that the tensors themselves tell on each rank."""
+
+    def fn():
+        import logging
+
+        import deepspeed
+        import torch
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+        told = {}
+        for stage in (0, 1, 2, 3):
+            model = a_model()
+            engine, *_ = deepspeed.initialize(
+                model=model,
+                optimizer=torch.optim.AdamW(model.parameters()),
+                config={
+                    "train_micro_batch_size_per_gpu": 2,
+                    "gradient_clipping": 0.0,
+                    "steps_per_print": 10**9,
+                    "zero_allow_untested_optimizer": True,
+                    "bf16": {"enabled": True},
+                    "zero_optimization": {
+                        "stage": stage,
+                        "stage3_param_persistence_threshold": 0,
+                        "reduce_bucket_size": 1000,
+                    },
+                },
+            )
+            loss = engine(torch.ones(2, 3, dtype=torch.bfloat16)).sum()
+            engine.backward(loss)
+            told[stage, "backward"] = shards.of_deepspeed(engine)
+            engine.step()
+            told[stage, "step"] = shards.of_deepspeed(engine)
+        return told
+
+    outputs = launch(fn, world_size=2, device="cpu", timeout_s=120, quiet=True).outputs
+    return {key: shards.gather([told[key] for told in outputs]) for key in outputs[0]}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_cuts_as_the_formula_says(deepspeed, stage: int) -> None:
+    formula = shards.flat(SHAPES, 2, stage=stage, alignment=2)
+    live = deepspeed[stage, "step"]
+    assert live.tensors == formula.tensors
+    assert live.length == formula.length
+    assert live.segments["parameters"] == formula.segments["parameters"]
+    assert live.segments["optimizer"] == formula.segments["optimizer"]
+
+
+def test_deepspeed_keeps_gradients_of_border_tensors_whole(deepspeed) -> None:
+    for stage in (1, 2):
+        live = deepspeed[stage, "backward"]
+        held = [
+            [f"{piece.tensor}[{piece.start}:{piece.stop}]" for piece in live.pieces("gradients", r)]
+            for r in range(2)
+        ]
+        assert held[0] == ["0.weight[0:15]", "0.bias[0:5]", "2.weight[0:35]"]
+        assert held[1][:2] == ["2.weight[0:35]", "2.bias[0:7]"]
+        assert deepspeed[stage, "step"].pieces("gradients") == []
+
+
+def test_deepspeed_keeps_stage_3s_gradient_buffer(deepspeed) -> None:
+    formula = shards.flat(SHAPES, 2, stage=3)
+    for moment in ("backward", "step"):
+        live = deepspeed[3, moment]
+        assert live.segments["gradients"] == formula.segments["gradients"]
+    assert deepspeed[0, "backward"].bytes_by_rank("gradients") == [62 * 2] * 2
+
+
+def test_live_layouts_tell_their_source(deepspeed, fsdp2) -> None:
+    assert deepspeed[2, "step"].source == "DeepSpeed, stage 2, 2 ranks"
+    assert deepspeed[2, "step"].stage == 2
+    assert fsdp2["step"].source == "FSDP2 on 4 ranks"
+    assert set(fsdp2["step"].segments) == set(BUFFERS)
