@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from shardlab.errors import LaunchError, RankError
-from shardlab.ranks import codec, stream
+from shardlab.memory import Memory, RankMemory, nothing_known
+from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.explain import exception_error
 from shardlab.ranks.supervise import Supervisor
 from shardlab.run import Call, Run, Traffic
@@ -30,6 +31,8 @@ def launch(
     seed: int | None = 0,
     quiet: bool = False,
     results: str = "any",
+    memory: bool = False,
+    engine: str = "auto",
 ) -> Run:
     """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialised.
 
@@ -42,6 +45,9 @@ def launch(
     r + 1; None draws afresh.
     ``quiet``: show nothing while it runs; ``run.stdout`` holds it all the same.
     ``results``: "any" Python object, or "plain" data that is read without unpickling.
+    ``memory``: follow every tensor's storage, for ``run.memory``; it slows each operator.
+    ``engine``: "deepspeed" ranks have DeepSpeed loaded and settled (ranks/engines.py); "auto" is
+    that where ``fn`` or its arguments name ``deepspeed``, else "torch".
 
     Raises RankError, DeadlockError or RunTimeout (all LaunchError, with ``.run``, the partial run),
     and ValueError or TypeError for arguments that cannot work.
@@ -53,7 +59,8 @@ def launch(
     given = [b""] * world_size
     if inputs is not None:
         given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
-    setup = _setup(world_size, timeout_s, device, seed, results)
+    setup = _setup(world_size, timeout_s, device, seed, results, memory)
+    setup["engine"] = engines.choose_engine(engine, fn, [program, *given])
     supervisor = Supervisor(setup, program, stream.screen(quiet), timeout_s)
     error: LaunchError | None = None
     startup_s = 0.0
@@ -166,7 +173,7 @@ def _pickled(value: Any, what: str) -> bytes:
 
 
 def _setup(
-    world_size: int, timeout_s: float, device: str, seed: int | None, results: str
+    world_size: int, timeout_s: float, device: str, seed: int | None, results: str, memory: bool
 ) -> dict[str, Any]:
     environment = {
         **os.environ,
@@ -175,6 +182,7 @@ def _setup(
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "SHARDLAB_RANK_SERVER": "1",
+        "DS_ACCELERATOR": device,
     }
     return {
         "world_size": world_size,
@@ -182,6 +190,7 @@ def _setup(
         "device": device,
         "seed": seed,
         "results": results,
+        "memory": bool(memory),
         "environment": environment,
         "cwd": os.getcwd(),
         "sys_path": sys.path,
@@ -228,7 +237,18 @@ def _collect(
         calls=calls,
         startup_s=startup_s,
         wall_s=time.monotonic() - begun_s,
+        _memory=_memory(supervisor, origin_s) if supervisor.setup["memory"] else None,
     )
+
+
+def _memory(supervisor: Supervisor, origin_s: float) -> Memory:
+    ranks = []
+    for rank in range(supervisor.world_size):
+        try:
+            ranks.append(RankMemory.from_told(supervisor.judge.log.memory[rank], origin_s))
+        except (KeyError, ValueError, TypeError, IndexError, OverflowError):  # it ended too early
+            ranks.append(nothing_known())
+    return Memory(ranks)
 
 
 def _traffic(supervisor: Supervisor, device: str, origin_s: float, calls: list[Call]) -> Traffic:

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from shardlab.errors import LaunchError
-from shardlab.ranks import messages
+from shardlab.ranks import engines, messages
 
 # What every rank inherits at its birth.  One thread and a fixed hash seed: the same run gives the
 # same digits and the same order of sets on a machine with 2 cores and on one with 64.
@@ -35,16 +35,17 @@ OUR_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 class RankServer:
     """Begun at once, ready after torch is imported; requests made meanwhile wait in its socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str = "torch") -> None:
+        self.kind = kind  # one of engines.SERVERS
         self.owner_pid = os.getpid()
         self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**os.environ, **SERVER_ENVIRONMENT}
+        environment = {**os.environ, **SERVER_ENVIRONMENT, **engines.environment_of(kind)}
         import_path = [OUR_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         # -P: a student's own random.py beside the notebook must not become the library's
         command = [sys.executable, "-P", "-m", "shardlab.ranks.server"]
         with theirs:
             self.process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(self.owner_pid)],
+                [*command, str(theirs.fileno()), str(self.owner_pid), kind],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -86,12 +87,19 @@ class Channel:
     def fork(self, rank: int, fds: list[int]) -> None:
         socket.send_fds(self.sock, [json.dumps({"rank": rank}).encode()], fds)
 
+    def build(self, op: str, report_fd: int) -> None:
+        """Have one of DeepSpeed's ops compiled; what is printed goes to the file."""
+        socket.send_fds(self.sock, [json.dumps({"build": op}).encode()], [report_fd])
+
     def ask_stacks(self) -> None:
         """Each rank writes where its main thread is into its stack file."""
         self.sock.send(json.dumps({"rank": None}).encode())
 
     def receive(self) -> dict[str, Any] | None:
-        """The next of {rank, pid}, {rank, failed}, {rank, exit, max_rss_bytes}; None at the end."""
+        """The next of {rank, pid}, {rank, failed}, {rank, exit, max_rss_bytes}; None at the end.
+
+        In the place of a rank's number stands, for a builder, the name of its op.
+        """
         try:
             packet = self.sock.recv(1 << 16)
         except ConnectionResetError:  # the server was killed
@@ -108,34 +116,34 @@ class Channel:
         return told
 
 
-_server: RankServer | None = None
+_servers: dict[str, RankServer] = {}
 _lock = threading.Lock()
 
 
-def rank_server() -> RankServer:
-    """This process's server, started anew where there is none or it has died."""
-    global _server
+def rank_server(kind: str = "torch") -> RankServer:
+    """This process's server of that kind, started anew where there is none or it has died."""
     with _lock:
-        if _server is None or not _server.usable:
-            _server = RankServer()
-            atexit.register(_server.close)
-        return _server
+        server = _servers.get(kind)
+        if server is None or not server.usable:
+            server = _servers[kind] = RankServer(kind)
+            atexit.register(server.close)
+        return server
 
 
-def discard_server() -> None:
+def discard_server(kind: str) -> None:
     """Wait for the end of a server that has been killed, so that the next launch has a new one."""
-    if _server is not None:
-        _server.close()
+    if kind in _servers:
+        _servers[kind].close()
 
 
-def open_channel(setup_fd: int, store_fd: int) -> Channel:
+def open_channel(kind: str, setup_fd: int, store_fd: int) -> Channel:
     """A run's line to this process's server; raises LaunchError where no server will live."""
     try:
-        return rank_server().open_channel(setup_fd, store_fd)
+        return rank_server(kind).open_channel(setup_fd, store_fd)
     except OSError:  # it has just been killed, too recently for `usable` to tell
-        discard_server()
+        discard_server(kind)
     try:
-        return rank_server().open_channel(setup_fd, store_fd)
+        return rank_server(kind).open_channel(setup_fd, store_fd)
     except OSError as error:
         raise LaunchError(f"the process that starts ranks does not live ({error})") from error
 

@@ -26,6 +26,7 @@ class RankProcess:
     state: str = "starting"  # then ready, running, and finished, failed or dead
     output: bytes = b""
     failure: dict[str, Any] | None = None  # what it said of its exception
+    needs: str = ""  # the op of DeepSpeed's that it waits for (builds.py)
     exit_code: int | None = None
     max_rss_bytes: int = 0
     out: Printed = field(default_factory=Printed)
@@ -55,6 +56,8 @@ class RankProcess:
             self.state = "ready"
         elif kind == "finished":
             self.state, self.output = "finished", body
+        elif kind == "needs" and self.state == "running":
+            self.needs = str(header.get("op"))
         else:
             self.state, self.failure = "failed", _failure(header, now)
 

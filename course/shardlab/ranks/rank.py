@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 import types
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from shardlab.ranks import codec, messages
+from shardlab.ranks import builds, codec, messages
 from shardlab.trace import measure
 from shardlab.trace.log import Writer
 from shardlab.trace.recorder import Recorder
@@ -50,15 +51,15 @@ def main(
         RECORDER.log = Writer(log)
         messages.send(kernel, {"is": "ready"})
         given = _wait_for_input(kernel)
+        builds.ask = _builds_asked_of(kernel)
         stage = "unpickle"
         fn, args = cloudpickle.loads(program)
         if given:
             args = (cloudpickle.loads(given), *args)
         stage = "run"
-        RECORDER.enabled = True
         measure.recorder = RECORDER
-        output = fn(*args)
-        RECORDER.enabled = False
+        with RECORDER.run(with_memory=setup["memory"]):
+            output = fn(*args)
         stage = "output"
         encode = codec.encode_plain if setup["results"] == "plain" else codec.encode_any
         body = encode(output)
@@ -83,6 +84,19 @@ def _wait_for_input(kernel: socket.socket) -> bytes:
     except EOFError:
         LEAVE(0)
     return given
+
+
+def _builds_asked_of(kernel: socket.socket) -> Callable[[str], None]:
+    """How this rank has an op of DeepSpeed's compiled."""
+    own_pid = os.getpid()
+
+    def ask(op: str) -> None:
+        if os.getpid() != own_pid:
+            raise RuntimeError(f"{op} isn't compiled, and only a rank itself can ask for it")
+        messages.send(kernel, {"is": "needs", "op": op})
+        _wait_for_input(kernel)
+
+    return ask
 
 
 def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
@@ -132,7 +146,8 @@ def _join(rank: int, setup: dict[str, Any], store_fd: int) -> None:
         store=dist.FileStore(f"/proc/self/fd/{store_fd}", setup["world_size"]),
         rank=rank,
         world_size=setup["world_size"],
-        timeout=timedelta(seconds=setup["timeout_s"] + 60),  # the kernel ends the run before
+        # the kernel ends the run before, and its clock stands still while something is compiled
+        timeout=timedelta(seconds=setup["timeout_s"] + 60 + builds.LIMIT_S),
     )
 
 

@@ -6,8 +6,9 @@ costs a second and 150 MB; a fork of a process that has it costs milliseconds an
 Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
 
 - the *door*, one per server: each packet opens a run and carries the run's own channel;
-- a *channel*, one per run: packets from the client fork a rank each, or ask all for their stacks;
-  packets to the client tell a rank's pid and, later, how it ended.  When the client shuts its
+- a *channel*, one per run: packets from the client fork a rank each (or, as in builds.py, a
+  builder), or ask all for their stacks; packets to the client tell a rank's pid and, later, how it
+  ended.  When the client shuts its
   side (or dies), every process of the run is killed, and the server closes its side once all of
   them are gone.
 
@@ -32,6 +33,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from shardlab.ranks import builds, engines, messages
 from shardlab.ranks.pages import collapse_heap
 
 PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
@@ -58,7 +60,8 @@ class RunOfRanks:
     channel: socket.socket
     store_fd: int
     setup_fd: int
-    rank_of: dict[int, int] = field(default_factory=dict)  # pid -> rank, the living ones
+    # the living: pid -> its rank, or the name of the op that it builds
+    rank_of: dict[int, int | str] = field(default_factory=dict)
     closing: bool = False
 
     def tell(self, **message: object) -> None:
@@ -67,7 +70,7 @@ class RunOfRanks:
 
 
 class Server:
-    def __init__(self, door: socket.socket, parent: int) -> None:
+    def __init__(self, door: socket.socket, parent: int, kind: str) -> None:
         self.door = door
         self.parent = parent
         self.runs: list[RunOfRanks] = []
@@ -76,6 +79,8 @@ class Server:
             *(functools.partial(preload_ahead, name) for name in PRELOAD_WHEN_IDLE),
             collapse_heap,
         ]
+        if kind != "torch":
+            self.idle_work.insert(0, functools.partial(in_peace, engines.know_the_processor))
 
     def serve(self) -> None:
         """Answer until the kernel that started us closes the door or dies."""
@@ -135,21 +140,24 @@ class Server:
                 os.killpg(pid, signal.SIGKILL)
             self.forget_if_done(run)
             return
-        rank = json.loads(packet)["rank"]
-        if rank is None:
-            for pid in run.rank_of:
-                os.kill(pid, signal.SIGUSR1)  # faulthandler writes the stack (rank.py)
-            return
-        self.fork(run, rank, fds)
+        question = json.loads(packet)
+        if "build" in question:
+            self.fork(run, question["build"], fds)
+        elif question["rank"] is not None:
+            self.fork(run, question["rank"], fds)
+        else:
+            for pid, rank in run.rank_of.items():
+                if isinstance(rank, int):
+                    os.kill(pid, signal.SIGUSR1)  # faulthandler writes the stack (rank.py)
 
-    def fork(self, run: RunOfRanks, rank: int, fds: list[int]) -> None:
+    def fork(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
         try:
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes
             run.tell(rank=rank, failed=str(error))
         else:
             if pid == 0:
-                self.become_rank(run, rank, dict(zip(RANK_FDS, fds, strict=True)))
+                self.become(run, rank, fds)
             with contextlib.suppress(OSError):  # in both processes, so that neither comes too late
                 os.setpgid(pid, pid)
             run.rank_of[pid] = rank
@@ -157,7 +165,7 @@ class Server:
         for fd in fds:
             os.close(fd)
 
-    def become_rank(self, run: RunOfRanks, rank: int, fds: dict[str, int]) -> None:
+    def become(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
         """In the forked child: never returns."""
         try:
             os.setpgid(0, 0)
@@ -172,9 +180,13 @@ class Server:
                 if other is not run:
                     os.close(other.store_fd)
                     os.close(other.setup_fd)
+            if isinstance(rank, str):
+                setup, _ = messages.read_file(run.setup_fd)
+                builds.main(rank, setup["environment"], report_fd=fds[0])
             from shardlab.ranks import rank as rank_module
 
-            rank_module.main(rank, setup_fd=run.setup_fd, store_fd=run.store_fd, **fds)
+            named = dict(zip(RANK_FDS, fds, strict=True))
+            rank_module.main(rank, setup_fd=run.setup_fd, store_fd=run.store_fd, **named)
         finally:
             os._exit(70)  # main() ends by os._exit; whatever comes here is our own bug
 
@@ -235,10 +247,11 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main() -> None:
-    door, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    door, parent, kind = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    preload(*PRELOAD)
-    server = Server(door, parent)
+    engines.settle_deepspeed_at_import()
+    preload(*PRELOAD, *engines.preload_of(kind))
+    server = Server(door, parent, kind)
     try:
         server.serve()
     finally:
@@ -246,8 +259,12 @@ def main() -> None:
 
 
 def preload_ahead(name: str) -> None:
+    in_peace(functools.partial(preload, name))
+
+
+def in_peace(work: Callable[[], None]) -> None:
     with contextlib.suppress(Exception):  # a rank that needs it will say why it can't be had
-        preload(name)
+        work()
 
 
 def preload(*names: str) -> None:

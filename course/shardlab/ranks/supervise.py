@@ -15,7 +15,8 @@ import time
 from typing import Any
 
 from shardlab.errors import LaunchError
-from shardlab.ranks import messages
+from shardlab.ranks import engines, messages
+from shardlab.ranks.building import Building
 from shardlab.ranks.client import (
     Channel,
     discard_server,
@@ -29,7 +30,12 @@ from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import PROGRESS_AFTER_S, Screen
 from shardlab.trace import log, wire
 
-STARTUP_LIMIT_S = 120.0  # a first import of torch on a cold disk is within it
+STARTUP_LIMIT_S = {  # a first import of torch, and of all of DeepSpeed, on a cold disk is within it
+    "torch": 120.0,
+    "deepspeed": 300.0,
+    "deepspeed-cuda": 300.0,
+}
+LOADING_SHOWN_AFTER_S = 0.5
 LOOK_S = 0.05  # how often the ranks' logs are read
 Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes written)
 
@@ -46,6 +52,8 @@ class Supervisor:
         self.timeout_s = timeout_s
         self.ranks: list[RankProcess] = []
         self.judge = Judge(self.ranks, self.world_size)
+        self.server = engines.server_of(setup["engine"], setup["device"])
+        self.building = Building(screen)
         self.selector = selectors.DefaultSelector()
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
@@ -67,11 +75,11 @@ class Supervisor:
 
     def start(self) -> None:
         """Fork the ranks and wait until all can communicate; raises LaunchError."""
-        deadline = time.monotonic() + STARTUP_LIMIT_S
+        begun_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
         store_fd = memory_file("shardlab-store")
         setup_fd = setup_file(self.setup, self.program)
         try:
-            self.channel = open_channel(setup_fd, store_fd)
+            self.channel = open_channel(self.server, setup_fd, store_fd)
         finally:
             os.close(store_fd)
             os.close(setup_fd)
@@ -81,11 +89,19 @@ class Supervisor:
         while not all(process.state == "ready" for process in self.ranks):
             self._listen(LOOK_S)
             self.judge.raise_failures(time.monotonic())
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - begun_s
+            self._show_loading(waited_s)
+            if waited_s > limit_s:
                 late = [process.rank for process in self.ranks if process.state == "starting"]
-                raise LaunchError(
-                    f"{ranks_text(late)} did not start within {STARTUP_LIMIT_S:.0f} s"
-                )
+                raise LaunchError(f"{ranks_text(late)} did not start within {limit_s:.0f} s")
+
+    def _show_loading(self, waited_s: float) -> None:
+        is_loading = any(process.pid is None for process in self.ranks)
+        if self.server != "torch" and waited_s > LOADING_SHOWN_AFTER_S:
+            text = (
+                f"DeepSpeed is being loaded, once per notebook: {waited_s:.0f} s, usually 5 to 20"
+            )
+            self.screen.progress(text if is_loading else "")
 
     def _fork(self, rank: int, channel: Channel) -> None:
         ours, theirs = socket.socketpair()
@@ -123,7 +139,6 @@ class Supervisor:
 
     def watch(self) -> None:
         """Until every rank has returned; raises RankError, DeadlockError or RunTimeout."""
-        deadline = self.released_s + self.timeout_s
         looked_s = 0.0
         while not all(process.state == "finished" for process in self.ranks):
             self._listen(LOOK_S)
@@ -131,10 +146,12 @@ class Supervisor:
             if now - looked_s >= LOOK_S:  # printing and outputs wake us far more often
                 looked_s = now
                 self.judge.look(now)
-                if now - self.released_s > PROGRESS_AFTER_S:
+                if self.building.going_on:
+                    self.building.show(now)
+                elif now - self.released_s > PROGRESS_AFTER_S:
                     self.screen.progress(self._progress(now))
             self.judge.raise_failures(now)
-            if now > deadline:
+            if now > self.released_s + self.timeout_s + self.building.taken_s(now):
                 views = self.judge.views()  # before the question wakes those that wait
                 stacks = self._stacks()
                 raise timeout_error(self.timeout_s, views, self.judge.log.groups, stacks)
@@ -185,10 +202,13 @@ class Supervisor:
                 if process.pid is not None:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, signal.SIGKILL)
-            discard_server()
+            discard_server(self.server)
             raise LaunchError(
                 "the process that starts ranks was killed; the next launch starts a new one"
             )
+        if isinstance(message["rank"], str):
+            self.building.hear(message)
+            return
         process = self.ranks[message["rank"]]
         if "pid" in message:
             process.pid = message["pid"]
@@ -220,6 +240,9 @@ class Supervisor:
         else:
             if message is not None:
                 process.hear(*message, time.monotonic())
+                if process.needs:
+                    assert self.channel is not None
+                    self.building.ask(process, self.channel)
 
     def _hear_print(self, process: RankProcess, kind: str, fd: int) -> None:
         data = os.read(fd, 1 << 16)
@@ -239,6 +262,7 @@ class Supervisor:
             if kind in ("stdout", "stderr"):
                 self._drain(process, kind, key.fd)
         self.selector.close()
+        self.building.close()
         self.cleanup.close()
 
     def _drain(self, process: RankProcess, kind: str, fd: int) -> None:
