@@ -23,12 +23,22 @@ ARTIFACTS = ROOT / "tests/artifacts"
 STEP_LIMIT_MS = 60_000  # a cell may start real ranks: give each browser step time
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if getattr(session.config.option, "numprocesses", None):  # for all of pytest-xdist's workers
+        begin_artifacts()
+
+
 @pytest.fixture(scope="session")
-def artifacts() -> Path:
+def artifacts(request: pytest.FixtureRequest) -> Path:
     """Where screenshots go. git ignores it; each run begins with an empty one."""
+    if not hasattr(request.config, "workerinput"):
+        begin_artifacts()
+    return ARTIFACTS
+
+
+def begin_artifacts() -> None:
     shutil.rmtree(ARTIFACTS, ignore_errors=True)
     ARTIFACTS.mkdir(parents=True)
-    return ARTIFACTS
 
 
 @pytest.fixture(scope="session")

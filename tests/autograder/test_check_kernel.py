@@ -22,7 +22,7 @@ def in_no_graders_kernel(monkeypatch):
 
 
 def chunk_bounds(answers):
-    return planted.subjects(answers)["chunk_bounds"]
+    return planted.subjects(LAB, answers)["chunk_bounds"]
 
 
 @pytest.mark.ranks

@@ -13,12 +13,15 @@ cells whose answers are wrong, by grade id.  All other answers are the solution'
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 import jupytext
+from nbformat import NotebookNode
 
 HEADER = re.compile(r"^# /// shardlab-submission\n((?:#.*\n)+?)# ///$", re.MULTILINE)
 
@@ -52,13 +55,17 @@ def of_lab(lab: str) -> list[Submission]:
     return [read(path) for path in sorted((Path(__file__).parent / lab).glob("*.nb.py"))]
 
 
+def code_cells(lab: str) -> list[NotebookNode]:
+    path = Path(__file__).parents[2] / "solutions" / lab / f"{lab}.nb.py"
+    return [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+
+
 def solution(lab: str) -> dict[str, str]:
     """{grade id: source} of the code answers in the lab's source, in their order."""
-    path = Path(__file__).parents[2] / "solutions" / lab / f"{lab}.nb.py"
     return {
         cell.metadata["nbgrader"]["grade_id"]: cell.source
-        for cell in jupytext.read(path).cells
-        if cell.cell_type == "code" and cell.metadata.get("nbgrader", {}).get("solution")
+        for cell in code_cells(lab)
+        if cell.metadata.get("nbgrader", {}).get("solution")
     }
 
 
@@ -71,10 +78,30 @@ def untouched(lab: str) -> dict[str, str]:
     }
 
 
-def subjects(answers: dict[str, str]) -> dict[str, object]:
-    """What the answers define, in one namespace, as in a student's kernel."""
+def subjects(lab: str, answers: dict[str, str]) -> dict[str, object]:
+    """What the answers define, in one namespace, as in a student's kernel.
+
+    Of the lab's other cells only imports and definitions are run: no ranks, no pictures.
+    """
     namespace: dict[str, object] = {"__name__": "__main__"}
-    exec("import torch\nimport torch.distributed as dist", namespace)
-    for grade_id, source in answers.items():
-        exec(compile(source, f"<{grade_id}>", "exec"), namespace)
+    for cell in code_cells(lab):
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if grade_id in answers:
+            exec(compile(answers[grade_id], f"<{grade_id}>", "exec"), namespace)
+        elif grade_id is None:
+            exec(_definitions(cell.source), namespace)
     return namespace
+
+
+def _definitions(source: str) -> CodeType:
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    tree = ast.parse("".join(line for line in source.splitlines(True) if line[:1] != "%"))
+    tree.body = [node for node in tree.body if isinstance(node, kinds) or _is_constant(node)]
+    return compile(tree, "<definitions>", "exec")
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    """NAME = ..., by the usual way to write a constant."""
+    return isinstance(node, ast.Assign) and all(
+        isinstance(target, ast.Name) and target.id.isupper() for target in node.targets
+    )

@@ -1,0 +1,111 @@
+"""Every lab on real ranks: full marks, none, and each planted mistake's own loss."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from autograder import exercises
+from autograder.exercise import Exercise
+from autograder.grade import decide
+from autograder.verdict import Verdict
+from tests.submissions import planted
+
+SEED = 7
+EXERCISES = [
+    pytest.param(lab, exercise, id=exercise.name)
+    for lab in exercises.labs()
+    for exercise in exercises.of_lab(lab)
+]
+MISTAKES = [
+    pytest.param(mistake, id=f"{mistake.lab}-{mistake.name}")
+    for lab in exercises.labs()
+    for mistake in planted.of_lab(lab)
+]
+
+
+def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verdict:
+    subject = planted.subjects(lab, answers)[exercise.answer]
+    return decide(exercise, cloudpickle.dumps(subject), SEED)
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("lab", "exercise"), EXERCISES)
+def test_solution_earns_full_marks_and_a_stub_none(lab: str, exercise: Exercise) -> None:
+    alone = {exercise.answer: planted.solution(lab)[exercise.answer]}
+    # with all others unwritten: a slip in one costs nothing in another
+    verdict = decide_answer(lab, exercise, planted.untouched(lab) | alone)
+    assert verdict.points == exercise.points, verdict.headline
+    assert type(verdict.points) is float
+
+    verdict = decide_answer(lab, exercise, planted.untouched(lab))
+    assert verdict.points == 0
+    assert verdict.headline.startswith(f"Not written yet: {exercise.answer}.")
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_loses_its_own_points_and_is_named(mistake: planted.Submission) -> None:
+    answers = planted.solution(mistake.lab) | mistake.answers
+    for exercise in exercises.of_lab(mistake.lab):
+        if exercise.answer not in mistake.loses:
+            continue
+        verdict = decide_answer(mistake.lab, exercise, answers)
+        lost = verdict.max_points - verdict.points
+        wrong = [case for case in verdict.cases if not case.passed]
+        told = [case.diagnosis for case in wrong]
+        assert lost == pytest.approx(mistake.loses[exercise.answer], abs=1e-3), told
+        said = mistake.says[exercise.answer]
+        if verdict.note:
+            assert said in verdict.note
+        else:
+            assert all(said in diagnosis for diagnosis in told), told
+        assert_no_hidden_sizes(exercise, verdict)
+
+
+def assert_no_hidden_sizes(exercise: Exercise, verdict: Verdict) -> None:
+    """What a student reads of a hidden case holds no number of its inputs, but small ones.
+
+    Those stand in the advice itself: "rank + 1", "2Ψ", "stage 3".
+    """
+    for case, result in zip(exercise.cases, verdict.cases, strict=True):
+        if case.hidden:
+            assert result.title == "hidden case"
+            sizes = {number for number in numbers_in(dict(case.params)) if number > 32}
+            read = {int(number) for number in re.findall(r"\d+", result.diagnosis)}
+            assert not sizes & read, result.diagnosis
+
+
+def numbers_in(value: Any) -> Iterator[int]:
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, dict):
+        yield from numbers_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from numbers_in(item)
+
+
+@pytest.mark.parametrize("lab", exercises.labs())
+def test_every_exercise_has_at_least_three_planted_mistakes(lab: str) -> None:
+    planted_for = [answer for mistake in planted.of_lab(lab) for answer in mistake.loses]
+    for exercise in exercises.of_lab(lab):
+        wanted = 1 if lab == "03_ring_all_reduce" else 3
+        assert planted_for.count(exercise.answer) >= wanted, exercise.name
+
+
+@pytest.mark.parametrize("lab", exercises.labs())
+def test_the_notebook_checks_every_exercise_for_its_points(lab: str) -> None:
+    checked = {}
+    for cell in planted.code_cells(lab):
+        call = re.match(r'check\("([^"]+)", (\w+)\)$', cell.source)
+        if call:
+            checked[call[1]] = cell.metadata["nbgrader"]["points"]
+            assert call[1].endswith(f".{call[2]}")
+    assert checked == {exercise.name: exercise.points for exercise in exercises.of_lab(lab)}
