@@ -1,0 +1,161 @@
+"""hub_bytes and ring_bytes: what each rank sends and receives in a step. Plain functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from autograder.compare import equal
+from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+
+Pairs = list[tuple[float, float]]
+
+
+def draw_sizes(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """[parameter bytes, world_size] each; N divides the bytes, so that answers are whole."""
+    if "sizes" in case.params:
+        return [case.params["sizes"]]
+    worlds = [int(n) for n in rng.integers(3, 65, size=20)]
+    return [[[n * 4 * int(rng.integers(1, 10**6)), n] for n in worlds]]
+
+
+def drive_bytes(subject: Callable[[int, int], Any], sizes: list[list[int]], case: Case) -> Plain:
+    return [as_pairs(subject(psi, n)) for psi, n in sizes]
+
+
+def as_pairs(pairs: Any) -> Plain:
+    """Lists will do for tuples; anything else stays as it is, for the comparison to name."""
+    if not isinstance(pairs, list | tuple):
+        return pairs
+    return [tuple(pair) if isinstance(pair, list | tuple) else pair for pair in pairs]
+
+
+def hub_pairs(psi: float, n: int) -> Pairs:
+    """(sent, received) by rank: rank 0 passes Ψ to and from each of the others."""
+    return [((n - 1) * psi, (n - 1) * psi)] + [(psi, psi)] * (n - 1)
+
+
+def ring_pairs(psi: float, n: int) -> Pairs:
+    """Reduce-scatter and all-gather, (N-1)/N·Ψ each (Patarasuk and Yuan 2009)."""
+    each = 2 * (n - 1) * psi / n
+    return [(each, each)] * n
+
+
+def expecting(pairs: Callable[[float, int], Pairs]) -> Callable[[Case, Any], list[Plain]]:
+    return lambda case, inputs: [[pairs(psi, n) for psi, n in inputs[0]]]
+
+
+def is_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pair, tuple)
+        and len(pair) == 2
+        and all(isinstance(part, int | float) and not isinstance(part, bool) for part in pair)
+        for pair in value
+    )
+
+
+def hub_mistakes(psi: float, n: int) -> Iterator[tuple[str, Pairs]]:
+    rest = n - 1
+    others = [(psi, psi)] * rest
+    yield (
+        "counts N for the hub: it sends nothing to itself, N - 1 others are left",
+        [(n * psi, n * psi), *others],
+    )
+    yield (
+        "forgets that the hub sends, too: its weights go out before gradients come in",
+        [(0, rest * psi), *[(psi, 0)] * rest],
+    )
+    yield (
+        "forgets that the hub sends, too: its weights go out before gradients come in",
+        [(0, rest * psi), *others],
+    )
+    yield (
+        "counts only what the hub sends: the gradients come back to it",
+        [(rest * psi, 0), *[(0, psi)] * rest],
+    )
+    yield (
+        "counts only what the hub sends: the gradients come back to it",
+        [(rest * psi, 0), *others],
+    )
+    yield (
+        "adds both directions up: a pair keeps sent and received apart",
+        [(2 * rest * psi, 2 * rest * psi), *[(2 * psi, 2 * psi)] * rest],
+    )
+    yield "gives the hub one other rank to talk to: there are N - 1", [(psi, psi)] * n
+    yield (
+        "gives every rank the hub's load: the others talk to the hub alone",
+        [(rest * psi, rest * psi)] * n,
+    )
+    yield "is that of a ring: here everything passes through one rank", ring_pairs(psi, n)
+
+
+def ring_mistakes(psi: float, n: int) -> Iterator[tuple[str, Pairs]]:
+    for name, each in (
+        ("forgets (N - 1) / N: a rank never sends its own chunk to itself", 2 * psi),
+        ("counts one half of the ring: a reduce-scatter and an all-gather", (n - 1) * psi / n),
+        ("adds both directions up: a pair keeps sent and received apart", 4 * (n - 1) * psi / n),
+        ("counts what all ranks send together: a pair is of one rank", 2 * (n - 1) * psi),
+        ("counts whole tensors: a ring sends chunks of 1/N", (n - 1) * psi),
+    ):
+        yield name, [(each, each)] * n
+    yield "is that of a hub: in a ring every rank has the same load", hub_pairs(psi, n)
+
+
+def naming(
+    function: str, mistakes: Callable[[float, int], Iterator[tuple[str, Pairs]]]
+) -> Callable[[Attempt], Finding | None]:
+    """Names the first answer that is a list of pairs but not the right one."""
+
+    def wrong_formula(attempt: Attempt) -> Finding | None:
+        if attempt.error is not None:
+            return None
+        sizes, wanted, got = attempt.inputs[0], attempt.expected[0], attempt.outputs[0]
+        for (psi, n), right, pairs in zip(sizes, wanted, got, strict=True):
+            if equal(right, pairs):
+                continue
+            name = name_wrong_pairs(pairs, psi, n, mistakes)
+            if name:
+                evidence = f"it is {pairs}, expected {right}"
+                return Finding(f"{function}({psi}, {n})", name, evidence, anyone=function)
+        return None
+
+    return wrong_formula
+
+
+def name_wrong_pairs(
+    pairs: Any, psi: float, n: int, mistakes: Callable[[float, int], Iterator[tuple[str, Pairs]]]
+) -> str:
+    if not is_pairs(pairs):
+        return "should return a list with a pair (sent, received) for each rank"
+    if len(pairs) != n:
+        return "should return one pair for each rank: world_size of them"
+    return next((name for name, wrong in mistakes(psi, n) if equal(wrong, pairs)), "")
+
+
+def bytes_exercise(
+    function: str,
+    pairs: Callable[[float, int], Pairs],
+    mistakes: Callable[[float, int], Iterator[tuple[str, Pairs]]],
+) -> Exercise:
+    return Exercise(
+        name=f"dp_vs_ddp.{function}",
+        points=2,
+        cases=(
+            Case("1,000,000 bytes, 4 ranks", 1, {"sizes": [[1_000_000, 4]]}),
+            Case("600 bytes, 3 ranks", 1, {"sizes": [[600, 3]]}),
+            Case("other sizes and ranks", 1, {}, hidden=True),
+            Case("one rank, two ranks", 1, {"sizes": [[640, 1], [640, 2]]}, hidden=True),
+        ),
+        draw=draw_sizes,
+        drive=drive_bytes,
+        expect=expecting(pairs),
+        tolerance=1e-9,
+        allows=frozenset(),
+        diagnoses=(naming(function, mistakes),),
+    )
+
+
+HUB_BYTES = bytes_exercise("hub_bytes", hub_pairs, hub_mistakes)
+RING_BYTES = bytes_exercise("ring_bytes", ring_pairs, ring_mistakes)

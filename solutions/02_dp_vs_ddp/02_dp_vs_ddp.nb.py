@@ -1,0 +1,427 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 02 · DP vs DDP
+#
+# Data parallelism gives every rank a batch of its own and takes one step with the **mean of all gradients**. You will write it twice: through a hub, as `nn.DataParallel` does, and without one, as `DistributedDataParallel` (DDP) does. Then you will make the second one overlap its traffic with backward.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `hub_step` | 5 |
+# | 2 · `hub_bytes` | 2 |
+# | 3 · `ddp_step` | 5 |
+# | 4 · `ring_bytes` | 2 |
+# | 5 · `BucketedDDP` | 10 |
+# | 6 · a question | 2 |
+#
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process on the whole batch, counts the bytes on the wire and reads the recorded calls. Grading adds cases that you do not see: other models, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+#
+# Everywhere in this lab `model(inputs, targets)` is the mean loss of a batch, N is the number of ranks, and Ψ is the size of all parameters in bytes. The ranks' batches are equally large.
+
+# %%
+import torch
+import torch.distributed as dist
+
+from autograder import check
+from shardlab import data, launch, measure, models
+from shardlab.widgets import timeline, traffic_map
+
+# %% [markdown]
+# Your own runs use a small GPT on real text: this is one rank's model and batch. Each rank starts from **other weights**, as it would if nobody took care.
+
+# %%
+def my_model_and_batch(step=0):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    batch = data.batch(step, batch_size=2, context=32, rank=rank, world_size=world_size)
+    return models.gpt("0.1M"), *batch
+
+psi = sum(parameter.nbytes for parameter in models.gpt("0.1M").parameters())
+print(f"Ψ = {psi:,} bytes")
+
+# %% [markdown]
+# ## 1 · `hub_step`
+#
+# One training step in which **rank 0, the hub, holds the weights**, and the others lend a hand:
+#
+# 1. The hub sends its parameters to every other rank, which puts them in place of its own.
+# 2. Every rank, the hub too, computes the gradient of its own batch.
+# 3. Every other rank sends its gradient to the hub.
+# 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
+#
+# What the others' models hold afterwards does not matter: the next step overwrites them. The check calls your function several times in a row on the same model; old gradients are then still in `.grad`.
+
+# %%
+def whole_batch_spec(model, batches, lr):
+    """What every step in this lab has to equal: one process, all batches put together."""
+    inputs, targets = (torch.cat(side) for side in zip(*batches))
+    model.zero_grad()
+    model(inputs, targets).backward()
+    torch.optim.SGD(model.parameters(), lr).step()
+
+# %% [markdown]
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·Ψ for the hub, Ψ for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` are these too).
+#
+# <details><summary>Hint 1 · who sends when</summary>
+#
+# First all weights travel from the hub, then all gradients to the hub. A `dist.send` needs its `dist.recv` on the other side, so both sides go through `model.parameters()` in the same order.
+# </details>
+# <details><summary>Hint 2 · one rank, two roles</summary>
+#
+# ```python
+# for parameter in model.parameters():
+#     if rank == 0:
+#         for peer in range(1, world_size):
+#             dist.send(parameter.data, peer)
+#     else:
+#         dist.recv(parameter.data, 0)
+# ```
+#
+# sends out the weights. The gradients come back by the same loop with the roles exchanged.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# For each parameter the hub receives N − 1 times into `torch.empty_like(parameter.grad)` and adds that to `parameter.grad`, which holds its own gradient already. Then `parameter -= lr * parameter.grad / world_size` under `torch.no_grad()`.
+# </details>
+
+# %% nbgrader={"grade_id": "hub_step", "solution": true}
+def hub_step(model, inputs, targets, lr):
+    """rank 0's weights, every rank's batch  ->  rank 0's weights after one step"""
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for parameter in model.parameters():
+        if rank == 0:
+            for peer in range(1, world_size):
+                dist.send(parameter.data, peer)
+        else:
+            dist.recv(parameter.data, 0)
+    model.zero_grad()
+    model(inputs, targets).backward()
+    for parameter in model.parameters():
+        if rank == 0:
+            for peer in range(1, world_size):
+                received = torch.empty_like(parameter.grad)
+                dist.recv(received, peer)
+                parameter.grad += received
+            parameter.data -= lr * parameter.grad / world_size
+        else:
+            dist.send(parameter.grad, 0)
+    ### END SOLUTION
+
+# %% [markdown]
+# Your step with four ranks. Row 0 and column 0 carry everything: a hub.
+
+# %%
+def one_hub_step():
+    hub_step(*my_model_and_batch(), lr=0.1)
+
+hub_run = launch(one_hub_step, world_size=4)
+traffic_map(hub_run)
+
+# %% [markdown]
+# And over time: while the hub serves one rank, the others wait.
+
+# %%
+timeline(hub_run)
+
+# %% nbgrader={"grade_id": "check_hub_step", "grade": true, "points": 5}
+check("dp_vs_ddp.hub_step", hub_step)
+
+# %% [markdown]
+# ## 2 · `hub_bytes`
+#
+# How many bytes does each rank **send** and **receive** in one such step? Return a list with a pair `(sent, received)` for each rank, the hub first.
+
+# %%
+def hub_bytes_spec(run):
+    """Measured: gloo's own messages (under 1 % here) included."""
+    return list(zip(run.traffic.sent_by_rank.tolist(), run.traffic.received_by_rank.tolist()))
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · follow the weights</summary>
+#
+# The weights leave the hub once for each other rank, and each other rank receives them once.
+# </details>
+# <details><summary>Hint 2 · follow the gradients</summary>
+#
+# A gradient has as many bytes as the weights. The same journeys, the other way.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# The hub sends (N − 1)·Ψ and receives as much. Each other rank sends Ψ and receives Ψ: a list of one pair and N − 1 equal ones.
+# </details>
+
+# %% nbgrader={"grade_id": "hub_bytes", "solution": true}
+def hub_bytes(parameter_bytes, world_size):
+    """(100, 3)  ->  a list of 3 pairs (sent, received)"""
+    ### BEGIN SOLUTION
+    hub = (world_size - 1) * parameter_bytes
+    return [(hub, hub)] + [(parameter_bytes, parameter_bytes)] * (world_size - 1)
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_hub_bytes", "grade": true, "points": 2}
+check("dp_vs_ddp.hub_bytes", hub_bytes)
+
+# %% [markdown]
+# Your formula beside your run: what you predict and what the kernel counted.
+
+# %%
+hub_bytes_spec(hub_run)
+
+# %%
+traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(psi, 4)])
+
+# %% [markdown]
+# ## 3 · `ddp_step`
+#
+# Now **every rank holds the weights**, computes the same mean gradient and takes the same step, so that all replicas stay equal and no weights have to travel. They have to be equal at the start:
+#
+# 1. In step 0, before anything else, `dist.broadcast` brings rank 0's parameters **and buffers** (`model.buffers()`: what a model keeps but does not train) to every rank.
+# 2. Every rank computes the gradient of its own batch.
+# 3. `dist.all_reduce` makes the sum of each gradient over all ranks; `.grad` should end with the **mean**.
+# 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
+#
+# The check calls your function with `step` 0, 1, … in a row, on ranks that begin with different weights. After each call it compares **every** rank's parameters and `.grad` with `whole_batch_spec`.
+#
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · Ψ in each step, and in step 0 what gloo's broadcast adds once: rank 0 sends the weights to at most ⌈log₂ N⌉ others, who pass them on · calls: broadcast and all_reduce only.
+#
+# <details><summary>Hint 1 · in place</summary>
+#
+# `dist.broadcast(tensor, src=0)` and `dist.all_reduce(tensor)` change the tensor that they are given, on every rank. Hand in `parameter.data` and `parameter.grad` themselves, not copies.
+# </details>
+# <details><summary>Hint 2 · the mean</summary>
+#
+# `all_reduce` adds up. `parameter.grad /= world_size` makes a mean of it.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# `if step == 0:` loop over `[*model.parameters(), *model.buffers()]` and broadcast. Then `zero_grad`, backward, a loop that all-reduces and divides, and a loop that takes the step.
+# </details>
+
+# %% nbgrader={"grade_id": "ddp_step", "solution": true}
+def ddp_step(model, inputs, targets, lr, step):
+    """every rank's own batch  ->  on every rank the same weights after one step"""
+    ### BEGIN SOLUTION
+    if step == 0:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.data, src=0)
+    model.zero_grad()
+    model(inputs, targets).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+        parameter.data -= lr * parameter.grad
+    ### END SOLUTION
+
+# %% [markdown]
+# Your second step, without the broadcast of the first. Nobody is a hub: every rank sends to one neighbour, and all send the same.
+
+# %%
+def two_ddp_steps():
+    model, *batch = my_model_and_batch()
+    ddp_step(model, *batch, lr=0.1, step=0)
+    with measure("step 1"):
+        ddp_step(model, *batch, lr=0.1, step=1)
+
+ddp_run = launch(two_ddp_steps, world_size=4)
+traffic_map(ddp_run, block="step 1")
+
+# %% nbgrader={"grade_id": "check_ddp_step", "grade": true, "points": 5}
+check("dp_vs_ddp.ddp_step", ddp_step)
+
+# %% [markdown]
+# ## 4 · `ring_bytes`
+#
+# The same question for one step of DDP after the broadcast: what does each rank **send** and **receive** when the gradients are all-reduced in a ring? Again a list of pairs `(sent, received)`; take it that N divides Ψ.
+
+# %%
+def ring_bytes_spec(run):
+    """Measured: gloo's own messages included."""
+    step = run.traffic["step 1"]
+    return list(zip(step.sent_by_rank.tolist(), step.received_by_rank.tolist()))
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · two halves</summary>
+#
+# A ring all-reduce is a reduce-scatter and an all-gather, and both move the same number of bytes.
+# </details>
+# <details><summary>Hint 2 · one half</summary>
+#
+# The tensor is cut into N chunks. In one half a rank sends N − 1 of them, and receives N − 1.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# 2 · (N − 1)/N · Ψ each way, on every rank alike.
+# </details>
+
+# %% nbgrader={"grade_id": "ring_bytes", "solution": true}
+def ring_bytes(parameter_bytes, world_size):
+    """(300, 3)  ->  a list of 3 pairs (sent, received)"""
+    ### BEGIN SOLUTION
+    each = 2 * (world_size - 1) * parameter_bytes / world_size
+    return [(each, each)] * world_size
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_ring_bytes", "grade": true, "points": 2}
+check("dp_vs_ddp.ring_bytes", ring_bytes)
+
+# %% [markdown]
+# Your two formulas as ranks are added, in units of Ψ: the busiest rank of each.
+
+# %%
+for world_size in (2, 4, 8, 64):
+    hub, ring = hub_bytes(1, world_size)[0][0], ring_bytes(1, world_size)[0][0]
+    print(f"N = {world_size:2}   hub sends {hub:4.0f} Ψ   ring sends {ring:.3f} Ψ")
+
+# %% [markdown]
+# And beside the run. One all-reduce for each parameter, and some of them are tiny, so gloo's own messages show: a reason for what comes next.
+
+# %%
+ring_bytes_spec(ddp_run)
+
+# %% [markdown]
+# ## 5 · `BucketedDDP`
+#
+# `ddp_step` first ends backward, then talks. But the gradients of the last layers are there long before those of the first. DDP packs gradients into **buckets** and starts the all-reduce of a bucket as soon as all of its gradients are there, while backward goes on.
+#
+# ```python
+# ddp = BucketedDDP(model, cap_bytes)   # once
+# loss = ddp(inputs, targets)           # in each step
+# loss.backward()                       # buckets start to travel
+# ddp.finish()                          # now every .grad is the mean over all ranks
+# ```
+#
+# - **Which parameters:** those with `requires_grad`. A frozen parameter has no gradient and is in no bucket; a tied one counts once, as in `module.parameters()`.
+# - **Which buckets:** go through these parameters in **reverse** order. Each joins the current bucket if the bucket then has at most `cap_bytes` bytes; otherwise it begins the next one. A parameter above the cap has a bucket of its own.
+# - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there.
+# - **`finish()`** waits for all of them, copies the means back into `.grad`, and makes the buckets ready for the next step.
+#
+# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is there, once in each backward. Take it that the ranks' weights are equal already (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward.
+
+# %%
+def bucket_spec(sizes, cap_bytes):
+    """sizes in bytes, in the order of module.parameters()  ->  buckets of sizes, the first to fill first"""
+    buckets = []
+    for size in reversed(sizes):
+        fits = buckets and sum(buckets[-1]) + size <= cap_bytes
+        buckets[-1:] = [[*buckets[-1], size]] if fits else [*buckets[-1:], [size]]
+    return buckets
+
+bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
+
+# %% [markdown]
+# The check makes one rank **late**: it begins its backward only when all others have ended theirs. Who waits inside a hook then waits for ever.
+#
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · Ψ in each step, Ψ without frozen parameters · one all_reduce for each bucket and step, nothing else · all but one of them start before the last gradient.
+#
+# <details><summary>Hint 1 · what to keep</summary>
+#
+# A list of buckets, each a list of parameters; how many gradients each bucket still waits for; and for each bucket on its way its flat tensor and the handle that `dist.all_reduce(flat, async_op=True)` returns.
+# </details>
+# <details><summary>Hint 2 · a hook that knows its bucket</summary>
+#
+# ```python
+# from functools import partial
+# parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
+# ```
+#
+# calls `self.arrived(index, parameter)`. There count down; at 0 put the bucket together with `torch.cat([p.grad.flatten() for p in bucket])` and start the all-reduce.
+# </details>
+# <details><summary>Hint 3 · finish</summary>
+#
+# For each started bucket: `work.wait()`, divide `flat` by the world size, take it apart with `flat.split([p.numel() for p in bucket])`, and `p.grad.copy_(part.view_as(p))`. Then set the counters back and empty the list of what is on its way.
+# </details>
+
+# %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
+class BucketedDDP(torch.nn.Module):
+    """Averages gradients over all ranks, bucket by bucket, while backward still runs."""
+
+    def forward(self, *batch):
+        return self.module(*batch)
+
+    def __init__(self, module, cap_bytes):
+        super().__init__()
+        self.module = module
+        ### BEGIN SOLUTION
+        self.buckets, size = [], 0
+        for parameter in reversed([p for p in module.parameters() if p.requires_grad]):
+            if not self.buckets or size + parameter.nbytes > cap_bytes:
+                self.buckets.append([])
+                size = 0
+            self.buckets[-1].append(parameter)
+            size += parameter.nbytes
+        for index, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                hook = lambda parameter, index=index: self.arrived(index)
+                parameter.register_post_accumulate_grad_hook(hook)
+        self.make_ready()
+
+    def make_ready(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.on_their_way = []
+
+    def arrived(self, index):
+        self.missing[index] -= 1
+        if self.missing[index] == 0:
+            flat = torch.cat([p.grad.flatten() for p in self.buckets[index]])
+            work = dist.all_reduce(flat, async_op=True)
+            self.on_their_way.append((self.buckets[index], flat, work))
+        ### END SOLUTION
+
+    def finish(self):
+        """Call it after backward: then every trainable parameter's .grad is the mean."""
+        ### BEGIN SOLUTION
+        for bucket, flat, work in self.on_their_way:
+            work.wait()
+            flat /= dist.get_world_size()
+            for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                parameter.grad.copy_(part.view_as(parameter))
+        self.make_ready()
+        ### END SOLUTION
+
+# %% [markdown]
+# Your buckets over time, with a larger GPT. The band is backward: each bar that begins inside it is a bucket on its way while gradients are still being computed. On a GPU, computing and sending share little; on two CPU cores they take turns, so what you gain here is small.
+
+# %%
+def one_bucketed_step():
+    torch.manual_seed(0)
+    ddp = BucketedDDP(models.gpt("3M"), cap_bytes=2_000_000)
+    batch = data.batch(0, batch_size=2, rank=dist.get_rank(), world_size=dist.get_world_size())
+    loss = ddp(*batch)
+    with measure("backward"):
+        loss.backward()
+    ddp.finish()
+
+bucketed_run = launch(one_bucketed_step, world_size=2)
+timeline(bucketed_run)
+
+# %% nbgrader={"grade_id": "check_BucketedDDP", "grade": true, "points": 10}
+check("dp_vs_ddp.BucketedDDP", BucketedDDP)
+
+# %% [markdown]
+# ## 6 · How large should a bucket be?
+#
+# torch's DDP uses buckets of 25 MB. What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Say also why the order of the parameters in the buckets is the reverse of that in the model. Three to six sentences.
+
+# %% [markdown] nbgrader={"grade_id": "how_large_a_bucket", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# Each all-reduce pays 2(N − 1) delays, whatever its size. With 1 KB buckets there are thousands of collectives, and the delays (and the headers of each message) cost more than the bytes: latency wins. With one bucket the only all-reduce starts when the last gradient is there, so nothing overlaps, and the whole transfer time is added to backward. It also needs a second copy of all gradients at once.
+#
+# Backward goes from the loss to the input, so the last parameters' gradients come first. A bucket in forward order mixes an early parameter into each start and fills only at the very end.
+#
+# Points: 1 for both sizes (many delays; no overlap), 1 for the order of gradients in backward.
+# ### END SOLUTION
