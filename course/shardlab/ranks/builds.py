@@ -76,14 +76,14 @@ def load_instead_of_jit(op_builder: Any) -> Callable[..., Any]:
         with _asking:
             if not is_built(self.name):
                 ask(self.name)
-        module = _imported(self.name)
+        module = imported(self.name)
         op_builder._loaded_ops[self.name] = module
         return module
 
     return jit_load
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
     import torch  # noqa: F401  # the library links against it
 
     spec = importlib.util.spec_from_file_location(name, folder(name) / f"{name}.so")

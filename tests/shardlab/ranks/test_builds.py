@@ -1,0 +1,115 @@
+"""Compiling once: by whoever comes first, though another died at it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch.utils.cpp_extension
+
+from shardlab.ranks import builds
+
+SOURCE = """
+#include <Python.h>
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "tiny"};
+PyMODINIT_FUNC PyInit_tiny(void) { return PyModule_Create(&module); }
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # restored: build() changes both
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "")
+    return tmp_path
+
+
+class Compiler:
+    """In the place of one of DeepSpeed's builders: compiles by the same function of torch's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "tiny.cpp"
+        self.path.write_text(SOURCE)
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+        torch.utils.cpp_extension.load("tiny", [str(self.path)])
+
+
+@pytest.mark.timeout(60)
+def test_a_dead_builders_lock_is_cleared_and_what_is_built_stays(cache: Path) -> None:
+    place = builds.folder("tiny")
+    place.mkdir(parents=True)
+    (place / "lock").touch()  # torch's own: it would wait for its removal for ever
+    compiler = Compiler(cache)
+    assert not builds.is_built("tiny")
+    builds.build("tiny", compiler)
+    builds.build("tiny", compiler)
+    assert compiler.times == 1
+    assert builds.is_built("tiny")
+    assert place.is_relative_to(cache)
+    assert builds.imported("tiny").__name__ == "tiny"
+
+
+def test_two_at_once_build_once(cache: Path) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    compiled = []
+
+    def slow(name: str) -> None:
+        compiled.append(name)
+        begun.set()
+        may_end.wait(20)
+
+    threads = [
+        threading.Thread(target=builds.build, args=("tiny", lambda name=name: slow(name)))
+        for name in ("first", "second")
+    ]
+    threads[0].start()
+    assert begun.wait(20)
+    threads[1].start()
+    assert not builds.is_built("tiny")
+    may_end.set()
+    for thread in threads:
+        thread.join(20)
+    assert compiled == ["first"]
+
+
+def test_a_failed_build_is_not_taken_for_one(cache: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("no such header")
+
+    with pytest.raises(RuntimeError, match="no such header"):
+        builds.build("tiny", fail)
+    assert not builds.is_built("tiny")
+    builds.build("tiny", lambda: None)
+    assert builds.is_built("tiny")
+
+
+def test_what_is_told_of_a_failure() -> None:
+    headline, detail = builds.failure("cpu_adam", "g++ ...\nfatal error: x.h\nno such header\n", 1)
+    assert headline == "DeepSpeed's cpu_adam has to be compiled, and can't be: no such header"
+    assert "zero_force_ds_cpu_optimizer" in detail
+    assert "fatal error: x.h" in detail
+    assert "more than" in builds.failure("cpu_adam", "", -signal.SIGALRM)[0]
+    assert "code -9" in builds.failure("other", "", -9)[0]
+    assert builds.failure("other", "", -9)[1] == ""
+
+
+def test_the_folder_tells_versions_and_processor_apart(cache: Path) -> None:
+    name = builds.folder("cpu_adam").parent.name
+    assert torch.__version__ in name
+    assert f"py{sys.version_info.major}{sys.version_info.minor}" in name
+    other = subprocess.run(
+        [sys.executable, "-c", "from shardlab.ranks import builds; print(builds.folder('x'))"],
+        env={**os.environ, "DS_ACCELERATOR": "cuda", "SHARDLAB_RANK_SERVER": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(other.stdout.strip()).parent.name != name

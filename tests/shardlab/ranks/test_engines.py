@@ -1,0 +1,220 @@
+"""DeepSpeed on ranks of its own: right, quiet, fast to start, and compiled outside of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from shardlab import LaunchError, RankError, Run, launch
+from shardlab.ranks import client, engines, stream
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
+
+WORLD_SIZE, ROWS, STEPS, LR = 2, 3, 2, 0.1
+
+
+def config(stage: int, **zero: object) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": ROWS,
+        "gradient_clipping": 0.0,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {"stage": stage, **zero},
+    }
+
+
+def made() -> tuple[torch.nn.Module, torch.Tensor]:
+    """A model and the batch [steps, all ranks' rows, width] of one process."""
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.Tanh(), torch.nn.Linear(9, 1))
+    return model, torch.randn(STEPS, WORLD_SIZE * ROWS, 7)
+
+
+def train(stage: int) -> tuple[list[bool], list[torch.Tensor]]:
+    loaded = [name in sys.modules for name in ("deepspeed", "torch._inductor.compile_fx")]
+    import deepspeed
+
+    model, batch = made()
+    optimizer = torch.optim.SGD(model.parameters(), LR)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=config(stage, stage3_param_persistence_threshold=0)
+    )
+    rank = torch.distributed.get_rank()
+    for rows in batch[:, rank * ROWS : (rank + 1) * ROWS]:
+        engine.backward(engine(rows).pow(2).mean())
+        engine.step()
+    with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3):
+        return loaded, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    """Stages 0 to 3, one launch after the other."""
+    return [launch(train, stage, world_size=WORLD_SIZE) for stage in range(4)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[torch.Tensor]:
+    model, batch = made()
+    optimizer = torch.optim.SGD(model.parameters(), LR)
+    for rows in batch:
+        optimizer.zero_grad()
+        model(rows).pow(2).mean().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_each_stage_steps_as_one_process_does(
+    runs: list[Run], expected: list[torch.Tensor], stage: int
+) -> None:
+    for loaded, parameters in runs[stage].outputs:
+        assert loaded == [True, True]  # and so `engine="auto"` had chosen rightly
+        for ours, one_process in zip(parameters, expected, strict=True):
+            assert (ours - one_process).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_nothing_is_said(runs: list[Run], stage: int) -> None:
+    assert runs[stage].stdout == runs[stage].stderr == [""] * WORLD_SIZE
+
+
+def test_deepspeeds_calls_are_recorded_at_the_users_lines(runs: list[Run]) -> None:
+    for stage, run in enumerate(runs):
+        assert {call.source.split(",")[0] for call in run.calls} == {os.path.relpath(__file__)}
+        codes = {call.code for call in run.calls if call.rank == 0}
+        assert ("engine.backward(engine(rows).pow(2).mean())" in codes) or stage == 3
+    ops = {call.op for call in runs[3].calls}
+    assert {"all_gather_single", "reduce_scatter_single"} <= ops
+    assert runs[3].traffic.sent_by_rank.min() > 0
+
+
+def test_ranks_of_torch_know_nothing_of_it(runs: list[Run]) -> None:
+    def known() -> set[str]:
+        return {name.split(".")[0] for name in sys.modules}
+
+    assert all("deepspeed" not in names for names in launch(known, world_size=2).outputs)
+    assert "deepspeed" in launch(known, world_size=1, engine="deepspeed").outputs[0]
+
+
+def test_a_rank_that_imports_it_unannounced_is_settled_too() -> None:
+    def imports() -> tuple[bool, str, int]:
+        import logging
+
+        import deepspeed
+        from deepspeed.ops.op_builder.builder import OpBuilder
+
+        shm = deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"]
+        return shm, OpBuilder.jit_load.__module__, logging.getLogger("DeepSpeed").level
+
+    run = launch(imports, world_size=1, engine="torch")
+    assert run.outputs == [(False, "shardlab.ranks.builds", 40)]
+    assert run.stdout == run.stderr == [""]
+
+
+def test_which_engine() -> None:
+    def names() -> None:
+        import deepspeed.comm
+
+        deepspeed.comm.barrier()
+
+    assert engines.choose_engine("auto", names, [b"travels by its name"]) == "deepspeed"
+    assert engines.choose_engine("auto", made, [b"torch"]) == "torch"
+    assert engines.choose_engine("auto", made, [b"", b".. deepspeed .."]) == "deepspeed"
+    assert engines.choose_engine("torch", names, [b"deepspeed"]) == "torch"
+    with pytest.raises(ValueError, match="engine is"):
+        engines.choose_engine("horovod", names, [])
+    assert [engines.server_of("deepspeed", device) for device in ("cpu", "cuda")] == [
+        "deepspeed",
+        "deepspeed-cuda",
+    ]
+
+
+def test_an_error_inside_deepspeed_names_the_users_line() -> None:
+    def work() -> None:
+        import deepspeed
+
+        wrong = {**config(1), "train_batch_size": 100}
+        deepspeed.initialize(model=torch.nn.Linear(2, 2), config=wrong)
+
+    with pytest.raises(RankError, match="train_batch_size is not equal") as caught:
+        launch(work, world_size=2)
+    assert "deepspeed.initialize(model=torch.nn.Linear(2, 2), config=wrong)" in str(caught.value)
+
+
+def offload() -> None:
+    import deepspeed
+
+    offloaded = {
+        **config(2, offload_optimizer={"device": "cpu"}),
+        "optimizer": {"type": "Adam", "params": {"lr": LR}},
+    }
+    deepspeed.initialize(model=torch.nn.Linear(2, 2), config=offloaded)
+
+
+def test_no_compiler_is_said_with_the_way_around(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    with pytest.raises(LaunchError, match="no C\\+\\+ compiler here") as caught:
+        launch(offload, world_size=2)
+    assert caught.value.headline.startswith("DeepSpeed's cpu_adam has to be compiled")
+    assert '"torch_adam": true' in caught.value.detail
+
+
+def interrupt_when(condition: Callable[[], bool]) -> None:
+    """Press the kernel's interrupt button once that is so."""
+
+    def wait() -> None:
+        until = time.monotonic() + 60
+        while not condition() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_an_interrupted_build_leaves_no_process_and_the_next_one_is_not_blocked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The clock stands still meanwhile: compiling for 2 s is not within timeout_s=1."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    server = psutil.Process(client.rank_server("deepspeed").process.pid)
+    shown: list[tuple[float, str]] = []
+
+    class Watched(stream.Screen):
+        def progress(self, text: str) -> None:
+            shown.append((time.monotonic(), text))
+
+    def has_compiled_for_2_s() -> bool:
+        at = [when for when, text in shown if "cpu_adam is being compiled" in text]
+        return bool(at) and at[-1] - at[0] > 2
+
+    monkeypatch.setattr(stream, "screen", lambda quiet: Watched())
+    for _ in range(2):
+        shown.clear()
+        interrupt_when(has_compiled_for_2_s)
+        with pytest.raises(KeyboardInterrupt):
+            launch(offload, world_size=2, timeout_s=1)
+        assert server.children(recursive=True) == []
+        assert list(tmp_path.glob("shardlab/torch_extensions/*/cpu_adam/build.ninja"))
+    assert not list(tmp_path.glob("shardlab/torch_extensions/*/cpu_adam/built"))
+
+
+def test_a_killed_server_is_replaced(runs: list[Run]) -> None:
+    server = client.rank_server("deepspeed").process
+    server.kill()
+    server.wait()
+    run = launch(train, 1, world_size=WORLD_SIZE)
+    assert run.outputs[0][0] == [True, True]
+    assert client.rank_server("deepspeed").process.pid != server.pid
