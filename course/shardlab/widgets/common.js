@@ -1,6 +1,6 @@
 // What the widgets share. A widget's own file follows this one in the same module.
 
-// ---- units: the same three functions as units.py ----
+// ---- units: the same functions as units.py ----
 
 function formatBytes(count) {
   if (count < 1024) return `${Math.round(count)} B`;
@@ -22,7 +22,27 @@ function formatSeconds(seconds) {
   let [unit, value] = ["µs", seconds * 1e6];
   if (value >= 999.5) [unit, value] = ["ms", seconds * 1e3];
   if (value >= 999.5) [unit, value] = ["s", seconds];
-  return `${value.toFixed(value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2)} ${unit}`;
+  return `${threeDigits(value)} ${unit}`;
+}
+
+function threeDigits(value) {
+  return value.toFixed(value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2);
+}
+
+/** In powers of 1000: formatSi(20e9, "B") is 20 GB, not GiB. */
+function formatSi(amount, unit) {
+  let [value, prefix] = [amount, ""];
+  for (const larger of "kMGTPE") {
+    if (value < 999.5) break;
+    [value, prefix] = [value / 1000, larger];
+  }
+  return `${Number(value.toPrecision(3))} ${prefix}${unit}`;
+}
+
+/** A number of things: 8,192, 1.25M, 10B, 1T. */
+function formatCount(count) {
+  if (count < 1e6) return Math.round(count).toLocaleString("en-US");
+  return formatSi(count, "").replace("G", "B").replace(" ", "");
 }
 
 // ---- page ----

@@ -17,9 +17,9 @@ def asset(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def module(name: str) -> str:
-    """A widget's JavaScript, as one ES module: the shared helpers, then its own drawing."""
-    return asset("common.js") + "\n" + asset(name)
+def module(*names: str) -> str:
+    """A widget's JavaScript, as one ES module: the shared helpers, then its own files."""
+    return "\n".join(asset(name) for name in ("common.js", *names))
 
 
 class Picture(anywidget.AnyWidget):

@@ -1,18 +1,24 @@
-"""Bytes and seconds as text. ``common.js`` holds the same three functions; a test compares them."""
+"""Bytes, counts and seconds as text. ``common.js`` holds the same; a test compares them.
+
+KiB, MiB and GiB are powers of 1024; kB, MB and GB powers of 1000, as in papers' tables.
+"""
 
 from __future__ import annotations
+
+import math
+from decimal import ROUND_HALF_UP, Decimal
 
 
 def format_bytes(count: float) -> str:
     """``6291456`` as ``"6.0 MiB"``; below 1 KiB as ``"512 B"``."""
     if count < 1024:
-        return f"{count:.0f} B"
+        return f"{_fixed(count, 0)} B"
     value = float(count)
     for unit in ("KiB", "MiB", "GiB", "TiB"):
         value /= 1024
         if value < 1023.95:
-            return f"{value:.1f} {unit}"
-    return f"{value / 1024:.1f} PiB"
+            return f"{_fixed(value, 1)} {unit}"
+    return f"{_fixed(value / 1024, 1)} PiB"
 
 
 def exact_bytes(count: float) -> str:
@@ -31,5 +37,31 @@ def format_seconds(seconds: float) -> str:
         unit, value = "ms", seconds * 1e3
     if value >= 999.5:
         unit, value = "s", seconds
-    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
-    return f"{value:.{decimals}f} {unit}"
+    return f"{_three_digits(value)} {unit}"
+
+
+def _three_digits(value: float) -> str:
+    return _fixed(value, 0 if value >= 99.95 else 1 if value >= 9.995 else 2)
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """As JavaScript's toFixed: Python's own formatting rounds 1.25 down and 1.35 up."""
+    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
+
+
+def format_si(amount: float, unit: str) -> str:
+    """Three digits with a decimal prefix: ``20 GB``, ``1.25 TFLOP/s``; for rates and capacities."""
+    value, prefix = float(amount), ""
+    for larger in "kMGTPE":
+        if value < 999.5:
+            break
+        value, prefix = value / 1000, larger
+    decimals = 2 - math.floor(math.log10(value)) if value else 0
+    return f"{float(_fixed(value, decimals)):g} {prefix}{unit}"
+
+
+def format_count(count: float) -> str:
+    """A number of things: ``8,192``, ``1.25M``, ``10B``, ``1T``."""
+    if count < 1e6:
+        return f"{int(_fixed(count, 0)):,}"
+    return format_si(count, "").replace("G", "B").replace(" ", "")

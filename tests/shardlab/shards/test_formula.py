@@ -100,7 +100,7 @@ def test_every_element_is_held_once_or_by_all(seed: int) -> None:
         if shared:  # equal shares: that is what padding is for
             assert len(set(layout.bytes_by_rank(buffer))) == 1
     for buffer in BUFFERS:  # nothing overlaps, nothing lies outside
-        ends = {rank: 0 for rank in range(world_size)}
+        ends = dict.fromkeys(range(world_size), 0)
         for piece in layout.pieces(buffer):
             assert piece.at >= ends[piece.rank]
             ends[piece.rank] = piece.at + piece.stop - piece.start

@@ -1,0 +1,412 @@
+// Memory bars: sliders, pointing, and the picture of memory_bars.py by the formula of
+// memory_formula.js. Nothing here asks the kernel.
+
+function render({ model, el }) {
+  const scene = model.get("scene");
+  const stop = new AbortController();
+  const { signal } = stop;
+  const { left, right, row, costs } = scene;
+  const stages = [0, 1, 2, 3];
+  let settings = { ...model.get("settings") };
+  let rows = []; // { key, label, parts, y, height, chosen }
+  let most = 1; // bytes at the axis' end
+  let selected = null; // { row, part }: indices; part -1 is the whole row
+
+  const root = make("div", { class: "shardlab-widget" });
+  root.dataset.widget = "memory-bars";
+  root.dataset.measuredRanks = scene.measured.length;
+  if (scene.capacity_bytes !== null) root.dataset.capacityBytes = scene.capacity_bytes;
+  const told = (bytes) => (settings.unit === "GB" ? formatSi(bytes, "B") : formatBytes(bytes));
+  const exactly = (bytes) => {
+    const whole = `${Math.round(bytes).toLocaleString("en-US")} bytes`;
+    return bytes < 1000 ? whole : `${told(bytes)} (${whole})`;
+  };
+
+  // ---- settings ----
+
+  const exponent = (value) => Math.log10(value);
+  const given = settings.parameters; // between the slider's steps: kept as it was given
+  const lowest = Math.min(5, Math.floor(exponent(given)));
+  const highest = Math.max(12.3, Math.ceil(exponent(given)));
+  const parametersAt = (x) =>
+    Math.abs(x - exponent(given)) <= 0.0051 ? given : Number((10 ** x).toPrecision(3));
+  const worlds = scene.world_sizes;
+  const change = (changes) => {
+    show({ ...settings, ...changes });
+    model.set("settings", settings);
+    model.save_changes();
+  };
+  const controls = {
+    parameters: slider({
+      label: "Ψ parameters", min: lowest, max: highest, step: 0.01, value: exponent(given), signal,
+      format: (x) => formatCount(parametersAt(x)),
+      onInput: (x) => change({ parameters: parametersAt(x) }),
+    }),
+    worldSize: slider({
+      label: "N ranks", min: 0, max: worlds.length - 1, value: Math.max(worlds.indexOf(settings.worldSize), 0),
+      signal, format: (index) => String(worlds[index]),
+      onInput: (index) => change({ worldSize: worlds[index] }),
+    }),
+    stage: choice({
+      label: "ZeRO stage", options: stages.map((s) => [s, String(s)]), value: settings.stage, signal,
+      onInput: (stage) => change({ stage: Number(stage) }),
+    }),
+    precision: choice({
+      label: "precision", options: scene.precisions.map((name) => [name, name]),
+      value: settings.precision, signal, onInput: (precision) => change({ precision }),
+    }),
+    optimizer: choice({
+      label: "optimizer",
+      options: [["sgd", "SGD"], ["momentum", "momentum"], ["adam", "Adam"], ["adam8bit", "8-bit Adam"]],
+      value: settings.optimizer, signal, onInput: (optimizer) => change({ optimizer }),
+    }),
+    offload: choice({
+      label: "offload",
+      options: [["none", "none"], ["optimizer", "optimizer"], ["parameters", "parameters"], ["both", "both"]],
+      value: settings.offload, signal, onInput: (offload) => change({ offload }),
+    }),
+    unit: choice({
+      label: "unit", options: [["GB", "GB = 10⁹ bytes"], ["GiB", "GiB = 2³⁰ bytes"]],
+      value: settings.unit, signal, onInput: (unit) => change({ unit }),
+    }),
+  };
+  const panel = make("div", { class: "shardlab-settings" });
+  for (const control of Object.values(controls)) panel.append(control.node);
+
+  const head = make("div", { class: "shardlab-head" });
+  head.append(make("span", { class: "shardlab-title" }, "Model states on each rank"));
+  const verdict = make("p", { class: "shardlab-verdict", role: "status" });
+  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
+  const plot = make("div", {
+    class: "shardlab-plot",
+    tabindex: "0",
+    role: "group",
+    "aria-label":
+      "Memory bars. Up and down move from bar to bar, left and right through its categories, Enter chooses a stage.",
+  });
+  plot.append(stage.canvas);
+  const detail = make("p", {
+    class: "shardlab-detail",
+    "aria-live": "polite",
+    "data-hint": "Point at a bar for its bytes, click a stage to choose it.",
+  });
+  root.append(head, panel, verdict, plot, detail, make("p", { class: "shardlab-small" }, scene.footer));
+  let table = null;
+
+  // ---- what the rows hold ----
+
+  function compute() {
+    const predicted = stages.map((s) => modelStates({ ...settings, stage: s }, costs));
+    const parts = (bytes) => CATEGORIES.map((name) => [name, bytes[name]]);
+    rows = stages.map((s) => ({
+      key: `stage ${s}`, label: `stage ${s}`, stage: s, parts: parts(predicted[s].device),
+      y: scene.stages_y + s * row, height: row, chosen: s === settings.stage,
+    }));
+    scene.measured.forEach((measured, index) => {
+      rows.push({
+        key: scene.measured_labels[index], label: scene.measured_labels[index], parts: measured,
+        y: scene.measured_y + index * scene.measured_row, height: scene.measured_row, chosen: true,
+        measured: true,
+      });
+    });
+    rows.push({
+      key: "host", label: "host", parts: parts(predicted[settings.stage].host), y: scene.host_y,
+      height: row, chosen: true,
+    });
+    for (const each of rows) each.bytes = each.parts.reduce((sum, [, bytes]) => sum + bytes, 0);
+    const shown = rows.filter((each) => each.chosen).map((each) => each.bytes);
+    most = 1.04 * Math.max(...shown, scene.capacity_bytes ?? 0);
+  }
+
+  function show(next) {
+    settings = next;
+    if (worlds[controls.worldSize.value] !== settings.worldSize) {
+      if (!worlds.includes(settings.worldSize)) {
+        worlds.push(settings.worldSize);
+        worlds.sort((a, b) => a - b);
+        controls.worldSize.input.max = worlds.length - 1;
+      }
+      controls.worldSize.set(worlds.indexOf(settings.worldSize));
+    }
+    for (const name of ["stage", "precision", "optimizer", "offload", "unit"]) {
+      controls[name].set(settings[name]);
+    }
+    if (parametersAt(controls.parameters.value) !== settings.parameters) {
+      controls.parameters.set(exponent(settings.parameters));
+    }
+    compute();
+    const device = rows[settings.stage].bytes;
+    root.dataset.parameters = settings.parameters;
+    for (const name of ["worldSize", "stage", "precision", "optimizer", "offload", "unit"]) {
+      root.dataset[name] = settings[name];
+    }
+    root.dataset.deviceBytes = device;
+    root.dataset.hostBytes = rows.at(-1).bytes;
+    judge(device);
+    stage.canvas.setAttribute("aria-label", summary());
+    const fresh = tableDetails("As a table", ["row", "category", settings.unit === "GB" ? "GB (10⁹)" : "GiB (2³⁰)", "bytes"], tableRows, signal);
+    if (table) table.replaceWith(fresh);
+    else root.append(fresh);
+    table = fresh;
+    if (selected && !rows[selected.row]) selected = null;
+    point(selected);
+  }
+
+  /** In words, and in colour besides. */
+  function judge(device) {
+    const capacity = scene.capacity_bytes;
+    const n = settings.worldSize;
+    const held = `Stage ${settings.stage}: ${told(device)} on ${n === 1 ? "the device" : `each of ${n} devices`}`;
+    if (capacity === null) {
+      verdict.textContent = `${held}.`;
+      root.dataset.fits = "";
+      return;
+    }
+    const fits = device <= capacity;
+    root.dataset.fits = fits ? "yes" : "no";
+    const largest = largestModel(capacity, settings, costs);
+    const limit = Number.isFinite(largest)
+      ? ` The largest model that fits so: ${formatCount(largest)} parameters.`
+      : " With everything on the host, the device sets no limit.";
+    root.dataset.largestModel = largest;
+    const word = make("strong", {}, fits ? "✓ Fits. " : "✗ Does not fit. ");
+    const room = fits
+      ? `${told(capacity - device)} of ${told(capacity)} are left.`
+      : `That is ${told(device - capacity)} more than its ${told(capacity)}.`;
+    verdict.replaceChildren(word, `${held}. ${room}${limit}`);
+  }
+
+  function summary() {
+    const bars = rows.map((each) => `${each.label} ${told(each.bytes)}`).slice(0, 24).join(", ");
+    const { parameters, worldSize, precision, optimizer, offload } = settings;
+    return `Memory bars: ${formatCount(parameters)} parameters, ${worldSize} ranks, ${precision}, ${optimizer}, offload ${offload}. ${bars}. ${verdict.textContent}`;
+  }
+
+  function tableRows() {
+    const scale = settings.unit === "GB" ? 1e9 : 2 ** 30;
+    return rows.flatMap((each) =>
+      each.parts.map(([name, bytes]) => [
+        each.label, name, (bytes / scale).toPrecision(4), Math.round(bytes).toLocaleString("en-US"),
+      ]),
+    );
+  }
+
+  /** How a predicted part comes about: 12 bytes × Ψ/64. */
+  function reason({ stage: s, label }, category) {
+    const [parameter, gradient, master] = costs.precision[settings.precision];
+    const each = { parameters: parameter, gradients: gradient, optimizer: master + costs.optimizer[settings.optimizer] };
+    const cut = { parameters: 3, gradients: 2, optimizer: 1 };
+    const bytes = Number(each[category].toFixed(3));
+    const sharded = (s ?? settings.stage) >= cut[category] || label === "host";
+    return `${bytes} bytes × ${sharded && settings.worldSize > 1 ? `Ψ/${settings.worldSize}` : "Ψ"}`;
+  }
+
+  function describe({ row: index, part }) {
+    const each = rows[index];
+    const where = each.measured ? `measured, ${each.label}` : each.label === "host" ? "host, for each rank" : `${each.label}, each rank's device`;
+    if (part < 0) {
+      const all = each.parts.filter(([, bytes]) => bytes > 0);
+      return `${where}: ${exactly(each.bytes)}${all.length ? ` = ${all.map(([name, bytes]) => `${name} ${told(bytes)}`).join(" + ")}` : ""}`;
+    }
+    const [category, bytes] = each.parts[part];
+    const why = each.measured || !bytes ? "" : `, ${reason(each, category)}`;
+    return `${where}: ${category} ${exactly(bytes)}${why}`;
+  }
+
+  function point(at) {
+    selected = at;
+    if (at) {
+      const [category, bytes] = at.part < 0 ? ["", rows[at.row].bytes] : rows[at.row].parts[at.part];
+      detail.textContent = describe(at);
+      root.dataset.selected = category ? `${rows[at.row].key}:${category}` : rows[at.row].key;
+      root.dataset.selectedBytes = bytes;
+    } else {
+      detail.textContent = "";
+      delete root.dataset.selected;
+      delete root.dataset.selectedBytes;
+    }
+    stage.redraw();
+  }
+
+  // ---- drawing: as memory_bars.py does ----
+
+  const perByte = () => (right - left) / most;
+  const textWidth = (text, size) => 0.58 * size * text.length;
+  const text = (x, y, words, look = {}) => ({ kind: "text", x, y, text: words, size: 11, ...look });
+
+  function thickness(each) {
+    const thick = each.height - (each.height >= 20 ? 8 : each.height >= 9 ? 3 : 1);
+    return { thick, top: each.y + (each.height - thick) / 2 };
+  }
+
+  /** [{ x, width, category, bytes }] of a row, cut at the axis' end. */
+  function boxes(each) {
+    let x = left;
+    return each.parts.map(([category, bytes]) => {
+      const box = { x, width: Math.max(Math.min(bytes * perByte(), right - x), 0), category, bytes };
+      x += box.width;
+      return box;
+    });
+  }
+
+  function barMarks(each) {
+    const { thick, top } = thickness(each);
+    const marks = [];
+    const baseline = each.y + each.height / 2 + 4;
+    const named = each.height >= 10;
+    if (named) {
+      const bold = each.stage !== undefined && each.chosen;
+      marks.push(text(left - 10, baseline, `${bold ? "▶ " : ""}${each.label}`, {
+        size: 12, anchor: "end", weight: bold ? 700 : 400,
+      }));
+    }
+    let end = left;
+    for (const { x, width, category, bytes } of boxes(each)) {
+      if (width <= 0) continue;
+      const [color, ink] = scene.colors[category];
+      marks.push({ kind: "rect", x, y: top, width, height: thick, fill: color, opacity: each.chosen ? 1 : 0.45 });
+      const words = told(bytes);
+      if (thick >= 14 && textWidth(words, 11) + 8 <= width) {
+        marks.push(text(x + width / 2, top + thick / 2 + 4, words, {
+          anchor: "middle", fill: each.chosen ? ink : "text",
+        }));
+      }
+      end = x + width;
+    }
+    const capacity = scene.capacity_bytes;
+    const isHost = each.label === "host";
+    if (each.chosen && capacity !== null && !isHost && end > left + capacity * perByte()) {
+      const edge = left + capacity * perByte();
+      marks.push({
+        kind: "rect", x: edge, y: top - 1, width: end - edge, height: thick + 2,
+        stroke: scene.error_color, stroke_width: 2.5,
+      });
+    }
+    if (each.bytes > most) {
+      const points = [0, 1, 2, 3, 4].map((i) => `${right - 6 + 4 * (i % 2)} ${top + (i * thick) / 4}`);
+      marks.push({ kind: "path", d: `M${points.join("L")}`, stroke: "surface", stroke_width: 3 });
+    }
+    if (named) {
+      const fits = each.bytes <= capacity;
+      let words = told(each.bytes);
+      if (isHost && !each.bytes) words = "nothing";
+      else if (!isHost && capacity !== null) words += fits ? " ✓ fits" : " ✗ does not fit";
+      marks.push(text(end + 8, baseline, words));
+    }
+    return marks;
+  }
+
+  function marksNow() {
+    const marks = [];
+    const heading = (y, words) => marks.push(text(left, y - 8, words, { size: 12, fill: "muted" }));
+    for (const tick of roundTicks(most, 5, settings.unit === "GB")) {
+      const x = left + tick * perByte();
+      marks.push({ kind: "path", d: `M${x} ${scene.stages_y - 4}L${x} ${scene.axis_y}`, stroke: "rule", opacity: 0.5 });
+      marks.push(text(x, scene.axis_y + 14, tick ? told(tick) : "0", { anchor: "middle", fill: "muted" }));
+    }
+    const n = settings.worldSize;
+    heading(scene.stages_y - 18, `predicted, ${n === 1 ? "the only rank's device" : `each of ${n} ranks' devices`}, by stage`);
+    if (scene.measured.length) heading(scene.measured_y, "measured, by rank");
+    heading(scene.host_y, "on the host, for each rank");
+    for (const each of rows) marks.push(...barMarks(each));
+    if (scene.measured.length) {
+      const x = left + Math.min(rows[settings.stage].bytes * perByte(), right - left);
+      const height = scene.measured.length * scene.measured_row + 4;
+      marks.push({ kind: "rect", x: x - 1.5, y: scene.measured_y - 2, width: 3, height, fill: scene.predicted_color });
+    }
+    if (scene.capacity_bytes !== null) {
+      const x = left + scene.capacity_bytes * perByte();
+      marks.push({
+        kind: "path", d: `M${x} ${scene.stages_y - 6}L${x} ${scene.host_y - 26}`, stroke: "text",
+        stroke_width: 2, dash: "6 4",
+      });
+      const back = x > left + 160;
+      marks.push(text(x + (back ? -6 : 6), scene.stages_y - 8, `capacity ${told(scene.capacity_bytes)}`, {
+        anchor: back ? "end" : "start", weight: 600,
+      }));
+    }
+    return [...marks, ...scene.legend];
+  }
+
+  function draw(context, theme) {
+    const drawn = paint(context, marksNow(), theme);
+    if (!selected) return drawn;
+    const each = rows[selected.row];
+    const { thick, top } = thickness(each);
+    const all = boxes(each);
+    const box = selected.part < 0
+      ? { x: left, width: Math.max(all.at(-1).x + all.at(-1).width - left, 2) }
+      : all[selected.part];
+    paintFocus(context, theme, box.x, top, Math.max(box.width, 2), thick);
+    return drawn + 1;
+  }
+
+  // ---- mouse and keyboard ----
+
+  function partAt({ x, y }) {
+    const index = rows.findIndex((each) => y >= each.y && y < each.y + each.height);
+    if (index < 0) return null;
+    const part = boxes(rows[index]).findIndex((box) => x >= box.x && x < box.x + box.width);
+    return { row: index, part };
+  }
+
+  function chooseStage(at) {
+    const chosen = at && rows[at.row].stage;
+    if (chosen === undefined || chosen === null) return;
+    change({ stage: chosen });
+  }
+
+  plot.addEventListener("pointermove", (event) => point(partAt(stage.at(event))), { signal });
+  plot.addEventListener("pointerleave", () => point(null), { signal });
+  plot.addEventListener("click", (event) => chooseStage(partAt(stage.at(event))), { signal });
+  plot.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const at = selected ?? { row: -1, part: -1 };
+      const last = (index) => rows[index].parts.length - 1;
+      const to = (index, part) => {
+        const next = clamp(index, 0, rows.length - 1);
+        point({ row: next, part: clamp(part, -1, last(next)) });
+      };
+      const moves = {
+        ArrowUp: () => to(at.row - 1, at.part),
+        ArrowDown: () => to(at.row + 1, at.part),
+        ArrowLeft: () => to(at.row, at.part - 1),
+        ArrowRight: () => to(at.row, at.part + 1),
+        Home: () => to(0, -1),
+        End: () => to(rows.length - 1, -1),
+        Enter: () => chooseStage(selected),
+        " ": () => chooseStage(selected),
+        Escape: () => point(null),
+      };
+      if (!moves[event.key]) return;
+      moves[event.key]();
+      event.preventDefault();
+      event.stopPropagation(); // or the notebook would move to another cell
+    },
+    { signal },
+  );
+  const changed = () => show({ ...model.get("settings") });
+  model.on("change:settings", changed);
+
+  show(settings);
+  el.append(root);
+  return () => {
+    model.off("change:settings", changed);
+    stop.abort();
+  };
+}
+
+/** As ticks() in memory_bars.py. */
+function roundTicks(most, count, decimal) {
+  const rough = most / count;
+  let step = 2 ** Math.ceil(Math.log2(rough));
+  if (decimal) {
+    const power = 10 ** Math.floor(Math.log10(rough));
+    step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  }
+  return Array.from({ length: Math.floor(most / step) + 1 }, (_, index) => index * step);
+}
+
+export default { render };
