@@ -11,12 +11,12 @@ run.  Marks come from public places that DDP, FSDP2 and DeepSpeed all pass throu
 - modules that are called own parameters;
 - a leaf that an operator uses with gradients on is a parameter, also one gathered for a moment;
 - a hook on each such leaf sees its gradient before it is accumulated;
-- optimizers' steps show their states, and parameters of theirs that no operator used with gradients
-  on: the fp32 masters of mixed precision;
+- optimizers' steps show their states, and parameters of theirs that no module owns: the fp32
+  masters of mixed precision;
 - operators of c10d show what is communicated.
 
 DeepSpeed needs two additions: its own calls of backward and step, which do more than torch's, and
-its buffers of partitioned gradients.
+its buffers of gradients, partitioned and in buckets.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class MemoryRecorder(TorchDispatchMode):
         self.phases: list[tuple[str, float, int, float, int]] = []  # name, start, changes before, …
         self.open_phases: list[str] = []
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.engines: weakref.WeakSet[Any] = weakref.WeakSet()  # DeepSpeed's
         self.hooked = WeakIdKeyDictionary()
         self.depth = 0  # of module calls
         self.exits = contextlib.ExitStack()
@@ -170,15 +171,24 @@ class MemoryRecorder(TorchDispatchMode):
                 self._mark((parameter.grad,), GRADIENT)
 
     def _look_at_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        # Weights may stand outside of any module: then those that were used are the parameters.
+        modules_own = any(True for module in self.modules for _ in module.parameters())
+        parameters = OWNED if modules_own else OWNED | USED
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                locals_of = list(_locals(parameter))
-                is_master = not any(
-                    self._marks_of(local) & (OWNED | LEAF | USED) for local in locals_of
-                )
-                self._mark((parameter,), MASTER if is_master else OWNED)
+                is_parameter = any(self._marks_of(p) & parameters for p in _locals(parameter))
+                self._mark((parameter,), OWNED if is_parameter else MASTER)
                 self._mark((parameter.grad,), GRADIENT)
                 self._mark(_tensors((list(optimizer.state.get(parameter, {}).values()),)), STATE)
+
+    def _look_at_engines(self) -> None:
+        """DeepSpeed's own buffers: gradients that are partitioned, and buckets on their way."""
+        for engine in self.engines:
+            optimizer = engine.optimizer
+            for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
+                self._mark(_tensors((getattr(optimizer, name, None),)), GRADIENT)
+            for bucket in getattr(optimizer, "ipg_buckets", {}).values():
+                self._mark(_tensors((bucket.buffer,)), COMMUNICATED)
 
     def _marks_of(self, tensor: torch.Tensor) -> int:
         followed = self.living.get(tensor.untyped_storage()._cdata)
@@ -206,6 +216,7 @@ class MemoryRecorder(TorchDispatchMode):
         is_outermost = "backward" not in self.open_phases
         with self.phase("backward"):
             yield
+            self._look_at_engines()
             if is_outermost:
                 for followed in list(self.living.values()):
                     if followed.born_in_backward:
@@ -273,13 +284,9 @@ class MemoryRecorder(TorchDispatchMode):
     def _watch_deepspeed(self) -> None:
         from deepspeed.runtime.engine import DeepSpeedEngine
 
-        @contextlib.contextmanager
-        def backward(engine: Any) -> Iterator[None]:
-            with self.backward():
-                yield
-                optimizer = engine.optimizer
-                for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
-                    self._mark(_tensors((getattr(optimizer, name, None),)), GRADIENT)
+        def backward(engine: Any) -> contextlib.AbstractContextManager[None]:
+            self.engines.add(engine)
+            return self.backward()
 
         self._wrap(DeepSpeedEngine, "backward", backward, gives_self=True)
         self._wrap(DeepSpeedEngine, "step", lambda: self.phase("step"))
