@@ -1,0 +1,259 @@
+"""What exercises on ZeRO share: what the lab gives, the oracle, budgets, mistakes by their names.
+
+Everything is flat: tensors one after the other, padded with zeros to a multiple of N, in N equal
+slices of which rank r has the r-th.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from autograder.compare import equal
+from autograder.drive import standing_in
+from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from shardlab.errors import RankError
+from shardlab.estimate import scatter_or_gather_sent_bytes
+from shardlab.run import Run
+
+FLOAT_BYTES = 4
+ADAM_BYTES = 8  # two states in fp32
+# Below this, gloo's own messages would blur a budget of a few percent.
+BUDGET_FROM_BYTES = 2**19
+WITHIN = 1.02
+NEAR = 1e-5  # what the order of additions may change
+HELD = "at the end"  # a block that marks when a drive is done, with all still alive
+NOT_PADDED = "pad: its length must divide by world_size"
+
+
+# ---- what the lab gives, and what stands in for earlier answers ----------------------------------
+
+
+def shard_bounds(sizes: Sequence[int], world_size: int) -> list[tuple[int, int]]:
+    length = -(-sum(sizes) // world_size)
+    return [(rank * length, (rank + 1) * length) for rank in range(world_size)]
+
+
+def flatten(tensors: Sequence[Tensor], world_size: int) -> Tensor:
+    length = sum(tensor.numel() for tensor in tensors)
+    flat = tensors[0].new_zeros(length + -length % world_size)
+    torch.cat([tensor.detach().flatten() for tensor in tensors], out=flat[:length])
+    return flat
+
+
+def view_into(flat: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    start = 0
+    for parameter in parameters:
+        parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+
+
+def reduce_scatter(flat: Tensor) -> Tensor:
+    world_size = dist.get_world_size()
+    assert len(flat) % world_size == 0, NOT_PADDED
+    received = torch.empty_like(flat)
+    dist.all_to_all_single(received, flat)
+    return received.view(world_size, -1).sum(dim=0)
+
+
+def with_what_is_given(subject: Any) -> Any:
+    """The answer, a function or a class, with the lab's helpers and shard_bounds by their names."""
+    functions = vars(subject).values() if inspect.isclass(subject) else [subject]
+    for function in functions:
+        standing_in(
+            function,
+            flatten=flatten,
+            view_into=view_into,
+            reduce_scatter=reduce_scatter,
+            shard_bounds=shard_bounds,
+        )
+    return subject
+
+
+# ---- models and inputs --------------------------------------------------------------------------
+
+
+def draw_layers(case: Case, rng: np.random.Generator) -> list[Tensor]:
+    """[weight [out, in], bias [out], …] of linear layers, in the order of a model's parameters."""
+    widths = case.params["widths"]
+    tensors = []
+    for fan_in, fan_out in pairwise(widths):
+        for shape in ((fan_out, fan_in), (fan_out,)):
+            tensors.append(torch.from_numpy(rng.standard_normal(shape) / fan_in**0.5).float())
+    return tensors
+
+
+def draw_batch(case: Case, rng: np.random.Generator, scale: float) -> list[Tensor]:
+    """[inputs [B, first width], targets [B, last width]]. Large targets make large gradients."""
+    widths, samples = case.params["widths"], case.params.get("samples", 2)
+    return [
+        torch.from_numpy(size * rng.standard_normal((samples, width))).float()
+        for size, width in ((1, widths[0]), (scale, widths[-1]))
+    ]
+
+
+def mlp(tensors: Sequence[Tensor]) -> nn.Sequential:
+    """Linear layers with tanh between them, that take over the tensors."""
+    layers: list[nn.Module] = []
+    for weight, bias in zip(tensors[::2], tensors[1::2], strict=True):
+        layers += [linear_of(weight, bias), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return layer
+
+
+def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def sizes_of(case: Case) -> list[int]:
+    """Elements of each layer: its weight and its bias."""
+    widths = case.params["widths"]
+    return [fan_out * (fan_in + 1) for fan_in, fan_out in pairwise(widths)]
+
+
+# ---- budgets ------------------------------------------------------------------------------------
+
+
+def traffic(label: str, exchanges: Callable[[Case], Sequence[float]]) -> Budget:
+    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, padding and all."""
+
+    def limit(case: Case) -> list[float] | None:
+        tensors = exchanges(case)
+        if max(tensors) < BUDGET_FROM_BYTES:
+            return None
+        ideal = sum(scatter_or_gather_sent_bytes(size, case.world_size) for size in tensors)
+        return [WITHIN * ideal] * case.world_size
+
+    return Budget(label, limit=limit, used=lambda run: run.traffic.sent_by_rank.tolist())
+
+
+def padded_bytes(elements: int, world_size: int) -> int:
+    return FLOAT_BYTES * world_size * -(-elements // world_size)
+
+
+def live_at(run: Run, label: str, *categories: str) -> list[int]:
+    """By rank: live bytes of some categories when the block ``label`` ended; 0 before it did."""
+    found = []
+    for rank in run.memory:
+        known = any(phase.name == label for phase in rank.phases)
+        at_end = rank.at(label) if known else {}
+        found.append(sum(at_end.get(category, 0) for category in categories))
+    return found
+
+
+def peak_in(run: Run, label: str) -> list[int]:
+    """By rank: the most bytes that were live at one time within a phase."""
+    return [
+        max(
+            (sum(phase.at_peak.values()) for phase in rank.phases if phase.name == label),
+            default=0,
+        )
+        for rank in run.memory
+    ]
+
+
+# ---- mistakes by their names --------------------------------------------------------------------
+
+Rule = Callable[[Tensor], Tensor]  # gradients [N, length] of all ranks -> what is used [length]
+
+
+def mean(gradients: Tensor) -> Tensor:
+    return gradients.mean(dim=0)
+
+
+def by_owner(gradients: Tensor) -> Tensor:
+    """Each slice as its owner's own backward made it: nothing was added up."""
+    world_size, length = gradients.shape
+    bounds = shard_bounds([length], world_size)
+    return torch.cat([gradients[rank, start:stop] for rank, (start, stop) in enumerate(bounds)])
+
+
+WRONG_RULES: tuple[tuple[Rule, str], ...] = (
+    (
+        lambda gradients: gradients.sum(dim=0),
+        "uses the sum of the gradients, not their mean: divide by world_size",
+    ),
+    (
+        lambda gradients: gradients.mean(dim=0) / len(gradients),
+        "averages twice: divide the sum by world_size once",
+    ),
+    (
+        by_owner,
+        "uses its own gradients alone: add up those of all ranks with reduce_scatter",
+    ),
+    (
+        lambda gradients: gradients.sum(dim=0) / (len(gradients) - 1),
+        "divides by N - 1: the mean over N ranks divides by world_size",
+    ),
+)
+
+
+def finished(attempt: Attempt) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(rank, output) of a case in which no rank failed."""
+    if attempt.error is None:
+        yield from enumerate(attempt.outputs)
+
+
+def differs(attempt: Attempt, key: str, tolerance: float | None = None) -> bool:
+    return any(
+        not equal(attempt.expected[rank][key], output[key], tolerance)
+        for rank, output in finished(attempt)
+    )
+
+
+def as_if(
+    key: str, outputs_by: Callable[[Attempt, Rule], Sequence[Plain]], tolerance: float | None = None
+) -> Callable[[Attempt], Finding | None]:
+    """Names the rule by which wrong outputs were computed: ``outputs_by`` gives them by rank."""
+
+    def diagnose(attempt: Attempt) -> Finding | None:
+        if attempt.error or not differs(attempt, key, tolerance):
+            return None
+        for rule, mistake in WRONG_RULES:
+            wrong = outputs_by(attempt, rule)
+            if all(equal(wrong[rank], out[key], tolerance) for rank, out in finished(attempt)):
+                return Finding("every rank", mistake, anyone="every rank")
+        return None
+
+    return diagnose
+
+
+def not_padded(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if isinstance(error, RankError) and NOT_PADDED in error.message:
+        return Finding(
+            f"rank {error.rank}",
+            "does not pad: the slices are equal only where world_size divides the length",
+        )
+    return None
+
+
+def dear_call(attempt: Attempt) -> Finding | None:
+    """Names a collective that does the right thing for more bytes, where a budget was missed."""
+    over = any(spent.ranks_over and spent.heading == "sent by a rank" for spent in attempt.spent)
+    if attempt.run is None or not over:
+        return None
+    called = {call.op: call.rank for call in attempt.run.calls}
+    for op, mistake in {
+        "all_reduce": "all-reduces: a rank needs its own slice of the sum, and reduce_scatter "
+        "sends half as much",
+        "reduce_scatter_single": "calls dist.reduce_scatter_single, which gloo runs as an "
+        "all-reduce, for twice the bytes: use the lab's reduce_scatter",
+        "reduce_scatter": "calls dist.reduce_scatter, which gloo runs as an all-reduce, for twice "
+        "the bytes: use the lab's reduce_scatter",
+    }.items():
+        if op in called:
+            return Finding(f"rank {called[op]}", mistake)
+    return None

@@ -1,0 +1,218 @@
+"""Lab 04: a linear layer that is whole only while it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercises.zero import (
+    FLOAT_BYTES,
+    NEAR,
+    WITHIN,
+    Rule,
+    as_if,
+    dear_call,
+    differs,
+    draw_batch,
+    draw_layers,
+    finished,
+    flatten,
+    linear_of,
+    mean,
+    mlp,
+    not_padded,
+    padded_bytes,
+    peak_in,
+    sizes_of,
+    traffic,
+    with_what_is_given,
+)
+from shardlab import measure
+
+BUILT = "after building"
+
+
+def draw_units(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """The same layers everywhere; an input and a gradient of the output for each rank."""
+    layers = draw_layers(case, rng)
+    return [
+        {"layers": list(layers), "ends": draw_batch(case, rng, scale=1)}
+        for _ in range(case.world_size)
+    ]
+
+
+def drive_zero3(subject: Any, given: Any, case: Case) -> Plain:
+    subject = with_what_is_given(subject)
+    layers = given.pop("layers")
+    units: list[nn.Module] = []
+    while layers:
+        units += [subject(linear_of(layers.pop(0), layers.pop(0))), nn.Tanh()]
+    model = nn.Sequential(*units[:-1])
+    with measure(BUILT):
+        pass
+    x, upstream = given["ends"]
+    x.requires_grad_()
+    y = model(x)
+    y.backward(upstream)
+    slices = []
+    for unit in units[::2]:
+        gradients = [parameter.grad for parameter in unit.parameters()]
+        slices.append(gradients[0] if len(gradients) == 1 else f"{len(gradients)} parameters")
+    return {"y": y.detach(), "x.grad": x.grad, "slices": slices}
+
+
+def expect_zero3(case: Case, inputs: Any) -> list[Plain]:
+    sides, slices = [], unit_slices(case, inputs)
+    for given in inputs:
+        model = mlp([tensor.clone() for tensor in given["layers"]])
+        x = given["ends"][0].clone().requires_grad_()
+        y = model(x)
+        sides.append((y.detach(), torch.autograd.grad(y, x, given["ends"][1])[0]))
+    return [
+        {"y": y, "x.grad": x_grad, "slices": slices[rank]} for rank, (y, x_grad) in enumerate(sides)
+    ]
+
+
+def unit_slices(case: Case, inputs: Any, rule: Rule = mean) -> list[list[Tensor]]:
+    """By rank: its slice of each layer's gradient, all ranks' put together by ``rule``."""
+    by_rank = []
+    for given in inputs:
+        model = mlp([tensor.clone() for tensor in given["layers"]])
+        y = model(given["ends"][0].detach())
+        gradients = torch.autograd.grad(y, list(model.parameters()), given["ends"][1])
+        pairs = zip(gradients[::2], gradients[1::2], strict=True)
+        by_rank.append([flatten(pair, case.world_size) for pair in pairs])
+    used = [rule(torch.stack(same)) for same in zip(*by_rank, strict=True)]
+    return [[flat.chunk(case.world_size)[rank] for flat in used] for rank in range(len(inputs))]
+
+
+def zero3_as_if(attempt: Attempt, rule: Rule) -> list[Plain]:
+    return list(unit_slices(attempt.case, attempt.inputs, rule))
+
+
+def unit_bytes(case: Case) -> list[int]:
+    return [padded_bytes(size, case.world_size) for size in sizes_of(case)]
+
+
+def three_exchanges(case: Case) -> list[int]:
+    """Of each unit: gathered in forward and in backward, its gradients reduce-scattered."""
+    return unit_bytes(case) * 3
+
+
+def live_limit(case: Case, units: int, slices: int) -> list[float] | None:
+    """So many whole units at one time, so many times all slices, and the activations."""
+    widths = case.params["widths"]
+    if widths[0] < 100:
+        return None
+    sizes = unit_bytes(case)
+    # Each layer's output, its tanh and their gradients, at most.
+    activations = 4 * FLOAT_BYTES * sum(widths) * case.params.get("samples", 2)
+    live = units * max(sizes) + slices * sum(sizes) / case.world_size + activations
+    return [WITHIN * live] * case.world_size
+
+
+def no_gradient(attempt: Attempt) -> Finding | None:
+    for rank, output in finished(attempt):
+        slices, wanted = output["slices"], attempt.expected[rank]["slices"]
+        for got, right in zip(slices, wanted, strict=True):
+            if isinstance(got, str):
+                return Finding(
+                    f"rank {rank}", "should have one parameter in each unit: its slice", got
+                )
+            if got is None:
+                return Finding(
+                    f"rank {rank}",
+                    "ends without a gradient in its slice: autograd does not see through a "
+                    "collective, so backward is yours to write",
+                )
+            if got.numel() != right.numel():
+                return Finding(
+                    f"rank {rank}",
+                    "holds a parameter of another length than a slice: ⌈Ψ/N⌉ elements",
+                    f"{got.numel():,}, expected {right.numel():,}",
+                )
+    return None
+
+
+def frees_before_backward(attempt: Attempt) -> Finding | None:
+    """Backward stopped, or computed with what is no longer there."""
+    run = attempt.run
+    if run is None:
+        return None
+    gathers = sum(call.op.startswith("all_gather") and call.rank == 0 for call in run.calls)
+    units = len(sizes_of(attempt.case))
+    wrong = attempt.error is not None or differs(attempt, "x.grad", NEAR)
+    forward_is_over = any(phase.name == "forward" for phase in run.memory[0].phases)
+    if wrong and gathers == units and forward_is_over:
+        return Finding(
+            "every rank",
+            "frees its units before backward and does not gather them again there",
+            anyone="every rank",
+        )
+    return None
+
+
+def keeps_units(attempt: Attempt) -> Finding | None:
+    run = attempt.run
+    over = [spent for spent in attempt.spent if spent.ranks_over and spent.heading in PEAKS]
+    if attempt.error or run is None or not over:
+        return None
+    rank = over[0].ranks_over[0]
+    sizes = unit_bytes(attempt.case)
+    built = sum(run.memory[rank].at(BUILT).values())
+    if built > sum(sizes) / attempt.case.world_size + max(sizes):
+        mistake = (
+            "keeps whole units from the start: a slice is a view, and a view keeps all of its "
+            "tensor alive"
+        )
+    elif over[0].heading == PEAKS[0]:
+        mistake = "has more than one unit live in forward: free each before the next is gathered"
+    else:
+        mistake = "has more than one unit live in backward: free each before the next is gathered"
+    return Finding(f"rank {rank}", mistake)
+
+
+PEAKS = ("live in forward", "live in backward")
+
+
+def live_budget(label: str, heading: str, phase: str, units: int, slices: int) -> Budget:
+    limit: Callable[[Case], list[float] | None] = lambda case: live_limit(case, units, slices)  # noqa: E731
+    return Budget(label, limit=limit, used=lambda run: peak_in(run, phase), heading=heading)
+
+
+ZERO3_LINEAR = Exercise(
+    name="zero.Zero3Linear",
+    points=5,
+    cases=(
+        Case("4 ranks, one layer", 4, {"widths": [6, 5], "samples": 3}),
+        Case("3 ranks, 3 layers", 3, {"widths": [4, 7, 5, 2]}),
+        Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}),
+        Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4}, hidden=True),
+        Case("2 ranks, 3 layers", 2, {"widths": [5, 8, 8, 3]}, hidden=True),
+        Case("3 ranks, 9 layers of 200", 3, {"widths": [200] * 10}, hidden=True),
+    ),
+    draw=draw_units,
+    drive=drive_zero3,
+    expect=expect_zero3,
+    tolerance=NEAR,
+    budgets=(
+        traffic("sends ≤ 1.02 × ideal bytes per rank", three_exchanges),
+        live_budget("one unit live in forward", PEAKS[0], "forward", units=1, slices=1),
+        # Of the unit at work: its gradient as computed, as sent, as received.
+        live_budget("one unit live in backward", PEAKS[1], "backward", units=4, slices=2),
+    ),
+    diagnoses=(
+        not_padded,
+        frees_before_backward,
+        no_gradient,
+        as_if("slices", zero3_as_if, NEAR),
+        dear_call,
+        keeps_units,
+    ),
+    memory=True,
+)

@@ -1,0 +1,469 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 04 · ZeRO
+#
+# Plain data parallelism keeps every parameter, every gradient and all of Adam's states on every rank. ZeRO gives each rank a slice of them instead: of the optimizer states (stage 1), of the gradients too (stage 2), of the parameters too (stage 3). You will count the bytes, cut the slices, and build all three stages.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `zero_bytes` | 3 |
+# | 2 · `shard_bounds` | 2 |
+# | 3 · `Zero1AdamW` | 5 |
+# | 4 · `zero2_backward` | 5 |
+# | 5 · `Zero3Linear` | 5 |
+# | 6 · a question | 2 |
+#
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and holds the bytes it sent and the bytes it kept alive against the budget. Grading adds cases that you do not see: other sizes, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+
+# %%
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from autograder import check
+from shardlab import launch, models, data, shards
+from shardlab.widgets import memory_bars, memory_timeline, shard_map, timeline, traffic_map
+
+# %% [markdown]
+# ## 1 · `zero_bytes`
+#
+# How many bytes of model states does **one rank** hold? Ψ parameters on N ranks, in 16 bit, with Adam: 2 bytes for a parameter, 2 for its gradient, and K = 12 for the optimizer: an fp32 master copy of the parameter and Adam's two states, 4 bytes each.
+#
+# Return a dict of four numbers: `"parameters"`, `"gradients"` and `"optimizer"` on the device, and `"host"`. With `offload=True` (asked at stages 2 and 3) the slices of gradients and optimizer lie on the host and not on the device, as in ZeRO-Offload; else `"host"` is 0. A share is Ψ/N, not rounded.
+
+# %%
+def zero_bytes_spec(billions, world_size):
+    """A row of the ZeRO paper's table 1 (arXiv 1910.02054): GB on one device by stage. GB = 10⁹ bytes."""
+    table = {(7.5, 64): [120, 31.4, 16.6, 1.88], (128, 16): [2048, 608, 368, 128]}
+    return table[billions, world_size]
+
+zero_bytes_spec(7.5, 64)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · stage 0</summary>
+#
+# Nothing is sharded: 2Ψ, 2Ψ and 12Ψ, 16Ψ in all. With 7.5 billion parameters that is 120 GB.
+# </details>
+# <details><summary>Hint 2 · which stage shards what</summary>
+#
+# Stage 1 the optimizer. Stage 2 the gradients as well. Stage 3 the parameters as well. What is sharded is divided by N, what is not stays whole on every rank.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# `share = parameters / world_size`, and then `2 * (share if stage >= 3 else parameters)` for the parameters. Offload moves two of the numbers into `"host"` and leaves 0 behind.
+# </details>
+
+# %% nbgrader={"grade_id": "zero_bytes", "solution": true}
+def zero_bytes(parameters, world_size, stage, offload=False):
+    """(8, 4, 0)  ->  {"parameters": 16, "gradients": 16, "optimizer": 96, "host": 0}"""
+    ### BEGIN SOLUTION
+    share = parameters / world_size
+    sizes = {
+        "parameters": 2 * (share if stage >= 3 else parameters),
+        "gradients": 2 * (share if stage >= 2 else parameters),
+        "optimizer": 12 * (share if stage >= 1 else parameters),
+        "host": 0,
+    }
+    if offload:
+        sizes["host"] = sizes["gradients"] + sizes["optimizer"]
+        sizes["gradients"] = sizes["optimizer"] = 0
+    return sizes
+    ### END SOLUTION
+
+# %% [markdown]
+# The paper's table by your formula, in GB: 7.5 billion parameters, a column for each stage.
+
+# %%
+print("   N  stage 0  stage 1  stage 2  stage 3")
+for n in (1, 4, 16, 64, 256, 1024):
+    gigabytes = [sum(zero_bytes(7.5e9, n, stage).values()) / 1e9 for stage in range(4)]
+    print(f"{n:4}", *(f"{each:8.2f}" for each in gigabytes))
+
+# %% nbgrader={"grade_id": "check_zero_bytes", "grade": true, "points": 3}
+check("zero.zero_bytes", zero_bytes)
+
+# %% [markdown]
+# ## 2 · `shard_bounds`
+#
+# Which elements are whose? ZeRO does not hand out layers. It lays all parameters one after the other into **one flat buffer**, pads it with zeros until N divides its length, and cuts N equal slices. Equal, because a collective wants the same length from every rank.
+#
+# Given the parameters' sizes (elements of each), return `(start, stop)` of each rank's slice of the padded buffer.
+
+# %%
+def shard_bounds_spec(tensors, world_size):
+    """[a a a] [b b b b] [c c c], 4 ranks  ->  a a a | b b b | b c c | c 0 0"""
+    flat = torch.cat(tensors)
+    padded = F.pad(flat, (0, -len(flat) % world_size))
+    return padded.view(world_size, -1)
+
+shard_bounds_spec([torch.full((3,), 1), torch.full((4,), 2), torch.full((3,), 3)], 4)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · where a layer ends does not matter</summary>
+#
+# Only the sum of the sizes does. Above, rank 1 and rank 2 share the second parameter, and rank 3 holds one element and two zeros.
+# </details>
+# <details><summary>Hint 2 · how long a slice is</summary>
+#
+# ⌈Ψ/N⌉, the quotient rounded up. The last slice may reach past the last parameter: that is the padding.
+# </details>
+# <details><summary>Hint 3 · rounding up</summary>
+#
+# `-(-a // b)` is ⌈a/b⌉ in whole numbers. Then slice r is `(r * length, (r + 1) * length)`.
+# </details>
+
+# %% nbgrader={"grade_id": "shard_bounds", "solution": true}
+def shard_bounds(sizes, world_size):
+    """([3, 4, 3], 4)  ->  [(0, 3), (3, 6), (6, 9), (9, 12)]"""
+    ### BEGIN SOLUTION
+    length = -(-sum(sizes) // world_size)
+    return [(rank * length, (rank + 1) * length) for rank in range(world_size)]
+    ### END SOLUTION
+
+# %% [markdown]
+# Your slices, a row for each rank, a letter for each element of a parameter and a dot for padding:
+
+# %%
+buffer = ("aaa" + "bbbb" + "ccc").ljust(12, "·")
+print(*(f"rank {r}  {buffer[start:stop]}" for r, (start, stop) in enumerate(shard_bounds([3, 4, 3], 4))), sep="\n")
+
+# %% [markdown]
+# The same for a small GPT at stage 1, from the library's own formula: the optimizer's flat buffer in four slices. Hover over a piece to see its tensor.
+
+# %%
+model = models.gpt("0.1M")
+shard_map(shards.flat(model, world_size=4, stage=1))
+
+# %% nbgrader={"grade_id": "check_shard_bounds", "grade": true, "points": 2}
+check("zero.shard_bounds", shard_bounds)
+
+# %% [markdown]
+# ### What is given
+#
+# Three helpers for the rest of the lab. `flatten` and `view_into` make a flat buffer and let parameters live in it.
+#
+# `reduce_scatter` adds up a flat tensor over all ranks and leaves rank r with slice r of the sum: every rank sends each other one its slice, then adds what it received. That is (N − 1)/N of the tensor's bytes, as much as NCCL sends for `dist.reduce_scatter_single`. On a CPU that call would cost **twice as much**: gloo runs it as an all-reduce and throws the rest away. So the budgets below, which are the ZeRO paper's, need this one.
+
+# %%
+def flatten(tensors, world_size):
+    """[a a] [b b b], 4 ranks  ->  a a b b b 0 0 0   a copy, padded"""
+    length = sum(tensor.numel() for tensor in tensors)
+    flat = tensors[0].new_zeros(length + -length % world_size)
+    torch.cat([tensor.detach().flatten() for tensor in tensors], out=flat[:length])
+    return flat
+
+# %%
+def view_into(flat, parameters):
+    """Each parameter becomes a view of its part of flat: to change one is to change the other."""
+    start = 0
+    for parameter in parameters:
+        parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+
+# %%
+def reduce_scatter(flat):
+    """rank0 [1 2] | rank1 [10 20]  ->  [11] | [22]"""
+    world_size = dist.get_world_size()
+    assert len(flat) % world_size == 0, "pad: its length must divide by world_size"
+    received = torch.empty_like(flat)
+    dist.all_to_all_single(received, flat)
+    return received.view(world_size, -1).sum(dim=0)
+
+# %% [markdown]
+# ## 3 · `Zero1AdamW`
+#
+# Stage 1. Every rank has all parameters, and after backward all of its own gradients; but it keeps Adam's states **for its slice only**. `step()` averages the gradients over the ranks so that each rank has its slice of the mean, updates that slice with AdamW, and gathers the slices so that every rank has all updated parameters again.
+#
+# `Zero1AdamW(parameters, **options)` takes a list of parameters, equal on all ranks, and AdamW's options. Afterwards every rank's parameters equal those of one process that trains with `torch.optim.AdamW` on the ranks' batches together.
+
+# %%
+def zero1_adamw_spec(parameters, gradients_by_rank, **options):
+    """One process: the mean of the ranks' gradients, one AdamW over everything."""
+    optimizer = torch.optim.AdamW(parameters, **options)
+    for parameter, *gradients in zip(parameters, *gradients_by_rank):
+        parameter.grad = sum(gradients) / len(gradients)
+    optimizer.step()
+    return parameters
+
+zero1_adamw_spec([nn.Parameter(torch.ones(2))], [[torch.ones(2)], [3 * torch.ones(2)]], lr=0.1)
+
+# %% [markdown]
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds ≤ 1.02 × 8 bytes for each element of a slice, beside the parameters: Adam's two states, and no second copy of the parameters.
+#
+# The check trains with `eps=0.5`. AdamW divides a gradient by its own size: with the usual `eps=1e-8` it would hardly see a factor of N in it, and rounding errors in a gradient near zero would become whole steps.
+#
+# <details><summary>Hint 1 · no copies</summary>
+#
+# `self.flat = flatten(parameters, N)` and `view_into(self.flat, parameters)`: from now on the model computes with the flat buffer, and your slice `self.flat[start:stop]` is a view of it. AdamW on that view changes the model.
+# </details>
+# <details><summary>Hint 2 · AdamW on a slice</summary>
+#
+# AdamW treats each element for itself, so `torch.optim.AdamW([own], **options)` on a slice does what it would do to these elements anywhere. It reads `own.grad`.
+# </details>
+# <details><summary>Hint 3 · the two exchanges</summary>
+#
+# In: `reduce_scatter(flatten([p.grad for p in parameters], N)) / N` is the slice of the mean gradient. Out: `dist.all_gather_single(self.flat, own)` fills the buffer with all slices.
+# </details>
+
+# %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}
+class Zero1AdamW:
+    """parameters equal on all ranks, .grad each rank's own  ->  after step() equal again"""
+
+    def __init__(self, parameters, **options):
+        ### BEGIN SOLUTION
+        self.parameters, self.world_size = parameters, dist.get_world_size()
+        self.flat = flatten(parameters, self.world_size)
+        view_into(self.flat, parameters)
+        sizes = [parameter.numel() for parameter in parameters]
+        start, stop = shard_bounds(sizes, self.world_size)[dist.get_rank()]
+        self.own = self.flat[start:stop]
+        self.adamw = torch.optim.AdamW([self.own], **options)
+        ### END SOLUTION
+
+    def step(self):
+        ### BEGIN SOLUTION
+        gradients = flatten([parameter.grad for parameter in self.parameters], self.world_size)
+        self.own.grad = reduce_scatter(gradients) / self.world_size
+        self.adamw.step()
+        self.own.grad = None
+        dist.all_gather_single(self.flat, self.own)
+        ### END SOLUTION
+
+# %% [markdown]
+# A GPT of 0.3 million parameters on four ranks, one step with your optimizer. What is alive on rank 0, and what each rank sent, beside the formula.
+
+# %%
+def one_step():
+    torch.manual_seed(0)  # the same parameters on every rank
+    model = models.gpt("0.3M")
+    optimizer = Zero1AdamW(list(model.parameters()), lr=1e-3)
+    model(*data.batch(0, rank=dist.get_rank(), world_size=dist.get_world_size())).backward()
+    optimizer.step()
+
+run = launch(one_step, world_size=4, memory=True)
+memory_timeline(run)
+
+# %%
+parameters = models.count_parameters(models.gpt("0.3M"))
+traffic_map(run, predicted=[2 * 3 / 4 * 4 * parameters] * 4)
+
+# %% nbgrader={"grade_id": "check_Zero1AdamW", "grade": true, "points": 5}
+check("zero.Zero1AdamW", Zero1AdamW)
+
+# %% [markdown]
+# ## 4 · `zero2_backward`
+#
+# Stage 2. Gradients are made one after the other, from the last layer to the first; so a rank need never hold them all. Run the backward pass of `loss`, and **as soon as a bucket's gradients are complete**, reduce-scatter them, keep this rank's slice of their mean and free the rest.
+#
+# `buckets` is a list of lists of parameters, in the order in which backward reaches them. Each bucket is flattened and padded for itself. Return a list: this rank's slice of each bucket. At the end no parameter has a `.grad`.
+
+# %%
+def zero2_backward_spec(gradients_by_rank, world_size):
+    """One bucket: flatten every rank's gradients, average, pad; rank r gets slice r."""
+    flats = [flatten(gradients, world_size) for gradients in gradients_by_rank]
+    return (sum(flats) / world_size).view(world_size, -1)
+
+zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
+
+# %% [markdown]
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges ≤ one bucket at a time, in two copies: what is sent and what is received.
+#
+# <details><summary>Hint 1 · to hear of a gradient</summary>
+#
+# `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` during backward, once its `.grad` is complete. It returns a handle with `.remove()`.
+# </details>
+# <details><summary>Hint 2 · when a bucket is full</summary>
+#
+# Count down from `len(bucket)`. The hook that reaches 0 flattens the bucket, sets its `.grad`s to `None`, and calls `reduce_scatter`. A function inside a function remembers which bucket it is for.
+# </details>
+# <details><summary>Hint 3 · what keeps memory alive</summary>
+#
+# A view keeps its whole tensor alive: after `whole[start:stop]` all of `whole` is still there. The lab's `reduce_scatter` returns a new tensor, not a view. Remove the hooks afterwards.
+# </details>
+
+# %% nbgrader={"grade_id": "zero2_backward", "solution": true}
+def zero2_backward(loss, buckets):
+    """loss [], buckets of parameters  ->  [slice of the first bucket's mean gradient, …]"""
+    ### BEGIN SOLUTION
+    world_size = dist.get_world_size()
+    slices, missing = [None] * len(buckets), [len(bucket) for bucket in buckets]
+
+    def hook_of(i):
+        def hook(_):
+            missing[i] -= 1
+            if missing[i] == 0:
+                flat = flatten([parameter.grad for parameter in buckets[i]], world_size)
+                for parameter in buckets[i]:
+                    parameter.grad = None
+                slices[i] = reduce_scatter(flat) / world_size
+        return hook
+
+    handles = [
+        parameter.register_post_accumulate_grad_hook(hook_of(i))
+        for i, bucket in enumerate(buckets)
+        for parameter in bucket
+    ]
+    loss.backward()
+    for handle in handles:
+        handle.remove()
+    return slices
+    ### END SOLUTION
+
+# %% [markdown]
+# Eight layers, a bucket for each. The teeth are buckets that come and go; what stays grows slice by slice.
+
+# %%
+def eight_layers():
+    layers = [nn.Linear(256, 256) for _ in range(8)]
+    loss = nn.Sequential(*layers)(torch.randn(2, 256)).square().mean()
+    return zero2_backward(loss, [list(layer.parameters()) for layer in reversed(layers)])
+
+run = launch(eight_layers, world_size=4, memory=True)
+memory_timeline(run)
+
+# %% nbgrader={"grade_id": "check_zero2_backward", "grade": true, "points": 5}
+check("zero.zero2_backward", zero2_backward)
+
+# %% [markdown]
+# ## 5 · `Zero3Linear`
+#
+# Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole before it is used and **frees** it right after: in forward, and again in backward.
+#
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], gives what `linear(x)` gives. After backward the parameter's `.grad` is this rank's slice of the gradients' mean over the ranks, and `x` has its own rank's gradient.
+
+# %%
+def zero3_linear_spec(linear, x, y_grad):
+    """One process: the layer's output, and the gradients that backward makes of y's gradient."""
+    y = linear(x)
+    x_grad, weight_grad, bias_grad = torch.autograd.grad(y, [x, linear.weight, linear.bias], y_grad)
+    assert torch.allclose(x_grad, y_grad @ linear.weight)
+    assert torch.allclose(weight_grad, y_grad.T @ x) and torch.allclose(bias_grad, y_grad.sum(dim=0))
+    return y, x_grad, weight_grad, bias_grad
+
+zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.ones(1, 2))
+
+# %% [markdown]
+# Autograd keeps what backward will need. A gathered weight that `F.linear` has seen would stay alive until backward, for every layer. So the layer is a `torch.autograd.Function`, whose `backward` is yours:
+#
+# ```python
+# class Double(torch.autograd.Function):
+#     @staticmethod
+#     def forward(ctx, x, note):
+#         ctx.save_for_backward(x)   # tensors to keep; ctx.note = … for anything else
+#         return 2 * x
+#     @staticmethod
+#     def backward(ctx, y_grad):
+#         (x,) = ctx.saved_tensors
+#         return 2 * y_grad, None    # one for each argument of forward; None: has no gradient
+#
+# y = Double.apply(x, "a note")
+# ```
+#
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer: two gathers and one reduce-scatter · one unit live in forward: beside slices and activations, no more than one whole layer · one unit live in backward: one whole layer and three tensors of its size on their way, the gradient as computed, as sent and as received.
+#
+# <details><summary>Hint 1 · what to save</summary>
+#
+# `x` and the slice: both are there anyway. In backward gather again.
+# </details>
+# <details><summary>Hint 2 · gathering without a second copy</summary>
+#
+# `flat = own.new_empty(N * len(own))`, `dist.all_gather_single(flat, own)`; then weight and bias are views of `flat`. Weight and bias both keep it alive: drop both before you compute the weight's gradient.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# The spec has the three gradients. The slice's is `reduce_scatter(flatten([y_grad.T @ x, y_grad.sum(dim=0)], N)) / N`. The module's slice needs a `.clone()`: else it is a view of the whole layer, and keeps it alive.
+# </details>
+
+# %% nbgrader={"grade_id": "Zero3Linear", "solution": true}
+### BEGIN SOLUTION
+def gather(own, shape):
+    """own [slice] on each rank  ->  weight [out, in], bias [out], views of one buffer"""
+    flat = own.new_empty(dist.get_world_size() * len(own))
+    dist.all_gather_single(flat, own.detach())
+    return flat[: shape.numel()].view(shape), flat[shape.numel() : shape.numel() + shape[0]]
+
+
+class GatheredLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, own, shape):
+        ctx.save_for_backward(x, own)
+        ctx.shape = shape
+        return F.linear(x, *gather(own, shape))
+
+    @staticmethod
+    def backward(ctx, y_grad):
+        x, own = ctx.saved_tensors
+        x_grad = y_grad @ gather(own, ctx.shape)[0]
+        world_size = dist.get_world_size()
+        gradients = flatten([y_grad.T @ x, y_grad.sum(dim=0)], world_size)
+        return x_grad, reduce_scatter(gradients) / world_size, None
+
+
+### END SOLUTION
+class Zero3Linear(nn.Module):
+    """An nn.Linear, equal on all ranks  ->  one that keeps a slice and gathers the rest for use"""
+
+    def __init__(self, linear):
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.shape = linear.weight.shape
+        sizes = [linear.weight.numel(), linear.bias.numel()]
+        start, stop = shard_bounds(sizes, dist.get_world_size())[dist.get_rank()]
+        flat = flatten([linear.weight, linear.bias], dist.get_world_size())
+        self.own = nn.Parameter(flat[start:stop].clone())
+        ### END SOLUTION
+
+    def forward(self, x):
+        ### BEGIN SOLUTION
+        return GatheredLinear.apply(x, self.own, self.shape)
+        ### END SOLUTION
+
+# %% [markdown]
+# Eight layers again: each tooth is a layer that is gathered and freed, eight times in forward and eight times in backward.
+
+# %%
+def eight_sharded_layers():
+    model = nn.Sequential(*[Zero3Linear(nn.Linear(256, 256)) for _ in range(8)])
+    model(torch.randn(2, 256)).square().mean().backward()
+
+run = launch(eight_sharded_layers, world_size=4, memory=True)
+memory_timeline(run)
+
+# %% nbgrader={"grade_id": "check_Zero3Linear", "grade": true, "points": 5}
+check("zero.Zero3Linear", Zero3Linear)
+
+# %% [markdown]
+# What the three stages save, from the formula: model states of a GPT-3-sized model. Move the sliders.
+
+# %%
+memory_bars(parameters=175e9, world_size=64, stage=3, capacity_bytes=80e9)
+
+# %% [markdown]
+# ## 6 · Which stage?
+#
+# A model of 7 billion parameters is to be trained in bf16 with Adam on 8 GPUs of 48 GB each. Which stage is the lowest whose model states leave at least a third of the memory for activations, and what does it cost in traffic against DDP? Would you take a higher stage, where each micro-batch is small and eight of them are added up before a step? Give the numbers. Four to eight sentences.
+
+# %% [markdown] nbgrader={"grade_id": "which_stage", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# A third of 48 GB is 16 GB, so model states may take 32 GB. Stage 0 needs 16 · 7 = 112 GB, stage 1 needs 28 + 84/8 = 38.5 GB, stage 2 needs 14 + 98/8 = 26.25 GB, stage 3 needs 112/8 = 14 GB. Stage 1 fits the GPU but leaves 9.5 GB only, so stage 2 is the lowest that will do.
+#
+# Its volume is that of DDP: a reduce-scatter of the gradients and an all-gather of the parameters, 2(N − 1)/N · Ψ elements in a step without accumulation. With eight micro-batches DDP and stage 1 can wait and exchange once in a step, but stage 2 has no whole gradients to add up in: it reduce-scatters eight times and gathers once, 9 halves of a ring instead of 2. Stage 3 gathers twice and reduce-scatters once for every micro-batch, 24 halves: more than twice stage 2's, for 12 GB more room. So stay with stage 2, or use the room of stage 3 for larger and fewer micro-batches.
+#
+# Points: 1 for stage 2 with the figures (38.5 GB is too much, 26.25 GB is not), 1 for the traffic: as much as DDP per micro-batch for stage 2, 1.5 times for stage 3, and that accumulation multiplies it.
+# ### END SOLUTION
