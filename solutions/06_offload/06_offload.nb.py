@@ -1,0 +1,483 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 06 · Offload
+#
+# The fp32 states of Adam are the largest part of a model's memory, and they are needed once in a step. You will move them to the host, count what that costs, and then ask DeepSpeed for the same, in configurations that it understands.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `offload_bytes_per_step` | 3 |
+# | 2 · `OffloadedAdam` | 6 |
+# | 3 · `write_config` | 4 |
+# | 4 · `fix_config` | 5 |
+# | 5 · a question | 2 |
+#
+# Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other models, other rates, other numbers of ranks. An exercise never loses points for a slip in an earlier one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes some seconds longer.
+
+# %%
+import json
+
+import torch
+from torch import nn
+
+from autograder import check
+from shardlab import launch, placement
+from shardlab.pools import Pools
+
+# %% [markdown]
+# ## 1 · `offload_bytes_per_step`
+#
+# A model has Ψ `parameters` on N = `world_size` ranks. How many bytes does **each rank** move in one optimizer step, down to its host and up to its device? Three methods:
+#
+# | method | goes down | comes up |
+# |---|---|---|
+# | `"swap"` | fp32 states, after the update on the device | the same states, before it |
+# | `"zero-offload"` | gradients, after each backward | new parameters, once |
+# | `"parameters"` | gradients, after each backward | parameters, for each forward and again for each backward |
+#
+# A rank moves its own share, Ψ/N, and nothing else. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters and stay where they are. A step has `micro_batches` forward and backward passes.
+
+# %%
+def offload_bytes_spec(elements):
+    """The smallest case, run: gradients down, parameters up, for bf16 on one rank."""
+    pools = Pools("cpu")
+    with pools:
+        gradients = pools.to_host(torch.ones(elements, dtype=torch.bfloat16))
+        pools.to_device(torch.zeros_like(gradients))
+    return pools.to_host_bytes, pools.to_device_bytes
+
+offload_bytes_spec(1000)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic. The answer is in bytes: `(down, up)`.
+#
+# <details><summary>Hint 1 · bytes of one element</summary>
+#
+# Gradients and parameters have the precision of the training: 2 bytes each in bf16 and fp16, 4 in fp32.
+# </details>
+# <details><summary>Hint 2 · how often</summary>
+#
+# There is one update in a step, and `micro_batches` backward passes. Which of the two does each entry of the table follow?
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# With `own = element_bytes * parameters / world_size`, ZeRO-Offload moves `micro_batches * own` down and `own` up. A swapped state takes 4 bytes, and there are three of them in 16-bit training.
+# </details>
+
+# %% nbgrader={"grade_id": "offload_bytes_per_step", "solution": true}
+def offload_bytes_per_step(method, parameters, world_size, precision="bf16", micro_batches=1):
+    """("zero-offload", 1000, 2)  ->  (1000, 1000)"""
+    ### BEGIN SOLUTION
+    own = parameters / world_size
+    gradients = (4 if precision == "fp32" else 2) * own
+    if method == "swap":
+        states = (8 if precision == "fp32" else 12) * own
+        return states, states
+    if method == "zero-offload":
+        return micro_batches * gradients, gradients
+    return micro_batches * gradients, 2 * micro_batches * gradients
+    ### END SOLUTION
+
+# %% [markdown]
+# Your formula for a model of 7.5 billion parameters on 8 ranks, with 4 micro-batches:
+
+# %%
+for method in ("swap", "zero-offload", "parameters"):
+    down, up = offload_bytes_per_step(method, 7_500_000_000, 8, "bf16", 4)
+    print(f"{method:>12}: {down / 1e9:6.2f} GB down, {up / 1e9:6.2f} GB up")
+
+# %% nbgrader={"grade_id": "check_offload_bytes_per_step", "grade": true, "points": 3}
+check("offload.offload_bytes_per_step", offload_bytes_per_step)
+
+# %% [markdown]
+# ## 2 · `OffloadedAdam`
+#
+# Write ZeRO-Offload's optimizer for one device. The device holds parameters and gradients in bf16. **All fp32 lives on the host**: the masters, momentum and variance. A step moves the gradients down, updates the masters there, and brings the new parameters up, rounded to bf16.
+#
+# The device and the host are two pools, as in the chapter: a CPU keeps an account of both, a GPU has them. `pools.to_host(t)` and `pools.to_device(t)` copy a tensor as it is and count its bytes. An operation runs where its tensors are, and tensors of both pools in one operation are an error. `torch.zeros(n)` is made on the device, inside `with pools.host():` on the host.
+
+# %%
+def offloaded_adam_spec(weights, gradients_by_step, **rates):
+    """The same numbers, with everything in one place: torch's AdamW on fp32 masters."""
+    masters = [nn.Parameter(weight.float()) for weight in weights]
+    adam = torch.optim.AdamW(masters, **rates)
+    for gradients in gradients_by_step:
+        for master, gradient in zip(masters, gradients):
+            master.grad = gradient.float()
+        adam.step()
+    return [master.bfloat16() for master in masters]
+
+ones = torch.ones(3, dtype=torch.bfloat16)
+offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
+
+# %% [markdown]
+# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order, and change the parameters themselves, in place. You may use `torch.optim.AdamW` for the formula.
+#
+# **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes.
+#
+# <details><summary>Hint 1 · where the masters come from</summary>
+#
+# `parameter.detach().float()` makes an fp32 tensor on the device. Move first, widen afterwards: what `pools.to_host` returns is on the host, and so is its `.float()`.
+# </details>
+# <details><summary>Hint 2 · a step in four lines for each tensor</summary>
+#
+# Gradient down; widen; update the master; round and bring it up. The rounding happens on the host, or 4Ψ bytes go up.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# Make `torch.optim.AdamW(self.masters, …)` once. In `step()`, `master.grad = pools.to_host(parameter.grad).float()` for all, then its `step()`, then `parameter.data.copy_(pools.to_device(master.bfloat16()))` for all.
+# </details>
+
+# %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
+class OffloadedAdam:
+    """bf16 parameters on the device; fp32 masters, momentum and variance on the host."""
+
+    def __init__(self, parameters, pools, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+        ### BEGIN SOLUTION
+        self.parameters, self.pools = list(parameters), pools
+        self.masters = [pools.to_host(parameter.detach()).float() for parameter in self.parameters]
+        self.adam = torch.optim.AdamW(
+            self.masters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay
+        )
+        ### END SOLUTION
+
+    def step(self):
+        ### BEGIN SOLUTION
+        for parameter, master in zip(self.parameters, self.masters):
+            master.grad = self.pools.to_host(parameter.grad).float()
+        self.adam.step()
+        for parameter, master in zip(self.parameters, self.masters):
+            parameter.data.copy_(self.pools.to_device(master.detach().bfloat16()))
+        ### END SOLUTION
+
+# %% [markdown]
+# What your optimizer keeps where, and what it moves, for a layer of Ψ = 65,536. In bytes for each parameter a right one has only bf16 on the device, 2 moved each way, and at least 12 of fp32 on the host.
+
+# %%
+def one_step(elements=65_536):
+    pools, weight = Pools("cpu"), nn.Parameter(torch.ones(elements, dtype=torch.bfloat16))
+    with pools:
+        optimizer = OffloadedAdam([weight], pools)
+        before = pools.to_host_bytes
+        weight.grad = torch.ones(elements, dtype=torch.bfloat16)
+        optimizer.step()
+    down, up = pools.to_host_bytes - before, pools.to_device_bytes
+    print(f"moved in the step: {down / elements} down, {up / elements} up")
+    for what, sizes in [
+        ("on the device, at most", pools.peak_bytes("device")),
+        ("on the host", pools.live_bytes("host")),
+    ]:
+        print(f"{what}:", {dtype: round(size / elements, 1) for dtype, size in sizes.items() if size > 4})
+
+one_step()
+
+# %% nbgrader={"grade_id": "check_OffloadedAdam", "grade": true, "points": 6}
+check("offload.OffloadedAdam", OffloadedAdam)
+
+# %% [markdown]
+# ## 3 · `write_config`
+#
+# A model has to be trained in bf16 with Adam, and its model states may take `device_bytes` on each rank's device. Return the configuration, a dict, that DeepSpeed needs for it. Take **the first row of this table that fits** (Ψ parameters, N ranks; gradients that go to the host count as gone, and so does a layer that is gathered for a moment):
+#
+# | stage | on the host | bytes on each device |
+# |---|---|---|
+# | 0 | – | 16Ψ |
+# | 1 | – | 4Ψ + 12Ψ/N |
+# | 2 | – | 2Ψ + 14Ψ/N |
+# | 3 | – | 16Ψ/N |
+# | 2 | optimizer | 2Ψ |
+# | 3 | optimizer | 2Ψ/N |
+# | 3 | optimizer and parameters | 0 |
+#
+# Each rank takes `micro_batch` sequences at a time, and a step of all ranks takes `global_batch`. The keys that you need:
+
+# %%
+def write_config_spec():
+    """Every key that may be needed, with values that are not yours."""
+    return {
+        "train_batch_size": 48,                   # micro-batch × accumulation × world size
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 3,
+        "bf16": {"enabled": True},
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu"},   # only where it is needed
+            "offload_param": {"device": "cpu"},       # the same
+        },
+    }
+
+write_config_spec()["zero_optimization"]
+
+# %% [markdown]
+# The check starts an engine with your configuration on real ranks, takes a step, and reads from the engine what it made of it. It passes torch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
+#
+# **Budget** · model states ≤ `device_bytes` on every rank, with the first row that fits.
+#
+# <details><summary>Hint 1 · the batch</summary>
+#
+# Three numbers multiply to the fourth. Two are given, N as well: accumulation is what is left.
+# </details>
+# <details><summary>Hint 2 · the row</summary>
+#
+# Write the rows as a list of `(bytes, stage, optimizer on the host?, parameters on the host?)` and take the first whose bytes fit.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# `zero = {"stage": stage}`; then `zero["offload_optimizer"] = {"device": "cpu"}` if the row says so. Both offload keys stand inside `zero_optimization`.
+# </details>
+
+# %% nbgrader={"grade_id": "write_config", "solution": true}
+def write_config(parameters, world_size, device_bytes, micro_batch, global_batch):
+    """Bytes and counts  ->  a configuration for deepspeed.initialize"""
+    ### BEGIN SOLUTION
+    shard = parameters / world_size
+    rows = [
+        (16 * parameters, 0, False, False),
+        (4 * parameters + 12 * shard, 1, False, False),
+        (2 * parameters + 14 * shard, 2, False, False),
+        (16 * shard, 3, False, False),
+        (2 * parameters, 2, True, False),
+        (2 * shard, 3, True, False),
+        (0, 3, True, True),
+    ]
+    _, stage, optimizer_off, parameters_off = next(row for row in rows if row[0] <= device_bytes)
+    zero = {"stage": stage}
+    if optimizer_off:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if parameters_off:
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_batch_size": global_batch,
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": global_batch // (micro_batch * world_size),
+        "bf16": {"enabled": True},
+        "zero_optimization": zero,
+    }
+    ### END SOLUTION
+
+# %% [markdown]
+# Start it yourself. This cell runs a configuration on real ranks and tells what the engine made of it; you need it again in exercise 4. On a CPU the device and the host are one memory, so "host" means that the engine keeps it there by its own account, and would on a GPU.
+
+# %%
+def start(text_or_dict):
+    import deepspeed
+
+    allowed = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    config = json.loads(text_or_dict) if isinstance(text_or_dict, str) else text_or_dict
+    model = nn.Linear(64, 64, bias=False)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=torch.optim.AdamW(model.parameters()), config=config | allowed
+    )
+    return placement.of_deepspeed(engine)
+
+# %%
+config = write_config(4096, 2, device_bytes=10_000, micro_batch=2, global_batch=8)
+engine = launch(start, config, world_size=2, device="cpu", timeout_s=60).outputs[0]
+print(json.dumps(config, indent=2))
+print("the engine:", engine)
+
+# %% nbgrader={"grade_id": "check_write_config", "grade": true, "points": 4}
+check("offload.write_config", write_config)
+
+# %% [markdown]
+# ## 4 · `fix_config`
+#
+# Five configurations in the manner of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and keep what the author wanted**. All five are for 2 ranks.
+#
+# | | its author wants | and gets it with |
+# |---|---|---|
+# | A | stage 3, the optimizer on the host, 2 micro-batches to a step | `json.load`, as `accelerate` reads it |
+# | B | stage 2, the optimizer on the host, room for large buckets | `json.load` |
+# | C | stage 2, the optimizer on the host, host memory that is *not* pinned (this host is small) | `json.load` |
+# | D | stage 3, micro-batches of 4, 32 sequences in a step of both ranks | `json.load` |
+# | E | stage 2, bf16, as the launcher's YAML says (`mixed_precision: bf16`) | `json.load` |
+
+# %%
+BROKEN = {
+    "A": """{
+  "train_micro_batch_size_per_gpu": 2,   // for each GPU
+  "gradient_accumulation_steps": 2,
+  "bf16": {"enabled": true},
+  "wall_clock_breakdown": false
+  "zero_optimization": {
+    "stage": 3,
+    "offload_optimizer": {"device": "cpu"}   // saves the most
+  }
+}""",
+    "B": """{
+  "train_micro_batch_size_per_gpu": 2,
+  "zero_optimization": {
+    "stage": 2,
+    "offload_optimizer": {"device": "cpu"}
+  },
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 2,
+    "allgather_bucket_size": 200000000,
+    "reduce_bucket_size": 200000000
+  }
+}""",
+    "C": """{
+  "train_micro_batch_size_per_gpu": 2,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 2,
+    "offload_optimizer": {"device": "cpu"},
+    "pin_memory": false
+  }
+}""",
+    "D": """{
+  "train_batch_size": 32,
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 8,
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 3}
+}""",
+    "E": """{
+  "train_micro_batch_size_per_gpu": 2,
+  "fp16": {"enabled": true, "loss_scale": 0},
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 2}
+}""",
+}
+
+# %% [markdown]
+# Here is B. It starts without a word, and where does its optimizer live?
+
+# %%
+launch(start, BROKEN["B"], world_size=2, device="cpu", timeout_s=60).outputs[0]
+
+# %% [markdown]
+# Return `{letter: (name, text)}` with the repaired text and the name of what was wrong, one of these:
+#
+# | name | what is wrong |
+# |---|---|
+# | `"not_json"` | the text is no JSON; some readers forgive that, others do not |
+# | `"duplicate_key"` | a key stands there twice, and one of them is lost |
+# | `"wrong_level"` | a right key at the wrong place |
+# | `"unknown_key"` | a key that DeepSpeed does not have anywhere |
+# | `"batch_size"` | sizes of batches that do not multiply |
+# | `"two_precisions"` | two precisions are asked for |
+# | `"stage_leaves_it_out"` | the stage does not know what is asked for |
+
+# %%
+def fix_config_spec(text):
+    """A repaired text is strict JSON without a key that stands twice."""
+    keys = []
+    config = json.loads(text, object_pairs_hook=lambda pairs: keys.append(pairs) or dict(pairs))
+    return config, all(len(dict(pairs)) == len(pairs) for pairs in keys)
+
+fix_config_spec('{"a": 1, "b": 2, "a": 3}')
+
+# %% [markdown]
+# **Budget** · each configuration starts a real engine on 2 ranks, and the engine then says what its author wanted.
+#
+# <details><summary>Hint 1 · run all five</summary>
+#
+# `launch(start, BROKEN["A"], world_size=2, device="cpu")` for each letter. Four of them end with an error, and the last lines of an error name the key. One does not: compare what the engine says with what its author wants.
+# </details>
+# <details><summary>Hint 2 · the quick repair is often the wrong one</summary>
+#
+# Deleting the line that an error complains about makes the error go away, and the author's wish with it. Look at the engine's answer afterwards: `pinned`, `global_batch`, `precision`.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# JSON has no comments and needs commas. Of two equal keys the last wins, so the two have to become one. `pin_memory` says how memory is offloaded. micro-batch × accumulation × 2 ranks is the whole batch.
+# </details>
+
+# %% nbgrader={"grade_id": "fix_config", "solution": true}
+def fix_config():
+    """{"A": ("not_json", repaired text), "B": …, "C": …, "D": …, "E": …}, say"""
+    ### BEGIN SOLUTION
+    return {
+        "A": (
+            "not_json",
+            """{
+  "train_micro_batch_size_per_gpu": 2,
+  "gradient_accumulation_steps": 2,
+  "bf16": {"enabled": true},
+  "wall_clock_breakdown": false,
+  "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+}""",
+        ),
+        "B": (
+            "duplicate_key",
+            """{
+  "train_micro_batch_size_per_gpu": 2,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 2,
+    "offload_optimizer": {"device": "cpu"},
+    "allgather_bucket_size": 200000000,
+    "reduce_bucket_size": 200000000
+  }
+}""",
+        ),
+        "C": (
+            "wrong_level",
+            """{
+  "train_micro_batch_size_per_gpu": 2,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 2,
+    "offload_optimizer": {"device": "cpu", "pin_memory": false}
+  }
+}""",
+        ),
+        "D": (
+            "batch_size",
+            """{
+  "train_batch_size": 32,
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 4,
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 3}
+}""",
+        ),
+        "E": (
+            "two_precisions",
+            """{
+  "train_micro_batch_size_per_gpu": 2,
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 2}
+}""",
+        ),
+    }
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_fix_config", "grade": true, "points": 5}
+check("offload.fix_config", fix_config)
+
+# %% [markdown]
+# What your repaired configurations start, side by side:
+
+# %%
+for letter, (name, text) in fix_config().items():
+    engine = launch(start, text, world_size=2, device="cpu", timeout_s=60).outputs[0]
+    print(f"{letter} {name:>15}: stage {engine['stage']}, {engine['precision']}, batch",
+          f"{engine['global_batch']}, optimizer on the {engine['optimizer']['place']}")
+
+# %% [markdown]
+# ## 5 · A laptop with a fast GPU and little memory
+#
+# A model of 7 billion parameters is to be fine-tuned with Adam in bf16 on one GPU with 24 GB, in a host with 64 GB of memory and a link of 25 GB/s each way. Which states fit where, and what is the least time that moving them costs in a step? Would a batch four times as large make offload dearer or cheaper for each token, and why? Four to eight sentences.
+
+# %% [markdown] nbgrader={"grade_id": "small_host", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# Without offload model states take 16Ψ = 112 GB; the GPU has 24. With the optimizer offloaded the device keeps 2Ψ = 14 GB of parameters, which leaves about 10 GB for activations. The host needs 12Ψ = 84 GB for masters, momentum and variance, and room for 2Ψ of gradients: more than 64 GB. So this host is too small, and the states have to go to NVMe (or to an optimizer with smaller states, 8-bit Adam or an adapter such as LoRA).
+#
+# What moves between device and host is 2Ψ = 14 GB each way: 0.56 s down and 0.56 s up at 25 GB/s, less where the way down overlaps with backward. A batch four times as large moves the same bytes once for four times the tokens, so for each token offload becomes cheaper (with accumulation gradients go down for each micro-batch, and the saving is smaller).
+#
+# Points: 1 for 2Ψ = 14 GB on the device and 84 GB against 64 on the host; 1 for about 0.56 s each way and for "once a step, whatever the batch".
+# ### END SOLUTION

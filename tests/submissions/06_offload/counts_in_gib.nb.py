@@ -1,0 +1,16 @@
+# /// shardlab-submission
+# lab = "06_offload"
+# loses = {offload_bytes_per_step = 3.0}
+# says = {offload_bytes_per_step = "is in GiB"}
+# ///
+
+# %% nbgrader={"grade_id": "offload_bytes_per_step", "solution": true}
+def offload_bytes_per_step(method, parameters, world_size, precision="bf16", micro_batches=1):
+    own = parameters / world_size / 2**30
+    gradients = (4 if precision == "fp32" else 2) * own
+    if method == "swap":
+        states = (8 if precision == "fp32" else 12) * own
+        return states, states
+    if method == "zero-offload":
+        return micro_batches * gradients, gradients
+    return micro_batches * gradients, 2 * micro_batches * gradients
