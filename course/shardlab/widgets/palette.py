@@ -28,7 +28,7 @@ CYCLE = (
 MEMORY = {
     "parameters": "#56B4E9",
     "gradients": "#CC79A7",
-    "optimizer": "#332288",
+    "optimizer": "#7A5FD0",
     "activations": "#DDCC77",
     "buckets": "#44AA99",
     "other": "#BBBBBB",
@@ -55,6 +55,8 @@ _OPS = {
     "all_reduce": "#CC79A7",
     "reduce_scatter": "#009E73",
     "all_gather": "#E69F00",
+    "scatter": "#009E73",
+    "gather": "#E69F00",
     "broadcast": "#F0E442",
     "all_to_all": "#AA4499",
     "barrier": "#666666",

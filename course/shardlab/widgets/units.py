@@ -46,7 +46,7 @@ def _three_digits(value: float) -> str:
 
 def _fixed(value: float, decimals: int) -> str:
     """As JavaScript's toFixed: Python's own formatting rounds 1.25 down and 1.35 up."""
-    return str(Decimal(value).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
+    return str(Decimal(float(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
 
 
 def format_si(amount: float, unit: str) -> str:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from shardlab.widgets.palette import CYCLE, ink_on, op_color, rank_color
@@ -14,6 +15,7 @@ from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
         (2**20 - 1, "1.0 MiB"),  # not 1024.0 KiB
         (3 * 2**40, "3.0 TiB"),
         (2**60, "1024.0 PiB"),
+        (np.int64(48), "48 B"),  # an entry of run.traffic
     ],
 )
 def test_bytes_are_told_in_binary_units(count: int, text: str) -> None:
@@ -48,6 +50,7 @@ def test_ranks_cycle_through_the_colours() -> None:
 
 def test_variants_of_an_op_share_its_colour() -> None:
     assert op_color("all_gather_single") == op_color("all_gather")
+    assert op_color("scatter") != op_color("gather")
     assert op_color("something new").startswith("#")
 
 
