@@ -1,0 +1,90 @@
+"""What DeepSpeed's ZeRO holds of model states beyond the paper's formulas, by name.
+
+The paper divides Ψ by N and is done.  A real buffer is cut somewhere: the last share is padded, a
+tensor that lies across a border is kept whole on both sides until the step, and stage 3 keeps
+small tensors whole, because gathering them costs more than they take.  All of it is arithmetic on
+the tensors' sizes (DeepSpeed 0.19.8, stage_1_and_2.py and stage3.py);
+tests/shardlab/test_zero_memory.py holds it against live bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardlab.estimate.memory import FP32_BYTES, PRECISION_BYTES, STATE_BYTES
+
+ALIGNMENT = 2  # elements: a share begins at a multiple of 4 bytes in 16 bit
+PERSISTENCE_THRESHOLD = 100_000  # elements: stage3_param_persistence_threshold's default
+BUCKET_ELEMENTS = 500_000_000  # reduce_bucket_size's default
+
+
+def zero_extras(
+    numels: Mapping[str, int],
+    *,
+    stage: int,
+    world_size: int,
+    precision: str = "bf16",
+    optimizer: str = "adam",
+    persistence_threshold: int = PERSISTENCE_THRESHOLD,
+) -> dict[str, list[float]]:
+    """Bytes on each rank after a backward pass, without accumulation, by reason: lists of N.
+
+    To be added to `memory.model_states(…)`; numels: tensor -> elements, in the model's order.
+
+      "step counters"       of Adam, one for each tensor that it updates
+      "fp32 masters"        training in fp32, the sharded optimizers copy their slice all the same
+      "padding"             shares are equal, so that the last ones end with elements of no tensor
+      "tensors on a border" of stages 1 and 2: their gradients are whole on each rank beside it
+      "freed gradients"     stage 1 keeps, as stage 2 does, only its share after it has reduced:
+                            fewer than the paper's, so below 0
+      "persistent tensors"  of stage 3: smaller than the threshold (in elements), whole everywhere
+
+    Only those that apply are there.  Raises KeyError for an unknown precision or optimizer.
+    """
+    parameter_bytes, gradient_bytes, master_bytes = PRECISION_BYTES[precision]
+    psi, ranks = sum(numels.values()), range(world_size)
+    extras: dict[str, list[float]] = {}
+    if optimizer.startswith("adam"):
+        counters = len(numels) if stage == 0 else 1  # sharded, all tensors are one to Adam
+        extras["step counters"] = [FP32_BYTES * counters for _ in ranks]
+    if stage == 0:
+        return extras
+    if master_bytes == 0:
+        master_bytes = FP32_BYTES
+        extras["fp32 masters"] = [FP32_BYTES * psi / world_size for _ in ranks]
+    optimizer_bytes = master_bytes + STATE_BYTES[optimizer]
+    if stage == 3:
+        padding = sum(-numel % world_size for numel in numels.values()) / world_size
+        each = parameter_bytes + gradient_bytes + optimizer_bytes
+        extras["padding"] = [padding * each for _ in ranks]
+        small = [numel for numel in numels.values() if numel < persistence_threshold]
+        gathered = sum(numel + -numel % world_size for numel in small)
+        extras["persistent tensors"] = [float(parameter_bytes * gathered) for _ in ranks]
+        return extras
+    share = -(-psi // (ALIGNMENT * world_size)) * ALIGNMENT
+    padding = share - psi / world_size  # of a rank's share, on average
+    whole = parameter_bytes * (share * world_size - psi)  # on all: parameters are not cut
+    extras["padding"] = [whole + padding * (gradient_bytes + optimizer_bytes) for _ in ranks]
+    extras["tensors on a border"] = [
+        gradient_bytes * _beyond(numels, share * rank, share * (rank + 1)) for rank in ranks
+    ]
+    if stage == 1:
+        freed = gradient_bytes * (psi - psi / world_size)
+        extras["freed gradients"] = [-freed for _ in ranks]
+    return extras
+
+
+def bucket_bytes(stage: int, *, precision: str = "bf16", elements: int = BUCKET_ELEMENTS) -> int:
+    """Stage 3 makes its gradients' bucket at the start and keeps it; stages 1 and 2 make one for
+    each backward pass; stage 0 has none."""
+    return PRECISION_BYTES[precision][1] * elements if stage else 0
+
+
+def _beyond(numels: Mapping[str, int], first: int, end: int) -> float:
+    """Elements of tensors that overlap [first, end) of the flat buffer, where they lie outside."""
+    beyond, at = 0, 0
+    for numel in numels.values():
+        if at < end and at + numel > first:
+            beyond += max(0, first - at) + max(0, at + numel - end)
+        at += numel
+    return float(beyond)

@@ -1,0 +1,66 @@
+"""Model states of ZeRO, stage by stage: the formula and what has a name beyond it, against live
+bytes of DeepSpeed's ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import zero_memory
+from shardlab import launch
+from shardlab.estimate.zero_extras import bucket_bytes, zero_extras
+
+# (precision, stage, N)
+CASES = [
+    ("bf16", 0, 2), ("bf16", 1, 2), ("bf16", 2, 2), ("bf16", 3, 2),
+    ("bf16", 2, 4), ("fp32", 1, 4), ("fp32", 3, 4),
+]  # fmt: skip
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("precision", "stage", "ranks"), CASES)
+def test_predicted_against_measured(precision: str, stage: int, ranks: int) -> None:
+    run = launch(
+        zero_memory.train, stage, precision, world_size=ranks, memory=True, quiet=True,
+        device="cpu", timeout_s=120,
+    )  # fmt: skip
+    row = zero_memory.row_of(run, precision, stage)
+    assert abs(row.off) < 0.02  # what is asked for
+    assert row.measured_bytes == pytest.approx(row.named_bytes, rel=1e-4)  # what is found
+    if (precision, stage, ranks) != ("bf16", 0, 2):
+        assert row.measured_bytes != pytest.approx(row.paper_bytes, rel=1e-4)
+    if stage == 3:
+        assert row.bucket_bytes >= bucket_bytes(
+            3, precision=precision, elements=zero_memory.BUCKET_ELEMENTS
+        )
+
+
+def test_extras_by_hand() -> None:
+    """Two ranks share w: 10 elements, v: 9. Shares of 10 (a multiple of 2), one of padding."""
+    numels = {"w": 10, "v": 9}
+    assert zero_extras(numels, stage=0, world_size=2) == {"step counters": [8, 8]}
+    assert zero_extras(numels, stage=2, world_size=2) == {
+        "step counters": [4, 4],
+        "padding": [2 + 0.5 * 14, 2 + 0.5 * 14],
+        "tensors on a border": [0, 0],
+    }
+    on_a_border = zero_extras({"w": 9, "v": 9, "u": 2}, stage=2, world_size=2)
+    # shares of 10: rank 0 has w and the first element of v, and keeps the other 8; rank 1 that one
+    assert on_a_border["tensors on a border"] == [2 * 8, 2 * 1]
+    assert on_a_border["padding"] == [0, 0]
+    stage_1 = zero_extras({"w": 20}, stage=1, world_size=2)
+    assert stage_1["freed gradients"] == [-20, -20]
+    stage_3 = zero_extras(numels, stage=3, world_size=2, persistence_threshold=10)
+    assert stage_3["padding"] == [0.5 * 16, 0.5 * 16]
+    assert stage_3["persistent tensors"] == [2 * 10, 2 * 10]  # v, gathered with its padding
+
+
+def test_fp32_keeps_masters_that_the_paper_does_not_count() -> None:
+    found = zero_extras({"w": 8}, stage=1, world_size=4, precision="fp32", optimizer="momentum")
+    assert found["fp32 masters"] == [8] * 4
+    assert "step counters" not in found
+    assert "fp32 masters" not in zero_extras({"w": 8}, stage=0, world_size=4, precision="fp32")
+
+
+def test_buckets() -> None:
+    assert [bucket_bytes(stage) for stage in range(4)] == [0, 10**9, 10**9, 10**9]
+    assert bucket_bytes(3, precision="fp32", elements=100) == 400
