@@ -44,6 +44,13 @@ def flat(
     Raises ValueError for an unknown name or a world size below 1.
     """
     named = shapes_of(tensors)
+    recipe = {
+        "shapes": list(named.values()),
+        "cut": cut,
+        "alignment": alignment,
+        "precision": precision,
+        "optimizer": optimizer,
+    }
     cut = cut or ("tensor" if stage == 3 else "flat")
     _check(world_size, stage, precision, optimizer, cut, alignment)
     sizes = [(name, math.prod(shape)) for name, shape in named.items()]
@@ -69,9 +76,8 @@ def flat(
             )
     words = {"flat": "one flat buffer", "tensor": "each tensor", "rows": "each tensor's rows"}
     told = f", {words[cut]} cut in {world_size}" if stage and world_size > 1 else ""
-    return Layout(
-        world_size, stage, f"formula, stage {stage}{told}", tuple(sizes), segments, length
-    )
+    source = f"formula, stage {stage}{told}"
+    return Layout(world_size, stage, source, tuple(sizes), segments, length, recipe)
 
 
 def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:

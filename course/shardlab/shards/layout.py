@@ -57,6 +57,8 @@ class Layout:
     tensors: (name, elements), in the order of the flat buffer.
     segments: by buffer, ordered by place, then rank. A buffer that nobody holds is empty.
     length: elements of the flat buffer, padding included.
+    recipe: what `flat` was asked for, where the layout is from a formula: a picture of it can
+        then be had for other stages and ranks.
     """
 
     world_size: int
@@ -65,6 +67,7 @@ class Layout:
     tensors: tuple[tuple[str, int], ...]
     segments: dict[str, tuple[Segment, ...]] = field(repr=False)
     length: int
+    recipe: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def pieces(self, buffer: str | None = None, rank: int | None = None) -> list[Piece]:
         """Each slice on each rank; of one buffer or one rank alone, if asked."""

@@ -1,21 +1,30 @@
 """Pictures of a run that can be pointed at: traffic map, ring player, timeline."""
 
 from shardlab.widgets import palette
+from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
+from shardlab.widgets.offload_times import OffloadTimes, offload_times
 from shardlab.widgets.ring_player import RingPlayer, ring_player
+from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.timeline import Timeline, timeline
 from shardlab.widgets.traffic_map import TrafficMap, traffic_map
 from shardlab.widgets.units import format_bytes
 
 __all__ = [
+    "MemoryBars",
     "MemoryTimeline",
+    "OffloadTimes",
     "RingPlayer",
+    "ShardMap",
     "Timeline",
     "TrafficMap",
     "format_bytes",
+    "memory_bars",
     "memory_timeline",
+    "offload_times",
     "palette",
     "ring_player",
+    "shard_map",
     "timeline",
     "traffic_map",
 ]

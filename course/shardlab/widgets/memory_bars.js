@@ -291,7 +291,7 @@ function render({ model, el }) {
       let words = told(each.bytes);
       if (isHost && !each.bytes) words = "nothing";
       else if (!isHost && capacity !== null) words += fits ? " ✓ fits" : " ✗ does not fit";
-      marks.push(text(end + 8, baseline, words));
+      marks.push(text(right + 12, baseline, words));
     }
     return marks;
   }

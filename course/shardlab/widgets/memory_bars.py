@@ -372,7 +372,7 @@ class Layout:
         if bar.height >= 10:
             y = bar.y + bar.height / 2 + 4
             note = self._verdict(bar, told)
-            marks.append(Text(x=max(x, LEFT) + 8, y=y, text=note, size=11))
+            marks.append(Text(x=RIGHT + 12, y=y, text=note, size=11))
         return marks
 
     def _verdict(self, bar: Bar, told: Any) -> str:

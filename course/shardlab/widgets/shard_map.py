@@ -1,0 +1,338 @@
+"""The shard map: which rank holds which slice of which tensor, for each of the flat buffers.
+
+From left to right stand the elements of the model, tensor after tensor; each rank is a row. What a
+rank holds is coloured by tensor, what it does not hold is empty. Where ranks are too many for rows
+of their own, a row stands for several, and shows what any of them holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import traitlets
+
+from shardlab import shards
+from shardlab.shards import BUFFERS, Layout, Segment
+from shardlab.shards.formula import element_bytes
+from shardlab.shards.layout import EVERY_RANK, PADDING
+from shardlab.widgets.palette import WAIT
+from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width, to_svg
+from shardlab.widgets.units import format_bytes, format_count
+
+WIDTH = 800.0
+LEFT = 64.0  # of the rows: rank names stand before them
+RIGHT = 790.0
+TOP = 22.0  # names of the model's parts
+HEADING = 22.0  # above each panel
+TALLEST_ROW = 40.0
+THINNEST_ROW = 3.0
+WORLD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+# Neighbours differ, with any colour vision, and black reads on each (Tol's light scheme).
+COLORS = (
+    "#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00",
+)  # fmt: skip
+INK = "#1f2328"
+
+
+class ShardMap(Picture):
+    """Ranks × flat buffers. Made by `shard_map`.
+
+    ``settings`` follows the controls and may be set: view (a title), stage and worldSize, of which
+    the last two count where the layout is from a formula.
+    """
+
+    _esm: ClassVar[str] = module("shard_formula.js", "shard_map.js")
+    settings = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, views: Mapping[str, Layout]) -> None:
+        self._views = dict(views)
+        first_title, first = next(iter(self._views.items()))
+        most = max(layout.world_size for layout in self._views.values())
+        self._panel = max(56.0, min(26.0 * most, 156.0))
+        self._height = TOP + len(BUFFERS) * (HEADING + self._panel + 8) + 8
+        scene = {
+            "width": WIDTH,
+            "height": self._height,
+            "left": LEFT,
+            "right": RIGHT,
+            "top": TOP,
+            "heading": HEADING,
+            "panel": self._panel,
+            "tallest_row": TALLEST_ROW,
+            "thinnest_row": THINNEST_ROW,
+            "colors": list(COLORS),
+            "ink": INK,
+            "padding_color": WAIT,
+            "world_sizes": sorted({*WORLD_SIZES, first.world_size}),
+            "views": [_plain(title, layout) for title, layout in self._views.items()],
+        }
+        settings = {"view": first_title, "stage": first.stage, "worldSize": first.world_size}
+        super().__init__(scene=scene, settings=settings)
+
+    @traitlets.validate("settings")
+    def _known(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        settings = dict(proposal["value"])
+        try:
+            self._layout_of(settings)
+        except (KeyError, ValueError) as wrong:
+            raise traitlets.TraitError(f"settings: {wrong}") from wrong
+        return settings
+
+    @property
+    def layout_shown(self) -> Layout:
+        """What is on show by the present settings."""
+        return self._layout_of(self.settings)
+
+    def _layout_of(self, settings: Mapping[str, Any]) -> Layout:
+        layout = self._views[settings["view"]]
+        stage, world_size = settings["stage"], settings["worldSize"]
+        if layout.recipe is None or (stage, world_size) == (layout.stage, layout.world_size):
+            return layout
+        recipe = dict(layout.recipe)
+        shapes = recipe.pop("shapes")
+        names = [name for name, _ in layout.tensors]
+        named = dict(zip(names, shapes, strict=True))
+        return shards.flat(named, world_size, stage=stage, **recipe)
+
+    def summary(self) -> str:
+        layout = self.layout_shown
+        elements = format_count(sum(numel for _, numel in layout.tensors))
+        told = [f"{buffer} {_held(layout, buffer)}" for buffer in BUFFERS]
+        ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size} ranks"
+        tensors = f"{len(layout.tensors)} tensors, {elements} elements"
+        return f"{layout.source}; {tensors} on {ranks}: {'; '.join(told)}"
+
+    def static_svg(self) -> str:
+        layout = self.layout_shown
+        ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size} ranks"
+        return to_svg(
+            Geometry(layout, self._panel).marks(),
+            WIDTH,
+            self._height,
+            title=f"Who holds what · {layout.source}",
+            subtitle=f"{len(layout.tensors)} tensors, {ranks}",
+            footer=self.summary(),
+        )
+
+
+def shard_map(
+    layout: Any, *, world_size: int | None = None, stage: int | None = None, **formula: Any
+) -> ShardMap:
+    """Draw who holds what.
+
+    layout: one of
+        what `shards.flat` or `shards.gather` made;
+        ``run.outputs`` of a run whose ranks returned `shards.of_deepspeed` or `shards.of_fsdp2`;
+        {title: any of these}, to choose from;
+        a module, or a mapping of names to element counts or shapes: drawn by formula, for
+        ``world_size`` ranks at ``stage`` and whatever else `shards.flat` takes.
+
+    A layout from a formula has buttons for the stage and a slider for the ranks.
+    Raises ValueError or TypeError for something else.
+    """
+    if world_size is not None or stage is not None or formula or hasattr(layout, "parameters"):
+        layout = shards.flat(layout, world_size or 4, stage=stage or 0, **formula)
+    if isinstance(layout, Mapping) and "held" not in layout:
+        if not layout:
+            raise ValueError("no layout to draw")
+        if all(isinstance(value, int) for value in layout.values()):
+            raise TypeError("sizes alone are not a layout: say world_size=… and stage=… as well")
+        return ShardMap({str(title): _as_layout(each) for title, each in layout.items()})
+    return ShardMap({"": _as_layout(layout)})
+
+
+def _as_layout(given: Any) -> Layout:
+    if isinstance(given, Layout):
+        return given
+    if isinstance(given, Sequence):
+        return shards.gather(given)
+    raise TypeError(
+        f"a {type(given).__name__} is no layout: give shards.flat(…), shards.gather(run.outputs), "
+        "or run.outputs"
+    )
+
+
+def _plain(title: str, layout: Layout) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "title": title,
+        "source": layout.source,
+        "world_size": layout.world_size,
+        "stage": layout.stage,
+        "tensors": [list(tensor) for tensor in layout.tensors],
+        "length": layout.length,
+        "recipe": None,
+        "segments": None,
+    }
+    if layout.recipe is None:
+        data["segments"] = {name: list(map(list, parts)) for name, parts in layout.segments.items()}
+    else:
+        sizes = element_bytes(layout.recipe["precision"], layout.recipe["optimizer"])
+        shapes = [list(shape) for shape in layout.recipe["shapes"]]
+        data["recipe"] = {
+            "shapes": shapes,
+            "cut": layout.recipe["cut"],
+            "alignment": layout.recipe["alignment"],
+            "element_bytes": sizes,
+        }
+    return data
+
+
+def _held(layout: Layout, buffer: str) -> str:
+    """``1.0 MiB on each rank``, or the range."""
+    sizes = layout.bytes_by_rank(buffer)
+    least, most = min(sizes), max(sizes)
+    if not most:
+        return "none held"
+    if format_bytes(least) == format_bytes(most):
+        return f"{format_bytes(most)} on each rank"
+    return f"{format_bytes(least)} to {format_bytes(most)} by rank"
+
+
+class Geometry:
+    """Where rows and runs lie. ``shard_map.js`` has the same for the live picture."""
+
+    def __init__(self, layout: Layout, panel: float) -> None:
+        self.layout = layout
+        self.panel = panel
+        n = layout.world_size
+        self.per = max(1, math.ceil(n * THINNEST_ROW / panel))  # ranks of one row
+        self.rows = math.ceil(n / self.per)
+        self.row = min(TALLEST_ROW, panel / self.rows)
+        self.gap = 2.0 if self.row >= 8 else 1.0 if self.row >= 5 else 0.0
+        self.scale = (RIGHT - LEFT) / max(layout.length, 1)
+
+    def top(self, buffer: str) -> float:
+        return TOP + HEADING + BUFFERS.index(buffer) * (HEADING + self.panel + 8)
+
+    def x(self, at: float) -> float:
+        return LEFT + at * self.scale
+
+    def runs(self, buffer: str) -> list[list[tuple[float, float, int]]]:
+        """For each row: (from, to, tensor) in elements, of what any of its ranks holds."""
+        rows: list[list[tuple[float, float, int]]] = [[] for _ in range(self.rows)]
+        for part in self.layout.segments[buffer]:
+            every = part.rank == EVERY_RANK
+            for row in range(self.rows) if every else [part.rank // self.per]:
+                _append(rows[row], part)
+        return rows
+
+    def marks(self) -> list[Mark]:
+        marks = self._part_names()
+        for buffer in BUFFERS:
+            top = self.top(buffer)
+            words = f"{buffer} · {_held(self.layout, buffer)}"
+            marks.append(Text(x=LEFT, y=top - 7, text=words, size=12, weight=600))
+            height = self.rows * self.row
+            marks.append(
+                Rect(x=LEFT, y=top, width=RIGHT - LEFT, height=height, fill="text", opacity=0.06)
+            )
+            marks += self._rank_names(top)
+            paths: dict[tuple[str, bool], list[str]] = {}
+            labels: list[Mark] = []
+            for row, runs in enumerate(self.runs(buffer)):
+                y, thick = top + row * self.row + self.gap / 2, self.row - self.gap
+                for start, stop, tensor in runs:
+                    x0, x1 = self.box(start, stop)
+                    look = (WAIT, True) if tensor == PADDING else (color_of(tensor), False)
+                    d = f"M{x0:.1f} {y:.1f}h{x1 - x0:.1f}v{thick:.1f}h{x0 - x1:.1f}z"
+                    paths.setdefault(look, []).append(d)
+                    labels += self._label(tensor, x0, x1, y + thick / 2 + 4)
+            for (color, hatched), parts in paths.items():
+                marks.append(Path(d="".join(parts), fill=color, hatch=hatched))
+            marks += labels
+        return marks
+
+    def box(self, start: float, stop: float) -> tuple[float, float]:
+        """Edges in pixels. What is thinner than a pixel fills the pixel it begins in."""
+        x0, x1 = self.x(start), self.x(stop)
+        if x1 - x0 >= 1:
+            return x0, x1
+        x0 = min(math.floor(x0), RIGHT - 1)
+        return x0, x0 + 1
+
+    def _label(self, tensor: int, x0: float, x1: float, y: float) -> list[Mark]:
+        if self.row < 15:
+            return []
+        name = "padding" if tensor == PADDING else self.layout.tensors[tensor][0]
+        text = fitting_name(name, x1 - x0 - 8)
+        fill = "text" if tensor == PADDING else INK
+        middle = (x0 + x1) / 2
+        return [Text(x=middle, y=y, text=text, size=11, anchor="middle", fill=fill)] if text else []
+
+    def _part_names(self) -> list[Mark]:
+        """Above it all, the model's parts: to see that borders of shards run elsewhere."""
+        marks: list[Mark] = []
+        for name, (start, stop) in self.model_parts().items():
+            x0, x1 = self.x(start), self.x(stop)
+            marks.append(
+                Rect(x=x0 + 0.5, y=17, width=max(x1 - x0 - 1, 0.5), height=2, fill="muted")
+            )
+            text = fitting_name(name, x1 - x0 - 6)
+            if text:
+                x = (x0 + x1) / 2
+                marks.append(Text(x=x, y=12, text=text, size=11, anchor="middle", fill="muted"))
+        return marks
+
+    def model_parts(self) -> dict[str, tuple[int, int]]:
+        """Where each layer of the model begins and ends on the flat buffer."""
+        found: dict[str, tuple[int, int]] = {}
+        for tensor, (start, stop) in sorted(self.extents().items()):
+            name = part_of(self.layout.tensors[tensor][0])
+            low, high = found.get(name, (start, stop))
+            found[name] = (min(low, start), max(high, stop))
+        return found
+
+    def extents(self) -> dict[int, tuple[int, int]]:
+        """Where each tensor begins and ends on the flat buffer."""
+        found: dict[int, tuple[int, int]] = {}
+        for buffer in BUFFERS:
+            for part in self.layout.segments[buffer]:
+                if part.tensor != PADDING:
+                    start, stop = found.get(part.tensor, (part.at, part.at))
+                    end = part.at + part.numel
+                    found[part.tensor] = (min(start, part.at), max(stop, end))
+        return found
+
+    def _rank_names(self, top: float) -> list[Mark]:
+        every = max(1, math.ceil(13 / self.row))
+        marks: list[Mark] = []
+        for row in range(0, self.rows, every):
+            y = top + (row + 0.5) * self.row + 4
+            marks.append(
+                Text(x=LEFT - 8, y=y, text=f"rank {row * self.per}", size=11, anchor="end")
+            )
+        return marks
+
+
+def _append(runs: list[tuple[float, float, int]], part: Segment) -> None:
+    end = part.at + part.numel
+    if runs and runs[-1][2] == part.tensor and part.at <= runs[-1][1]:
+        runs[-1] = (runs[-1][0], max(runs[-1][1], end), part.tensor)
+    else:
+        runs.append((part.at, end, part.tensor))
+
+
+def color_of(tensor: int) -> str:
+    return COLORS[tensor % len(COLORS)]
+
+
+def part_of(name: str) -> str:
+    """The layer that a tensor belongs to: "blocks.3" of "blocks.3.mlp.up.weight"."""
+    parts = name.split(".")
+    depth = next((i + 1 for i, part in enumerate(parts) if part.isdigit()), 1)
+    return ".".join(parts[:depth])
+
+
+def fitting_name(name: str, room: float) -> str:
+    """As many of a dotted name's last parts as there is room for: "mlp.up" of its weight."""
+    parts = name.removesuffix(".weight").split(".")
+    least = 2 if parts[-1] == "bias" and len(parts) > 1 else 1  # whose bias?
+    for first in range(len(parts) - least + 1):
+        text = ".".join(parts[first:])
+        if text_width(text, 11) <= room:
+            return text
+    return ""
