@@ -1,0 +1,86 @@
+"""A course in a folder of its own, graded by nbgrader's own commands into its own gradebook."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook
+
+REPO = Path(__file__).parents[3]
+
+Notebook = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Course:
+    """A copy of the repository's grading side."""
+
+    root: Path
+
+    @classmethod
+    def begin(cls, root: Path) -> Course:
+        shutil.copy(REPO / "nbgrader_config.py", root)
+        shutil.copytree(REPO / "solutions", root / "solutions")
+        return cls(root)
+
+    def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Without the venv's bin folder on the PATH, as after `make lab`."""
+        return subprocess.run(
+            [sys.executable, "-m", "nbgrader", *arguments],
+            cwd=self.root,
+            env={**os.environ, "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=800,
+        )
+
+    def solution(self, lab: str) -> Notebook:
+        return read(self.root / "solutions" / notebook_of(lab))
+
+    def released(self, lab: str) -> Notebook:
+        return read(self.root / "labs" / notebook_of(lab))
+
+    def autograded(self, lab: str, student: str) -> Notebook:
+        return read(self.root / "grading/autograded" / student / notebook_of(lab))
+
+    def hand_in(self, lab: str, student: str, content: Notebook | str) -> None:
+        path = self.root / "grading/submitted" / student / notebook_of(lab)
+        path.parent.mkdir(parents=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+    def scores(self, lab: str, student: str) -> dict[str, float]:
+        """{answer: points} as the gradebook has them."""
+        with Gradebook(f"sqlite:///{self.root}/grading/gradebook.db") as gradebook:
+            grades = gradebook.find_submission_notebook(lab, lab, student).grades
+            return {grade.name.removeprefix("check_"): grade.auto_score for grade in grades}
+
+
+def notebook_of(lab: str) -> str:
+    return f"{lab}/{lab}.ipynb"
+
+
+def read(path: Path) -> Notebook:
+    notebook: Notebook = json.loads(path.read_text())
+    return notebook
+
+
+def cell_of(notebook: Notebook, cell_id: str) -> dict[str, Any]:
+    return next(cell for cell in notebook["cells"] if cell["id"] == cell_id)
+
+
+def source_of(notebook: Notebook, cell_id: str) -> str:
+    return "".join(cell_of(notebook, cell_id)["source"])
+
+
+def with_answers(notebook: Notebook, answers: dict[str, str]) -> Notebook:
+    changed: Notebook = json.loads(json.dumps(notebook))
+    for grade_id, source in answers.items():
+        cell_of(changed, grade_id)["source"] = source
+    return changed
