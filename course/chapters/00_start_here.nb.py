@@ -212,4 +212,4 @@ print(run.device, "because:", run.device_reason, "· backend of each rank:", run
 #
 # ## Where to go now
 #
-# To [chapter 03, ring all-reduce](03_ring_all_reduce.ipynb), and then to [its lab](../../labs/03_ring_all_reduce/03_ring_all_reduce.ipynb). They are all there is for now: chapters 01 and 02, and those after 03, are not written yet, and chapter 03 needs nothing but this page.
+# To [chapter 01, one device](01_one_device.ipynb): before work is split over devices, see what fills one. Each chapter ends with a link to its lab.
