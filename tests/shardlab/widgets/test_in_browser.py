@@ -3,61 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser
 
 from shardlab.errors import DeadlockError, Waiting
-from shardlab.widgets import ring_player, timeline, traffic_map
+from shardlab.widgets import (
+    memory_timeline,
+    offload_times,
+    ring_player,
+    timeline,
+    traffic_map,
+)
 from shardlab.widgets.picture import Picture, asset
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
-from tests.shardlab.widgets.harness import page_for
-from tests.shardlab.widgets.synthetic import dense, hub, make_run, p2p, ring_all_reduce
+from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.synthetic import dense, hub, make_run, p2p, ring_all_reduce, training
 
 pytestmark = pytest.mark.browser
 
 MIB = 2**20
-Show = Callable[..., Locator]
-
-
-@pytest.fixture
-def show(browser: Browser) -> Iterator[Show]:
-    """Put a widget on a page and return its root; fails on any error in the browser's console."""
-    pages: list[Page] = []
-    errors: list[str] = []
-
-    def show(widget: Picture, *, dark: bool = False, still: bool = False) -> Locator:
-        page = browser.new_page(
-            viewport={"width": 940, "height": 800},
-            reduced_motion="reduce" if still else "no-preference",
-        )
-        pages.append(page)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
-        page.set_content(page_for(widget, dark=dark))
-        page.wait_for_selector("body[data-ready]")
-        root = page.locator(".shardlab-widget")
-        return root
-
-    yield show
-    for page in pages:
-        page.close()
-    assert not errors
-
-
-def press(root: Locator, *keys: str) -> None:
-    root.locator(".shardlab-plot").focus()
-    for key in keys:
-        root.page.keyboard.press(key)
-
-
-def hover(root: Locator, x: float, y: float) -> None:
-    """Point at a place of the scene (its own pixels)."""
-    root.locator("canvas").hover(position={"x": x, "y": y})
 
 
 def hung(n: int = 2) -> DeadlockError:
@@ -247,9 +216,19 @@ def test_what_data_says_is_inert(show: Show) -> None:
     assert "<img" in root.locator(".shardlab-error").inner_text()
 
 
-@pytest.mark.parametrize("draw", [traffic_map, ring_player, timeline])
-def test_a_widget_leaves_nothing_behind(show: Show, draw: Callable[..., Picture]) -> None:
-    root = show(draw(ring_all_reduce(4)))
+EVERY = {
+    "traffic map": lambda: traffic_map(ring_all_reduce(4)),
+    "ring player": lambda: ring_player(ring_all_reduce(4)),
+    "timeline": lambda: timeline(ring_all_reduce(4)),
+    "memory timeline": lambda: memory_timeline(training(2)),
+    "offload times": offload_times,
+}
+of_every = pytest.mark.parametrize("draw", EVERY.values(), ids=EVERY)
+
+
+@of_every
+def test_a_widget_leaves_nothing_behind(show: Show, draw: Callable[[], Picture]) -> None:
+    root = show(draw())
     page = root.page
     press(root, "Space")
     page.evaluate("window.cleanUp()")
@@ -263,9 +242,9 @@ def test_a_widget_leaves_nothing_behind(show: Show, draw: Callable[..., Picture]
     assert page.evaluate("window.model.listening()") == 0
 
 
-@pytest.mark.parametrize("draw", [traffic_map, ring_player, timeline])
-def test_a_change_of_theme_is_redrawn(show: Show, draw: Callable[..., Picture]) -> None:
-    root = show(draw(ring_all_reduce(4)))
+@of_every
+def test_a_change_of_theme_is_redrawn(show: Show, draw: Callable[[], Picture]) -> None:
+    root = show(draw())
     picture = "canvas => canvas.toDataURL()"
     light = root.locator("canvas").evaluate(picture)
     root.page.evaluate(
@@ -356,6 +335,9 @@ def test_pictures_for_the_eye(show: Show, artifacts: Path, n: int, dark: bool) -
         "timeline": (timeline(run), ("ArrowRight",)),
         "timeline_hang": (timeline(hung(n)), ("ArrowRight",)),
     }
+    if n == 4:  # more ranks look the same in these
+        shots["memory_timeline"] = (memory_timeline(training(n), predicted=39 * MIB), ("p",))
+        shots["offload_times"] = (offload_times(world_size=n), ("ArrowRight",))
     for name, (widget, keys) in shots.items():
         root = show(widget, dark=dark, still=True)
         press(root, *keys)

@@ -9,6 +9,7 @@ from shardlab.memory import CATEGORIES, Memory, nothing_known
 from shardlab.widgets import memory_timeline
 from shardlab.widgets.memory_log import read_log, thin
 from shardlab.widgets.palette import MEMORY, PREDICTED
+from tests.shardlab.widgets.pointing import Show, hover, press
 from tests.shardlab.widgets.synthetic import make_run, training
 
 MIB = 2**20
@@ -132,3 +133,73 @@ def test_a_rank_that_told_nothing_can_be_drawn() -> None:
     widget = memory_timeline(run)
     ElementTree.fromstring(widget.static_svg())
     assert widget.summary() == "rank 0: no tensor was seen"
+
+
+@pytest.mark.browser
+def test_moments_are_told_by_mouse_and_by_keyboard(show: Show) -> None:
+    widget = memory_timeline(training())
+    root = show(widget)
+    assert root.get_attribute("data-peak-bytes") == str(39 * MIB)
+    press(root, "p")
+    told = root.locator(".shardlab-detail").inner_text()
+    assert told.startswith("654 ms in training step 1, backward: 40,894,464 bytes (39.0 MiB) live")
+    assert "activations 18.0 MiB" in told
+    box, (first, last) = widget.scene["plot"], widget.log.view_s
+    x = box["left"] + (0.6542 - first) / (last - first) * (box["right"] - box["left"])
+    hover(root, x, 150)
+    assert root.get_attribute("data-selected-bytes") == str(39 * MIB)
+    press(root, "Home", "PageDown")
+    assert root.get_attribute("data-selected-bytes") == str((6 + 18 + 1) * MIB)  # forward's end
+    press(root, "End", "ArrowLeft", "ArrowLeft")
+    assert root.get_attribute("data-selected-phase") == "training step 1"
+
+
+@pytest.mark.browser
+def test_every_step_by_key_moves_on_and_finds_the_peak(show: Show) -> None:
+    root = show(memory_timeline(training(layers=100)))
+    press(root, "0", "Home")
+    seen = root.evaluate(
+        """(root) => {
+            const plot = root.querySelector(".shardlab-plot");
+            const seen = [];
+            while (seen.length < 2 || seen.at(-1) > seen.at(-2)) {
+                seen.push(Number(root.dataset.selectedS));
+                plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+            }
+            return seen;
+        }"""
+    )
+    assert seen == sorted(seen)
+    assert 100 < len(seen) < 600
+    peak_s = float(root.get_attribute("data-peak-s") or 0)
+    assert min(abs(at - peak_s) for at in seen) < 1e-6
+
+
+@pytest.mark.browser
+def test_ranks_and_runs_are_chosen_without_the_kernel(show: Show) -> None:
+    runs = {"small": training(2, layers=2), "large": training(3)}
+    root = show(memory_timeline(runs))
+    press(root, "ArrowDown")
+    assert root.get_attribute("data-rank") == "1"
+    assert root.page.evaluate("[model.get('shown'), model.get('rank')]") == ["small", 1]
+    root.get_by_label("Run", exact=True).select_option("large")
+    assert root.get_attribute("data-peak-bytes") == str(runs["large"].memory[1].peak_bytes)
+    root.get_by_label("Rank", exact=True).select_option("2")
+    assert root.get_attribute("data-rank") == "2"
+    assert "rank 2, large: peak" in (root.locator("canvas").get_attribute("aria-label") or "")
+    root.page.evaluate("model.set('rank', 0)")  # and the kernel may set it, too
+    assert root.get_attribute("data-rank") == "0"
+
+
+@pytest.mark.browser
+def test_the_view_zooms_and_the_table_is_exact(show: Show) -> None:
+    root = show(memory_timeline(training(), predicted={"parameters": 6 * MIB}))
+    press(root, "0")
+    assert float(root.get_attribute("data-view-start-s") or 0) == 0.5
+    press(root, "+", "Shift+ArrowRight")
+    assert float(root.get_attribute("data-view-start-s") or 0) > 0.55
+    root.locator("summary").click()
+    root.locator("tbody tr").first.wait_for()
+    rows = [row.split() for row in root.locator("tbody tr").all_inner_texts()]
+    assert rows[0][-7:] == [str(n * MIB) for n in (6, 1, 12, 18, 1, 1, 39)]
+    assert rows[-1] == ["predicted", str(6 * MIB)]

@@ -1,0 +1,350 @@
+// The offload times: places and names come from offload_times.py, the formula from
+// offload_model.js; here are the sliders, the drawing and pointing at what is drawn.
+
+function render({ model, el }) {
+  const scene = model.get("scene");
+  const stop = new AbortController();
+  const { signal } = stop;
+  const { left, right, row, step_top: stepTop, all_top: allTop, bars_right: barsRight, names, roles } = scene;
+  let settings = { ...model.get("settings") };
+  let all = null; // placement: outcome
+  let selected = null; // { bar } of the step, or { placement } of all
+  let table = null;
+
+  const root = make("div", { class: "shardlab-widget" });
+  root.dataset.widget = "offload-times";
+  const sub = make("span", { class: "shardlab-sub" });
+  const head = make("div", { class: "shardlab-head" });
+  head.append(make("span", { class: "shardlab-title" }, "Offload: time of a step"), sub);
+
+  // ---- settings ----
+
+  const told = (unit) => (value) =>
+    unit === "count" ? formatCount(value)
+    : unit === "count/s" ? `${formatCount(value)}/s`
+    : formatSi(value, unit);
+  const controls = make("div", { class: "shardlab-settings" });
+  const sliders = scene.sliders.map(([name, label, values, unit]) => {
+    const at = (value) => values.indexOf(value);
+    const control = slider({
+      label,
+      min: 0,
+      max: values.length - 1,
+      value: at(settings[name]),
+      format: (index) => told(unit)(values[index]),
+      onInput: (index) => change({ [name]: values[index] }),
+      signal,
+    });
+    control.node.dataset.setting = name;
+    controls.append(control.node);
+    return { name, set: (value) => at(value) >= 0 && control.set(at(value)) };
+  });
+  const placement = choice({
+    label: "Placement",
+    options: PLACEMENTS.map((name) => [name, names[name]]),
+    value: settings.placement,
+    onInput: (name) => change({ placement: name }),
+    signal,
+  });
+  const overlap = choice({
+    label: "Moving",
+    options: [["yes", "overlaps"], ["no", "one by one"]],
+    value: settings.overlap ? "yes" : "no",
+    onInput: (value) => change({ overlap: value === "yes" }),
+    signal,
+  });
+  const delayed = choice({
+    label: "Host's update",
+    options: [["no", "in its step"], ["yes", "one step late"]],
+    value: settings.delayed_update ? "yes" : "no",
+    onInput: (value) => change({ delayed_update: value === "yes" }),
+    signal,
+  });
+  delayed.node.title = "Late: with the optimizer on the host only. The parameters are then one step old.";
+  controls.append(overlap.node, delayed.node);
+  const choices = make("div", { class: "shardlab-settings" }, placement.node);
+
+  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
+  const plot = make("div", {
+    class: "shardlab-plot",
+    tabindex: "0",
+    role: "group",
+    "aria-label":
+      "Offload times. Up and down choose a placement, left and right move through its step.",
+  });
+  plot.append(stage.canvas);
+  const detail = make("p", {
+    class: "shardlab-detail",
+    "aria-live": "polite",
+    "data-hint": "Point at a bar, or use the arrow keys, for its seconds and bytes.",
+  });
+  const small = make("p", { class: "shardlab-small" }, scene.small);
+  root.append(head, controls, choices, plot, detail, small);
+
+  /** The reader moved something: redrawn at once; the kernel is told and not waited for. */
+  function change(some) {
+    settings = { ...settings, ...some };
+    update();
+    model.set("settings", settings);
+    model.save_changes();
+  }
+
+  const fits = (outcome) => outcome.device_bytes <= settings.capacity_bytes;
+  const ratio = (outcome) => outcome.step_s / all.device.step_s;
+  const ranks = () => `${settings.world_size} rank${settings.world_size === 1 ? "" : "s"}`;
+
+  function update() {
+    all = Object.fromEntries(PLACEMENTS.map((name) => [name, offloadOutcome(settings, name)]));
+    const chosen = all[settings.placement];
+    for (const { name, set } of sliders) set(settings[name]);
+    placement.set(settings.placement);
+    overlap.set(settings.overlap ? "yes" : "no");
+    delayed.set(settings.delayed_update ? "yes" : "no");
+    sub.textContent = `${formatCount(settings.parameters)} parameters on ${ranks()}`;
+    root.dataset.placement = settings.placement;
+    root.dataset.parameters = settings.parameters;
+    root.dataset.worldSize = settings.world_size;
+    root.dataset.stepS = chosen.step_s;
+    root.dataset.ratio = ratio(chosen).toFixed(4);
+    root.dataset.deviceBytes = chosen.device_bytes;
+    root.dataset.fits = fits(chosen);
+    stage.canvas.setAttribute("aria-label", summary());
+    const fresh = tableDetails(
+      "As a table",
+      ["placement", "step", "ratio", "device computes", "device", "host", "NVMe", "fits"],
+      rows,
+      signal,
+    );
+    if (table) {
+      fresh.open = table.open;
+      table.replaceWith(fresh);
+    } else root.append(fresh);
+    table = fresh;
+    point(null);
+  }
+
+  const described = (name) => {
+    const { step_s, compute_s, device_bytes, host_bytes, nvme_bytes } = all[name];
+    const share = Math.round((100 * compute_s) / step_s);
+    const away = [[host_bytes, "the host"], [nvme_bytes, "NVMe"]]
+      .filter(([bytes]) => bytes > 0)
+      .map(([bytes, where]) => `${formatSi(bytes, "B")} on ${where}`);
+    const held = [`${formatSi(device_bytes, "B")} on the device`, ...away].join(", ");
+    const room = fits(all[name]) ? "fits" : `does not fit in ${formatSi(settings.capacity_bytes, "B")}`;
+    return (
+      `${names[name]}: ${formatSeconds(step_s)}, ${threeDigits(ratio(all[name]))} × no offload; ` +
+      `the device computes ${share} % of it; each rank has ${held}: ${room}`
+    );
+  };
+
+  function summary() {
+    const steps = PLACEMENTS.map(
+      (name) => `${names[name]} ${formatSeconds(all[name].step_s)} (${fits(all[name]) ? "fits" : "does not fit"})`,
+    );
+    return `A step of ${formatCount(settings.parameters)} parameters on ${ranks()}: ${steps.join(", ")}.`;
+  }
+
+  function rows() {
+    return PLACEMENTS.map((name) => {
+      const { step_s, compute_s, device_bytes, host_bytes, nvme_bytes } = all[name];
+      const bytes = [device_bytes, host_bytes, nvme_bytes].map((count) => formatSi(count, "B"));
+      return [
+        names[name], formatSeconds(step_s), threeDigits(ratio(all[name])), formatSeconds(compute_s),
+        ...bytes, fits(all[name]) ? "yes" : "no",
+      ];
+    });
+  }
+
+  // ---- bars of the step ----
+
+  /** What a bar is about: a key of scene.colors. */
+  function whatOf({ part, piece }) {
+    if (piece === "compute") return part;
+    if (piece === "host_update") return "Adam";
+    if (settings.placement === "swap" || (piece === "nvme" && part === "update")) return "states";
+    return piece === "to_host" ? "gradients" : "parameters";
+  }
+
+  const toX = (time) => left + (time / all[settings.placement].step_s) * (right - left);
+  const topOf = ({ piece }) => stepTop + scene.rows.findIndex(([name]) => name === piece) * row + 4;
+
+  function boxOf(bar) {
+    const x = toX(bar.start);
+    return { x, y: topOf(bar), width: Math.max(1, toX(bar.end) - x), height: row - 8 };
+  }
+
+  function describeBar(bar) {
+    const seconds = bar.end - bar.start;
+    const [, place] = scene.rows.find(([name]) => name === bar.piece);
+    const { link_bytes_per_s: link, nvme_bytes_per_s: nvme, world_size: n, host_parameters_per_s: host } = settings;
+    const how = {
+      compute: () => "",
+      host_update: () => ` (${formatCount(seconds * host)} parameters at ${formatCount(host)}/s)`,
+      nvme: () => ` (${formatSi((seconds * nvme) / n, "B")} at ${formatSi(nvme / n, "B/s")} for each rank)`,
+    }[bar.piece] ?? (() => ` (${formatSi(seconds * link, "B")} at ${formatSi(link, "B/s")})`);
+    return (
+      `${place}: ${whatOf(bar)}, ${formatSeconds(seconds)}${how()}, in ${bar.part}, ` +
+      `from ${formatSeconds(bar.start)} to ${formatSeconds(bar.end)}`
+    );
+  }
+
+  function point(what) {
+    selected = what;
+    detail.textContent = !what ? "" : what.bar ? describeBar(what.bar) : described(what.placement);
+    if (what?.bar) root.dataset.selected = `${what.bar.part} ${what.bar.piece}`;
+    else if (what) root.dataset.selected = what.placement;
+    else delete root.dataset.selected;
+    stage.redraw();
+  }
+
+  // ---- drawing ----
+
+  function draw(context, theme) {
+    const marks = [...scene.ground, ...stepMarks(context, theme), ...allMarks()];
+    const drawn = paint(context, marks, theme);
+    if (!selected) return drawn;
+    const { bar, placement: name } = selected;
+    const { x, y, width, height } = bar
+      ? boxOf(bar)
+      : { x: 1, y: allTop + PLACEMENTS.indexOf(name) * row + 1, width: scene.width - 2, height: row - 2 };
+    paintFocus(context, theme, x, y, width, height);
+    return drawn + 1;
+  }
+
+  function stepMarks(context, theme) {
+    const { parts, bars, step_s } = all[settings.placement];
+    const bottom = stepTop + scene.rows.length * row;
+    context.font = `11px ${theme.font}`;
+    const wide = (text) => context.measureText(text).width;
+    const marks = [
+      { kind: "text", x: 0, y: 14, text: `One step, ${names[settings.placement]}`, weight: 600 },
+    ];
+    for (const [part, [start, end]] of Object.entries(parts)) {
+      if (start === end) continue;
+      const late = part === "update" && start === 0;
+      const y = late ? 36 : 52;
+      const width = Math.max(1, toX(end) - toX(start) - 2);
+      const text = late ? `${part} (of the step before)` : part;
+      marks.push({ kind: "rect", x: toX(start), y: y + 4, width, height: 3, fill: "muted", opacity: 0.6 });
+      if (width > wide(text)) marks.push({ kind: "text", x: toX(start), y, text, size: 11, fill: "muted" });
+      if (start) {
+        marks.push({ kind: "path", d: `M${toX(start)} ${stepTop}V${bottom}`, stroke: "rule", opacity: 0.8 });
+      }
+    }
+    for (const bar of bars) {
+      const [fill, ink] = scene.colors[whatOf(bar)];
+      const box = boxOf(bar);
+      const seconds = formatSeconds(bar.end - bar.start);
+      marks.push({ kind: "rect", ...box, fill, radius: 2 });
+      const text = [`${whatOf(bar)} ${seconds}`, seconds].find((label) => wide(label) < box.width - 8);
+      if (text) marks.push({ kind: "text", x: box.x + 6, y: box.y + 13, text, size: 11, fill: ink });
+    }
+    drawTimeAxis(context, theme, { from: 0, to: step_s, left, right, bottom });
+    return marks;
+  }
+
+  function allMarks() {
+    const slowest = Math.max(...PLACEMENTS.map((name) => all[name].step_s));
+    const near = Math.max(all.device.step_s, all[settings.placement].step_s);
+    const most = Math.min(slowest, scene.longest * near);
+    const room = barsRight - left;
+    const marks = [];
+    PLACEMENTS.forEach((name, index) => {
+      const each = all[name];
+      const y = allTop + index * row;
+      const chosen = name === settings.placement;
+      const weight = chosen ? 600 : 400;
+      if (chosen) {
+        marks.push({ kind: "rect", x: 0, y, width: scene.width, height: row, fill: "text", opacity: 0.08, radius: 3 });
+      }
+      const busy = Math.min(each.compute_s / most, 1) * room;
+      const whole = Math.min(each.step_s / most, 1) * room;
+      const write = (mark) => marks.push({ kind: "text", y: y + 17, weight, ...mark });
+      const bar = (mark) => marks.push({ kind: "rect", y: y + 5, height: row - 10, ...mark });
+      write({ x: left - 10, text: names[name], anchor: "end" });
+      bar({ x: left, width: busy, fill: scene.colors.forward[0] });
+      bar({ x: left + busy, width: whole - busy, fill: roles.wait });
+      if (each.step_s > 1.0001 * most) write({ x: barsRight + 2, text: "»", weight: 400 });
+      write({ x: barsRight + 70, text: formatSeconds(each.step_s), anchor: "end", weight: 400 });
+      write({ x: barsRight + 126, text: `${threeDigits(ratio(each))} ×`, anchor: "end" });
+      marks.push({
+        kind: "rect", x: barsRight + 150, y: y + 8, width: 10, height: 10,
+        radius: fits(each) ? 5 : 0, fill: fits(each) ? roles.right : roles.wrong,
+      });
+      const text = `${formatSi(each.device_bytes, "B")}: ${fits(each) ? "fits" : "does not fit"}`;
+      write({ x: barsRight + 167, text, weight: 400 });
+    });
+    return marks;
+  }
+
+  // ---- mouse and keyboard ----
+
+  const placementAt = ({ y }) => PLACEMENTS[Math.floor((y - allTop) / row)];
+
+  function under(at) {
+    const near = 2; // thin bars are still to be hit
+    const bar = all[settings.placement].bars.findLast((each) => {
+      const { x, y, width, height } = boxOf(each);
+      return at.x >= x - near && at.x <= x + width + near && at.y >= y && at.y <= y + height;
+    });
+    if (bar) return { bar };
+    return placementAt(at) ? { placement: placementAt(at) } : null;
+  }
+
+  plot.addEventListener("pointermove", (event) => point(under(stage.at(event))), { signal });
+  plot.addEventListener("pointerleave", () => point(null), { signal });
+  plot.addEventListener(
+    "click",
+    (event) => {
+      const name = placementAt(stage.at(event));
+      if (name) pick(name);
+    },
+    { signal },
+  );
+
+  function pick(name) {
+    change({ placement: name });
+    point({ placement: name });
+  }
+
+  plot.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const at = PLACEMENTS.indexOf(settings.placement);
+      const bars = all[settings.placement].bars.toSorted((a, b) => a.start - b.start);
+      const place = bars.findIndex(
+        ({ part, piece }) => part === selected?.bar?.part && piece === selected?.bar?.piece,
+      );
+      const to = (index) => point({ bar: bars[clamp(index, 0, bars.length - 1)] });
+      const moves = {
+        ArrowUp: () => pick(PLACEMENTS[Math.max(at - 1, 0)]),
+        ArrowDown: () => pick(PLACEMENTS[Math.min(at + 1, PLACEMENTS.length - 1)]),
+        ArrowLeft: () => to(place - 1),
+        ArrowRight: () => to(place + 1),
+        Home: () => to(0),
+        End: () => to(bars.length - 1),
+        Escape: () => point(null),
+      };
+      if (!moves[event.key]) return;
+      moves[event.key]();
+      event.preventDefault();
+      event.stopPropagation(); // or the notebook would move to another cell
+    },
+    { signal },
+  );
+  const changed = () => {
+    settings = { ...model.get("settings") };
+    update();
+  };
+  model.on("change:settings", changed);
+
+  update();
+  el.append(root);
+  return () => {
+    model.off("change:settings", changed);
+    stop.abort();
+  };
+}
+
+export default { render };

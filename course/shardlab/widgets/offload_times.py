@@ -1,0 +1,324 @@
+"""The offload times: a step's parts by who is busy, and what each placement costs and saves."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import traitlets
+
+from shardlab.estimate.offload import PLACEMENTS
+from shardlab.widgets.offload_model import ROWS, Bar, Outcome, outcomes
+from shardlab.widgets.palette import ERROR, MEMORY, OK, WAIT, ink_on
+from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
+from shardlab.widgets.timeline import tick_labels, time_ticks
+from shardlab.widgets.units import format_count, format_seconds, format_si
+
+WIDTH, HEIGHT = 800.0, 404.0
+LEFT, RIGHT = 132.0, 784.0
+ROW = 26.0
+STEP_TOP = 64.0  # the step of one placement: a row for each that is busy
+ALL_TOP = 266.0  # all placements: a row for each
+BARS_RIGHT = 446.0  # of their bars; numbers stand beside them
+LONGEST = 3.0  # bars: times the step without offload, or the chosen one; longer ones run out
+
+NAMES = {
+    "device": "no offload",
+    "swap": "states swapped",
+    "zero-offload": "optimizer on host",
+    "parameters": "parameters too",
+    "nvme": "on NVMe",
+}
+ROW_NAMES = {
+    "compute": "device computes",
+    "to_host": "device → host",
+    "host_update": "host updates",
+    "to_device": "host → device",
+    "nvme": "host ⇄ NVMe",
+}
+COLORS = {
+    "forward": MEMORY["activations"],
+    "backward": MEMORY["activations"],
+    "gradients": MEMORY["gradients"],
+    "parameters": MEMORY["parameters"],
+    "states": MEMORY["optimizer"],
+    "Adam": MEMORY["optimizer"],
+}
+SMALL_PRINT = (
+    "A model of 16-bit training with Adam, not a measurement. Left out: latency, what ranks send "
+    "one another, activations, the update where it stays on the device. All ranks share one host. "
+    "The ratio is to a step without offload, were there room for it."
+)
+Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
+
+
+class OffloadTimes(Picture):
+    """A step's time by placement. Made by `offload_times`; ``settings`` may be read and set."""
+
+    _esm: ClassVar[str] = module("offload_model.js", "offload_times.js")
+    settings = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        scene = {
+            "width": WIDTH,
+            "height": HEIGHT,
+            "left": LEFT,
+            "right": RIGHT,
+            "row": ROW,
+            "step_top": STEP_TOP,
+            "all_top": ALL_TOP,
+            "bars_right": BARS_RIGHT,
+            "longest": LONGEST,
+            "names": NAMES,
+            "rows": [[row, ROW_NAMES[row]] for row in ROWS],
+            "colors": {what: [color, ink_on(color)] for what, color in COLORS.items()},
+            "roles": {"wait": WAIT, "right": OK, "wrong": ERROR},
+            "sliders": [list(slider) for slider in _sliders(settings)],
+            "ground": as_json(_ground()),
+            "small": SMALL_PRINT,
+        }
+        super().__init__(scene=scene, settings=settings)
+
+    @traitlets.validate("settings")
+    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        settings = {**self.settings, **proposal["value"]}
+        try:
+            check_settings(settings)
+        except ValueError as error:
+            raise traitlets.TraitError(str(error)) from error
+        return settings
+
+    def static_svg(self) -> str:
+        settings, all_of_them = self.settings, outcomes(self.settings)
+        chosen = all_of_them[settings["placement"]]
+        marks = [
+            *_ground(),
+            *step_marks(settings["placement"], chosen),
+            *all_marks(settings, all_of_them),
+        ]
+        told = (
+            f"{format_count(settings['parameters'])} parameters, "
+            f"{format_count(settings['tokens_per_step'])} tokens, {_ranks(settings)}"
+        )
+        return to_svg(
+            marks, WIDTH, HEIGHT, title="Offload: time of a step", subtitle=told, footer=SMALL_PRINT
+        )
+
+    def summary(self) -> str:
+        settings, all_of_them = self.settings, outcomes(self.settings)
+        steps = ", ".join(
+            f"{NAMES[name]} {format_seconds(each.step_s)} "
+            f"({'fits' if fits(settings, each) else 'does not fit'})"
+            for name, each in all_of_them.items()
+        )
+        return f"{format_count(settings['parameters'])} parameters on {_ranks(settings)}: {steps}"
+
+
+def offload_times(
+    parameters: float = 10e9,
+    tokens_per_step: float = 8192,
+    device_flops_per_s: float = 50e12,
+    link_bytes_per_s: float = 16e9,
+    host_parameters_per_s: float = 4e9,
+    world_size: int = 1,
+    placement: str = "zero-offload",
+    *,
+    nvme_bytes_per_s: float = 3e9,
+    overlap: bool = True,
+    delayed_update: bool = False,
+    capacity_bytes: float = 32e9,
+    layers: int = 32,
+) -> OffloadTimes:
+    """Draw how long a training step takes where its states live on the device, host or NVMe.
+
+    The model is `shardlab.estimate.offload.step_seconds`, which says what the first arguments mean,
+    the memory is that of `shardlab.estimate.memory.model_states`.  All have sliders.
+
+    placement: the one drawn part by part: "device", "swap", "zero-offload", "parameters", "nvme".
+    capacity_bytes: of one device, for model states alone.
+    layers: of one size each; where parameters are offloaded the device gathers one at a time.
+
+    Defaults are round numbers of one GPU with 32 GB on PCIe, not those of a certain machine.
+    Raises ValueError for what cannot be.
+    """
+    settings = {
+        "parameters": parameters,
+        "tokens_per_step": tokens_per_step,
+        "device_flops_per_s": device_flops_per_s,
+        "link_bytes_per_s": link_bytes_per_s,
+        "host_parameters_per_s": host_parameters_per_s,
+        "nvme_bytes_per_s": nvme_bytes_per_s,
+        "world_size": world_size,
+        "capacity_bytes": capacity_bytes,
+        "layers": layers,
+        "placement": placement,
+        "overlap": overlap,
+        "delayed_update": delayed_update,
+    }
+    check_settings(settings)
+    return OffloadTimes(settings)
+
+
+def check_settings(settings: dict[str, Any]) -> None:
+    """Raises ValueError for what cannot be."""
+    if settings["placement"] not in PLACEMENTS:
+        known = ", ".join(map(repr, PLACEMENTS))
+        raise ValueError(f"placement={settings['placement']!r} is not known: one of {known}")
+    for name in ("parameters", "capacity_bytes", "layers"):
+        if not settings[name] > 0:
+            raise ValueError(f"{name}={settings[name]}: above 0")
+    if settings["layers"] < 1:
+        raise ValueError(f"layers={settings['layers']}: 1 or more")
+    outcomes(settings)
+
+
+def fits(settings: dict[str, Any], outcome: Outcome) -> bool:
+    return bool(outcome.device_bytes <= settings["capacity_bytes"])
+
+
+def _ranks(settings: dict[str, Any]) -> str:
+    return f"{settings['world_size']} rank{'s' * (settings['world_size'] != 1)}"
+
+
+def _sliders(settings: dict[str, Any]) -> list[Slider]:
+    """A slider moves over a list of round values, to which the one that was given belongs."""
+    twos = [float(2**power) for power in range(25)]
+    capacities = [8, 11, 16, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 288]
+    sliders: list[Slider] = [
+        ("parameters", "Parameters", _round_values(1e7, 1e12), "count"),
+        ("tokens_per_step", "Tokens a step", twos[6:], "count"),
+        ("device_flops_per_s", "Device computes", _round_values(1e11, 2e15), "FLOP/s"),
+        ("link_bytes_per_s", "Link, each way", _round_values(1e9, 1e12), "B/s"),
+        ("host_parameters_per_s", "Host updates", _round_values(1e8, 1e11), "count/s"),
+        ("nvme_bytes_per_s", "NVMe", _round_values(5e8, 1e11), "B/s"),
+        ("world_size", "Ranks", twos[:11], "count"),
+        ("capacity_bytes", "Device memory", [1e9 * size for size in capacities], "B"),
+    ]
+    return [
+        (name, label, sorted({*values, float(settings[name])}), unit)
+        for name, label, values, unit in sliders
+    ]
+
+
+def _round_values(least: float, most: float) -> list[float]:
+    factors = (1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.4, 8)
+    powers = range(7, 16)
+    values = (float(round(factor * 10.0**power)) for power in powers for factor in factors)
+    return [value for value in values if least <= value <= most]
+
+
+# ---- drawing; offload_times.js does the same for other settings ----
+
+
+def what_of(placement: str, bar: Bar) -> str:
+    """What a bar is about: a key of `COLORS`."""
+    if bar.piece == "compute":
+        return bar.part
+    if bar.piece == "host_update":
+        return "Adam"
+    if placement == "swap" or (bar.piece == "nvme" and bar.part == "update"):
+        return "states"
+    return "gradients" if bar.piece == "to_host" else "parameters"
+
+
+def _ground() -> list[Mark]:
+    """What no setting changes: names, lines, headings."""
+    marks: list[Mark] = []
+    for index, row in enumerate(ROWS):
+        y = STEP_TOP + index * ROW
+        marks.append(Text(x=LEFT - 10, y=y + 17, text=ROW_NAMES[row], anchor="end"))
+        marks.append(line(LEFT, y + ROW, RIGHT, y + ROW, opacity=0.5))
+    y = ALL_TOP - 10
+    marks += [
+        Text(x=0, y=y, text="All placements", weight=600),
+        Rect(x=LEFT, y=y - 9, width=10, height=10, fill=COLORS["forward"], radius=2),
+        Text(x=LEFT + 15, y=y, text="the device computes", size=11, fill="muted"),
+        Rect(x=LEFT + 144, y=y - 9, width=10, height=10, fill=WAIT, radius=2),
+        Text(x=LEFT + 159, y=y, text="it waits", size=11, fill="muted"),
+        Text(x=BARS_RIGHT + 70, y=y, text="a step", size=11, anchor="end", fill="muted"),
+        Text(x=BARS_RIGHT + 126, y=y, text="ratio", size=11, anchor="end", fill="muted"),
+        Text(x=BARS_RIGHT + 150, y=y, text="model states on each device", size=11, fill="muted"),
+    ]
+    return marks
+
+
+def step_marks(placement: str, outcome: Outcome) -> list[Mark]:
+    """One step of one placement: who is busy when."""
+    bottom = STEP_TOP + len(ROWS) * ROW
+    per_second = (RIGHT - LEFT) / outcome.step_s
+    x = lambda at_s: LEFT + at_s * per_second  # noqa: E731
+    marks: list[Mark] = [Text(x=0, y=14, text=f"One step, {NAMES[placement]}", weight=600)]
+    for part, (start_s, end_s) in outcome.parts.items():
+        if end_s == start_s:
+            continue
+        late = part == "update" and start_s == 0
+        y = 36.0 if late else 52.0
+        width = max(1.0, (end_s - start_s) * per_second - 2)
+        marks.append(Rect(x=x(start_s), y=y + 4, width=width, height=3, fill="muted", opacity=0.6))
+        label = f"{part} (of the step before)" if late else part
+        if width > text_width(label, 11):
+            marks.append(Text(x=x(start_s), y=y, text=label, size=11, fill="muted"))
+        if start_s:
+            marks.append(line(x(start_s), STEP_TOP, x(start_s), bottom, opacity=0.8))
+    for bar in outcome.bars:
+        left, width = x(bar.start_s), max(1.0, (bar.end_s - bar.start_s) * per_second)
+        top = STEP_TOP + ROWS.index(bar.piece) * ROW + 4
+        what = what_of(placement, bar)
+        color = COLORS[what]
+        marks.append(Rect(x=left, y=top, width=width, height=ROW - 8, fill=color, radius=2))
+        seconds = format_seconds(bar.end_s - bar.start_s)
+        for label in (f"{what} {seconds}", seconds):
+            if text_width(label, 11) < width - 8:
+                ink = ink_on(color)
+                marks.append(Text(x=left + 6, y=top + 13, text=label, size=11, fill=ink))
+                break
+    ticks = time_ticks(0, outcome.step_s, 6)
+    for tick, label in zip(ticks, tick_labels(ticks, outcome.step_s), strict=True):
+        marks.append(line(x(tick), bottom, x(tick), bottom + 4))
+        at = min(x(tick), RIGHT - 14)
+        marks.append(Text(x=at, y=bottom + 16, text=label, size=11, anchor="middle", fill="muted"))
+    return marks
+
+
+def all_marks(settings: dict[str, Any], all_of_them: dict[str, Outcome]) -> list[Mark]:
+    """A bar for each placement's step, its ratio to none, and whether it fits."""
+    plain_s, chosen = all_of_them["device"].step_s, settings["placement"]
+    most_s = _scale_s(all_of_them, chosen)
+    per_second = (BARS_RIGHT - LEFT) / most_s
+    marks: list[Mark] = []
+    for index, (name, each) in enumerate(all_of_them.items()):
+        y = ALL_TOP + index * ROW
+        if name == chosen:
+            marks.append(
+                Rect(x=0, y=y, width=WIDTH, height=ROW, fill="text", opacity=0.08, radius=3)
+            )
+        weight = 600 if name == chosen else 400
+        marks.append(Text(x=LEFT - 10, y=y + 17, text=NAMES[name], anchor="end", weight=weight))
+        busy = min(each.compute_s * per_second, BARS_RIGHT - LEFT)
+        whole = min(each.step_s * per_second, BARS_RIGHT - LEFT)
+        marks.append(Rect(x=LEFT, y=y + 5, width=busy, height=ROW - 10, fill=COLORS["forward"]))
+        marks.append(Rect(x=LEFT + busy, y=y + 5, width=whole - busy, height=ROW - 10, fill=WAIT))
+        if each.step_s > 1.0001 * most_s:
+            marks.append(Text(x=BARS_RIGHT + 2, y=y + 17, text="»"))
+        ratio = format_ratio(each.step_s / plain_s)
+        room = fits(settings, each)
+        told = f"{format_si(each.device_bytes, 'B')}: {'fits' if room else 'does not fit'}"
+        marks += [
+            Text(x=BARS_RIGHT + 70, y=y + 17, text=format_seconds(each.step_s), anchor="end"),
+            Text(x=BARS_RIGHT + 126, y=y + 17, text=ratio, anchor="end", weight=weight),
+            Rect(x=BARS_RIGHT + 150, y=y + 8, width=10, height=10, radius=5 if room else 0,
+                 fill=OK if room else ERROR),
+            Text(x=BARS_RIGHT + 167, y=y + 17, text=told),
+        ]  # fmt: skip
+    return marks
+
+
+def format_ratio(ratio: float) -> str:
+    """Three digits: ``1.25 ×``, ``16.3 ×``, ``651 ×``."""
+    return f"{ratio:.{2 if ratio < 9.995 else 1 if ratio < 99.95 else 0}f} ×"
+
+
+def _scale_s(all_of_them: dict[str, Outcome], chosen: str) -> float:
+    """What the bars' full width is: one slow placement must not make dots of the others."""
+    near = max(all_of_them["device"].step_s, all_of_them[chosen].step_s)
+    return min(max(each.step_s for each in all_of_them.values()), LONGEST * near)
