@@ -325,7 +325,7 @@ function render({ model, el }) {
       context.globalAlpha = 1;
       if (from < free[lane]) continue;
       paintText(context, { x: from, y: y + 10, text: name, size: 11, fill: "muted" }, theme);
-      free[lane] = from + context.measureText(name).width + 6;
+      free[lane] = from + context.measureText(name).width + 3;
     }
     return drawn;
   }

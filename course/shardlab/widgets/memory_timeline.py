@@ -252,7 +252,7 @@ class Layout:
             marks.append(Rect(x=left, y=y + 13, width=width, height=3, fill="muted", opacity=0.6))
             if left >= free[lane]:
                 marks.append(Text(x=left, y=y + 10, text=name, size=11, fill="muted"))
-                free[lane] = left + text_width(name, 11) + 6
+                free[lane] = left + text_width(name, 11) - 2
         return [*marks, Path(d="".join(bounds), stroke="text", opacity=0.35, dash="2 3")]
 
     def axis(self, log: Log) -> list[Mark]:
