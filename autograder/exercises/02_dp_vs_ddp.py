@@ -198,6 +198,8 @@ BUCKETED_DDP = Exercise(
         buckets.BYTES,
         buckets.ONE_FOR_EACH_BUCKET,
         buckets.BEFORE_THE_LAST_GRADIENT,
+        buckets.THE_LARGEST_BUCKET,
+        buckets.THE_FIRST_BUCKET,
     ),
     allows=frozenset({"all_reduce"}),
     diagnoses=(

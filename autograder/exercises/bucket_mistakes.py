@@ -25,9 +25,9 @@ def waits_in_a_hook(attempt: Attempt) -> Finding | None:
     if not isinstance(error, DeadlockError):
         return None
     waiting = [row for row in error.table if row.state == "waiting"]
-    if len(waiting) < len(error.table) or any(" of " in row.call for row in waiting):
+    if len(waiting) < len(error.table):
         return None
-    if any(not row.call.startswith("all_reduce") for row in waiting):
+    if any(not row.call.startswith("all_reduce (collective") for row in waiting):
         return None
     return Finding(
         "rank 0",
@@ -39,7 +39,7 @@ def waits_in_a_hook(attempt: Attempt) -> Finding | None:
 
 def never_full(attempt: Attempt) -> Finding | None:
     """A bucket that was never launched in a model with a frozen layer."""
-    if attempt.case.params.get("frozen") is None or attempt.run is None:
+    if attempt.case.params.get("frozen") is None or isinstance(attempt.error, DeadlockError):
         return None
     wanted = sum(buckets_of(attempt.case))
     for rank in range(attempt.case.world_size):

@@ -53,23 +53,17 @@ def buckets_of(case: Case) -> list[int]:
 
 
 def cases() -> tuple[Case, ...]:
-    widths = [64, 256, 256, 128, 32]
-    square = [160, 160, 160, 160, 32]
+    """In each, buckets in forward order, without a cap, or filled above it, are other buckets."""
+    widths, square = [64, 256, 256, 128, 32], [160, 160, 160, 160, 32]
+    tied = {"widths": square, "tied": [0, 2], "cap_bytes": 120_000}
+    frozen = {"widths": widths, "frozen": 2, "cap_bytes": 270_000}
+    both = {"widths": [160, *square], "tied": [1, 2], "frozen": 0, "cap_bytes": 103_800}
     return (
         Case("2 ranks, an MLP", 2, {"widths": widths, "cap_bytes": 140_000}),
-        Case(
-            "4 ranks, two layers tied",
-            4,
-            {"widths": square, "tied": [0, 2], "cap_bytes": 120_000},
-        ),
-        Case("3 ranks, a frozen layer", 3, {"widths": widths, "frozen": 2, "cap_bytes": 270_000}),
+        Case("4 ranks, two layers tied", 4, tied),
+        Case("3 ranks, a frozen layer", 3, frozen),
         Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT, "cap_bytes": 200_000}, hidden=True),
-        Case(
-            "5 ranks, tied and frozen",
-            5,
-            {"widths": square, "tied": [1, 2], "frozen": 0, "cap_bytes": 50_000},
-            hidden=True,
-        ),
+        Case("5 ranks, tied and frozen", 5, both, hidden=True),
     )
 
 
@@ -181,4 +175,19 @@ BEFORE_THE_LAST_GRADIENT = Budget(
     least=every_rank(lambda case: STEPS * (len(buckets_of(case)) - 1)),
     heading="collectives",
     unit="calls",
+)
+# With the number of collectives and the bytes in all, these two tell buckets from other buckets.
+THE_LARGEST_BUCKET = Budget(
+    "the largest bucket is that of the spec",
+    limit=every_rank(lambda case: max(buckets_of(case))),
+    used=on_each_rank(lambda run, rank: max((c.bytes for c in collectives(run, rank)), default=0)),
+    least=every_rank(lambda case: max(buckets_of(case))),
+    heading="collectives",
+)
+THE_FIRST_BUCKET = Budget(
+    "the first bucket is that of the spec",
+    limit=every_rank(lambda case: buckets_of(case)[0]),
+    used=on_each_rank(lambda run, rank: next((c.bytes for c in collectives(run, rank)), 0)),
+    least=every_rank(lambda case: buckets_of(case)[0]),
+    heading="collectives",
 )

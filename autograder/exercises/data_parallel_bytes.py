@@ -146,7 +146,7 @@ def bytes_exercise(
             Case("1,000,000 bytes, 4 ranks", 1, {"sizes": [[1_000_000, 4]]}),
             Case("600 bytes, 3 ranks", 1, {"sizes": [[600, 3]]}),
             Case("other sizes and ranks", 1, {}, hidden=True),
-            Case("one rank, two ranks", 1, {"sizes": [[640, 1], [640, 2]]}, hidden=True),
+            Case("one rank, five ranks", 1, {"sizes": [[640, 1], [640, 5]]}, hidden=True),
         ),
         draw=draw_sizes,
         drive=drive_bytes,
