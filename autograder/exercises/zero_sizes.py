@@ -131,7 +131,7 @@ def wrong_divisor(
 
 def paper_case(parameters: int, name: str, hidden: bool = False) -> Case:
     params = {"parameters": parameters, "ranks": list(PAPER_RANKS), "stages": [1, 2, 3]}
-    return Case(f"the paper's table, {name}", 1, params | {"offload": False}, hidden)
+    return Case(f"the paper's table, {name}", 1, params | {"offload": False}, hidden, weight=0.5)
 
 
 ZERO_BYTES = Exercise(
@@ -142,6 +142,7 @@ ZERO_BYTES = Exercise(
             "stage 0: everything everywhere",
             1,
             {"parameters": 7_500_000_000, "ranks": [64], "stages": [0], "offload": False},
+            weight=0.5,
         ),
         paper_case(PAPER_PARAMETERS[0], "7.5B"),
         paper_case(PAPER_PARAMETERS[1], "128B"),
@@ -156,6 +157,7 @@ ZERO_BYTES = Exercise(
             1,
             {"draws": 20, "stages": [0, 1, 2, 3], "offload": False},
             hidden=True,
+            weight=2,
         ),
         Case(
             "other sizes and ranks, with offload",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
 from autograder.exercises.zero import (
     FLOAT_BYTES,
+    GLOO_THREADS,
     NEAR,
     WITHIN,
     Rule,
@@ -30,7 +31,7 @@ from autograder.exercises.zero import (
     peak_in,
     sizes_of,
     traffic,
-    with_what_is_given,
+    with_right_bounds,
 )
 from shardlab import measure
 
@@ -47,7 +48,7 @@ def draw_units(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive_zero3(subject: Any, given: Any, case: Case) -> Plain:
-    subject = with_what_is_given(subject)
+    subject = with_right_bounds(subject)
     layers = given.pop("layers")
     units: list[nn.Module] = []
     while layers:
@@ -181,7 +182,9 @@ PEAKS = ("live in forward", "live in backward")
 
 
 def live_budget(label: str, heading: str, phase: str, units: int, slices: int) -> Budget:
-    limit: Callable[[Case], list[float] | None] = lambda case: live_limit(case, units, slices)  # noqa: E731
+    def limit(case: Case) -> list[float] | None:
+        return live_limit(case, units, slices)
+
     return Budget(label, limit=limit, used=lambda run: peak_in(run, phase), heading=heading)
 
 
@@ -191,10 +194,10 @@ ZERO3_LINEAR = Exercise(
     cases=(
         Case("4 ranks, one layer", 4, {"widths": [6, 5], "samples": 3}),
         Case("3 ranks, 3 layers", 3, {"widths": [4, 7, 5, 2]}),
-        Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}),
+        Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
         Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4}, hidden=True),
         Case("2 ranks, 3 layers", 2, {"widths": [5, 8, 8, 3]}, hidden=True),
-        Case("3 ranks, 9 layers of 200", 3, {"widths": [200] * 10}, hidden=True),
+        Case("3 ranks, 9 layers of 200", 3, {"widths": [200] * 10}, hidden=True, weight=2),
     ),
     draw=draw_units,
     drive=drive_zero3,
@@ -202,9 +205,13 @@ ZERO3_LINEAR = Exercise(
     tolerance=NEAR,
     budgets=(
         traffic("sends ≤ 1.02 × ideal bytes per rank", three_exchanges),
-        live_budget("one unit live in forward", PEAKS[0], "forward", units=1, slices=1),
-        # Of the unit at work: its gradient as computed, as sent, as received.
-        live_budget("one unit live in backward", PEAKS[1], "backward", units=4, slices=2),
+        live_budget(
+            "one unit live in forward", PEAKS[0], "forward", units=1 + GLOO_THREADS, slices=1
+        ),
+        # Of the unit at work two: whole and its gradient, or the latter as sent and as received.
+        live_budget(
+            "one unit live in backward", PEAKS[1], "backward", units=2 + 2 * GLOO_THREADS, slices=2
+        ),
     ),
     diagnoses=(
         not_padded,

@@ -33,8 +33,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from autograder import check
-from shardlab import launch, models, data, shards
-from shardlab.widgets import memory_bars, memory_timeline, shard_map, timeline, traffic_map
+from shardlab import data, launch, models
+from shardlab.widgets import memory_bars, memory_timeline, traffic_map
 
 # %% [markdown]
 # ## 1 · `zero_bytes`
@@ -156,7 +156,7 @@ check("zero.shard_bounds", shard_bounds)
 # %% [markdown]
 # ### What is given
 #
-# Three helpers for the rest of the lab. `flatten` and `view_into` make a flat buffer and let parameters live in it.
+# Four helpers for the rest of the lab. `flatten` and `view_into` make a flat buffer and let parameters live in it. `gather` puts all ranks' slices together.
 #
 # `reduce_scatter` adds up a flat tensor over all ranks and leaves rank r with slice r of the sum: every rank sends each other one its slice, then adds what it received. That is (N − 1)/N of the tensor's bytes, as much as NCCL sends for `dist.reduce_scatter_single`. On a CPU that call would cost **twice as much**: gloo runs it as an all-reduce and throws the rest away. So the budgets below, which are the ZeRO paper's, need this one.
 
@@ -175,6 +175,13 @@ def view_into(flat, parameters):
     for parameter in parameters:
         parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
+
+# %%
+def gather(own):
+    """rank0 [1 2] | rank1 [3 4]  ->  [1 2 3 4] on both, a new tensor"""
+    flat = own.new_empty(dist.get_world_size() * len(own))
+    dist.all_gather_single(flat, own.detach())
+    return flat
 
 # %%
 def reduce_scatter(flat):
@@ -282,7 +289,7 @@ def zero2_backward_spec(gradients_by_rank, world_size):
 zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges ≤ one bucket at a time, in two copies: what is sent and what is received.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: what is sent and what is received, and the same again for each of gloo's two threads, which may let go of an earlier exchange a moment late.
 #
 # <details><summary>Hint 1 · to hear of a gradient</summary>
 #
@@ -359,7 +366,7 @@ def zero3_linear_spec(linear, x, y_grad):
 zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.ones(1, 2))
 
 # %% [markdown]
-# Autograd keeps what backward will need. A gathered weight that `F.linear` has seen would stay alive until backward, for every layer. So the layer is a `torch.autograd.Function`, whose `backward` is yours:
+# Autograd keeps what backward will need: a gathered weight that `F.linear` has seen would stay alive until backward, for every layer. So the layer is a `torch.autograd.Function`. In its `forward` autograd does not look on, and its `backward` is yours:
 #
 # ```python
 # class Double(torch.autograd.Function):
@@ -375,15 +382,15 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 # y = Double.apply(x, "a note")
 # ```
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer: two gathers and one reduce-scatter · one unit live in forward: beside slices and activations, no more than one whole layer · one unit live in backward: one whole layer and three tensors of its size on their way, the gradient as computed, as sent and as received.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer: two gathers and one reduce-scatter · one unit live in forward, beside slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or that gradient as sent and as received. For each of gloo's two threads there is room for one exchange more, which it may let go of a moment late.
 #
 # <details><summary>Hint 1 · what to save</summary>
 #
 # `x` and the slice: both are there anyway. In backward gather again.
 # </details>
-# <details><summary>Hint 2 · gathering without a second copy</summary>
+# <details><summary>Hint 2 · what keeps a gathered layer alive</summary>
 #
-# `flat = own.new_empty(N * len(own))`, `dist.all_gather_single(flat, own)`; then weight and bias are views of `flat`. Weight and bias both keep it alive: drop both before you compute the weight's gradient.
+# `flat = gather(own)`: the first `shape.numel()` elements are the weight, the next `shape[0]` the bias, then padding. Weight and bias are views of `flat`, and each of them keeps all of it alive until its name goes, at the end of the function.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -391,31 +398,29 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 # </details>
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}
-### BEGIN SOLUTION
-def gather(own, shape):
-    """own [slice] on each rank  ->  weight [out, in], bias [out], views of one buffer"""
-    flat = own.new_empty(dist.get_world_size() * len(own))
-    dist.all_gather_single(flat, own.detach())
-    return flat[: shape.numel()].view(shape), flat[shape.numel() : shape.numel() + shape[0]]
-
-
 class GatheredLinear(torch.autograd.Function):
+    """x [B, in], own [slice], shape (out, in)  ->  y [B, out]"""
+
     @staticmethod
     def forward(ctx, x, own, shape):
+        ### BEGIN SOLUTION
         ctx.save_for_backward(x, own)
-        ctx.shape = shape
-        return F.linear(x, *gather(own, shape))
+        ctx.shape, size = shape, shape.numel()
+        flat = gather(own)
+        return F.linear(x, flat[:size].view(shape), flat[size : size + shape[0]])
+        ### END SOLUTION
 
     @staticmethod
     def backward(ctx, y_grad):
+        ### BEGIN SOLUTION
         x, own = ctx.saved_tensors
-        x_grad = y_grad @ gather(own, ctx.shape)[0]
+        x_grad = y_grad @ gather(own)[: ctx.shape.numel()].view(ctx.shape)
         world_size = dist.get_world_size()
         gradients = flatten([y_grad.T @ x, y_grad.sum(dim=0)], world_size)
         return x_grad, reduce_scatter(gradients) / world_size, None
+        ### END SOLUTION
 
 
-### END SOLUTION
 class Zero3Linear(nn.Module):
     """An nn.Linear, equal on all ranks  ->  one that keeps a slice and gathers the rest for use"""
 
@@ -430,9 +435,7 @@ class Zero3Linear(nn.Module):
         ### END SOLUTION
 
     def forward(self, x):
-        ### BEGIN SOLUTION
         return GatheredLinear.apply(x, self.own, self.shape)
-        ### END SOLUTION
 
 # %% [markdown]
 # Eight layers again: each tooth is a layer that is gathered and freed, eight times in forward and eight times in backward.
