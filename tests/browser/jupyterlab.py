@@ -196,6 +196,9 @@ class Notebook:
     def save(self) -> None:
         self.ask("(panel) => panel.context.save()")
 
+    def end_kernel(self) -> None:
+        self.ask("(panel) => panel.sessionContext.shutdown()")
+
     def close(self) -> None:
         """End its kernel, forget what was not saved, close its tab."""
         self.ask(

@@ -11,11 +11,17 @@ from nbformat.v4 import new_code_cell, new_notebook
 from tests.running_lab import ROOT
 from tests.submissions import planted
 
+
+def solution_of(lab: str) -> dict[str, str]:
+    """{grade id: source} as a student would write it: without the marks around it."""
+    return {
+        grade_id: "\n".join(line for line in source.splitlines() if " SOLUTION" not in line)
+        for grade_id, source in planted.solution(lab).items()
+    }
+
+
 LAB = "03_ring_all_reduce"
-SOLUTION = {  # as a student would write it: without the marks around it
-    grade_id: "\n".join(line for line in source.splitlines() if " SOLUTION" not in line)
-    for grade_id, source in planted.solution(LAB).items()
-}
+SOLUTION = solution_of(LAB)
 SOLUTION["from_8_to_64_ranks"] = "Nine times, and hardly at all: latency first, then bandwidth."
 
 

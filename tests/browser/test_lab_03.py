@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import expect
 
-from tests.browser.jupyterlab import RUN_LIMIT_MS, Cell, JupyterLab, Notebook
+from tests.browser.answers import answer, table
+from tests.browser.jupyterlab import RUN_LIMIT_MS, JupyterLab, Notebook
 from tests.browser.notebooks import LAB, SOLUTION, write_answered
 from tests.submissions import planted
 
@@ -28,20 +29,6 @@ def notebook(lab: JupyterLab) -> Iterator[Notebook]:
     notebook.cell("from autograder import check").run()
     yield notebook
     notebook.close()
-
-
-def answer(notebook: Notebook, name: str, source: str) -> Locator:
-    """Type an answer, run it, run its check: the check's table."""
-    cell = notebook.cell(name)
-    cell.type(source)
-    cell.run()
-    return table(notebook.cell(f"check_{name}").run())
-
-
-def table(check: Cell) -> Locator:
-    shown = check.element.locator(".shardlab-check[data-passed]")
-    expect(shown).to_have_count(1)
-    return shown
 
 
 def validate(lab: JupyterLab, notebook: Notebook, picture: Path, name: str) -> str:
