@@ -1,0 +1,461 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 06 · Offload
+#
+# A model of Ψ parameters, trained in 16 bits with Adam, takes 16Ψ bytes of model states ([chapter 04](04_zero.ipynb)). 12Ψ of them are fp32: a master copy of each parameter, momentum and variance. Forward and backward never look at these. They are needed once in a step, for the update.
+#
+# Every GPU sits in a computer with memory of its own, the **host**, most often several times as large as the **device's**. To **offload** is to keep on the host what the device does not need all the time. The question of this chapter: what has to move between the two in each step, and what does that cost?
+
+# %%
+import difflib
+import json
+import statistics
+import time
+
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+
+from shardlab import data, launch, models, placement
+from shardlab.estimate import memory, offload
+from shardlab.pools import PoolError, Pools
+from shardlab.widgets import memory_bars, offload_times, palette
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
+# %% [markdown]
+# ## Two pools of memory
+#
+# `Pools` is our device and our host. On a GPU both are real: its own memory, and memory of the host that is **pinned**, which means that the operating system may not move it, so that the GPU can copy from it by itself. **On a CPU there is one memory, and Shardlab keeps two accounts of it**, by the rules of a GPU: an operation runs where its tensors are, tensors of both pools may not meet in one operation, and only `to_host` and `to_device` move anything. Bytes and places are as on a GPU. Seconds are not.
+
+# %%
+pools = Pools("cpu")
+with pools:
+    on_device = torch.ones(1000, dtype=torch.bfloat16)
+    on_host = pools.to_host(on_device)
+    print("moved to the host:", pools.to_host_bytes, "bytes")
+    try:
+        on_host + on_device
+    except PoolError as error:
+        print("PoolError:", error)
+
+# %% [markdown]
+# Now a model on the device, in bf16, and one forward and backward pass over real text. **How many bytes for each parameter are on the device after backward?** (Inputs are so small that they do not count.)
+
+# %%
+# Your prediction: bytes on the device after backward, for each parameter
+predicted_bytes_each = None
+
+# %%
+model = models.gpt("0.3M").bfloat16()
+count = models.count_parameters(model)
+tokens, targets = data.batch(0, batch_size=4, context=64)
+
+def forward_and_backward(model, tokens, targets):
+    model.zero_grad()
+    model(tokens, targets).backward()
+
+# %%
+pools = Pools("cpu")
+with pools:
+    forward_and_backward(model, tokens, targets)
+live_bytes = pools.live_bytes("device")
+print(f"Ψ = {count:,}   on the device: {live_bytes}")
+print(f"your prediction: {predicted_bytes_each}   measured: {live_bytes['bfloat16'] / count:.3f}")
+
+# %%
+assert abs(live_bytes["bfloat16"] / count - 4) < 0.01  # 2Ψ of parameters, 2Ψ of gradients
+print("at the most, while activations were there:", pools.peak_bytes("device"))
+
+# %% [markdown]
+# ## The obvious way: swap
+#
+# Keep the states on the host, and bring them to the device when the update needs them. That is what an operating system does when memory runs short, and it is called **swapping**.
+
+# %%
+def states_on_host(model, pools):
+    """Master, momentum and variance of each parameter: 4 bytes each."""
+    with pools.host():
+        masters = [pools.to_host(p.detach()).float() for p in model.parameters()]
+    return [(master, torch.zeros_like(master), torch.zeros_like(master)) for master in masters]
+
+# %%
+def swapped_step(model, states, pools, lr=1e-3):
+    """Adam's first step on the device. ``states`` visit it, a parameter at a time."""
+    for parameter, on_host in zip(model.parameters(), states):
+        master, momentum, variance = (pools.to_device(state) for state in on_host)
+        gradient = parameter.grad.float()
+        momentum.lerp_(gradient, 0.1)
+        variance.lerp_(gradient.square(), 0.001)
+        master.sub_(lr * (momentum / 0.1) / ((variance / 0.001).sqrt() + 1e-8))
+        parameter.data.copy_(master)
+        for state, new in zip(on_host, (master, momentum, variance)):
+            state.copy_(pools.to_host(new))
+
+# %% [markdown]
+# **How many bytes for each parameter go up to the device in this step, and how many come down to the host?**
+
+# %%
+# Your prediction: bytes up and bytes down for each parameter, as a pair
+predicted_swap = None
+
+# %%
+pools = Pools("cpu")
+with pools:
+    states = states_on_host(model, pools)
+    forward_and_backward(model, tokens, targets)
+    before = pools.to_host_bytes  # making the states moved the weights once
+    swapped_step(model, states, pools)
+swap_moved = pools.to_device_bytes / count, (pools.to_host_bytes - before) / count
+print(f"your prediction: {predicted_swap}   measured: {swap_moved[0]:.0f} up, {swap_moved[1]:.0f} down")
+
+# %% [markdown]
+# It works, and the states are gone from the device between steps. But all 12Ψ bytes of them travel twice. And while one parameter is updated, its states and its fp32 gradient are on the device after all:
+
+# %%
+print("fp32 on the host:", pools.live_bytes("host")["float32"] / count, "bytes for each parameter")
+print(f"fp32 on the device at the most: {pools.peak_bytes('device')['float32']:,} bytes")
+
+# %% [markdown]
+# ## ZeRO-Offload: move the work to the data
+#
+# The update is little work: a dozen operations or two for each parameter, while forward and backward take about 6 for each parameter **and each token**. So the host's processor can do it, where the states are. Ren et al. (2021) call that **ZeRO-Offload**:
+#
+# ```
+# device   parameters (16 bit) ──► forward, backward ──► gradients (16 bit)
+#               ▲                                             │
+#               │ 2Ψ bytes up                                 │ 2Ψ bytes down
+#               │                                             ▼
+# host     round to 16 bit ◄────── Adam's update ◄────── widen to fp32
+#                                  masters, momentum, variance (12Ψ bytes, they stay)
+# ```
+#
+# What crosses has 16 bits, both ways. Let us rehearse the moves, with nothing done between them: the optimizer that belongs there is your part in the lab. The weights that come back are a stand-in.
+
+# %%
+def rehearse_the_moves(model, pools):
+    for parameter in model.parameters():
+        on_host = pools.to_host(parameter.grad)
+        with pools.host():
+            stand_in = torch.zeros_like(on_host)
+        pools.to_device(stand_in)
+
+# %%
+pools = Pools("cpu")
+with pools:
+    forward_and_backward(model, tokens, targets)
+    rehearse_the_moves(model, pools)
+offload_moved = pools.to_device_bytes / count, pools.to_host_bytes / count
+print(f"measured: {offload_moved[0]:.0f} up, {offload_moved[1]:.0f} down, for each parameter")
+
+# %% [markdown]
+# The formula, held against both measurements:
+
+# %%
+def predicted_moves(method):
+    moved = offload.moved_bytes(count, method)
+    return moved.to_device_bytes / count, moved.to_host_bytes / count
+
+measured = {"swap": swap_moved, "zero-offload": offload_moved}
+for method, moves in measured.items():
+    assert moves == predicted_moves(method)
+    print(f"{method:>12}: up and down, predicted {predicted_moves(method)}, measured {moves}")
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 2.4))
+labels = [f"{method}, {way}" for method in measured for way in ("up", "down")]
+rows = range(len(labels))
+axes.barh([row - 0.2 for row in rows], [*predicted_moves("swap"), *predicted_moves("zero-offload")],
+          height=0.36, color=palette.PREDICTED, label="predicted")
+axes.barh([row + 0.2 for row in rows], [*swap_moved, *offload_moved],
+          height=0.36, color=palette.MEASURED, label="measured")
+axes.set(yticks=rows, yticklabels=labels, xlabel="bytes moved in a step, for each parameter")
+axes.invert_yaxis()
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# ### Can it be done with less?
+#
+# No, says section 3 of the paper. Draw a step as a circle: parameters → forward and backward → gradients → update → parameters. Everything on the circle lives on the device or on the host. If anything is on the host, the circle crosses from one side to the other at least twice, and at its thinnest places what crosses is 2Ψ bytes. (Forward and backward stay on the device: their work grows with the batch.) That leaves four ways to place the 16-bit gradients and the update with its states; this is what each leaves on the device:
+
+# %%
+PARAMETERS, GRADIENTS, UPDATE = 2, 2, 12  # bytes for each parameter: 16 bit, 16 bit, three in fp32
+for what, away in {
+    "nothing": 0, "gradients": GRADIENTS, "update": UPDATE, "gradients and update": GRADIENTS + UPDATE
+}.items():
+    left = PARAMETERS + GRADIENTS + UPDATE - away
+    print(f"on the host: {what:<21} on the device: {left:>2}Ψ bytes, {16 / left:.2f} times less")
+
+# %% [markdown]
+# The last row is ZeRO-Offload: an eighth of the memory for the fewest bytes that any offload can move. Gradients go down while backward still works, a bucket at a time, so that only a bucket of them is ever on the device.
+#
+# ## 13 billion parameters on one GPU
+#
+# The paper trains a model of 13B parameters on a single V100 with 32 GB. Rebuild the number (GB = 10⁹ bytes). **How many GB of model states stay on the device, and how many are on the host?**
+
+# %%
+# Your prediction: GB on the device and GB on the host, as a pair
+predicted_13b_gb = None
+
+# %%
+plain = memory.model_states(13e9)
+offloaded = memory.model_states(13e9, stage=2, offload_optimizer=True)
+print(f"no offload: {plain.device_bytes / 1e9:.0f} GB on the device")
+print(f"offloaded: {offloaded.device_bytes / 1e9:.0f} GB on the device,",
+      f"{offloaded.host_bytes / 1e9:.0f} GB on the host   your prediction: {predicted_13b_gb}")
+
+# %%
+assert offloaded.device_bytes == 2 * 13e9 < 32e9 < plain.device_bytes
+most = memory.largest_model(32e9, stage=2, offload_optimizer=True)
+print(f"32 GB hold the parameters of {most / 1e9:.0f}B and nothing else;")
+print(f"13B leaves {(32e9 - offloaded.device_bytes) / 1e9:.0f} GB for activations and buckets")
+
+# %%
+memory_bars(parameters=13e9, world_size=1, stage=2, offload="optimizer", capacity_bytes=32e9)
+
+# %% [markdown]
+# With one rank the stages of ZeRO alone save nothing: try the sliders. Offload is what makes the model fit; and it needs a host with 182 GB to spare.
+#
+# ## How long do the moves take?
+#
+# Bytes over bandwidth. Here is the bandwidth of this machine's copies, from one account to the other:
+
+# %%
+def copy_bytes_per_s(elements=2**22, repeats=7):
+    pools = Pools("cpu")
+    with pools:
+        gradients = torch.ones(elements, dtype=torch.bfloat16)
+        for _ in range(repeats):
+            pools.to_host(gradients)
+    return statistics.median(move.bytes / (move.end_s - move.start_s) for move in pools.moves)
+
+here_bytes_per_s = copy_bytes_per_s()
+print(f"a copy here: {here_bytes_per_s / 1e9:.2f} GB/s")
+
+# %% [markdown]
+# This is a core that copies within one memory. It stands for nothing on your GPU, where the link between device and host decides: PCIe 3.0 with 16 lanes, as a V100 has it, carries about 16 GB/s each way at most, and every generation doubles it. The host's update can be measured here as well, and that number does mean something, for one core and for PyTorch's own AdamW:
+
+# %%
+def updates_per_s(elements=2**20, repeats=5):
+    master = nn.Parameter(torch.ones(elements))
+    adam, seconds = torch.optim.AdamW([master]), []
+    master.grad = torch.ones(elements)
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        adam.step()
+        seconds.append(time.perf_counter() - begun)
+    return elements / statistics.median(seconds)
+
+# %%
+torch_parameters_per_s = updates_per_s()
+print(f"torch's AdamW here: {torch_parameters_per_s / 1e6:.0f} million parameters a second")
+print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s, their bytes {26e9 / 16e9:.1f} s each way on PCIe 3.0")
+
+# %% [markdown]
+# The update is the slow part, not the link. That is why DeepSpeed has **DeepSpeedCPUAdam**: Adam in C++ for the host, with vector instructions, on all cores, that works through all states in one pass. Its documentation claims 5 to 7 times the speed of `torch.optim.AdamW`. It is compiled at first use, for a minute or so. Our runs below do without it; their results are the same, their seconds would not be.
+#
+# ## When it pays
+#
+# Forward and backward take 6Ψ operations for each token, so with T tokens in a step and a device that does F operations a second they take 6ΨT/F. The moves take 4Ψ/B on a link of B bytes a second, if nothing overlaps. **A model ten times as large: is offload's share of the step then larger, smaller, or the same?**
+
+# %%
+# Your prediction: "larger", "smaller" or "same"
+predicted_share = None
+
+# %%
+MACHINE = {"device_flops_per_s": 50e12, "link_bytes_per_s": 16e9, "host_parameters_per_s": 4e9}
+
+def times_longer(parameters, tokens):
+    work = {"tokens_per_step": tokens, **MACHINE}
+    without = offload.step_seconds(parameters, "device", **work)
+    return offload.step_seconds(parameters, "zero-offload", overlap=False, **work).step_s / without.step_s
+
+# %%
+small, large = times_longer(1e9, 8192), times_longer(10e9, 8192)
+assert abs(small / large - 1) < 1e-9
+print(f"a step with offload takes {small:.2f} times as long with 1B, {large:.2f} with 10B parameters")
+print("your prediction:", predicted_share)
+
+# %% [markdown]
+# The same: Ψ is in everything and cancels. What counts is **tokens in a step**. Moves and update happen once, however large the batch:
+
+# %%
+for tokens in (512, 2048, 8192, 32768, 131072):
+    print(f"{tokens:>7,} tokens: {times_longer(10e9, tokens):.2f} times as long")
+
+# %% [markdown]
+# So give the memory that offload frees to a larger batch. The picture below has sliders for all of this, and three placements more. Its bars are the model `estimate.offload`: round numbers of a GPU with 32 GB, nothing measured. With overlap, gradients leave during backward and parameters return while the host still updates others.
+
+# %%
+offload_times(parameters=10e9, tokens_per_step=8192, **MACHINE, capacity_bytes=32e9)
+
+# %% [markdown]
+# ## Further: parameters, and NVMe
+#
+# With ZeRO-3 each rank keeps 1/N of the parameters. These can live on the host too; then the device holds one layer at a time, and each layer comes up twice in a step, for forward and for backward. After the host comes **NVMe**, the computer's solid-state disk: larger again, and slower again (ZeRO-Infinity, Rajbhandari et al. 2021). What each rank moves for 7.5B parameters on 8 ranks:
+
+# %%
+for method in ("device", "zero-offload", "parameters", "nvme"):
+    moved = offload.moved_bytes(7.5e9, method, world_size=8)
+    print(f"{method:>12}: {moved.to_host_bytes / 1e9:5.2f} GB down, {moved.to_device_bytes / 1e9:5.2f} GB up,",
+          f"NVMe {moved.nvme_read_bytes / 1e9:5.2f} GB read, {moved.nvme_written_bytes / 1e9:5.2f} GB written")
+
+# %% [markdown]
+# Each rank moves its own share over its own link. More ranks make the moves shorter; the host and its disk are shared.
+#
+# ## In real life: DeepSpeed
+#
+# DeepSpeed is told by a **configuration**, a dict or a JSON file. Plain ZeRO-3 in bf16:
+
+# %%
+plain_config = {
+    "train_micro_batch_size_per_gpu": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+}
+
+# %% [markdown]
+# Two keys turn it into offload, one for the optimizer and one for the parameters. Both stand inside `zero_optimization`. The lines that are new are marked:
+
+# %%
+on_host = {"device": "cpu", "pin_memory": True}
+offload_config = plain_config | {
+    "zero_optimization": {"offload_optimizer": on_host, "offload_param": on_host, "stage": 3}
+}
+
+# %%
+def show_change(before, after):
+    lines = [json.dumps(config, indent=2).splitlines() for config in (before, after)]
+    marked = [line for line in difflib.ndiff(*lines) if line[0] in " +"]
+    print(*(line.replace("+ ", "▶ ", 1) for line in marked), sep="\n")
+
+show_change(plain_config, offload_config)
+
+# %% [markdown]
+# Both, on two real ranks with the same model and the same text, three steps each. We pass PyTorch's AdamW; the two keys in `OWN_OPTIMIZER` tell DeepSpeed that this is on purpose.
+
+# %%
+OWN_OPTIMIZER = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+
+def start_engine(config):
+    import deepspeed
+
+    torch.manual_seed(0)
+    model = models.gpt("0.1M")
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return deepspeed.initialize(model=model, optimizer=adam, config=config | OWN_OPTIMIZER)[0]
+
+# %%
+def train(config, steps=3):
+    engine, losses = start_engine(config), []
+    for step in range(steps):
+        tokens, targets = data.batch(step, 4, 64, torch.distributed.get_rank(), world_size=2)
+        loss = engine(tokens, targets)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses, placement.of_deepspeed(engine)
+
+def train_both():
+    return train(plain_config), train(offload_config)
+
+# %% [markdown]
+# **Will the losses of the two be equal, close, or different?**
+
+# %%
+# Your prediction: "equal", "close" or "different"
+predicted_losses = None
+
+# %%
+run = launch(train_both, world_size=2, device="cpu", timeout_s=60)
+for rank, both in enumerate(run.outputs):
+    for name, (losses, _) in zip(("plain ", "offload"), both):
+        print(f"rank {rank} {name:>7}:", [round(loss, 4) for loss in losses])
+print("your prediction:", predicted_losses)
+
+# %%
+for plain, offloaded in run.outputs:
+    assert plain[0] == offloaded[0]
+    for _, engine in (plain, offloaded):
+        assert engine["parameters"]["elements"] == models.count_parameters(models.gpt("0.1M")) // 2
+        print({name: engine[name] for name in ("stage", "parameters", "optimizer", "pinned")})
+
+# %% [markdown]
+# The losses are the same numbers: offload changes where the update happens and nothing of what it computes. Each rank holds its half of the elements either way, by the size of its own buffers.
+#
+# **What these ranks can show, and what not.** The engine says `host`, and its sizes are those of its real buffers. It took the code paths of offload: gradients went into host buffers, the update ran on them, parameters came back. But both pools of a CPU rank are the same memory: `tensor.device` is `cpu` before and after, `run.memory` counts the same bytes, and nothing crossed a link. On a GPU the first configuration shows `cuda:0` where the second shows `cpu`.
+#
+# ## What goes wrong
+#
+# **A key at the wrong place is silence.** Each of these three asks for offload, and DeepSpeed starts:
+
+# %%
+off = {"device": "cpu"}
+hopeful = {
+    "beside zero_optimization": {"zero_optimization": {"stage": 2}, "offload_optimizer": off},
+    "without a stage": {"zero_optimization": {"stage": 0, "offload_optimizer": off}},
+    "parameters at stage 2": {"zero_optimization": {"stage": 2, "offload_param": off}},
+}
+
+def where_things_are():
+    return [placement.of_deepspeed(start_engine(plain_config | more)) for more in hopeful.values()]
+
+# %%
+run = launch(where_things_are, world_size=2, device="cpu", timeout_s=60)
+for name, engine in zip(hopeful, run.outputs[0]):
+    optimizer, parameters = engine["optimizer"]["place"], engine["parameters"]["place"]
+    print(f"{name:>24}: optimizer on the {optimizer}, parameters on the {parameters}")
+    assert optimizer == parameters == "device"
+
+# %% [markdown]
+# Nothing was offloaded, and nobody said so. Inside `zero_optimization` an unknown key is an error; at the top level it is ignored. So never take a configuration's word for it: look at the engine. Other ways to be disappointed:
+#
+# - **Accumulation.** Gradients go down after each backward, not once in a step: with 8 micro-batches 8 · 2Ψ/N bytes.
+
+# %%
+for micro_batches in (1, 8):
+    moved = offload.moved_bytes(7.5e9, "zero-offload", world_size=8, micro_batches=micro_batches)
+    print(f"{micro_batches} micro-batches: {moved.to_host_bytes / 1e9:.2f} GB down, {moved.to_device_bytes / 1e9:.2f} GB up")
+
+# %% [markdown]
+# - **A small host.** The states have to fit there, of all ranks together: 12Ψ bytes, and 2Ψ for gradients. Pinned memory cannot be swapped out by the operating system; where it is short, the whole computer stalls.
+# - **Few cores.** All ranks of a computer share its cores for the update. Eight ranks with eight cores each are one thing, eight ranks on eight cores another.
+# - **The clock.** With `torch.optim.AdamW` on the host the update can take longer than all the rest. DeepSpeed refuses it unless told `zero_force_ds_cpu_optimizer: false`; on a GPU machine let it build DeepSpeedCPUAdam.
+#
+# ## Where a GPU differs
+#
+# - **Places are real.** `Pools("cuda")` moves tensors between the GPU's memory and pinned memory of the host, and `nvidia-smi` shows the difference. Shardlab's own tests run on CPUs and have not tried it there.
+# - **Copies run beside computing.** A GPU copies while it computes, and in both directions at once. That hides the moves behind backward, as long as the host's memory is pinned.
+# - **Links are shared.** Two GPUs behind one PCIe switch have half the bandwidth each. Grace Hopper's NVLink-C2C, 450 GB/s each way by NVIDIA's word, moves the border of "when it pays" by a factor of 28 against PCIe 3.0.
+#
+# PyTorch's own FSDP2 does it with `fully_shard(…, offload_policy=CPUOffloadPolicy())`: parameters, gradients and optimizer states live on the host, and the optimizer you pass runs there.
+#
+# ## What to keep
+#
+# - Move the update to the states, not the states to the update: 2Ψ/N bytes down and 2Ψ/N up in a step, against 12Ψ/N each way.
+# - On the device stay 2Ψ bytes of parameters; on the host 12Ψ of fp32 states.
+# - What offload costs for each token depends on the tokens in a step and not on the size of the model.
+# - Ask the engine where things are. A key at the wrong place is ignored without a word.
+#
+# Now write it yourself: [Lab 06](../../labs/06_offload/06_offload.ipynb).
+#
+# ## Sources
+#
+# - J. Ren et al.: *ZeRO-Offload: democratizing billion-scale model training.* [arXiv 2101.06840](https://arxiv.org/abs/2101.06840), 2021.
+# - S. Rajbhandari et al.: *ZeRO-Infinity: breaking the GPU memory wall for extreme scale deep learning.* [arXiv 2104.07857](https://arxiv.org/abs/2104.07857), 2021.
+# - S. Rajbhandari et al.: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.
+# - DeepSpeed 0.19.8: [configuration JSON](https://www.deepspeed.ai/docs/config-json/) and the documentation of `DeepSpeedCPUAdam`.
+# - PCI-SIG: PCI Express 3.0, 8 GT/s on each lane. NVIDIA: *Grace Hopper Superchip architecture*, on NVLink-C2C.

@@ -1,0 +1,86 @@
+"""Chapter 06 runs from top to bottom, and what its prose says is what its cells show.
+
+Seconds and bandwidths are printed, never asserted: they are the machine's of the day.
+"""
+
+import re
+
+import pytest
+
+from tests.chapters.running_chapter import run
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    guesses = {"after backward": "16", "bytes up and bytes down": "(2, 2)"}
+    chapter = run("06_offload", tmp_path_factory.mktemp("chapter"), predictions=guesses)
+    print(f"\nchapter 06: {chapter.seconds:.0f} s (budget: 60 s)")
+    return chapter
+
+
+def test_tensors_of_both_pools_do_not_meet(chapter):
+    said = chapter.said("on_host + on_device")
+    assert "moved to the host: 2000 bytes" in said
+    assert "PoolError: add of a bfloat16 tensor" in said
+    assert "line 7: on_host + on_device]" in said
+
+
+def test_after_backward_the_device_holds_4_bytes_for_each_parameter(chapter):
+    said = chapter.said("live_bytes = pools.live_bytes")
+    assert "your prediction: 16   measured: 4.000" in said
+
+
+def test_swapping_moves_12_and_offload_2_bytes_each_way(chapter):
+    assert "your prediction: (2, 2)   measured: 12 up, 12 down" in chapter.said("swap_moved = ")
+    assert "measured: 2 up, 2 down" in chapter.said("offload_moved = ")
+    said = chapter.said("measured = {")
+    for predicted, measured in re.findall(r"predicted (\(.*?\)), measured (\(.*?\))", said):
+        assert predicted == measured
+    assert "<svg" in chapter.drew("axes.barh")
+
+
+def test_the_papers_four_placements_and_13b_on_32_gb(chapter):
+    said = chapter.said("PARAMETERS, GRADIENTS, UPDATE")
+    assert re.findall(r"(\d+)Ψ bytes, (\S+) times", said) == [
+        ("16", "1.00"),
+        ("14", "1.14"),
+        ("4", "4.00"),
+        ("2", "8.00"),
+    ]
+    said = chapter.said("offloaded = memory.model_states")
+    assert "208 GB" in said
+    assert "26 GB on the device, 182 GB on the host" in said
+    assert "13B leaves 6 GB" in chapter.said("most = memory.largest_model")
+    assert "32" in chapter.drew("memory_bars(")
+
+
+def test_offloads_share_falls_with_tokens_and_not_with_parameters(chapter):
+    said = chapter.said("small, large = ")
+    assert re.search(r"takes (\S+) times as long with 1B, \1 with 10B", said)
+    times = [float(times) for times in re.findall(r"(\S+) times", chapter.said("for tokens in"))]
+    assert times == sorted(times, reverse=True)
+    assert "<svg" in chapter.drew("offload_times(")
+
+
+def test_the_change_is_marked_and_nothing_else(chapter):
+    said = chapter.said("show_change(plain_config")
+    marked = [line for line in said.splitlines() if line.startswith("▶")]
+    assert len(marked) == 8
+    assert sum("offload_" in line for line in marked) == 2
+    assert "stage" not in "".join(marked)
+
+
+def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
+    said = chapter.said("run = launch(train_both")
+    for rank in "01":
+        plain, offloaded = re.findall(rf"rank {rank} +\w+ *: (\[.*\])", said)
+        assert plain == offloaded
+    places = re.findall(r"'optimizer': \{'place': '(\w+)'", chapter.said("for plain, offloaded in"))
+    assert places == ["device", "host"] * 2
+
+
+def test_keys_at_wrong_places_offload_nothing(chapter):
+    said = chapter.said("run = launch(where_things_are")
+    assert said.count("optimizer on the device, parameters on the device") == 3
