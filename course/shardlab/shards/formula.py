@@ -64,7 +64,8 @@ def flat(
             segments[buffer] = ()
         elif stage >= FIRST_CUT_AT[buffer]:
             segments[buffer] = tuple(
-                Segment(*part, bytes=_whole(part[1] * size)) for part in shared
+                Segment(at, numel, tensor, start, rank, _whole(numel * size))
+                for at, numel, tensor, start, rank in shared
             )
         else:
             # Parameters are gathered into the buffer that was cut: its padding is everywhere.
@@ -148,7 +149,8 @@ def _join(parts: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int
 
 
 def _whole(size: float) -> float:
-    return int(size) if float(size).is_integer() else size
+    """8-bit Adam's bytes may be a fraction, all others are whole."""
+    return int(size) if size == int(size) else size
 
 
 def _check(

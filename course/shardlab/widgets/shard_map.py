@@ -8,13 +8,13 @@ of their own, a row stands for several, and shows what any of them holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import traitlets
 
 from shardlab import shards
-from shardlab.shards import BUFFERS, Layout, Segment
+from shardlab.shards import BUFFERS, Layout
 from shardlab.shards.formula import element_bytes
 from shardlab.shards.layout import EVERY_RANK, PADDING
 from shardlab.widgets.palette import WAIT
@@ -29,6 +29,7 @@ TOP = 22.0  # names of the model's parts
 HEADING = 22.0  # above each panel
 TALLEST_ROW = 40.0
 THINNEST_ROW = 3.0
+Runs = list[tuple[int, int, int]]  # (from, to, tensor), in elements of the flat buffer
 WORLD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 # Neighbours differ, with any colour vision, and black reads on each (Tol's light scheme).
@@ -211,14 +212,23 @@ class Geometry:
     def x(self, at: float) -> float:
         return LEFT + at * self.scale
 
-    def runs(self, buffer: str) -> list[list[tuple[float, float, int]]]:
-        """For each row: (from, to, tensor) in elements, of what any of its ranks holds."""
-        rows: list[list[tuple[float, float, int]]] = [[] for _ in range(self.rows)]
+    def runs(self, buffer: str) -> tuple[list[Runs], Runs]:
+        """What each row's ranks hold between them, and what every rank holds."""
+        rows: list[Runs] = [[] for _ in range(self.rows)]
+        everywhere: Runs = []
         for part in self.layout.segments[buffer]:
-            every = part.rank == EVERY_RANK
-            for row in range(self.rows) if every else [part.rank // self.per]:
-                _append(rows[row], part)
-        return rows
+            row = everywhere if part.rank == EVERY_RANK else rows[part.rank // self.per]
+            end = part.at + part.numel
+            if row and row[-1][2] == part.tensor and part.at <= row[-1][1]:
+                row[-1] = (row[-1][0], max(row[-1][1], end), part.tensor)
+            else:
+                row.append((part.at, end, part.tensor))
+        return rows, everywhere
+
+    def all_runs(self, buffer: str) -> list[Runs]:
+        """For each row, everything that any of its ranks holds."""
+        rows, everywhere = self.runs(buffer)
+        return [sorted([*row, *everywhere]) for row in rows]
 
     def marks(self) -> list[Mark]:
         marks = self._part_names()
@@ -233,18 +243,26 @@ class Geometry:
             marks += self._rank_names(top)
             paths: dict[tuple[str, bool], list[str]] = {}
             labels: list[Mark] = []
-            for row, runs in enumerate(self.runs(buffer)):
-                y, thick = top + row * self.row + self.gap / 2, self.row - self.gap
+            for y, thick, runs in self._lines(buffer, top):
                 for start, stop, tensor in runs:
                     x0, x1 = self.box(start, stop)
                     look = (WAIT, True) if tensor == PADDING else (color_of(tensor), False)
-                    d = f"M{x0:.1f} {y:.1f}h{x1 - x0:.1f}v{thick:.1f}h{x0 - x1:.1f}z"
+                    d = f"M{x0:.5g} {y:.5g}h{x1 - x0:.4g}v{thick:.4g}h{x0 - x1:.4g}z"
                     paths.setdefault(look, []).append(d)
                     labels += self._label(tensor, x0, x1, y + thick / 2 + 4)
             for (color, hatched), parts in paths.items():
                 marks.append(Path(d="".join(parts), fill=color, hatch=hatched))
             marks += labels
         return marks
+
+    def _lines(self, buffer: str, top: float) -> Iterator[tuple[float, float, Runs]]:
+        """(y, height, runs) of rows, or of all rows at once where no gap parts them."""
+        rows, everywhere = self.runs(buffer)
+        for row, runs in enumerate(rows):
+            together = [*runs, *everywhere] if self.gap else runs
+            yield top + row * self.row + self.gap / 2, self.row - self.gap, together
+        if not self.gap:
+            yield top, self.rows * self.row, everywhere
 
     def box(self, start: float, stop: float) -> tuple[float, float]:
         """Edges in pixels. What is thinner than a pixel fills the pixel it begins in."""
@@ -306,14 +324,6 @@ class Geometry:
                 Text(x=LEFT - 8, y=y, text=f"rank {row * self.per}", size=11, anchor="end")
             )
         return marks
-
-
-def _append(runs: list[tuple[float, float, int]], part: Segment) -> None:
-    end = part.at + part.numel
-    if runs and runs[-1][2] == part.tensor and part.at <= runs[-1][1]:
-        runs[-1] = (runs[-1][0], max(runs[-1][1], end), part.tensor)
-    else:
-        runs.append((part.at, end, part.tensor))
 
 
 def color_of(tensor: int) -> str:

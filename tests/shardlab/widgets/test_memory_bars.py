@@ -1,0 +1,147 @@
+"""State and geometry of the memory bars, without a browser."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import traitlets
+
+from shardlab.estimate import memory
+from shardlab.widgets import memory_bars
+from shardlab.widgets.memory_bars import LEFT, RIGHT, Layout, measured_bytes, ticks
+from shardlab.widgets.palette import MEMORY
+from shardlab.widgets.scene import Rect
+
+MEASURED = {
+    "parameters": [100.0, 100.0],
+    "gradients": [90.0, 95.0],
+    "optimizer": [50.0, 50.0],
+    "activations": [400.0, 380.0],
+}
+
+
+def bars_of(widget, category):
+    marks = widget._layout.marks(widget.settings)
+    return [m for m in marks if isinstance(m, Rect) and m.fill == MEMORY[category] and m.width > 10]
+
+
+def test_rows_are_the_stages_of_the_papers_figure() -> None:
+    """7.5B parameters on 64 ranks: 120, 31.4, 16.6, 1.88 GB (arXiv 1910.02054, Figure 1)."""
+    widget = memory_bars(7.5e9, 64)
+    rows = widget._layout.stage_bars(widget.settings)
+    assert [round(row.bytes / 1e9, 2) for row in rows] == [120, 31.41, 16.64, 1.88]
+    svg = widget.static_svg()
+    for words in ("120 GB", "31.4 GB", "16.6 GB", "1.88 GB"):
+        assert words in svg
+    ElementTree.fromstring(svg)
+
+
+def test_widths_are_bytes() -> None:
+    widget = memory_bars(7.5e9, 64, capacity_bytes=150e9)
+    most = widget._layout.scale_bytes(widget.settings)
+    whole = bars_of(widget, "optimizer")[0]
+    assert whole.width == pytest.approx(90e9 / most * (RIGHT - LEFT))
+    assert whole.x == pytest.approx(LEFT + 30e9 / most * (RIGHT - LEFT))
+
+
+def test_other_stages_are_cut_off_at_the_axis_end() -> None:
+    widget = memory_bars(7.5e9, 64, stage=3)
+    assert all(m.x + m.width <= RIGHT + 1e-6 for m in bars_of(widget, "optimizer"))
+    assert "120 GB" in widget.static_svg()
+
+
+def test_what_fits_is_said_in_words() -> None:
+    widget = memory_bars(7.5e9, 64, stage=1, capacity_bytes=80e9)
+    assert "Fits: 48.6 GB of 80 GB are left" in widget.summary()
+    assert widget.largest_model() == memory.largest_model(80e9, stage=1, world_size=64)
+    widget.settings = widget.settings | {"stage": 0}
+    assert "Does not fit: 40 GB over 80 GB" in widget.summary()
+    assert "✗ does not fit" in widget.static_svg()
+
+
+def test_units_are_never_mixed() -> None:
+    for unit, other in (("GB", "GiB"), ("GiB", "GB")):
+        svg = memory_bars(7.5e9, 64, capacity_bytes=80e9, unit=unit).static_svg()
+        assert f" {unit}" in svg
+        assert f" {other}" not in svg
+
+
+def test_a_stage_offloads_what_it_can() -> None:
+    widget = memory_bars(1e9, 4, stage=3, offload="both")
+    assert widget.states().device_bytes == 0
+    assert widget.states(stage=2).device == {"parameters": 2e9, "gradients": 0, "optimizer": 0}
+    assert widget.states(stage=0).host_bytes == 0
+    assert memory_bars(1e9, 4, stage=1, offload=True).settings["offload"] == "optimizer"
+    assert widget.largest_model() is None
+
+
+def test_measured_ranks_have_rows_of_their_own() -> None:
+    widget = memory_bars(25, 2, precision="fp32", measured=MEASURED, unit="GiB")
+    rows = widget._layout.measured_bars()
+    assert [row.label for row in rows] == ["rank 0", "rank 1"]
+    assert [row.bytes for row in rows] == [640, 625]
+    assert "activations" in widget.static_svg()
+
+
+def test_of_very_many_ranks_the_fullest_of_each_few_are_shown() -> None:
+    layout = Layout(None, {"parameters": np.arange(1000.0)})
+    rows = layout.measured_bars()
+    assert len(rows) == 64
+    assert rows[-1].label == "rank 999"
+    assert layout.height < 700
+
+
+class Told:
+    """What a run with memory=True has."""
+
+    def at(self, moment):
+        return {"peak": {"parameters": np.array([4, 4]), "other": np.array([1, 2])}}[moment]
+
+
+class RunLike:
+    memory = Told()
+
+
+def test_a_run_or_its_memory_may_be_given() -> None:
+    for given in (RunLike(), Told()):
+        found = measured_bytes(given)
+        assert {name: list(column) for name, column in found.items()} == {
+            "parameters": [4, 4],
+            "other": [1, 2],
+        }
+    assert list(measured_bytes({"optimizer": 7})["optimizer"]) == [7]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stage": 4}, "stage=4"),
+        ({"precision": "fp8"}, "precision='fp8'"),
+        ({"offload": "all"}, "offload='all'"),
+        ({"unit": "GBit"}, "unit='GBit'"),
+        ({"parameters": 0}, "more than 0"),
+        ({"capacity_bytes": 0}, "capacity_bytes=0"),
+        ({"measured": {"weights": 1}}, "'weights' is none of"),
+        ({"measured": {"parameters": [1, 2], "gradients": [1]}}, "as many ranks"),
+    ],
+)
+def test_what_cannot_be_is_refused(change, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        memory_bars(**change)
+
+
+def test_settings_are_checked() -> None:
+    widget = memory_bars()
+    with pytest.raises(traitlets.TraitError, match="stage=7"):
+        widget.settings = widget.settings | {"stage": 7}
+
+
+def test_ticks_are_round() -> None:
+    assert ticks(104e9, 5, decimal=True) == [0, 50e9, 100e9]
+    assert ticks(7 * 2**20, 4, decimal=False) == [0, 2**21, 2**22, 3 * 2**21]
+
+
+def test_outside_a_notebook_it_is_text_and_picture() -> None:
+    data, _ = memory_bars()._repr_mimebundle_()
+    assert set(data) == {"text/plain", "image/svg+xml"}
+    assert "Stage 0: 120 GB" in data["text/plain"]
