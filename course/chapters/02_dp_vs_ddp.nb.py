@@ -1,0 +1,707 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 02 · DP vs DDP
+#
+# **Data parallelism** is the plainest way to train on N devices. Each holds a copy of the model, a **replica**, and learns from its own share of the batch. Then the gradients are brought together, so that all take the same step.
+#
+# PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) nobody is. The question of this chapter: what does each of them send, who waits for whom, and what does that do to N = 8?
+
+# %%
+from contextlib import nullcontext
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from shardlab import DeadlockError, RankError, data, estimate, launch, measure, models
+from shardlab.widgets import format_bytes, palette, timeline, traffic_map
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
+# %% [markdown]
+# The model is a small GPT that reads text byte by byte. Ψ (psi) stands for the number of its parameters, N for the number of ranks. Everything is float32, 4 bytes for each number, so a copy of the weights has 4Ψ bytes, and so have the gradients.
+
+# %%
+SIZE, SEQUENCES, CONTEXT = "0.3M", 4, 32  # each rank gets 4 sequences of 32 tokens per step
+parameters = models.count_parameters(models.gpt(SIZE))
+weight_bytes = 4 * parameters
+print(f"Ψ = {parameters:,}; the weights have {format_bytes(weight_bytes)}")
+
+# %% [markdown]
+# What must come out is known beforehand: the same weights as in one process that learns from the whole batch. `data.batch` gives N ranks the N parts of just that batch.
+
+# %%
+def one_process(ranks, steps=2):
+    model = models.gpt(SIZE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        loss = model(*data.batch(step, ranks * SEQUENCES, CONTEXT))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return parameters_to_vector(model.parameters()).detach()
+
+# %%
+alone = launch(one_process, 4, world_size=1, device="cpu").outputs[0]
+
+# %% [markdown]
+# ## DP: one device in charge
+#
+# `nn.DataParallel` is one process with a thread for each GPU. We write it as messages between ranks instead, so that they can be counted: rank 0 is the device in charge, the **hub**. All its messages are of two kinds. In a **scatter** the hub sends each rank its part; in a **gather** each rank sends its tensor to the hub.
+
+# %%
+def is_hub():
+    return dist.get_rank() == 0
+
+def scatter(like, parts):
+    """The hub's parts[r] arrives on rank r; ranks other than the hub have no parts (None)."""
+    mine = torch.empty_like(like)
+    dist.scatter(mine, parts)
+    return mine
+
+# %%
+def gather(mine):
+    """Every rank's tensor, on the hub; None elsewhere."""
+    ranks = range(dist.get_world_size())
+    everyones = [torch.empty_like(mine) for _ in ranks] if is_hub() else None
+    dist.gather(mine, everyones)
+    return everyones
+
+# %% [markdown]
+# A step begins on the hub, the only one that has the batch. It scatters the inputs. It also sends its weights to everyone, in **every** step: the copies of the step before are out of date, because only the hub will have updated its own. Then all ranks compute.
+
+# %%
+def forward_everywhere(model, tokens):
+    ranks = dist.get_world_size()
+    parts = list(tokens.chunk(ranks)) if is_hub() else None
+    mine = scatter(torch.empty(SEQUENCES, CONTEXT, dtype=torch.int64), parts)
+    weights = parameters_to_vector(model.parameters()).detach()
+    copies = [weights] * ranks if is_hub() else None
+    vector_to_parameters(scatter(weights, copies), model.parameters())
+    return model(mine)
+
+# %% [markdown]
+# The outputs go to the hub. It alone knows the targets, so it computes the loss of the whole batch, and the gradient of the loss by each output. Each rank gets the gradients of its own outputs and goes backward from there.
+
+# %%
+def backward_everywhere(logits, targets):
+    everyones, parts = gather(logits.detach()), None
+    if is_hub():
+        with measure("loss"):  # so that we find this part again
+            outputs = torch.cat(everyones).requires_grad_()
+            F.cross_entropy(outputs.flatten(0, 1), targets.flatten()).backward()
+            parts = list(outputs.grad.chunk(dist.get_world_size()))
+    logits.backward(scatter(logits, parts))
+
+# %% [markdown]
+# Now each rank has gradients of the weights, from its own share. They go to the hub, which adds them up and takes the step.
+
+# %%
+def update_on_hub(model, optimizer):
+    gradients = [parameter.grad for parameter in model.parameters()]
+    everyones = gather(parameters_to_vector(gradients))
+    if is_hub():
+        with measure("update"):
+            vector_to_parameters(sum(everyones), gradients)
+            optimizer.step()
+
+# %%
+def data_parallel(steps=2, learner=torch.optim.SGD):
+    model = models.gpt(SIZE)
+    optimizer = learner(model.parameters(), lr=0.1)
+    for step in range(steps):
+        whole = SEQUENCES * dist.get_world_size()
+        tokens, targets = data.batch(step, whole, CONTEXT) if is_hub() else (None, None)
+        optimizer.zero_grad()
+        backward_everywhere(forward_everywhere(model, tokens), targets)
+        update_on_hub(model, optimizer)
+    return parameters_to_vector(model.parameters()).detach()
+
+# %% [markdown]
+# **How many bytes will each of four ranks send in one step?** Weights and gradients are the large things here; write the answer with `weight_bytes`, one entry for each rank.
+
+# %%
+# Your prediction: the bytes that ranks 0, 1, 2 and 3 send in one step, as a list
+predicted_bytes = None
+
+# %%
+run = launch(data_parallel, 1, world_size=4, device="cpu")
+traffic_map(run, predicted=predicted_bytes)
+
+# %% [markdown]
+# Row 0 is what the hub sends, column 0 what it receives; there is nothing else. These are rank 1's messages:
+
+# %%
+kinds = ("inputs", "weights", "outputs", "gradients of outputs", "gradients")
+of_rank_1 = [call for call in run.calls if call.rank == 1]
+for kind, call in zip(kinds, of_rank_1, strict=True):
+    whence = "from" if call.op == "scatter" else "to"
+    print(f"{kind:>20}: {call.bytes:>9,} bytes {whence} the hub")
+
+# %% [markdown]
+# As a formula, for each step: the hub sends **(N − 1)Ψ** weights and receives (N − 1)Ψ gradients, every other rank sends Ψ. Inputs and outputs come on top. They do not depend on Ψ but on the batch: a token of input is one int64 of 8 bytes, a token of output has one float32 for each of the 256 bytes that may come next.
+
+# %%
+def data_parallel_bytes(ranks):
+    """What each rank sends in a step."""
+    tokens = SEQUENCES * CONTEXT  # of one rank
+    inputs, outputs = 8 * tokens, 4 * tokens * 256
+    hub, *others = estimate.traffic.sent_bytes("hub", parameters, ranks)
+    return [hub + (ranks - 1) * (inputs + outputs)] + [other + outputs for other in others]
+
+# %%
+measured, predicted = run.traffic.sent_by_rank, data_parallel_bytes(4)
+for rank in range(4):
+    print(f"rank {rank}: {measured[rank]:,} bytes, {measured[rank] / predicted[rank]:.4f} of the formula")
+assert np.allclose(measured, predicted, rtol=0.01)
+
+# %% [markdown]
+# What is left over belongs to gloo: it sends a header with each tensor, and the receiver says that it is ready.
+#
+# Our outputs are small. A real language model has a large vocabulary. GPT-2 small has 124 million parameters and 50,257 tokens (Radford et al. 2019); eight sequences of 1,024 tokens on each rank make this much output, in float32:
+
+# %%
+output_bytes = 4 * 8 * 1024 * 50_257
+print(f"outputs {format_bytes(output_bytes)}, weights {format_bytes(4 * 124e6)}")
+assert output_bytes > 3 * 4 * 124e6
+
+# %% [markdown]
+# The outputs outweigh the model, and all of them end up on the hub. Whoever still uses DP lets the model compute the loss itself, so that each rank returns one number.
+#
+# ## Who waits?
+#
+# Two steps, and this time we look at the clock. A bar is a rank in a call: sending, receiving, or waiting. Between bars it computes.
+
+# %%
+run = launch(data_parallel, world_size=4, device="cpu")
+timeline(run)
+
+# %% [markdown]
+# Look at what the other ranks do during "loss" and "update" (the grey parts of the hub's row). They have **nothing to do** and wait in the next scatter, until the hub gets round to them. How long was that?
+
+# %%
+def waited_s(run, rank):
+    """Seconds that a rank was in a scatter before the hub came to it."""
+    of_rank, of_hub = (
+        [call.start_s for call in run.calls if call.rank == which and call.op == "scatter"]
+        for which in (rank, 0)
+    )
+    return sum(max(0, hub - mine) for mine, hub in zip(of_rank, of_hub, strict=True))
+
+# %%
+for rank in range(1, 4):
+    print(f"rank {rank} waited {1000 * waited_s(run, rank):.0f} ms for the hub in these two steps")
+
+# %% [markdown]
+# Those milliseconds belong to this machine, where ranks also wait for a core. That somebody waits does not: with N ranks, the loss of the whole batch, the sum of N gradients and the update are one rank's work. The result is right, though:
+
+# %%
+def furthest(weights):
+    return (weights - alone).abs().max().item()
+
+print(f"largest difference from one process: {furthest(run.outputs[0]):.0e}")
+assert furthest(run.outputs[0]) < 1e-5
+
+# %% [markdown]
+# ## DDP: nobody in charge
+#
+# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Loss and update happen everywhere. The ranks need only one thing from each other, the mean of the gradients, and chapter 03 takes the collective apart that brings it: a ring all-reduce, in which each rank sends 2(N − 1)/N · S for a tensor of S bytes.
+
+# %%
+def ddp(steps=2, learner=torch.optim.SGD, **options):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = DDP(models.gpt(SIZE), **options)
+    optimizer = learner(model.parameters(), lr=0.1)
+    for step in range(steps):
+        with measure("step"):
+            loss = model(*data.batch(step, SEQUENCES, CONTEXT, rank, ranks))
+            optimizer.zero_grad()
+            loss.backward()  # in here DDP all-reduces the gradients
+            optimizer.step()
+    return parameters_to_vector(model.parameters()).detach()
+
+# %% [markdown]
+# Apart from the line with `DDP(...)` and the rank's own part of the data, this is `one_process`. **How many bytes will each of four ranks send in one step?**
+
+# %%
+# Your prediction: the bytes that each rank sends in one step, with weight_bytes
+predicted_bytes = None
+
+# %%
+run = launch(ddp, 1, world_size=4, device="cpu")
+traffic_map(run, predicted=predicted_bytes, block="step")
+
+# %%
+measured = run.traffic["step"].sent_by_rank
+predicted = estimate.traffic.sent_bytes("ddp", parameters, 4)
+print(measured, (measured / predicted).round(4))
+assert np.allclose(measured, predicted, rtol=0.01)
+
+# %% [markdown]
+# No row is fuller than another. Inputs and outputs do not travel at all. And the weights are those of one process, on every rank:
+
+# %%
+run = launch(ddp, world_size=4, device="cpu")
+for rank, weights in enumerate(run.outputs):
+    print(f"rank {rank}: largest difference from one process {furthest(weights):.0e}")
+    assert furthest(weights) < 1e-5
+
+# %% [markdown]
+# DDP takes the mean over ranks of the mean over each rank's tokens. That equals the mean over all tokens only where every rank has the same number of them, as here. Chapter 01 has the weights for when they have not.
+#
+# ## From 2 to 8 ranks
+#
+# Both once more, with more and more ranks. The batch grows with them, since each brings its own four sequences. **By which factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
+
+# %%
+# Your prediction: two factors, DP's and DDP's
+predicted_factors = None
+
+# %%
+world_sizes = (2, 3, 4, 6, 8)
+dp_sent, ddp_sent = {}, {}
+for n in world_sizes:
+    dp_sent[n] = launch(data_parallel, 1, world_size=n, device="cpu").traffic.sent_by_rank
+    ddp_sent[n] = launch(ddp, 1, world_size=n, device="cpu").traffic["step"].sent_by_rank
+
+# %%
+for n in world_sizes:
+    assert np.allclose(dp_sent[n], data_parallel_bytes(n), rtol=0.01)  # every rank
+    assert np.allclose(ddp_sent[n], estimate.traffic.sent_bytes("ddp", parameters, n), rtol=0.01)
+    print(f"N = {n}: DP {format_bytes(dp_sent[n].max())}, DDP {format_bytes(ddp_sent[n].max())}")
+factors = [sent[8].max() / sent[2].max() for sent in (dp_sent, ddp_sent)]
+print(f"your prediction: {predicted_factors}   measured: {factors[0]:.2f} and {factors[1]:.2f}")
+
+# %%
+def plot_busiest(axes, formula, sent):
+    many = np.arange(1, 11)
+    axes.plot(many, [max(formula(n)) / weight_bytes for n in many], color=palette.PREDICTED)
+    busiest = [sent[n].max() / weight_bytes for n in sent]
+    axes.plot(list(sent), busiest, "o", color=palette.MEASURED)
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3.6))
+plot_busiest(axes, data_parallel_bytes, dp_sent)
+plot_busiest(axes, lambda n: estimate.traffic.sent_bytes("ddp", parameters, n), ddp_sent)
+axes.annotate("DP's hub: (N − 1)Ψ, and outputs", (7.4, 7.6), ha="right")
+axes.annotate("DDP: 2(N − 1)/N·Ψ", (7.6, 2.3))
+axes.set(xlabel="ranks N", ylabel="sent by the busiest rank, in copies of Ψ")
+axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
+figure.tight_layout()
+
+# %% [markdown]
+# With two ranks there is no difference but the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way; DDP never sends 2Ψ. Some tutorials say that DDP needs more bandwidth the more ranks there are. The lower line says otherwise.
+#
+# How true is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). Where NCCL is there, PyTorch has it send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), which goes from GPU to GPU and spares the first one's link. What stays: all weights travel again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all of them, and none of it goes beyond one machine. PyTorch's documentation recommends DDP even for a single machine.
+#
+# ## Buckets: sending while still computing
+#
+# One all-reduce for each gradient tensor would pay the latency of each (chapter 03). One for all of them could begin only when the last gradient is there. DDP goes between: it collects gradients in **buckets**, in the order in which the backward pass makes them, and all-reduces a bucket when it is full. `bucket_cap_mb` is how many MiB one may hold; its default is 25.
+#
+# The model is a larger one now, and a hook notes each moment at which a gradient is ready.
+
+# %%
+def note(parameter):
+    with measure("gradient"):  # it sends nothing: only its time matters
+        pass
+
+def two_passes(bucket_cap_mb):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = DDP(models.gpt("1M"), bucket_cap_mb=bucket_cap_mb)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(note)
+    for step in range(2):
+        loss = model(*data.batch(step, SEQUENCES, 64, rank, ranks))
+        with measure("backward"):
+            loss.backward()
+        model.zero_grad()
+
+# %%
+larger = models.gpt("1M")
+larger_bytes = 4 * models.count_parameters(larger)
+tensors = len(list(larger.parameters()))
+print(f"{tensors} gradient tensors, {format_bytes(larger_bytes)} in all")
+
+# %% [markdown]
+# **How many all-reduces will the second pass make**, with buckets of 1 MiB?
+
+# %%
+# Your prediction: the number of all-reduces
+predicted_calls = None
+
+# %%
+runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25, 1, 0.25)}
+timeline(runs[1])
+
+# %% [markdown]
+# There are two backward passes (grey). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 tells all ranks the order that it saw (the two small broadcasts), and sorts gradients into buckets by it. In the second pass all-reduces run in the background while the pass goes on. This is **overlap**. Let us look at the second pass of rank 0 more closely, with each cap.
+
+# %%
+def second_pass(run):
+    """Rank 0's all-reduces and when its gradients were ready, in seconds since the pass began."""
+    backward, gradients = (
+        [block.start_s for block in run.traffic[label].blocks if block.rank == 0]
+        for label in ("backward", "gradient")
+    )
+    calls = [call for call in run.calls if call.rank == 0 and call.op == "all_reduce"]
+    begun_s = backward[1]
+    return begun_s, [c for c in calls if c.start_s > begun_s], [g for g in gradients if g > begun_s]
+
+# %%
+figure, all_axes = plt.subplots(3, 1, figsize=(8, 3.6))
+for axes, (cap, run) in zip(all_axes, runs.items(), strict=True):
+    begun_s, calls, ready_s = second_pass(run)
+    axes.eventplot(np.subtract(ready_s, begun_s) * 1000, lineoffsets=1, linelengths=0.7, color="#767676")
+    for call in calls:
+        width = call.end_s - call.start_s
+        axes.barh(0, width * 1000, left=(call.start_s - begun_s) * 1000, edgecolor="white", color="#CC79A7")
+    axes.set(yticks=[0, 1], yticklabels=["all-reduces", "gradients"], title=f"{cap} MiB")
+all_axes[-1].set_xlabel("ms since backward began")
+figure.tight_layout()
+
+# %%
+for cap, run in runs.items():
+    _, calls, ready_s = second_pass(run)
+    early = [call for call in calls if call.start_s < max(ready_s)]
+    share = sum(call.bytes for call in early) / larger_bytes
+    print(f"{cap:>5} MiB: all-reduces {len(calls):>2}, begun before the last gradient {len(early):>2}, "
+          f"with {share:.0%} of the bytes")
+    assert sum(call.bytes for call in calls) == larger_bytes and len(early) == len(calls) - 1
+print("your prediction for 1 MiB:", predicted_calls)
+
+# %% [markdown]
+# All but the last bucket leave early. Whatever is in the last one is not hidden by any computing; it should be small. But many small buckets pay more latency, so the cap is a compromise, and on a real cluster you measure it. How much time overlap saves here is not worth telling: our ranks share their cores with the threads that send.
+#
+# ## Accumulation: send once, not each time
+#
+# When the batch is too large for the memory, a rank goes through it in **micro-batches** and adds up the gradients (chapter 01). DDP all-reduces in every backward pass, four times for four micro-batches, although only the sum is needed. In `no_sync()` it does not.
+
+# %%
+def accumulate(quiet, micro_batches=4):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = DDP(models.gpt(SIZE))
+    with measure("step"):
+        for i in range(micro_batches):
+            is_last = i == micro_batches - 1
+            with nullcontext() if is_last or not quiet else model.no_sync():
+                loss = model(*data.batch(i, 1, CONTEXT, rank, ranks)) / micro_batches
+                loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+# %%
+each, once = (launch(accumulate, quiet, world_size=4, device="cpu") for quiet in (False, True))
+for run, sync in ((each, "micro_batch"), (once, "step")):
+    sent = run.traffic["step"].sent_by_rank
+    predicted = estimate.traffic.sent_bytes("ddp", parameters, 4, micro_batches=4, sync=sync)
+    print(f"all-reduce per {sync:>11}: {format_bytes(sent.max())}, {sent.max() / predicted[0]:.3f} of the formula")
+    assert np.allclose(sent, predicted, rtol=0.01)
+
+# %%
+difference = (each.outputs[0] - once.outputs[0]).abs().max().item()
+print(f"largest difference between the two gradients: {difference:.0e}")
+assert difference < 1e-6
+
+# %% [markdown]
+# A quarter of the bytes, the same gradient. One trap: DDP decides in the **forward** pass whether this backward will send. With `no_sync()` around `loss.backward()` alone it changes nothing:
+
+# %%
+def only_around_backward():
+    model = DDP(models.gpt(SIZE))
+    loss = model(*data.batch(0, 1, CONTEXT))
+    with measure("backward"), model.no_sync():
+        loss.backward()
+
+run = launch(only_around_backward, world_size=4, device="cpu")
+print("sent in spite of no_sync:", format_bytes(run.traffic["backward"].sent_by_rank.max()))
+assert run.traffic["backward"].sent_by_rank.min() > weight_bytes
+
+# %% [markdown]
+# ## What can go wrong
+#
+# ### Replicas that start apart
+#
+# All ranks take the same steps. They end in the same place only if they begin in the same place. Each rank draws its own random weights, so DDP first sends rank 0's to everyone. Here is all that `DDP(...)` does on rank 0 before the first step:
+
+# %%
+run = launch(ddp, 0, world_size=4, device="cpu")
+for call in run.calls:
+    if call.rank == 0:
+        print(f"{call.op:>10}  {call.bytes:>9,} bytes of {call.dtype}")
+
+# %% [markdown]
+# The first two check that all ranks have tensors of the same number and shapes, the third is a **broadcast** of the weights: one rank sends, all have the same afterwards.
+#
+# DDP can be told not to (`init_sync=False`). **Will the replicas then drift further apart, come together, or stay as far apart as they began?**
+
+# %%
+# Your prediction: "apart", "together" or "stay"
+predicted_drift = None
+
+# %%
+def distance_to_rank_0(model):
+    mine = parameters_to_vector(model.parameters()).detach()
+    of_rank_0 = mine.clone()
+    dist.broadcast(of_rank_0, src=0)
+    return (mine - of_rank_0).norm().item()
+
+# %%
+def watch(init_sync, steps=40):
+    model, seen = DDP(models.gpt("0.1M"), init_sync=init_sync), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(steps):
+        loss = model(*data.batch(step, 4, CONTEXT, dist.get_rank(), dist.get_world_size()))
+        seen.append((distance_to_rank_0(model), loss.item()))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return np.array(seen)  # [steps, 2]
+
+# %%
+together, apart = (
+    launch(watch, sync, world_size=2, device="cpu").outputs for sync in (True, False)
+)
+print("your prediction:", predicted_drift)
+for step in (0, 20, 39):
+    with_it, without = together[1][step], apart[1][step]
+    print(f"step {step:>2}, with the broadcast: distance {with_it[0]:.3f}, loss {with_it[1]:.2f};"
+          f"   without: distance {without[0]:.3f}, loss {without[1]:.2f}")
+assert together[1][:, 0].max() == 0 and np.allclose(apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
+
+# %% [markdown]
+# They stay as far apart as they began. Both take the very same steps, so the difference between them never changes. No error, no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients taken at two different places, and when you save rank 0's weights you save a model that half of the gradients were not meant for. DDP makes sure of the start; afterwards it trusts you. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart, and nothing will say so. Compare them now and then, as `distance_to_rank_0` does.
+#
+# ### Parameters that get no gradient
+#
+# A bucket is sent when all its gradients are there. What if one never comes? This model has a second layer that is not always used.
+
+# %%
+class EarlyExit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.rest = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x, stop_early):
+        x = self.body(x)
+        return x if stop_early else self.rest(x)
+
+# %%
+def train_early(early_ranks, steps, **options):
+    model = DDP(EarlyExit(), **options)
+    for _ in range(steps):
+        model(torch.randn(4, 64), dist.get_rank() in early_ranks).sum().backward()
+    return model.module.body.weight.grad.sum().item()
+
+# %% [markdown]
+# First, all ranks stop early, for one step:
+
+# %%
+run = launch(train_early, [0, 1], 1, world_size=2, device="cpu")
+print("gradients of body, summed up:", [round(output, 2) for output in run.outputs])
+print("all-reduces:", sum(call.op == "all_reduce" for call in run.calls))
+assert run.outputs[0] != run.outputs[1]
+
+# %% [markdown]
+# No all-reduce at all. The only bucket never filled, so even `body`'s gradients were not averaged, and each rank has its own. It goes unnoticed for one step; the next one finds out:
+
+# %%
+try:
+    launch(train_early, [0, 1], 2, world_size=2, device="cpu")
+except RankError as error:
+    print(error.headline)
+
+# %% [markdown]
+# Second, only rank 1 stops early. Rank 0 has all its gradients, begins an all-reduce, and nobody comes:
+
+# %%
+try:
+    launch(train_early, [1], 1, world_size=2, device="cpu")
+except DeadlockError as error:
+    print(error.headline)
+    print(error.detail)
+
+# %% [markdown]
+# The cure is in the error message: with `find_unused_parameters=True` DDP looks after each forward pass which parameters the loss depends on, and counts the others as ready.
+
+# %%
+def search(steps):
+    return train_early([1], steps, find_unused_parameters=True)
+
+run = launch(search, 2, world_size=2, device="cpu", quiet=True)
+assert run.outputs[0] == run.outputs[1]
+for call in run.calls:
+    if call.rank == 0 and call.op == "all_reduce":
+        print(f"{call.op} of {call.bytes:,} bytes, {call.dtype}")
+
+# %% [markdown]
+# It has a price. Each step has a second, small all-reduce, one int32 for each parameter tensor, in which ranks tell each other what they used; and walking through the graph takes time in every step. So ask for it only where you need it; DDP warns you when it finds nothing unused.
+#
+# ### Tied and frozen parameters
+#
+# Our GPT uses one matrix twice, to read tokens in and to write logits out: the two are **tied**. A parameter that is **frozen** (`requires_grad_(False)`) gets no gradient. What do they cost?
+
+# %%
+def variant(kind):
+    model = models.gpt(SIZE)
+    if kind == "untied":
+        model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    if kind == "blocks frozen":
+        model.blocks.requires_grad_(False)
+    learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    model = DDP(model)
+    with measure("step"):
+        model(*data.batch(0, 1, CONTEXT)).backward()
+    return learning
+
+# %%
+for kind in ("tied", "untied", "blocks frozen"):
+    run = launch(variant, kind, world_size=2, device="cpu")
+    learning, sent = run.outputs[0], run.traffic["step"].sent_by_rank.max()
+    print(f"{kind:>13}: {learning:>7,} learn, {format_bytes(sent)} sent")
+    assert abs(sent / estimate.traffic.sent_bytes("ddp", learning, 2)[0] - 1) < 0.01
+
+# %% [markdown]
+# A tied parameter is one tensor with one gradient and is sent once. A frozen one is not sent. In DDP's formula, Ψ counts what learns. Freeze **before** you wrap the model: DDP makes its list when it is built, and then waits for gradients that will never come, as above.
+#
+# ## What it costs in memory
+#
+# DDP divides the work by N. Does it divide the memory as well? With `memory=True` a run also tells what lived on each rank. **With AdamW, which keeps two numbers for each parameter: how many copies of Ψ will a rank hold after a step**, weights, gradients and optimizer state together, for N = 1, 2 and 4?
+
+# %%
+# Your prediction: three numbers of copies of Ψ
+predicted_copies = None
+
+# %%
+live = {}
+for n in (1, 2, 4):
+    run = launch(ddp, 2, torch.optim.AdamW, world_size=n, device="cpu", memory=True)
+    live[n] = run.memory[0].at("step")  # when the last step ended
+
+# %%
+def in_copies(live_bytes):
+    return ", ".join(f"{name} {size / weight_bytes:.2f}" for name, size in live_bytes.items())
+
+print("your prediction:", predicted_copies)
+for n in live:
+    print(f"N = {n}:", in_copies(live[n]))
+
+# %%
+states = estimate.memory.model_states(parameters, precision="fp32", optimizer="adam")
+for n in live:
+    for category, predicted in states.device.items():
+        assert abs(live[n][category] / predicted - 1) < 0.01
+    assert abs(live[n]["buckets"] / weight_bytes - 1) < 0.01
+print("formula:", in_copies(states.device))
+
+# %% [markdown]
+# The same at any N: **everything is everywhere**. Four ranks hold four copies of the weights, of the gradients, and of the optimizer's state, though each could be computed from another rank's. Taking that repetition away is what ZeRO does, in chapter 04. DDP even adds something: its buckets are another copy of the gradients. With `gradient_as_bucket_view=True` the gradients live in the buckets, and the copy is gone. ("Other" is the text that a rank reads from.)
+
+# %%
+def ddp_in_buckets():
+    return ddp(learner=torch.optim.AdamW, gradient_as_bucket_view=True)
+
+run = launch(ddp_in_buckets, world_size=2, device="cpu", memory=True)
+print(in_copies(run.memory[0].at("step")))
+assert run.memory[0].at("step")["buckets"] < weight_bytes / 100
+
+# %% [markdown]
+# And DP? Here are both, each rank at its peak:
+
+# %%
+peaks = {
+    name: launch(fn, 2, torch.optim.AdamW, device="cpu", memory=True).memory.at("peak")
+    for name, fn in (("DP", data_parallel), ("DDP", ddp))
+}
+
+# %%
+figure, all_axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True)
+for axes, (name, peak) in zip(all_axes, peaks.items(), strict=True):
+    bottom = np.zeros(4)
+    for category, color in palette.MEMORY.items():
+        axes.bar(range(4), peak[category] / weight_bytes, bottom=bottom, color=color, label=category)
+        bottom += peak[category] / weight_bytes
+    axes.set(title=name, xlabel="rank", xticks=range(4))
+all_axes[0].set_ylabel("live bytes, in copies of Ψ")
+all_axes[0].legend(frameon=False, loc="upper right", fontsize=8)
+figure.tight_layout()
+
+# %%
+hub, *others = sum(peaks["DP"].values())
+print(f"DP's hub holds {hub / max(others):.1f} times as much as another rank")
+assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
+
+# %% [markdown]
+# In DP only the hub has optimizer state, and all outputs and all ranks' gradients meet there as well (here as tensors handed to `gather`, so they count as buckets). The hub runs out of memory first, while the others have room that nobody can use. That is why DP users see one GPU fuller than the rest.
+#
+# ## In real life
+#
+# Nothing in `ddp` is Shardlab's own but the label `measure("step")`, and that does nothing outside of a launch. As a script for any number of GPUs it looks like this:
+#
+# ```python
+# # train.py
+# import os
+# import torch, torch.distributed as dist
+# from torch.nn.parallel import DistributedDataParallel as DDP
+# from torch.utils.data import DataLoader, DistributedSampler
+#
+# dist.init_process_group("nccl")             # reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+# gpu = int(os.environ["LOCAL_RANK"])         # this process's GPU on its machine
+# torch.cuda.set_device(gpu)
+# model = DDP(build_model().to(gpu), device_ids=[gpu])
+# optimizer = torch.optim.AdamW(model.parameters())
+# sampler = DistributedSampler(dataset)       # the part of the data that is this rank's
+# loader = DataLoader(dataset, batch_size=32, sampler=sampler)
+# for epoch in range(epochs):
+#     sampler.set_epoch(epoch)                # or every epoch has the same order
+#     for tokens, targets in loader:
+#         loss = model(tokens.to(gpu), targets.to(gpu))
+#         optimizer.zero_grad()
+#         loss.backward()
+#         optimizer.step()
+# if dist.get_rank() == 0:
+#     torch.save(model.module.state_dict(), "model.pt")   # one copy is enough
+# dist.destroy_process_group()
+# ```
+#
+# `torchrun --standalone --nproc-per-node=4 train.py` starts it four times on one machine. `torchrun` is what `launch` is for us: it starts the processes, tells each its rank through those environment variables, and ends all when one fails.
+#
+# Where GPUs differ from what you saw:
+#
+# - NCCL instead of gloo: several rings at once, or trees (chapter 03), with other headers. 2(N − 1)/N·Ψ holds for its rings.
+# - A GPU queues its work. All-reduces run beside the backward pass on a stream of their own, so overlap takes little from the computing and hides most of the sending, if the link keeps up.
+# - Gradients are often 16-bit, and then 2 bytes each travel, half of what we counted.
+#
+# ## What to keep
+#
+# - DP: (N − 1)Ψ out of the hub and (N − 1)Ψ into it in each step, inputs and outputs on top, and the others wait.
+# - DDP: 2(N − 1)/N·Ψ sent by each rank, below 2Ψ for any N, with nobody in charge.
+# - Buckets let gradients travel during the backward pass. `no_sync()` around forward **and** backward keeps them at home until the last micro-batch.
+# - Replicas stay equal because they start equal and take equal steps. DDP takes care of the start.
+# - Every parameter that can learn must get a gradient on every rank, or DDP waits for it.
+# - DDP divides the work and the batch, and no memory at all.
+#
+# Now write both yourself: [Lab 02](../../labs/02_dp_vs_ddp/02_dp_vs_ddp.ipynb).
+#
+# ## Sources
+#
+# - S. Li et al.: *PyTorch Distributed: experiences on accelerating data parallel training.* [arXiv 2006.15704](https://arxiv.org/abs/2006.15704), 2020. Buckets, overlap and `no_sync` are described there.
+# - PyTorch documentation: [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html), [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
+# - A. Radford et al.: *Language models are unsupervised multitask learners.* OpenAI, 2019.
+# - P. Patarasuk, X. Yuan: *Bandwidth optimal all-reduce algorithms for clusters of workstations.* Journal of Parallel and Distributed Computing 69(2), 2009.
+# - S. Rajbhandari et al.: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.
