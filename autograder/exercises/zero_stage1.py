@@ -113,6 +113,8 @@ def never_gathers(attempt: Attempt) -> Finding | None:
 
 
 def decays_as_adam(attempt: Attempt) -> Finding | None:
+    if attempt.error:
+        return None
     wrong = trained(attempt.inputs, adam=torch.optim.Adam)
     if all(equal(wrong, output["parameters"], NEAR) for _, output in finished(attempt)):
         return Finding("every rank", "adds the decay to the gradient, as Adam does: AdamW does not")

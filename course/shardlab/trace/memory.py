@@ -323,13 +323,15 @@ class MemoryRecorder(TorchDispatchMode):
     def told(self) -> dict[str, Any]:
         """All that is known, as plain data: what `RankMemory.from_told` reads."""
         rows = np.array([_category(followed.marks) for followed in self.all], dtype=np.int64)
-        live = np.zeros((len(self.changes) + 1, len(CATEGORIES)), dtype=np.int64)  # [T + 1, C]
-        numbers = np.array([number for _, number, _ in self.changes], dtype=np.int64)
+        # A copy: gloo's threads let go of a collective's tensors when it suits them, even now.
+        changes = list(self.changes)
+        live = np.zeros((len(changes) + 1, len(CATEGORIES)), dtype=np.int64)  # [T + 1, C]
+        numbers = np.array([number for _, number, _ in changes], dtype=np.int64)
         if len(numbers):
-            more = np.array([change for _, _, change in self.changes], dtype=np.int64)
+            more = np.array([change for _, _, change in changes], dtype=np.int64)
             live[np.arange(1, len(live)), rows[numbers]] = more
         live = live.cumsum(axis=0)
-        times = [moment for moment, _, _ in self.changes]
+        times = [moment for moment, _, _ in changes]
         total = live.sum(axis=1)
         peak = int(total.argmax())
         kept = _kept(total)
