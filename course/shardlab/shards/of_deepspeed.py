@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -11,6 +11,7 @@ from shardlab.shards.held import Local, Part, added, occupied, states_of
 from shardlab.shards.layout import PADDING, report
 
 Held = dict[str, list[Part]]
+Place = tuple[int, int, int]  # at, numel, tensor: of a group's flat buffer
 
 
 def of_deepspeed(engine: Any) -> dict[str, Any]:
@@ -112,6 +113,7 @@ def _flat(engine: Any, rank: int, world_size: int) -> tuple[Held, int]:
     zero = engine.optimizer
     index_of = _indices(engine)
     held: Held = {"parameters": [], "gradients": [], "optimizer": []}
+    kept: list[_Kept] = []
     base, grouped = 0, set()
     for group, ordered in enumerate(zero.round_robin_bit16_groups):
         buffer = zero.bit16_groups_flat[group]
@@ -126,17 +128,18 @@ def _flat(engine: Any, rank: int, world_size: int) -> tuple[Held, int]:
             for p, (at, _, tensor) in zip(ordered, _tensors(line), strict=True)
             if p.grad is not None
         )
-        held["gradients"] += _averaged(zero, group, rank, base, index_of, line)
+        slices, padding = _averaged(zero, group, rank, base, index_of, line)
+        kept += slices
+        held["gradients"] += padding
         held["optimizer"] += _slice_of_state(zero, group, rank, base, line)
         base += buffer.numel()
+    held["gradients"] += _gradients(kept)
     frozen = [p for p in engine.module.parameters() if id(p) not in grouped]
     copies, length = _copies(frozen, index_of, base)
     return {name: [*held[name], *copies[name]] for name in held}, length
 
 
-def _line(
-    zero: Any, group: int, ordered: list[Any], index_of: dict[int, int]
-) -> Iterator[tuple[int, int, int]]:
+def _line(zero: Any, group: int, ordered: list[Any], index_of: dict[int, int]) -> Iterator[Place]:
     """What stands where in a group's flat buffer: (at, numel, tensor), padding included."""
     end = 0
     for p, at in zip(ordered, zero.round_robin_bit16_offsets[group], strict=True):
@@ -148,13 +151,11 @@ def _line(
         yield end, padding, PADDING
 
 
-def _tensors(line: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def _tensors(line: list[Place]) -> list[Place]:
     return [part for part in line if part[2] != PADDING]
 
 
-def _slice_of_state(
-    zero: Any, group: int, rank: int, base: int, line: list[tuple[int, int, int]]
-) -> list[Part]:
+def _slice_of_state(zero: Any, group: int, rank: int, base: int, line: list[Place]) -> list[Part]:
     """The rank's share of fp32 masters and of what the optimizer keeps for them."""
     master = zero.single_partition_of_fp32_groups[group]
     each = sum(state.element_size() for state in [master, *states_of(zero.optimizer, master)])
@@ -169,42 +170,53 @@ def _slice_of_state(
     return parts
 
 
+class _Kept(NamedTuple):
+    """A reduced gradient that this rank keeps: a slice of a tensor."""
+
+    numel: int  # of the whole tensor
+    tensor: int
+    at: int  # of the whole tensor, on the flat buffer
+    start: int  # of the slice, in the tensor
+    gradient: Any
+
+
 def _averaged(
-    zero: Any,
-    group: int,
-    rank: int,
-    base: int,
-    index_of: dict[int, int],
-    line: list[tuple[int, int, int]],
-) -> list[Part]:
-    """Gradients that were reduced for the rank's share, while they are kept."""
-    kept = zero.averaged_gradients.get(group)
-    if kept is None:
-        return []
+    zero: Any, group: int, rank: int, base: int, index_of: dict[int, int], line: list[Place]
+) -> tuple[list[_Kept], list[Part]]:
+    """Gradients that were reduced for the rank's share, while they are kept; and padding."""
     place = {tensor: at for at, _, tensor in _tensors(line)}
     share = int(zero.partition_size[group])
     mine = iter(zero.params_in_partition[group])
-    parts: list[Part] = []
-    by_storage: dict[int, list[tuple[Any, Any]]] = {}
+    kept: list[_Kept] = []
+    padding: list[Part] = []
     filled = 0
-    for gradient in kept:
-        size = gradient.element_size()
+    for gradient in zero.averaged_gradients.get(group) or ():
         if getattr(gradient, "_zero_padding", False) or (p := next(mine, None)) is None:
-            at = base + rank * share + filled
-            parts.append((at, gradient.numel(), PADDING, 0, gradient.numel() * size))
+            at, numel = base + rank * share + filled, int(gradient.numel())
+            padding.append((at, numel, PADDING, 0, numel * gradient.element_size()))
         else:
-            storage = gradient.untyped_storage().data_ptr()
-            by_storage.setdefault(storage, []).append((p, gradient))
-        filled += gradient.numel()
-    for together in by_storage.values():
-        room = together[0][1].untyped_storage().nbytes() // together[0][1].element_size()
-        keeps_whole = room == sum(p.numel() for p, _ in together)
-        for p, gradient in together:
             tensor = index_of[id(p)]
             start = int(zero.grad_start_offset[group][rank][zero.get_param_id(p)])
-            start, numel = (0, p.numel()) if keeps_whole else (start, gradient.numel())
-            at = base + place[tensor] + start
-            parts.append((at, numel, tensor, start, numel * gradient.element_size()))
+            kept.append(_Kept(p.numel(), tensor, base + place[tensor], start, gradient))
+        filled += int(gradient.numel())
+    return kept, padding
+
+
+def _gradients(kept: list[_Kept]) -> list[Part]:
+    """The slices; or, where a storage is as large as its tensors together, the whole tensors."""
+    by_storage: dict[int, list[_Kept]] = {}
+    for each in kept:
+        by_storage.setdefault(each.gradient.untyped_storage().data_ptr(), []).append(each)
+    parts: list[Part] = []
+    for together in by_storage.values():
+        size = together[0].gradient.element_size()
+        room = together[0].gradient.untyped_storage().nbytes() // size
+        keeps_whole = room == sum(each.numel for each in together)
+        for each in together:
+            start, numel = (each.start, int(each.gradient.numel()))
+            if keeps_whole:
+                start, numel = 0, each.numel
+            parts.append((each.at + start, numel, each.tensor, start, numel * size))
     return parts
 
 

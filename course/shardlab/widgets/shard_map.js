@@ -110,7 +110,9 @@ function render({ model, el }) {
       root.dataset[`${buffer}Bytes`] = Math.max(...layout.bytes[buffer]);
     }
     const elements = view.tensors.reduce((sum, [, numel]) => sum + numel, 0);
-    sub.textContent = `${view.tensors.length} tensors, ${formatCount(elements)} elements, ${n} rank${n === 1 ? "" : "s"}`;
+    sub.textContent = [
+      plural(view.tensors.length, "tensor"), `${formatCount(elements)} elements`, plural(n, "rank"),
+    ].join(", ");
     source.textContent = byFormula ? howCut() : `Read from ranks that ran: ${view.source}.`;
     small.textContent =
       per > 1 ? `Each row stands for ${per} ranks and shows what any of them holds.` : "";
@@ -122,6 +124,10 @@ function render({ model, el }) {
     else root.append(fresh);
     table = fresh;
     point(null);
+  }
+
+  function plural(count, noun) {
+    return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
   }
 
   function howCut() {
@@ -332,11 +338,11 @@ function render({ model, el }) {
     const count = (value) => value.toLocaleString("en-US");
     const size = exactBytes(bytes[segment]);
     if (tensor[segment] === PADDING) {
-      return `${whose} · ${buffer} · padding: ${count(numel[segment])} elements · ${size}`;
+      return `${whose} · ${buffer} · padding: ${plural(numel[segment], "element")} · ${size}`;
     }
     const [name, whole] = view.tensors[tensor[segment]];
     const end = start[segment] + numel[segment];
-    const slice = numel[segment] === whole ? `all ${count(whole)} elements` : `elements ${count(start[segment])} to ${count(end)} of ${count(whole)}`;
+    const slice = numel[segment] === whole ? `all of its ${plural(whole, "element")}` : `elements ${count(start[segment])} to ${count(end)} of ${count(whole)}`;
     return `${whose} · ${buffer} · ${name} · ${slice} · ${size}`;
   }
 

@@ -20,10 +20,11 @@ SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "2.weight": (7, 5), "2.bias": (7,)
 
 @pytest.fixture(scope="module")
 def fsdp2():
-    """By moment: "backward" (before the step) and "step" (after it)."""
+    """ "backward" (before the step), "step" (after it), "hybrid": two copies, each cut in two."""
 
     def fn():
         import torch
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         model = a_model()
@@ -34,12 +35,15 @@ def fsdp2():
         before = shards.of_fsdp2(model, optimizer)
         optimizer.step()
         optimizer.zero_grad()
-        return before, shards.of_fsdp2(model, optimizer)
+        after = shards.of_fsdp2(model, optimizer)
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        twice = fully_shard(a_model(), mesh=mesh)
+        return before, after, shards.of_fsdp2(twice)
 
     outputs = launch(fn, world_size=4, device="cpu").outputs
     return {
         moment: shards.gather([told[i] for told in outputs])
-        for i, moment in enumerate(("backward", "step"))
+        for i, moment in enumerate(("backward", "step", "hybrid"))
     }
 
 
@@ -62,19 +66,53 @@ def test_fsdp2_does_not_pad_the_optimizers_state(fsdp2) -> None:
     assert live.segments["gradients"] == ()
 
 
+def test_hybrid_sharding_holds_each_half_twice(fsdp2) -> None:
+    live = fsdp2["hybrid"]
+    halves = shards.flat(SHAPES, 2, stage=3, precision="fp32", cut="rows")
+    for rank in range(4):
+        assert [(p.tensor, p.start, p.stop, p.at) for p in live.pieces("parameters", rank)] == [
+            (p.tensor, p.start, p.stop, p.at) for p in halves.pieces("parameters", rank % 2)
+        ]
+
+
 @pytest.fixture(scope="module")
 def deepspeed():
     """By stage and moment, with the bytes that the tensors themselves tell on each rank."""
 
     def fn():
-        import logging
-
         import deepspeed
         import torch
 
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-        told = {}
+        def of_groups(stage):
+            """fp32, two groups of parameters, one that is frozen, small ones that persist."""
+            model = a_model()
+            model[0].bias.requires_grad_(False)
+            trained = [p for p in model.parameters() if p.requires_grad]
+            groups = [{"params": [p for p in trained if p.dim() == dim]} for dim in (2, 1)]
+            engine, *_ = deepspeed.initialize(
+                model=model,
+                optimizer=torch.optim.AdamW(groups),
+                config={
+                    "train_micro_batch_size_per_gpu": 2,
+                    "steps_per_print": 10**9,
+                    "zero_allow_untested_optimizer": True,
+                    "zero_optimization": {
+                        "stage": stage,
+                        "stage3_param_persistence_threshold": 10,
+                        "reduce_bucket_size": 1000,
+                    },
+                },
+            )
+            engine.backward(engine(torch.ones(2, 3)).sum())
+            kept = engine.optimizer.averaged_gradients
+            storages = {
+                gradient.untyped_storage().data_ptr(): gradient.untyped_storage().nbytes()
+                for group in kept.values()
+                for gradient in group
+            }
+            return shards.of_deepspeed(engine), sum(storages.values())
+
+        told = {"groups": of_groups(2)}
         for stage in (0, 1, 2, 3):
             model = a_model()
             engine, *_ = deepspeed.initialize(
@@ -98,10 +136,15 @@ def deepspeed():
             told[stage, "backward"] = shards.of_deepspeed(engine)
             engine.step()
             told[stage, "step"] = shards.of_deepspeed(engine)
-        return told
+        return told | {"persistent": of_groups(3)}
 
-    outputs = launch(fn, world_size=2, device="cpu", timeout_s=120, quiet=True).outputs
-    return {key: shards.gather([told[key] for told in outputs]) for key in outputs[0]}
+    outputs = launch(fn, world_size=2, device="cpu", timeout_s=120).outputs
+    storages = {key: [told[key][1] for told in outputs] for key in ("groups", "persistent")}
+    for key in storages:
+        for told in outputs:
+            told[key] = told[key][0]
+    layouts = {key: shards.gather([told[key] for told in outputs]) for key in outputs[0]}
+    return layouts | {"storages": storages}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
@@ -132,6 +175,29 @@ def test_deepspeed_keeps_stage_3s_gradient_buffer(deepspeed) -> None:
         live = deepspeed[3, moment]
         assert live.segments["gradients"] == formula.segments["gradients"]
     assert deepspeed[0, "backward"].bytes_by_rank("gradients") == [62 * 2] * 2
+
+
+def test_groups_are_cut_one_by_one_and_frozen_tensors_are_everywhere(deepspeed) -> None:
+    live = deepspeed["groups"]
+    assert [(piece.tensor, piece.at) for piece in live.pieces("parameters", 1)] == [
+        *(("0.weight", 0), ("2.weight", 15), ("", 50)),
+        *(("2.bias", 52), ("", 59)),
+        ("0.bias", 60),
+    ]
+    # Both groups' gradients lie in one storage, and border tensors are kept whole.
+    assert live.bytes_by_rank("gradients") == deepspeed["storages"]["groups"]
+    slices = [(p.tensor, p.start, p.stop) for p in live.pieces("optimizer", 1) if not p.is_padding]
+    assert slices == [("2.weight", 11, 35), ("2.bias", 4, 7)]
+
+
+def test_small_parameters_persist_whole_beside_their_shards(deepspeed) -> None:
+    live = deepspeed["persistent"]
+    slices = [(p.tensor, p.start, p.stop) for p in live.pieces("parameters", 0)]
+    assert ("0.weight", 0, 8) in slices
+    assert ("0.weight", 0, 15) not in slices
+    assert {("0.bias", 0, 3), ("0.bias", 0, 5)} <= set(slices)
+    assert live.cut_tensors("gradients") == ["0.weight", "2.weight", "2.bias"]
+    assert live.bytes_by_rank("gradients") == deepspeed["storages"]["persistent"]
 
 
 def test_live_layouts_tell_their_source(deepspeed, fsdp2) -> None:

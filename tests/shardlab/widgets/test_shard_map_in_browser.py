@@ -82,7 +82,7 @@ def test_a_piece_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
     assert root.get_attribute("data-selected-stop") == "2"
     assert root.get_attribute("data-selected-bytes") == "24"
     press(root, "End", "ArrowRight", "ArrowRight")
-    assert "padding: 1 elements · 12 bytes" in root.locator(".shardlab-detail").inner_text()
+    assert "padding: 1 element · 12 bytes" in root.locator(".shardlab-detail").inner_text()
     press(root, "PageUp", "ArrowLeft")
     assert "rank 3, as every rank · gradients" in root.locator(".shardlab-detail").inner_text()
 
