@@ -77,7 +77,7 @@ def drive_adam(subject: Any, given: Plain, case: Case) -> Plain:
             before = len(pools.moves)
             optimizer.step()
             moved.append(by_way(pools.moves[before:]))
-        masters = list(optimizer.masters)
+        masters = [master.detach() for master in optimizer.masters]
     on_host = pools.live_bytes("host").get("float32", 0)
     return {
         "parameters": [parameter.detach() for parameter in parameters],

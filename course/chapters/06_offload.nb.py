@@ -396,7 +396,7 @@ for plain, offloaded in run.outputs:
 # %% [markdown]
 # The losses are the same numbers: offload changes where the update happens and nothing of what it computes. Each rank holds its half of the elements either way, by the size of its own buffers.
 #
-# **What these ranks can show, and what not.** The engine says `host`, and its sizes are those of its real buffers. It took the code paths of offload: gradients went into host buffers, the update ran on them, parameters came back. But both pools of a CPU rank are the same memory: `tensor.device` is `cpu` before and after, `run.memory` counts the same bytes, and nothing crossed a link. On a GPU the first configuration shows `cuda:0` where the second shows `cpu`.
+# **What these ranks can show, and what not.** The engine says `host`, and its sizes are those of its real buffers. It took the code paths of offload: gradients went into host buffers, the update ran on them, parameters came back. But both pools of a CPU rank are the same memory: `tensor.device` is `cpu` before and after, and nothing crossed a link. On a GPU the first configuration shows `cuda:0` where the second shows `cpu`.
 #
 # ## What goes wrong
 #
@@ -428,12 +428,12 @@ for name, engine in zip(hopeful, run.outputs[0]):
 # %%
 for micro_batches in (1, 8):
     moved = offload.moved_bytes(7.5e9, "zero-offload", world_size=8, micro_batches=micro_batches)
-    print(f"{micro_batches} micro-batches: {moved.to_host_bytes / 1e9:.2f} GB down, {moved.to_device_bytes / 1e9:.2f} GB up")
+    print(f"micro-batches: {micro_batches}, {moved.to_host_bytes / 1e9:.2f} GB down, {moved.to_device_bytes / 1e9:.2f} GB up")
 
 # %% [markdown]
 # - **A small host.** The states have to fit there, of all ranks together: 12Ψ bytes, and 2Ψ for gradients. Pinned memory cannot be swapped out by the operating system; where it is short, the whole computer stalls.
-# - **Few cores.** All ranks of a computer share its cores for the update. Eight ranks with eight cores each are one thing, eight ranks on eight cores another.
-# - **The clock.** With `torch.optim.AdamW` on the host the update can take longer than all the rest. DeepSpeed refuses it unless told `zero_force_ds_cpu_optimizer: false`; on a GPU machine let it build DeepSpeedCPUAdam.
+# - **Few cores.** All ranks of a computer share its cores for the update: eight ranks with eight cores each are one thing, eight ranks on eight cores another. DeepSpeed's launcher has `--bind_cores_to_rank` for it.
+# - **The clock.** With `torch.optim.AdamW` on the host the update may take longer than all the rest. DeepSpeed refuses it unless told `zero_force_ds_cpu_optimizer: false`; on a GPU machine let it build DeepSpeedCPUAdam.
 #
 # ## Where a GPU differs
 #

@@ -72,7 +72,7 @@ class Pools:
         if device not in ("auto", "cpu", "cuda"):
             raise ValueError(f'device is "auto", "cpu" or "cuda", not {device!r}')
         self.is_real = _trains_on_cuda() if device == "auto" else device == "cuda"
-        self.moves: list[Move] = []
+        self._moves: list[Move] = []
         self._ledger = _Ledger()
         self._place = ""  # where things are made from nothing; "" outside of both blocks
         self._is_moving = False
@@ -136,8 +136,13 @@ class Pools:
             self._is_moving, ended_s = False, time.perf_counter()
         self._ledger.note(copy, to)
         seconds = begun_s - self._begun_s, ended_s - self._begun_s
-        self.moves.append(Move(to, tensor.nbytes, _dtype_name(tensor), *seconds))
+        self._moves.append(Move(to, tensor.nbytes, _dtype_name(tensor), *seconds))
         return copy
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Every copy so far, in order."""
+        return tuple(self._moves)
 
     @property
     def to_host_bytes(self) -> int:
