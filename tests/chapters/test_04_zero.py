@@ -1,0 +1,107 @@
+"""Chapter 04 runs from top to bottom, and what its prose says is what its cells show."""
+
+import re
+
+import pytest
+
+from tests.chapters.running_chapter import run
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    chapter = run("04_zero", tmp_path_factory.mktemp("chapter"))
+    print(f"\nchapter 04: {chapter.seconds:.0f} s (budget: 60 s)")
+    return chapter
+
+
+def floats(text):
+    return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text)]
+
+
+def test_sixteen_bytes_on_every_rank(chapter):
+    assert chapter.said("state_bytes = {").strip().endswith("16  bytes for each parameter")
+    said = chapter.said("def states_each")
+    assert "[ 2.  2. 12.]" in said
+    assert said.strip().endswith("measured: 16.0")
+
+
+def test_states_fall_stage_by_stage(chapter):
+    rows = chapter.said('print("stage   paper').splitlines()[1:5]
+    assert [floats(row)[:3] for row in rows] == [
+        [0, 16, 16],
+        [1, 7, 5.85],  # below the paper: freed gradients
+        [2, 5.5, 5.85],
+        [3, 4, 4],
+    ]
+
+
+def test_each_difference_has_a_name(chapter):
+    said = chapter.said("extras = zero_extras(numels, persistence_threshold=0")
+    ratios = re.findall(r"each rank: \[(.*)\]", said)
+    assert [floats(row) for row in ratios] == [pytest.approx([1] * 4, abs=1e-3)] * 4
+    for name in ("step counters", "padding", "tensors on a border", "freed gradients"):
+        assert name in said
+
+
+def test_stage_1_holds_whole_gradients_between_two_batches(chapter):
+    stage_1, stage_2 = chapter.said("accumulate = {").splitlines()
+    assert "gradients [2. 2. 2. 2.]" in stage_1
+    assert floats(stage_1)[-1] < 0.1 < 1 < floats(stage_2)[-1]
+
+
+def test_a_tensor_lies_on_two_ranks_and_a_layer_is_more_than_a_share(chapter):
+    assert chapter.said("holders = layouts").strip().endswith("lie on ranks: [1, 2]")
+    assert "blocks.0 alone is 1.72 times" in chapter.said("largest = max(layers")
+
+
+def test_the_table_is_the_papers(chapter):
+    rows = chapter.said("for n in (1, 4, 16, 64, 256, 1024)").splitlines()
+    assert floats(rows[4]) == [64, 31.41, 16.64, 1.88, 536, 284, 32, 4187.5, 2218.75, 250]
+    assert chapter.said('print("as published")').strip() == "as published"
+
+
+def test_traffic_is_above_the_papers_for_reasons_that_are_named(chapter):
+    measured = floats(chapter.said("def sent_each").split("measured:")[1])
+    assert measured == pytest.approx([2, 3, 3, 4.19], rel=0.06)
+    calls = chapter.said("def calls_of_step").splitlines()
+    assert "reduce_scatter" not in calls[1] + calls[2]
+    assert "reduce_scatter_single" in calls[3]
+    assert 2 < floats(chapter.said("each_to_its_owner = "))[0] < 2.5
+    assert "<svg" in chapter.drew("axes.bar(stages")
+
+
+def test_stage_3_as_it_comes_holds_more_than_stage_0(chapter):
+    said = chapter.said("as_it_comes = ")
+    assert "measured: 2.5" in said
+    assert said.count("953.7 MiB") == 4
+    assert "persistent: 2.0" in chapter.said("persistent = zero_extras")
+
+
+def test_kept_parameters_take_memory_and_save_a_gather(chapter):
+    at_once, kept = chapter.said("kept = launch").strip().splitlines()[-2:]
+    (at_once_bytes, at_once_sent), (kept_bytes, kept_sent) = floats(at_once)[-2:], floats(kept)[-2:]
+    assert (at_once_bytes, kept_bytes) == (0.5, 2.5)
+    assert kept_sent < at_once_sent - 1
+
+
+def test_peaks_are_in_the_step_and_fall(chapter):
+    rows = [floats(row) for row in chapter.said("most, gradients = ").splitlines()]
+    assert rows[0][1] > 20  # fp32 copies of the gradients: above 16
+    assert max(row[1] for row in rows[1:]) < rows[0][1] / 2
+
+
+def test_more_devices_hold_more_at_stage_3_only(chapter):
+    most = [floats(row)[1] for row in chapter.said("most = memory.largest_model").splitlines()]
+    assert most == sorted(most)
+    assert most[3] / most[0] == pytest.approx(8, rel=0.05)
+
+
+def test_pictures_are_drawn(chapter):
+    for cell in ("memory_timeline({", "memory_bars(parameters", "shard_map(layouts)"):
+        assert "<svg" in chapter.drew(cell)
+
+
+def test_fsdp2_holds_a_slice(chapter):
+    assert "[0.5 0.5]" in chapter.said("fsdp2 = launch")
