@@ -34,7 +34,7 @@ from torch import nn
 
 from autograder import check
 from shardlab import data, launch, models
-from shardlab.widgets import memory_bars, memory_timeline, traffic_map
+from shardlab.widgets import memory_bars, memory_timeline, shard_map, traffic_map
 
 # %% [markdown]
 # ## 1 · `zero_bytes`
@@ -45,7 +45,7 @@ from shardlab.widgets import memory_bars, memory_timeline, traffic_map
 
 # %%
 def zero_bytes_spec(billions, world_size):
-    """A row of the ZeRO paper's table 1 (arXiv 1910.02054): GB on one device by stage. GB = 10⁹ bytes."""
+    """GB (10⁹ bytes) on one device, by stage: the ZeRO paper's table 1, arXiv 1910.02054"""
     table = {(7.5, 64): [120, 31.4, 16.6, 1.88], (128, 16): [2048, 608, 368, 128]}
     return table[billions, world_size]
 
@@ -141,14 +141,14 @@ def shard_bounds(sizes, world_size):
 
 # %%
 buffer = ("aaa" + "bbbb" + "ccc").ljust(12, "·")
-print(*(f"rank {r}  {buffer[start:stop]}" for r, (start, stop) in enumerate(shard_bounds([3, 4, 3], 4))), sep="\n")
+for rank, (start, stop) in enumerate(shard_bounds([3, 4, 3], 4)):
+    print(f"rank {rank}  {buffer[start:stop]}")
 
 # %% [markdown]
-# The same for a small GPT at stage 1, from the library's own formula: the optimizer's flat buffer in four slices. Hover over a piece to see its tensor.
+# The same for a small GPT, from the library's own formula. Hover over a piece to see its tensor, and change the stage.
 
 # %%
-model = models.gpt("0.1M")
-shard_map(shards.flat(model, world_size=4, stage=1))
+shard_map(models.gpt("0.1M"), world_size=4, stage=1)
 
 # %% nbgrader={"grade_id": "check_shard_bounds", "grade": true, "points": 2}
 check("zero.shard_bounds", shard_bounds)
@@ -260,7 +260,8 @@ def one_step():
     torch.manual_seed(0)  # the same parameters on every rank
     model = models.gpt("0.3M")
     optimizer = Zero1AdamW(list(model.parameters()), lr=1e-3)
-    model(*data.batch(0, rank=dist.get_rank(), world_size=dist.get_world_size())).backward()
+    batch = data.batch(0, 1, rank=dist.get_rank(), world_size=dist.get_world_size())
+    model(*batch).backward()
     optimizer.step()
 
 run = launch(one_step, world_size=4, memory=True)
@@ -360,7 +361,8 @@ def zero3_linear_spec(linear, x, y_grad):
     y = linear(x)
     x_grad, weight_grad, bias_grad = torch.autograd.grad(y, [x, linear.weight, linear.bias], y_grad)
     assert torch.allclose(x_grad, y_grad @ linear.weight)
-    assert torch.allclose(weight_grad, y_grad.T @ x) and torch.allclose(bias_grad, y_grad.sum(dim=0))
+    assert torch.allclose(weight_grad, y_grad.T @ x)
+    assert torch.allclose(bias_grad, y_grad.sum(dim=0))
     return y, x_grad, weight_grad, bias_grad
 
 zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.ones(1, 2))
@@ -452,7 +454,7 @@ memory_timeline(run)
 check("zero.Zero3Linear", Zero3Linear)
 
 # %% [markdown]
-# What the three stages save, from the formula: model states of a GPT-3-sized model. Move the sliders.
+# What the stages save where it counts, from the formula: a model of GPT-3's size on GPUs of 80 GB. Move the sliders.
 
 # %%
 memory_bars(parameters=175e9, world_size=64, stage=3, capacity_bytes=80e9)
