@@ -105,7 +105,10 @@ def ddp_mistakes(first: FirstStep, rank: int) -> Iterator[tuple[str, dict[str, T
         "has the right step, but .grad holds the sum: let it hold the mean that the step used",
         {"parameters": first.stepped(mean), "gradients": first.sum},
     )
-    yield "never takes the step: its parameters are as they were", {"parameters": first.weights}
+    yield (
+        "never takes the step: the parameters have to change in place",
+        {"parameters": first.weights},
+    )
     apart = [first.gradient(r, weights_of=r, buffers_of=r) for r in range(n)]
     yield (
         "forgets the broadcast at the start: the ranks begin with different weights, and equal "
@@ -121,6 +124,16 @@ def ddp_mistakes(first: FirstStep, rank: int) -> Iterator[tuple[str, dict[str, T
 
 def wrong_step(attempt: Attempt) -> Finding | None:
     return known_mistake(attempt, ddp_mistakes)
+
+
+def no_gradient_left(attempt: Attempt) -> Finding | None:
+    for rank, output in enumerate(attempt.outputs if attempt.error is None else []):
+        if None in output["gradients"]:
+            return Finding(
+                f"rank {rank}",
+                "leaves .grad empty: let it hold the mean gradient that the step used",
+            )
+    return None
 
 
 def each_its_own_source(attempt: Attempt) -> Finding | None:
@@ -177,6 +190,7 @@ DDP_STEP = Exercise(
     allows=frozenset({"broadcast", "all_reduce"}),
     diagnoses=(
         each_its_own_source,
+        no_gradient_left,
         wrong_step,
         wrong_from_the_second_step,
         broadcasts_too_much,

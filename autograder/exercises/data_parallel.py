@@ -206,6 +206,7 @@ class FirstStep:
         self.inputs = attempt.inputs
         self.world_size = attempt.case.world_size
         self.weights = self.weights_of(0)
+        self.gradients: dict[tuple[int, int, int], Tensor] = {}
         self.own = [self.gradient(rank, weights_of=0) for rank in range(self.world_size)]
         self.sum = torch.stack(self.own).sum(dim=0)
         self.mean = self.sum / self.world_size
@@ -215,12 +216,15 @@ class FirstStep:
 
     def gradient(self, rank: int, *, weights_of: int, buffers_of: int = 0) -> Tensor:
         """Of ``rank``'s own batch, at the weights and buffers that some rank started from."""
-        model = build_with(self.case, self.inputs[weights_of]["state"])
-        theirs = build_with(self.case, self.inputs[buffers_of]["state"])
-        for buffer, other in zip(model.buffers(), theirs.buffers(), strict=True):
-            buffer.copy_(other)
-        take_gradient(model, self.inputs[rank]["batches"][0])
-        return known(flat_gradients(model))
+        key = rank, weights_of, buffers_of
+        if key not in self.gradients:
+            model = build_with(self.case, self.inputs[weights_of]["state"])
+            theirs = build_with(self.case, self.inputs[buffers_of]["state"])
+            for buffer, other in zip(model.buffers(), theirs.buffers(), strict=True):
+                buffer.copy_(other)
+            take_gradient(model, self.inputs[rank]["batches"][0])
+            self.gradients[key] = known(flat_gradients(model))
+        return self.gradients[key]
 
     def stepped(self, gradient: Tensor, weights: Tensor | None = None) -> Tensor:
         """Parameters after the step; of models that have no frozen ones."""

@@ -117,11 +117,19 @@ def naming(
                 continue
             name = name_wrong_pairs(pairs, psi, n, mistakes)
             if name:
-                evidence = f"it is {pairs}, expected {right}"
-                return Finding(f"{function}({psi}, {n})", name, evidence, anyone=function)
+                call = f"{function}({psi}, {n})"
+                return Finding(call, name, first_difference(pairs, right), anyone=function)
         return None
 
     return wrong_formula
+
+
+def first_difference(pairs: Any, right: Pairs) -> str:
+    if not is_pairs(pairs) or len(pairs) != len(right):
+        return f"it is {pairs}"
+    rank = next(r for r, pair in enumerate(pairs) if not equal(right[r], pair))
+    got, wanted = (" and ".join(f"{part:,.0f}" for part in one[rank]) for one in (pairs, right))
+    return f"rank {rank}: {got}, expected {wanted}"
 
 
 def name_wrong_pairs(

@@ -94,33 +94,48 @@ def hangs(attempt: Attempt) -> Finding | None:
             anyone="the ranks",
             evidence=attempt.error.headline,
         )
-    hub = waiting.pop(0, "")
-    calls = set(waiting.values())
-    mistake = ""
-    if hub == "send" and calls == {"send"}:
-        mistake = (
+    mistake = name_hang(attempt, waiting, rows[0].waits_for)
+    if not mistake:
+        return None
+    row = rows[0] if 0 in waiting else rows[min(waiting)]
+    return Finding("rank 0", mistake, row.source, anyone=HUB)
+
+
+def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[int, ...]) -> str:
+    """``waiting`` is the op that each blocked rank is in: "send" or "recv"."""
+    hub, peer = waiting.get(0), ""
+    if hub:
+        peer = waiting.get(hub_waits_for[0], "") if hub_waits_for else ""
+    others = {op for rank, op in waiting.items() if rank}
+    # A send that is still pending counts: the hub is at its first step's last weights, or beyond.
+    once = (attempt.case.world_size - 1) * parameter_bytes(attempt.case)
+    sent = handed_in_bytes(attempt, "send", 0)
+    if hub == "send" and peer == "send":
+        if sent > once:
+            return "goes on to the next step while gradients still come: receive N - 1 of each"
+        return (
             "sends weights while the others send gradients, and nobody receives: the others have "
             "to receive the weights first"
         )
-    elif hub == "recv" and calls == {"recv"}:
-        mistake = "waits for gradients while the others wait for weights: the weights go out first"
-    elif hub == "recv" and not calls:
-        mistake = "waits for a gradient that nobody sends: every other rank has finished"
-    elif not hub and calls == {"recv"}:
-        mistake = "has finished, and others still wait for weights: send them to each of the N - 1"
-    elif not hub and calls == {"send"}:
-        mistake = "has finished, and others still send gradients: receive from each of the N - 1"
-    if not mistake:
-        return None
-    row = rows[0] if hub else rows[min(waiting)]
-    return Finding("rank 0", mistake, row.source, anyone=HUB)
+    if hub == "recv" and peer == "recv" and sent < once:
+        return "waits for gradients of ranks that wait for weights: those go out first, to all"
+    if hub == "recv" and peer != "send":
+        return "waits for a gradient that nobody sends"
+    if not hub and others == {"recv"}:
+        return "has finished, and others still wait for weights: send them to each of the N - 1"
+    if not hub and others == {"send"}:
+        return "has finished, and others still send gradients: receive N - 1 of each"
+    return ""
 
 
 def hub_mistakes(first: FirstStep, rank: int) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """What rank 0's parameters are after a first step that went wrong in a known way."""
     n, own, total = first.world_size, first.own[0], first.sum
     others = total - own
-    yield "never takes the step: its parameters are as they were", {"parameters": first.weights}
+    yield (
+        "never takes the step: the parameters have to change in place",
+        {"parameters": first.weights},
+    )
     for name, gradient in (
         ("takes the step with the sum of the gradients, not their mean: divide by N", total),
         ("averages twice: the sum is divided by N once", total / n / n),

@@ -29,6 +29,8 @@
 # Everywhere in this lab `model(inputs, targets)` is the mean loss of a batch, N is the number of ranks, and Ψ is the size of all parameters in bytes. The ranks' batches are equally large.
 
 # %%
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
@@ -64,7 +66,7 @@ print(f"Ψ = {psi:,} bytes")
 # %%
 def whole_batch_spec(model, batches, lr):
     """What every step in this lab has to equal: one process, all batches put together."""
-    inputs, targets = (torch.cat(side) for side in zip(*batches))
+    inputs, targets = (torch.cat(side) for side in zip(*batches, strict=True))
     model.zero_grad()
     model(inputs, targets).backward()
     torch.optim.SGD(model.parameters(), lr).step()
@@ -129,7 +131,7 @@ hub_run = launch(one_hub_step, world_size=4)
 traffic_map(hub_run)
 
 # %% [markdown]
-# And over time: while the hub serves one rank, the others wait.
+# And over time. The weights leave the hub for one rank after another, and the gradients come in the same way: a rank whose turn it is not waits.
 
 # %%
 timeline(hub_run)
@@ -145,7 +147,8 @@ check("dp_vs_ddp.hub_step", hub_step)
 # %%
 def hub_bytes_spec(run):
     """Measured: gloo's own messages (under 1 % here) included."""
-    return list(zip(run.traffic.sent_by_rank.tolist(), run.traffic.received_by_rank.tolist()))
+    sent, received = run.traffic.sent_by_rank, run.traffic.received_by_rank
+    return [(int(sent[rank]), int(received[rank])) for rank in range(run.world_size)]
 
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
@@ -175,10 +178,11 @@ def hub_bytes(parameter_bytes, world_size):
 check("dp_vs_ddp.hub_bytes", hub_bytes)
 
 # %% [markdown]
-# Your formula beside your run: what you predict and what the kernel counted.
+# Your formula beside your run: what it predicts and what the kernel counted.
 
 # %%
-hub_bytes_spec(hub_run)
+print("measured ", hub_bytes_spec(hub_run))
+print("predicted", hub_bytes(psi, 4))
 
 # %%
 traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(psi, 4)])
@@ -226,7 +230,7 @@ def ddp_step(model, inputs, targets, lr, step):
     ### END SOLUTION
 
 # %% [markdown]
-# Your second step, without the broadcast of the first. Nobody is a hub: every rank sends to one neighbour, and all send the same.
+# Your second step, without the broadcast of the first. Nobody is a hub: every rank sends to one neighbour, and all send as much. The faint cells are gloo's own messages back.
 
 # %%
 def two_ddp_steps():
@@ -249,8 +253,8 @@ check("dp_vs_ddp.ddp_step", ddp_step)
 # %%
 def ring_bytes_spec(run):
     """Measured: gloo's own messages included."""
-    step = run.traffic["step 1"]
-    return list(zip(step.sent_by_rank.tolist(), step.received_by_rank.tolist()))
+    sent, received = run.traffic["step 1"].sent_by_rank, run.traffic["step 1"].received_by_rank
+    return [(int(sent[rank]), int(received[rank])) for rank in range(run.world_size)]
 
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
@@ -288,10 +292,11 @@ for world_size in (2, 4, 8, 64):
     print(f"N = {world_size:2}   hub sends {hub:4.0f} Ψ   ring sends {ring:.3f} Ψ")
 
 # %% [markdown]
-# And beside the run. One all-reduce for each parameter, and some of them are tiny, so gloo's own messages show: a reason for what comes next.
+# And beside the run. `ddp_step` most likely makes one all-reduce for each parameter, and many of them are tiny, so gloo's own messages show: one reason for the buckets that come next.
 
 # %%
-ring_bytes_spec(ddp_run)
+predicted_bytes = [sent for sent, received in ring_bytes(psi, 4)]
+traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 
 # %% [markdown]
 # ## 5 · `BucketedDDP`
@@ -314,11 +319,12 @@ ring_bytes_spec(ddp_run)
 
 # %%
 def bucket_spec(sizes, cap_bytes):
-    """sizes in bytes, in the order of module.parameters()  ->  buckets of sizes, the first to fill first"""
-    buckets = []
-    for size in reversed(sizes):
-        fits = buckets and sum(buckets[-1]) + size <= cap_bytes
-        buckets[-1:] = [[*buckets[-1], size]] if fits else [*buckets[-1:], [size]]
+    """bytes of each parameter, in the order of module.parameters()  ->  buckets, the first to fill first"""
+    *rest, last = sizes
+    buckets = [[last]]
+    for size in reversed(rest):
+        fits = sum(buckets[-1]) + size <= cap_bytes
+        buckets[-1].append(size) if fits else buckets.append([size])
     return buckets
 
 bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
@@ -335,7 +341,6 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # <details><summary>Hint 2 · a hook that knows its bucket</summary>
 #
 # ```python
-# from functools import partial
 # parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
 # ```
 #
@@ -366,15 +371,14 @@ class BucketedDDP(torch.nn.Module):
             size += parameter.nbytes
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket:
-                hook = lambda parameter, index=index: self.arrived(index)
-                parameter.register_post_accumulate_grad_hook(hook)
+                parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
         self.make_ready()
 
     def make_ready(self):
         self.missing = [len(bucket) for bucket in self.buckets]
         self.on_their_way = []
 
-    def arrived(self, index):
+    def arrived(self, index, parameter):
         self.missing[index] -= 1
         if self.missing[index] == 0:
             flat = torch.cat([p.grad.flatten() for p in self.buckets[index]])
@@ -388,7 +392,8 @@ class BucketedDDP(torch.nn.Module):
         for bucket, flat, work in self.on_their_way:
             work.wait()
             flat /= dist.get_world_size()
-            for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+            parts = flat.split([parameter.numel() for parameter in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
                 parameter.grad.copy_(part.view_as(parameter))
         self.make_ready()
         ### END SOLUTION
@@ -402,6 +407,7 @@ def one_bucketed_step():
     ddp = BucketedDDP(models.gpt("3M"), cap_bytes=2_000_000)
     batch = data.batch(0, batch_size=2, rank=dist.get_rank(), world_size=dist.get_world_size())
     loss = ddp(*batch)
+    dist.barrier()  # so that all start backward together
     with measure("backward"):
         loss.backward()
     ddp.finish()
