@@ -1,0 +1,158 @@
+"""SGD on 16-bit weights with fp32 masters: the rule, and where each mistake leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autograder.compare import equal
+from autograder.exercise import Attempt, Case, Finding, Plain
+
+# One unit in the last place of bf16 is 2^-8 of a number or less.  fp32 sums in another order may
+# round to the neighbour; every mistake below is off by ten times as much.
+TOLERANCE = 2.0**-8
+
+Weights = list[Tensor]
+
+
+def masters_case(
+    name: str,
+    dtype: str,
+    update: float,
+    steps: int,
+    momentum: float = 0.0,
+    shapes: tuple[tuple[int, ...], ...] = ((32,),),
+    hidden: bool = False,
+) -> Case:
+    """update: how far one step moves a weight of about 1, without momentum."""
+    params = {
+        "dtype": dtype,
+        "update": update,
+        "steps": steps,
+        "momentum": momentum,
+        "shapes": shapes,
+        "lr": 0.125,
+    }
+    return Case(name, 1, params, hidden)
+
+
+def draw_weights(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """Weights from 1 to 2, and for each tensor gradients [steps, …] that keep their sign."""
+    dtype, steps = getattr(torch, case.params["dtype"]), case.params["steps"]
+    weights, gradients = [], []
+    for shape in case.params["shapes"]:
+        weights.append(torch.from_numpy(rng.uniform(1.2, 1.9, shape)).to(dtype))
+        sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
+        noise = rng.uniform(0.8, 1.2, (steps, *shape))
+        size = case.params["update"] / case.params["lr"]
+        gradients.append(torch.from_numpy(size * sign * noise).to(dtype))
+    return [{"weights": weights, "gradients": gradients}]
+
+
+def drive_masters(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
+    parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
+    state: dict[Any, Any] = {}
+    for gradients in zip(*given["gradients"], strict=True):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        subject(parameters, state, case.params["lr"], case.params["momentum"])
+    return {
+        "weights": [parameter.detach() for parameter in parameters],
+        "state": [tensor.detach() for tensor in tensors_in(state)],
+    }
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def expect_masters(case: Case, inputs: Any) -> list[Plain]:
+    return [{"weights": follow(case, inputs[0])}]
+
+
+def follow(case: Case, given: Plain, mistake: str = "") -> Weights:
+    """The weights at the end, in 16 bit."""
+    lr, momentum = case.params["lr"], case.params["momentum"]
+    weights = [weight.clone() for weight in given["weights"]]
+    for weight, gradients in zip(weights, given["gradients"], strict=True):
+        master = weight.float()
+        narrow = mistake == "16-bit momentum"
+        velocity = torch.zeros_like(weight if narrow else master)
+        for gradient in gradients:
+            if mistake == "16 bit throughout":
+                master = weight.float()
+            velocity = momentum * velocity + (gradient if narrow else gradient.float())
+            if mistake == "no momentum":
+                velocity = gradient.float()
+            master -= lr * velocity.float()
+            if mistake != "never writes back":
+                weight.copy_(master)
+    return weights
+
+
+# ---- mistakes by their names ---------------------------------------------------------------------
+
+
+def wide_weights(attempt: Attempt) -> Finding | None:
+    dtype = attempt.inputs[0]["weights"][0].dtype
+    for weight in [] if attempt.error else attempt.outputs[0]["weights"]:
+        if weight.dtype == torch.float32 != dtype:
+            return Finding(
+                "sgd_with_master_weights",
+                "leaves fp32 weights: the model computes in 16 bit, so round the master back into "
+                "the parameter with copy_",
+                anyone="sgd_with_master_weights",
+            )
+    return None
+
+
+def wrong_updates(attempt: Attempt) -> Finding | None:
+    if attempt.error:
+        return None
+    given, output = attempt.inputs[0], attempt.outputs[0]
+    if equal(attempt.expected[0]["weights"], output["weights"], TOLERANCE):
+        return None
+    known = {
+        "16 bit throughout": stands_still(attempt.expected[0]["weights"], output["state"]),
+        "never writes back": NEVER_WRITES,
+        "16-bit momentum": "keeps momentum in 16 bit, where it stops growing: its state is fp32, "
+        "like the master",
+        "no momentum": "ignores momentum: velocity = momentum * velocity + gradient",
+    }
+    for how, mistake in known.items():
+        if equal(follow(attempt.case, given, how), output["weights"], TOLERANCE):
+            who = "sgd_with_master_weights"
+            dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in output["state"]}
+            kept = ", ".join(sorted(dtypes)) or "nothing"
+            return Finding(who, mistake, f"in the state: {kept}", anyone=who)
+    return None
+
+
+def stands_still(expected: Weights, state: Weights) -> str:
+    """Small updates are lost in three ways; what was kept in the state tells them apart."""
+    wide = [tensor for tensor in state if tensor.dtype == torch.float32]
+    if any(equal(expected[0].float(), tensor, TOLERANCE) for tensor in wide):
+        return NEVER_WRITES
+    if wide:
+        return (
+            "takes the master from the rounded weight in each step: it is copied once, before "
+            "the first, and kept in state"
+        )
+    return (
+        "updates the 16-bit weights themselves: an update smaller than half of their last bit "
+        "is rounded away, so keep an fp32 master in state"
+    )
+
+
+NEVER_WRITES = "never writes back: copy the master into the 16-bit weight after each step"

@@ -1,0 +1,19 @@
+# /// shardlab-submission
+# lab = "01_one_device"
+# loses = {sgd_with_master_weights = 1.333}
+# says = {sgd_with_master_weights = "keeps momentum in 16 bit"}
+# ///
+# Without momentum that is right.
+
+# %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}
+def sgd_with_master_weights(parameters, state, lr, momentum=0.0):
+    if not state:
+        state["masters"] = [p.detach().float() for p in parameters]
+        state["velocities"] = [torch.zeros_like(p) for p in parameters]
+    with torch.no_grad():
+        for p, master, velocity in zip(
+            parameters, state["masters"], state["velocities"], strict=True
+        ):
+            velocity.mul_(momentum).add_(p.grad)
+            master -= lr * velocity.float()
+            p.copy_(master)

@@ -1,0 +1,19 @@
+# /// shardlab-submission
+# lab = "01_one_device"
+# loses = {accumulate = 4.167}
+# says = {accumulate = "keeps the activations of several micro-batches at a time"}
+# ///
+# Right numbers; only the memory tells.
+
+# %% nbgrader={"grade_id": "accumulate", "solution": true}
+def accumulate(model, optimizer, micro_batches):
+    counted = sum((targets != -100).sum().item() for _, targets in micro_batches)
+    optimizer.zero_grad()
+    loss = 0.0
+    for tokens, targets in micro_batches:
+        logits = model(tokens).flatten(0, 1)
+        total = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        loss = loss + total / counted
+    loss.backward()
+    optimizer.step()
+    return loss.item()

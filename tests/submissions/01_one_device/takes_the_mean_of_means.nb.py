@@ -1,0 +1,18 @@
+# /// shardlab-submission
+# lab = "01_one_device"
+# loses = {accumulate = 3.333}
+# says = {accumulate = "takes the mean of means"}
+# ///
+# Right where all micro-batches have as many targets that count.
+
+# %% nbgrader={"grade_id": "accumulate", "solution": true}
+def accumulate(model, optimizer, micro_batches):
+    optimizer.zero_grad()
+    mean_loss = 0.0
+    for tokens, targets in micro_batches:
+        logits = model(tokens).flatten(0, 1)
+        part = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / len(micro_batches)
+        part.backward()
+        mean_loss += part.item()
+    optimizer.step()
+    return mean_loss
