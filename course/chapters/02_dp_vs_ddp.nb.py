@@ -173,7 +173,7 @@ for rank in range(4):
 assert np.allclose(measured, predicted, rtol=0.01)
 
 # %% [markdown]
-# What is left over belongs to gloo: it sends a header with each tensor, and the receiver says that it is ready.
+# What is left over belongs to gloo, PyTorch's library for messages between CPUs: it sends a header with each tensor, and the receiver says that it is ready.
 #
 # Our outputs are small. A real language model has a large vocabulary. GPT-2 small has 124 million parameters and 50,257 tokens (Radford et al. 2019); eight sequences of 1,024 tokens on each rank make this much output, in float32:
 
@@ -222,7 +222,7 @@ assert furthest(run.outputs[0]) < 1e-5
 # %% [markdown]
 # ## DDP: nobody in charge
 #
-# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Loss and update happen everywhere. The ranks need only one thing from each other, the mean of the gradients, and chapter 03 takes the collective apart that brings it: a ring all-reduce, in which each rank sends 2(N − 1)/N · S for a tensor of S bytes.
+# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Loss and update happen everywhere. The ranks need only one thing from each other, the mean of the gradients. An **all-reduce** brings it: a call that all ranks make together and that leaves the sum on each of them. The usual way to do it is a ring, in which each rank sends only to its neighbour, 2(N − 1)/N · S bytes for a tensor of S bytes. Chapter 03 takes that apart; here we use it.
 
 # %%
 def ddp(steps=2, learner=torch.optim.SGD, **options):
@@ -275,7 +275,7 @@ for rank, weights in enumerate(run.outputs):
 predicted_factors = None
 
 # %%
-world_sizes = (2, 3, 4, 6, 8)
+world_sizes = (2, 3, 4, 8)
 dp_sent, ddp_sent = {}, {}
 for n in world_sizes:
     dp_sent[n] = launch(data_parallel, 1, world_size=n, device="cpu").traffic.sent_by_rank
@@ -309,13 +309,13 @@ figure.tight_layout()
 # %% [markdown]
 # With two ranks there is no difference but the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way; DDP never sends 2Ψ. Some tutorials say that DDP needs more bandwidth the more ranks there are. The lower line says otherwise.
 #
-# How true is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). Where NCCL is there, PyTorch has it send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), which goes from GPU to GPU and spares the first one's link. What stays: all weights travel again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all of them, and none of it goes beyond one machine. PyTorch's documentation recommends DDP even for a single machine.
+# How true is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). Where NCCL is installed, NVIDIA's library for messages between GPUs, PyTorch has it send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), which goes from GPU to GPU and spares the first one's link. What stays: all weights travel again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all of them, and none of it goes beyond one machine. PyTorch's documentation recommends DDP even for a single machine.
 #
 # ## Buckets: sending while still computing
 #
-# One all-reduce for each gradient tensor would pay the latency of each (chapter 03). One for all of them could begin only when the last gradient is there. DDP goes between: it collects gradients in **buckets**, in the order in which the backward pass makes them, and all-reduces a bucket when it is full. `bucket_cap_mb` is how many MiB one may hold; its default is 25.
+# One all-reduce for each gradient tensor would mean many small messages, and each message has a fixed cost, its **latency**. One all-reduce for all of them could begin only when the last gradient is there. DDP goes between: it collects gradients in **buckets**, in the order in which the backward pass makes them, and all-reduces a bucket when it is full. `bucket_cap_mb` is how many MiB one may hold; its default is 25.
 #
-# The model is a larger one now, and a hook notes each moment at which a gradient is ready.
+# The model is a larger one now, and a hook, a function that PyTorch calls whenever a gradient is ready, notes the moment.
 
 # %%
 def note(parameter):
@@ -462,7 +462,7 @@ def distance_to_rank_0(model):
     return (mine - of_rank_0).norm().item()
 
 # %%
-def watch(init_sync, steps=40):
+def watch(init_sync, steps=30):
     model, seen = DDP(models.gpt("0.1M"), init_sync=init_sync), []
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(steps):
@@ -478,14 +478,14 @@ together, apart = (
     launch(watch, sync, world_size=2, device="cpu").outputs for sync in (True, False)
 )
 print("your prediction:", predicted_drift)
-for step in (0, 20, 39):
+for step in (0, 15, 29):
     with_it, without = together[1][step], apart[1][step]
     print(f"step {step:>2}, with the broadcast: distance {with_it[0]:.3f}, loss {with_it[1]:.2f};"
           f"   without: distance {without[0]:.3f}, loss {without[1]:.2f}")
 assert together[1][:, 0].max() == 0 and np.allclose(apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
 
 # %% [markdown]
-# They stay as far apart as they began. Both take the very same steps, so the difference between them never changes. No error, no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients taken at two different places, and when you save rank 0's weights you save a model that half of the gradients were not meant for. DDP makes sure of the start; afterwards it trusts you. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart, and nothing will say so. Compare them now and then, as `distance_to_rank_0` does.
+# They stay as far apart as they began. Both take the very same steps, so the difference between them never changes. No error, no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients taken at two different places, and when you save rank 0's weights you save a model that half of the gradients were not meant for. DDP makes sure of the start; afterwards it trusts you. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart, and nothing will say so. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are no parameters and get no gradient. DDP sends rank 0's to everyone at the start of each forward pass.)
 #
 # ### Parameters that get no gradient
 #
@@ -581,7 +581,7 @@ for kind in ("tied", "untied", "blocks frozen"):
 #
 # ## What it costs in memory
 #
-# DDP divides the work by N. Does it divide the memory as well? With `memory=True` a run also tells what lived on each rank. **With AdamW, which keeps two numbers for each parameter: how many copies of Ψ will a rank hold after a step**, weights, gradients and optimizer state together, for N = 1, 2 and 4?
+# DDP divides a batch among N ranks, and with it the work and the activations. Does it divide the rest of the memory as well? With `memory=True` a run also tells what lived on each rank. **With AdamW, which keeps two numbers for each parameter: how many copies of Ψ will a rank hold after a step**, weights, gradients and optimizer state together, for N = 1, 2 and 4?
 
 # %%
 # Your prediction: three numbers of copies of Ψ
@@ -685,7 +685,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 #
 # - NCCL instead of gloo: several rings at once, or trees (chapter 03), with other headers. 2(N − 1)/N·Ψ holds for its rings.
 # - A GPU queues its work. All-reduces run beside the backward pass on a stream of their own, so overlap takes little from the computing and hides most of the sending, if the link keeps up.
-# - Gradients are often 16-bit, and then 2 bytes each travel, half of what we counted.
+# - Where gradients are 16-bit (a bf16 model, or DDP's `bf16_compress_hook`), 2 bytes each travel, half of what we counted.
 #
 # ## What to keep
 #
@@ -694,7 +694,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # - Buckets let gradients travel during the backward pass. `no_sync()` around forward **and** backward keeps them at home until the last micro-batch.
 # - Replicas stay equal because they start equal and take equal steps. DDP takes care of the start.
 # - Every parameter that can learn must get a gradient on every rank, or DDP waits for it.
-# - DDP divides the work and the batch, and no memory at all.
+# - DDP divides the work, and with the batch its activations. Weights, gradients and optimizer state are whole on every rank.
 #
 # Now write both yourself: [Lab 02](../../labs/02_dp_vs_ddp/02_dp_vs_ddp.ipynb).
 #
