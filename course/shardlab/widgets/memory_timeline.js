@@ -323,9 +323,13 @@ function render({ model, el }) {
       context.stroke();
       context.setLineDash([]);
       context.globalAlpha = 1;
-      if (from < free[lane]) continue;
-      paintText(context, { x: from, y: y + 10, text: name, size: 11, fill: "muted" }, theme);
-      free[lane] = from + context.measureText(name).width + 3;
+      // A name may run on past its bar; the next one then begins later, if it has the room.
+      context.font = `11px ${theme.font}`;
+      const wide = context.measureText(name).width + 3;
+      const at = Math.max(from, free[lane]);
+      if (at > from && at + wide > to) continue;
+      paintText(context, { x: at, y: y + 10, text: name, size: 11, fill: "muted" }, theme);
+      free[lane] = at + wide;
     }
     return drawn;
   }

@@ -250,9 +250,11 @@ class Layout:
             y, width = 4 + LANE * lane, max(1.0, right - left - 1)
             bounds += [f"M{x:.1f} {self.top:.1f}V{self.bottom:.1f}" for x in (left, right)]
             marks.append(Rect(x=left, y=y + 13, width=width, height=3, fill="muted", opacity=0.6))
-            if left >= free[lane]:
-                marks.append(Text(x=left, y=y + 10, text=name, size=11, fill="muted"))
-                free[lane] = left + text_width(name, 11) - 2
+            # A name may run on past its bar; the next one then begins later, if it has the room.
+            at, wide = max(left, free[lane]), text_width(name, 11) - 2
+            if at == left or at + wide <= right:
+                marks.append(Text(x=at, y=y + 10, text=name, size=11, fill="muted"))
+                free[lane] = at + wide
         return [*marks, Path(d="".join(bounds), stroke="text", opacity=0.35, dash="2 3")]
 
     def axis(self, log: Log) -> list[Mark]:
