@@ -1,4 +1,8 @@
-"""Pictures of a run that can be pointed at: traffic map, ring player, timeline."""
+"""Pictures that can be pointed at, of a run or by a formula.
+
+Of a run: traffic map, ring player, timeline, memory timeline. By formula, with what was measured
+beside it: memory bars, shard map, offload times.
+"""
 
 from shardlab.widgets import palette
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars

@@ -157,8 +157,9 @@ function render({ model, el }) {
     const capacity = scene.capacity_bytes;
     const n = settings.worldSize;
     const held = `Stage ${settings.stage}: ${told(device)} on ${n === 1 ? "the device" : `each of ${n} devices`}`;
+    const limits = offloadLimits();
     if (capacity === null) {
-      verdict.textContent = `${held}.`;
+      verdict.textContent = `${held}.${limits}`;
       root.dataset.fits = "";
       return;
     }
@@ -166,14 +167,23 @@ function render({ model, el }) {
     root.dataset.fits = fits ? "yes" : "no";
     const largest = largestModel(capacity, settings, costs);
     const limit = Number.isFinite(largest)
-      ? ` The largest model that fits so: ${formatCount(largest)} parameters.`
+      ? ` Largest model that fits: ${formatCount(largest)} parameters.`
       : " With everything on the host, the device sets no limit.";
     root.dataset.largestModel = largest;
     const word = make("strong", {}, fits ? "✓ Fits. " : "✗ Does not fit. ");
     const room = fits
       ? `${told(capacity - device)} of ${told(capacity)} are left.`
       : `That is ${told(device - capacity)} more than its ${told(capacity)}.`;
-    verdict.replaceChildren(word, `${held}. ${room}${limit}`);
+    verdict.replaceChildren(word, `${held}. ${room}${limit}${limits}`);
+  }
+
+  /** What was asked to be offloaded and cannot be. */
+  function offloadLimits() {
+    const { stage: at, offload } = settings;
+    if (offload === "none") return "";
+    if (at === 0) return " At stage 0 nothing is sharded, and nothing is offloaded.";
+    if (at < 3 && offload !== "optimizer") return " Parameters are offloaded at stage 3 only.";
+    return "";
   }
 
   function summary() {

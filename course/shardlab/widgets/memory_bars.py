@@ -194,16 +194,18 @@ def memory_bars(
     if not isinstance(offload, str):
         offload = "optimizer" if offload else "none"
     settings = {
-        "parameters": parameters,
-        "worldSize": world_size,
-        "stage": stage,
+        "parameters": int(parameters) if parameters == parameters // 1 else float(parameters),
+        "worldSize": int(world_size),
+        "stage": int(stage),
         "precision": precision,
         "optimizer": optimizer,
         "offload": offload,
         "unit": unit,
     }
-    if capacity_bytes is not None and not 0 < capacity_bytes < math.inf:
-        raise ValueError(f"capacity_bytes={capacity_bytes}: more than 0, or None for no line")
+    if capacity_bytes is not None:
+        if not 0 < capacity_bytes < math.inf:
+            raise ValueError(f"capacity_bytes={capacity_bytes}: more than 0, or None for no line")
+        capacity_bytes = float(capacity_bytes)
     overlay = None if measured is None else measured_bytes(measured, moment)
     return MemoryBars(_checked(settings), capacity_bytes, overlay)
 

@@ -1,5 +1,6 @@
 """State and geometry of the memory bars, without a browser."""
 
+import json
 from xml.etree import ElementTree
 
 import numpy as np
@@ -128,6 +129,11 @@ def test_a_run_or_its_memory_may_be_given() -> None:
 def test_what_cannot_be_is_refused(change, message) -> None:
     with pytest.raises(ValueError, match=message):
         memory_bars(**change)
+
+
+def test_numpys_numbers_are_plain_numbers_for_the_browser() -> None:
+    widget = memory_bars(np.int64(1000), np.int64(4), capacity_bytes=np.float64(1e6))
+    json.dumps([widget.settings, widget.scene])
 
 
 def test_settings_are_checked() -> None:

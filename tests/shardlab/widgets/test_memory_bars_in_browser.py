@@ -120,6 +120,18 @@ def test_controls_redraw_without_the_kernel(show: Show) -> None:
     assert settings["unit"] == "GiB"
 
 
+def test_what_cannot_be_offloaded_is_said(show: Show) -> None:
+    root = show(memory_bars(13e9, 1, 3, offload="both", capacity_bytes=32e9))
+    verdict = root.locator(".shardlab-verdict")
+    assert "the device sets no limit" in verdict.inner_text()
+    stages = root.get_by_role("radiogroup", name="ZeRO stage")
+    stages.get_by_label("2", exact=True).check()
+    assert "Parameters are offloaded at stage 3 only." in verdict.inner_text()
+    stages.get_by_label("0", exact=True).check()
+    assert "nothing is offloaded" in verdict.inner_text()
+    assert root.get_attribute("data-host-bytes") == "0"
+
+
 def test_the_parameters_slider_keeps_what_was_given(show: Show) -> None:
     root = show(memory_bars(7_654_321_000, 64))
     slider = root.get_by_role("slider", name="parameters")

@@ -25,7 +25,7 @@ FAR_TOO_SLOW_MS = 20 * 1000 / 60
 def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
     draw = random.Random(7)
     given, expected = [], []
-    for _ in range(150):
+    for _ in range(80):
         shapes = [
             [draw.randint(1, 9) for _ in range(draw.randint(1, 3))]
             for _ in range(draw.randint(1, 7))
@@ -163,7 +163,7 @@ def test_1024_ranks_are_drawn_right(show: Show, stage: int) -> None:
     ground = max(line[int(LEFT) : int(RIGHT)], key=line.count)  # most of it
     seen = {"piece": 0, "ground": 0}
     for buffer in BUFFERS:
-        for row, runs in list(enumerate(geometry.all_runs(buffer)))[::7]:
+        for row, runs in list(enumerate(geometry.all_runs(buffer)))[::13]:
             line = pixel_row(root, geometry.top(buffer) + (row + 0.5) * geometry.row)
             boxes = [(*geometry.box(start, stop), tensor) for start, stop, tensor in runs]
             for x in range(int(LEFT) + 1, int(RIGHT) - 1):
@@ -177,8 +177,8 @@ def test_1024_ranks_are_drawn_right(show: Show, stage: int) -> None:
                 elif covers and len(set(near)) == len(set(covers)):
                     seen["piece"] += 1
                     assert line[x] in [rgb[tensor] for tensor in covers], (buffer, row, x)
-    assert seen["piece"] > 200
-    assert seen["ground"] > 2000
+    assert seen["piece"] > 100
+    assert seen["ground"] > 1000
 
 
 def test_1024_ranks_stay_smooth(show: Show) -> None:
