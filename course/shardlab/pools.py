@@ -72,6 +72,7 @@ class Pools:
         if device not in ("auto", "cpu", "cuda"):
             raise ValueError(f'device is "auto", "cpu" or "cuda", not {device!r}')
         self.is_real = _trains_on_cuda() if device == "auto" else device == "cuda"
+        self._device = "cuda" if self.is_real else "cpu"
         self._moves: list[Move] = []
         self._ledger = _Ledger()
         self._place = ""  # where things are made from nothing; "" outside of both blocks
@@ -104,7 +105,7 @@ class Pools:
             if not before:  # one watcher sees all operations, however deep the blocks
                 stack.enter_context(_Watcher(self))
             if self.is_real:
-                stack.enter_context(torch.device("cuda" if place == DEVICE else "cpu"))
+                stack.enter_context(torch.device(self._device if place == DEVICE else "cpu"))
             try:
                 yield
             finally:
@@ -127,7 +128,7 @@ class Pools:
         self._is_moving, begun_s = True, time.perf_counter()
         try:
             with torch.no_grad():
-                device = "cuda" if self.is_real and to == DEVICE else "cpu"
+                device = self._device if to == DEVICE else "cpu"
                 pinned = self.is_real and to == HOST
                 copy = torch.empty(
                     tensor.shape, dtype=tensor.dtype, device=device, pin_memory=pinned
@@ -179,7 +180,24 @@ class Pools:
             given = _tensors((args, kwargs))
             place = self._common_place(operation, given)
             self._enter(given, DEVICE)  # those that nobody has seen being made
+            if self.is_real and given:
+                return self._stays(operation, args, kwargs, place)
         made = operation(*args, **kwargs)
+        self._enter(_tensors(made), place)
+        return made
+
+    def _stays(
+        self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: str
+    ) -> Any:
+        """`x.cpu()` and the like would move bytes that nobody counts."""
+        made = operation(*args, **kwargs)
+        for tensor in _tensors(made):
+            if tensor.dim() > 0 and self.place_of(tensor) != place:
+                away = self.place_of(tensor)
+                raise PoolError(
+                    f"{operation.overloadpacket.__name__} moves {_named(tensor)} to the {away} "
+                    f"uncounted: use pools.to_{away}(…){_here()}"
+                )
         self._enter(_tensors(made), place)
         return made
 

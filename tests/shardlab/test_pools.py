@@ -144,6 +144,26 @@ def test_another_device_is_refused():
         Pools("tpu")
 
 
+def test_real_pools_go_by_the_tensors_own_device():
+    """With PyTorch's meta device in the GPU's place: it has sizes, and nothing to copy down."""
+    pools = Pools("cuda")
+    pools._device = "meta"
+    with pools:
+        made = torch.ones(4)
+        with pools.host():
+            master = torch.zeros(4)
+        up = pools.to_device(master.to(BF16))
+        assert [tensor.device.type for tensor in (made, master, up)] == ["meta", "cpu", "meta"]
+        assert pools.to_device_bytes == 8
+        assert pools.place_of(made * 2) == "device"
+        with pytest.raises(PoolError, match="bring one over"):
+            made + master
+        with pytest.raises(PoolError, match="to the device uncounted"):
+            master.to("meta")
+    assert pools.live_bytes("device") == {"bfloat16": 8, "float32": 16}
+    assert pools.live_bytes("host") == {"float32": 16}
+
+
 def mixes_on_a_rank():
     pools = Pools()
     with pools:
