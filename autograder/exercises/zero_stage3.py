@@ -33,6 +33,7 @@ from autograder.exercises.zero import (
     with_right_bounds,
 )
 from shardlab import measure
+from shardlab.errors import RankError
 
 BUILT = "after building"
 
@@ -141,14 +142,14 @@ def no_gradient(attempt: Attempt) -> Finding | None:
 
 def frees_before_backward(attempt: Attempt) -> Finding | None:
     """Backward stopped, or computed with what is no longer there."""
-    run = attempt.run
+    run, error = attempt.run, attempt.error
     if run is None:
         return None
-    gathers = sum(call.op.startswith("all_gather") and call.rank == 0 for call in run.calls)
-    units = len(sizes_of(attempt.case))
-    wrong = attempt.error is not None or differs(attempt, "x.grad", NEAR)
-    forward_is_over = any(phase.name == "forward" for phase in run.memory[0].phases)
-    if wrong and gathers == units and forward_is_over:
+    in_backward = any(phase.name == "forward" for rank in run.memory for phase in rank.phases)
+    wrong = in_backward if isinstance(error, RankError) else differs(attempt, "x.grad", NEAR)
+    rank = error.rank if isinstance(error, RankError) else 0
+    gathers = sum(call.op.startswith("all_gather") and call.rank == rank for call in run.calls)
+    if wrong and gathers == len(sizes_of(attempt.case)):
         return Finding(
             "every rank",
             "frees its units before backward and does not gather them again there",
