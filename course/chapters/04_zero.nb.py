@@ -61,17 +61,17 @@ print(f"{sum(state_bytes.values()):4}  bytes for each parameter")
 
 # %%
 def configuration(stage, **more):
-    quiet_corners = {"reduce_bucket_size": 2**15, "stage3_param_persistence_threshold": 0}
+    for_a_small_model = {"reduce_bucket_size": 2**15, "stage3_param_persistence_threshold": 0}
     return {
         "train_micro_batch_size_per_gpu": 2,
         "bf16": {"enabled": True},
         "gradient_clipping": 0.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-        "zero_optimization": {"stage": stage, **quiet_corners, **more},
+        "zero_optimization": {"stage": stage, **for_a_small_model, **more},
     }
 
 # %% [markdown]
-# `torch_adam` asks for PyTorch's own Adam; DeepSpeed would otherwise compile one. What the quiet corners are for comes further down.
+# `torch_adam` asks for PyTorch's own Adam; DeepSpeed would otherwise compile one. What the two keys for a small model do comes further down.
 #
 # The training itself is plain DeepSpeed. `measure` marks a block so that its bytes are told apart. The layout is who holds what; it is read after backward, when gradients are there.
 
@@ -177,10 +177,11 @@ numels = {name: parameter.numel() for name, parameter in model.named_parameters(
 for stage, run in runs.items():
     about = {"stage": stage, "world_size": world_size}
     extras = zero_extras(numels, persistence_threshold=0, **about)
-    predicted = memory.model_states(parameters, **about).device_bytes + sum(map(np.array, extras.values()))
+    predicted = memory.model_states(parameters, **about).device_bytes
+    predicted += sum(map(np.array, extras.values()))
     measured = sum(run.memory.at("backward")[state] for state in STATES)
     print(f"stage {stage}: measured / predicted on each rank:", (measured / predicted).round(4))
-    print("        beyond the paper on rank 2:", {name: round(each[2]) for name, each in extras.items()})
+    print("   beyond the paper, rank 2:", {name: round(each[2]) for name, each in extras.items()})
     assert (abs(measured / predicted - 1) < 0.02).all()
 
 # %% [markdown]
@@ -201,13 +202,14 @@ for stage in (1, 2):
     run = launch(first_of_two, accumulate, **options)
     gradients = run.memory.at("first backward")["gradients"] / parameters
     sent = run.traffic["first backward"].sent_by_rank.sum() / parameters
-    print(f"stage {stage}: gradients {gradients.round(2)} bytes for each parameter, {sent:.1f} sent by all ranks")
+    print(f"stage {stage}, for each parameter:", end=" ")
+    print(f"gradients {gradients.round(2)} bytes by rank, {sent:.1f} bytes sent by all ranks")
     assert (gradients == 2).all() if stage == 1 else (gradients < 1).all()
 
 # %% [markdown]
 # ## A slice is not a layer
 #
-# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". It has not. DeepSpeed lays all parameters one after the other into **one flat buffer** and cuts that in N equal slices, whatever a border runs through. That tensor here is the second matrix of the first block's MLP:
+# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". It has not. DeepSpeed lays all parameters one after the other into **one flat buffer** and cuts that in N equal slices, whatever a border runs through. Take the second matrix of the first block's MLP:
 
 # %%
 tensor = "blocks.0.mlp.down.weight"
@@ -218,7 +220,7 @@ print(tensor, tuple(model.get_parameter(tensor).shape))
 predicted_ranks = None
 
 # %%
-layouts = {f"stage {stage}": shards.gather(run.outputs) for stage, run in runs.items()}
+layouts = {f"stage {stage}": shards.gather(runs[stage].outputs) for stage in (1, 2, 3)}
 holders = layouts["stage 1"].ranks_of(tensor, "optimizer")
 print("your prediction:", predicted_ranks, "   its optimizer states lie on ranks:", holders)
 
@@ -345,7 +347,7 @@ assert sent_each(run) < 2.5
 # %% [markdown]
 # ## Where memory does not fall
 #
-# So far the corners were quiet. Here is stage 3 as it comes, with DeepSpeed's defaults. **How many bytes for each parameter do parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
+# So far the configuration was made for a small model. Here is stage 3 as it comes, with DeepSpeed's defaults. **How many bytes for each parameter do parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
 
 # %%
 # Your prediction: bytes of parameters for each parameter, at stage 3 with defaults
@@ -366,12 +368,12 @@ print("buckets on each rank:", [format_bytes(size) for size in live["buckets"]])
 
 # %%
 persistent = zero_extras(numels, stage=3, world_size=world_size)["persistent tensors"][0]
-print("persistent:", persistent / parameters, "bytes for each parameter; largest tensor:", max(numels.values()))
+print("persistent:", persistent / parameters, "  largest tensor:", max(numels.values()))
 assert np.isclose(states_each(default)[0], 0.5 + persistent / parameters)
 assert np.isclose(live["buckets"], 2 * 500_000_000, rtol=0.01).all()
 
 # %% [markdown]
-# The third corner is the time between forward and backward. Stage 3 frees a layer only if it will not be used again soon, and "soon" is counted in parameters (`stage3_max_live_parameters`, `stage3_max_reuse_distance`, 10⁹ each). Our model is small: everything that forward has gathered stays until backward. That is what `free_at_once` switched off above.
+# A third default is about the time between forward and backward. Stage 3 frees a layer only if it will not be used again soon, and "soon" is counted in parameters (`stage3_max_live_parameters`, `stage3_max_reuse_distance`, 10⁹ each). Our model is small: everything that forward has gathered stays until backward. That is what `free_at_once` switched off above.
 
 # %%
 kept = launch(train, configuration(3), **options)
@@ -382,13 +384,13 @@ for name, run in (("free at once", runs[3]), ("kept", kept)):
 # %% [markdown]
 # Kept parameters take memory and save a gather: on a machine with room that is a good trade.
 #
-# The last corner is the step. To update in fp32, gradients are copied to fp32 first, 4Ψ bytes that "16Ψ" does not count. Stage by stage, the most that lived at one time, in which phase, and how much of it gradients were at their highest:
+# Then there is the step itself. To update in fp32, gradients are copied to fp32 first, 4Ψ bytes that "16Ψ" does not count. Stage by stage, the most that lived at one time, in which phase, and how much of it gradients were at their highest:
 
 # %%
 for stage, run in runs.items():
     rank = run.memory[0]
     most, gradients = rank.peak_bytes / parameters, rank.peak_of("gradients") / parameters
-    print(f"stage {stage}: {most:5.2f} bytes at the peak, in {rank.peak_phase}; gradients up to {gradients:.2f}")
+    print(f"stage {stage}: {most:5.2f} at the peak, in {rank.peak_phase}; gradients ≤ {gradients:.2f}")
 
 # %% [markdown]
 # The slices help here, too, since each rank copies only its own. And **activations are not sharded** by any of this: each rank has those of its own batch.
@@ -401,9 +403,10 @@ for stage, run in runs.items():
 device_bytes, devices = 24e9, 8
 if torch.cuda.is_available():
     device_bytes = torch.cuda.get_device_properties(0).total_memory
+print(f"on {devices} devices of {device_bytes / 1e9:.0f} GB:")
 for stage in range(4):
     most = memory.largest_model(0.75 * device_bytes, stage=stage, world_size=devices)
-    print(f"stage {stage}: {most / 1e9:5.1f} billion parameters on {devices} devices of {device_bytes / 1e9:.0f} GB")
+    print(f"stage {stage}: {most / 1e9:5.1f} billion parameters")
 
 # %%
 memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)
@@ -416,7 +419,8 @@ memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)
 # A configuration for a model of some billions, as it is given to `deepspeed --num_gpus 8 train.py`. `"auto"` is for Hugging Face's Trainer, which fills it in:
 
 # %%
-real = configuration(3, stage3_param_persistence_threshold="auto", reduce_bucket_size="auto", overlap_comm=True)
+auto = dict.fromkeys(["stage3_param_persistence_threshold", "reduce_bucket_size"], "auto")
+real = configuration(3, overlap_comm=True, **auto)
 real |= {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": 1.0}
 real["optimizer"] = {"type": "AdamW", "params": {"lr": 2e-5}}
 print(json.dumps(real, indent=2))
