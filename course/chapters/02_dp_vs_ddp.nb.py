@@ -15,7 +15,7 @@
 #
 # **Data parallelism** is the plainest way to train on N devices. Each holds a copy of the model, a **replica**, and learns from its own share of the batch. Then the gradients are brought together, so that all take the same step.
 #
-# PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) nobody is. The question of this chapter: what does each of them send, who waits for whom, and what does that do to N = 8?
+# PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) nobody is. The question of this chapter: what does each of them send, who waits for whom, and how does that change from 2 ranks to 8?
 
 # %%
 from contextlib import nullcontext
@@ -167,10 +167,10 @@ def data_parallel_bytes(ranks):
     return [hub + (ranks - 1) * (inputs + outputs)] + [other + outputs for other in others]
 
 # %%
-measured, predicted = run.traffic.sent_by_rank, data_parallel_bytes(4)
+sent, predicted = run.traffic.sent_by_rank, data_parallel_bytes(4)
 for rank in range(4):
-    print(f"rank {rank}: {measured[rank]:,} bytes, {measured[rank] / predicted[rank]:.4f} of the formula")
-assert np.allclose(measured, predicted, rtol=0.01)
+    print(f"rank {rank}: {sent[rank]:,} bytes, {sent[rank] / predicted[rank]:.4f} of the formula")
+assert np.allclose(sent, predicted, rtol=0.01)
 
 # %% [markdown]
 # What is left over belongs to gloo, PyTorch's library for messages between CPUs: it sends a header with each tensor, and the receiver says that it is ready.
@@ -307,7 +307,7 @@ axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# With two ranks there is no difference but the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way; DDP never sends 2Ψ. Some tutorials say that DDP needs more bandwidth the more ranks there are. The lower line says otherwise.
+# With two ranks there is no difference but the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way. Some tutorials say that DDP, too, needs more and more bandwidth as N grows. The lower line stays below 2Ψ however far it goes.
 #
 # How true is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). Where NCCL is installed, NVIDIA's library for messages between GPUs, PyTorch has it send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), which goes from GPU to GPU and spares the first one's link. What stays: all weights travel again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all of them, and none of it goes beyond one machine. PyTorch's documentation recommends DDP even for a single machine.
 #
@@ -368,10 +368,10 @@ def second_pass(run):
 figure, all_axes = plt.subplots(3, 1, figsize=(8, 3.6))
 for axes, (cap, run) in zip(all_axes, runs.items(), strict=True):
     begun_s, calls, ready_s = second_pass(run)
-    axes.eventplot(np.subtract(ready_s, begun_s) * 1000, lineoffsets=1, linelengths=0.7, color="#767676")
-    for call in calls:
-        width = call.end_s - call.start_s
-        axes.barh(0, width * 1000, left=(call.start_s - begun_s) * 1000, edgecolor="white", color="#CC79A7")
+    ready_ms = [1000 * (s - begun_s) for s in ready_s]
+    bars_ms = [(1000 * (c.start_s - begun_s), 1000 * (c.end_s - c.start_s)) for c in calls]
+    axes.eventplot(ready_ms, lineoffsets=1, linelengths=0.7, color=palette.PLOT_INK)
+    axes.broken_barh(bars_ms, (-0.4, 0.8), edgecolor="white", color=palette.op_color("all_reduce"))
     axes.set(yticks=[0, 1], yticklabels=["all-reduces", "gradients"], title=f"{cap} MiB")
 all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
@@ -381,8 +381,8 @@ for cap, run in runs.items():
     _, calls, ready_s = second_pass(run)
     early = [call for call in calls if call.start_s < max(ready_s)]
     share = sum(call.bytes for call in early) / larger_bytes
-    print(f"{cap:>5} MiB: all-reduces {len(calls):>2}, begun before the last gradient {len(early):>2}, "
-          f"with {share:.0%} of the bytes")
+    print(f"{cap:>5} MiB: all-reduces {len(calls):>2}, begun before the last gradient "
+          f"{len(early):>2}, with {share:.0%} of the bytes")
     assert sum(call.bytes for call in calls) == larger_bytes and len(early) == len(calls) - 1
 print("your prediction for 1 MiB:", predicted_calls)
 
@@ -410,7 +410,8 @@ each, once = (launch(accumulate, quiet, world_size=4, device="cpu") for quiet in
 for run, sync in ((each, "micro_batch"), (once, "step")):
     sent = run.traffic["step"].sent_by_rank
     predicted = estimate.traffic.sent_bytes("ddp", parameters, 4, micro_batches=4, sync=sync)
-    print(f"all-reduce per {sync:>11}: {format_bytes(sent.max())}, {sent.max() / predicted[0]:.3f} of the formula")
+    share = sent.max() / predicted[0]
+    print(f"once per {sync:>11}: {format_bytes(sent.max())}, {share:.3f} of the formula")
     assert np.allclose(sent, predicted, rtol=0.01)
 
 # %%
@@ -610,7 +611,7 @@ for n in live:
 print("formula:", in_copies(states.device))
 
 # %% [markdown]
-# The same at any N: **everything is everywhere**. Four ranks hold four copies of the weights, of the gradients, and of the optimizer's state, though each could be computed from another rank's. Taking that repetition away is what ZeRO does, in chapter 04. DDP even adds something: its buckets are another copy of the gradients. With `gradient_as_bucket_view=True` the gradients live in the buckets, and the copy is gone. ("Other" is the text that a rank reads from.)
+# The same at any N: **everything is everywhere**. Four ranks hold four copies of the weights, of the gradients, and of the optimizer's state, and the four are the same. Taking that repetition away is what ZeRO does, in chapter 04. DDP even adds something: its buckets are another copy of the gradients. With `gradient_as_bucket_view=True` the gradients live in the buckets, and the copy is gone. ("Other" is the text that a rank reads from.)
 
 # %%
 def ddp_in_buckets():
@@ -634,8 +635,9 @@ figure, all_axes = plt.subplots(1, 2, figsize=(8, 3.4), sharey=True)
 for axes, (name, peak) in zip(all_axes, peaks.items(), strict=True):
     bottom = np.zeros(4)
     for category, color in palette.MEMORY.items():
-        axes.bar(range(4), peak[category] / weight_bytes, bottom=bottom, color=color, label=category)
-        bottom += peak[category] / weight_bytes
+        copies = peak[category] / weight_bytes
+        axes.bar(range(4), copies, bottom=bottom, color=color, label=category)
+        bottom += copies
     axes.set(title=name, xlabel="rank", xticks=range(4))
 all_axes[0].set_ylabel("live bytes, in copies of Ψ")
 all_axes[0].legend(frameon=False, loc="upper right", fontsize=8)
@@ -689,8 +691,13 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 #
 # ## What to keep
 #
-# - DP: (N − 1)Ψ out of the hub and (N − 1)Ψ into it in each step, inputs and outputs on top, and the others wait.
-# - DDP: 2(N − 1)/N·Ψ sent by each rank, below 2Ψ for any N, with nobody in charge.
+# | | DP | DDP |
+# |---|---|---|
+# | processes | one, with a thread for each GPU | one for each GPU, on any number of machines |
+# | sent in a step | the hub (N − 1)Ψ weights, every other rank Ψ gradients; inputs and outputs on top | each rank 2(N − 1)/N·Ψ, below 2Ψ for any N |
+# | weights travel | in every step | once, at the start |
+# | loss, update, optimizer state | on the hub, while the others wait | on every rank |
+#
 # - Buckets let gradients travel during the backward pass. `no_sync()` around forward **and** backward keeps them at home until the last micro-batch.
 # - Replicas stay equal because they start equal and take equal steps. DDP takes care of the start.
 # - Every parameter that can learn must get a gradient on every rank, or DDP waits for it.

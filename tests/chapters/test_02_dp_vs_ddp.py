@@ -44,7 +44,7 @@ def test_each_kind_of_message_has_its_bytes(chapter):
 
 
 def test_the_formula_counts_the_outputs_too(chapter):
-    said = chapter.said("measured, predicted = run.traffic.sent_by_rank")
+    said = chapter.said("sent, predicted = run.traffic.sent_by_rank")
     shares = [float(share) for share in re.findall(r"(\d\.\d+) of the formula", said)]
     assert shares == pytest.approx([1] * 4, abs=0.002)
 
