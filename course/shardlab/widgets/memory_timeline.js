@@ -252,7 +252,7 @@ function render({ model, el }) {
     context.restore();
     drawn += drawPhases(context, theme);
     drawn += drawTimeAxis(context, theme, { ...box, ...view });
-    drawn += paint(context, scene.lines, theme);
+    drawn += paint(context, [...scene.lines, ...otherPeaks(context, theme)], theme);
     if (log.peak_bytes) drawPeak(context, theme);
     if (selected !== null) drawMoment(context, theme);
     drawPanel(context, theme);
@@ -332,6 +332,33 @@ function render({ model, el }) {
       free[lane] = at + wide;
     }
     return drawn;
+  }
+
+  /** How high the same rank went in the other runs: dotted, named at the right. */
+  function otherPeaks(context, theme) {
+    const others = scene.runs
+      .filter((each) => each !== run)
+      .map(({ name, ranks }) => [name, ranks[log.rank]?.peak_bytes])
+      .filter(([, bytes]) => bytes !== undefined)
+      .sort((a, b) => b[1] - a[1]);
+    const taken = [];
+    const marks = [];
+    for (const [name, bytes] of others) {
+      const y = toY(bytes);
+      const d = `M${box.left} ${y}H${box.right}`;
+      marks.push({ kind: "path", d, stroke: "muted", stroke_width: 1.5, dash: "1 4" });
+      if (taken.some((other) => Math.abs(y - other) < 14)) continue;
+      taken.push(y);
+      const text = `${name}: peak ${formatBytes(bytes)}`;
+      context.font = `11px ${theme.font}`;
+      const width = context.measureText(text).width + 8;
+      const ground = { x: box.right - 2 - width, y: y - 16, width, height: 14 };
+      marks.push(
+        { kind: "rect", ...ground, fill: "surface", opacity: 0.8 },
+        { kind: "text", x: box.right - 6, y: y - 5, text, size: 11, anchor: "end" },
+      );
+    }
+    return marks;
   }
 
   function drawPeak(context, theme) {

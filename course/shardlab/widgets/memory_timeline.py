@@ -65,6 +65,14 @@ class MemoryTimeline(Picture):
         """What is on show."""
         return self._logs[self.shown][self.rank]
 
+    def _others(self) -> dict[str, float]:
+        """The same rank's peak in the runs that are not on show."""
+        return {
+            name: ranks[self.rank].peak_bytes
+            for name, ranks in self._logs.items()
+            if name != self.shown
+        }
+
     @traitlets.validate("shown", "rank")
     def _known(self, proposal: dict[str, Any]) -> Any:
         value = proposal["value"]
@@ -86,6 +94,7 @@ class MemoryTimeline(Picture):
                 *layout.phases(log),
                 *layout.axis(log),
                 *layout.lines(),
+                *layout.other_peaks(self._others()),
                 *layout.peak(log),
                 *layout.panel(log),
             ],
@@ -190,6 +199,27 @@ class Layout:
                     x=LEFT + 6, y=y - 16, width=width + 8, height=14, fill="surface", opacity=0.8
                 )
                 marks += [ground, Text(x=LEFT + 10, y=y - 5, text=told, size=11)]
+                taken.append(y)
+        return marks
+
+    def other_peaks(self, peaks: Mapping[str, float]) -> list[Mark]:
+        """How high other runs went: dotted, named at the right."""
+        marks: list[Mark] = []
+        taken: list[float] = []
+        for name, count in sorted(peaks.items(), key=lambda entry: -entry[1]):
+            y = self.y(count)
+            d = f"M{LEFT} {y:.2f}H{RIGHT}"
+            marks.append(Path(d=d, stroke="muted", stroke_width=1.5, dash="1 4"))
+            if all(abs(y - other) >= 14 for other in taken):
+                told = f"{name}: peak {format_bytes(count)}"
+                wide = text_width(told, 11) + 6
+                marks += [
+                    Rect(
+                        x=RIGHT - 2 - wide, y=y - 16, width=wide, height=14, fill="surface",
+                        opacity=0.8,
+                    ),
+                    Text(x=RIGHT - 6, y=y - 5, text=told, size=11, anchor="end"),
+                ]  # fmt: skip
                 taken.append(y)
         return marks
 
