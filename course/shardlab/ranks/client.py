@@ -106,11 +106,16 @@ class Channel:
             packet = b""
         return json.loads(packet) if packet else None
 
-    def kill(self) -> list[dict[str, Any]]:
-        """End every process of the run; returns, with what was still to tell, once all are gone."""
+    def kill(self, patience_s: float | None = None) -> list[dict[str, Any]]:
+        """End every process of the run; returns, with what was still to tell, once all are gone.
+
+        ``patience_s``: of a server that has not answered yet.  One that still imports will, after
+        that, fork nothing for a run that is called off, and need not be waited for.
+        """
         told = []
         with self.sock, contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
+            self.sock.settimeout(patience_s)
             while (message := self.receive()) is not None:
                 told.append(message)
         return told

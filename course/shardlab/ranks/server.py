@@ -25,6 +25,7 @@ import gc
 import importlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -152,6 +153,8 @@ class Server:
 
     def fork(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
         try:
+            if _is_shut(run.channel):  # called off while we were importing
+                raise OSError("the run was called off")
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes
             run.tell(rank=rank, failed=str(error))
@@ -235,6 +238,13 @@ class Server:
         while any(run.rank_of for run in self.runs):
             time.sleep(0.005)
             self.reap()
+
+
+def _is_shut(channel: socket.socket) -> bool:
+    """Whether the other side will send no more, though some of what it sent may be unread."""
+    poll = select.poll()
+    poll.register(channel, select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _children() -> set[int]:

@@ -36,6 +36,7 @@ STARTUP_LIMIT_S = {  # a first import of torch, and of all of DeepSpeed, on a co
     "deepspeed-cuda": 300.0,
 }
 LOADING_SHOWN_AFTER_S = 0.5
+LOADING_PATIENCE_S = 0.5
 LOOK_S = 0.05  # how often the ranks' logs are read
 Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes written)
 
@@ -255,7 +256,8 @@ class Supervisor:
 
     def _end_all(self) -> None:
         if self.channel is not None:
-            self.channel.kill()
+            has_answered = any(process.pid is not None for process in self.ranks)
+            self.channel.kill(None if has_answered else LOADING_PATIENCE_S)
         self.judge.read_logs()
         for key in list(self.selector.get_map().values()):
             kind, process = key.data

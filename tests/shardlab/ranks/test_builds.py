@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 import torch.utils.cpp_extension
 
-from shardlab.ranks import builds
+from shardlab import LaunchError
+from shardlab.ranks import builds, messages, stream
+from shardlab.ranks.building import Building
+from shardlab.ranks.process import RankProcess
 
 SOURCE = """
 #include <Python.h>
@@ -89,6 +93,54 @@ def test_a_failed_build_is_not_taken_for_one(cache: Path) -> None:
     assert not builds.is_built("tiny")
     builds.build("tiny", lambda: None)
     assert builds.is_built("tiny")
+
+
+class Asked:
+    """In the place of the channel to the rank server."""
+
+    def __init__(self) -> None:
+        self.builds: list[str] = []
+
+    def build(self, op: str, report_fd: int) -> None:
+        self.builds.append(op)
+
+
+def rank_that_needs(op: str) -> tuple[RankProcess, socket.socket]:
+    ours, theirs = socket.socketpair()
+    process = RankProcess(0, ours, None, -1, state="running")  # type: ignore[arg-type]
+    process.hear({"is": "needs", "op": op}, b"", 0.0)
+    return process, theirs
+
+
+def test_ranks_wait_for_one_build_and_the_clock_stands_still() -> None:
+    channel, building = Asked(), Building(stream.Screen())
+    asking = [rank_that_needs("cpu_adam") for _ in range(2)]
+    for process, _ in asking:
+        building.ask(process, channel)  # type: ignore[arg-type]
+    assert channel.builds == ["cpu_adam"]
+    assert building.going_on
+    assert building.taken_s(building.since_s + 7) == 7
+    building.hear({"rank": "cpu_adam", "pid": 1})
+    assert building.going_on
+    building.hear({"rank": "cpu_adam", "exit": 0, "max_rss_bytes": 0})
+    assert not building.going_on
+    assert building.taken_s(building.since_s + 100) == building.earlier_s < 100
+    for process, theirs in asking:
+        assert messages.receive(theirs) == ({"is": "built"}, b"")
+        process.control.close()
+        theirs.close()
+
+
+def test_a_failed_build_ends_the_run() -> None:
+    channel, building = Asked(), Building(stream.Screen())
+    process, theirs = rank_that_needs("async_io")
+    building.ask(process, channel)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match="async_io has to be compiled") as caught:
+        building.hear({"rank": "async_io", "failed": "no memory"})
+    assert caught.value.headline.endswith("can't be: no memory")
+    assert "libaio-dev" in caught.value.detail
+    process.control.close()
+    theirs.close()
 
 
 def test_what_is_told_of_a_failure() -> None:

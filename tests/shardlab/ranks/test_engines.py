@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -172,49 +173,76 @@ def test_no_compiler_is_said_with_the_way_around(
     assert '"torch_adam": true' in caught.value.detail
 
 
-def interrupt_when(condition: Callable[[], bool]) -> None:
-    """Press the kernel's interrupt button once that is so."""
+class Watched(stream.Screen):
+    """Notes what is shown, and when."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[float, str]] = []
+
+    def progress(self, text: str) -> None:
+        self.shown.append((time.monotonic(), text))
+
+    def seconds_of(self, words: str) -> float:
+        """Between the first and the last time that these words were shown."""
+        at = [when for when, text in self.shown if words in text]
+        return at[-1] - at[0] if at else 0.0
+
+
+@contextlib.contextmanager
+def interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """Presses the kernel's interrupt button once that is so, unless the block has ended."""
+    over = threading.Event()
 
     def wait() -> None:
-        until = time.monotonic() + 60
-        while not condition() and time.monotonic() < until:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
+        while not over.wait(0.05):
+            if condition():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
 
-    threading.Thread(target=wait, daemon=True).start()
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    try:
+        yield
+    finally:
+        over.set()
+        waiting.join()
 
 
 def test_an_interrupted_build_leaves_no_process_and_the_next_one_is_not_blocked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The clock stands still meanwhile: compiling for 2 s is not within timeout_s=1."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = psutil.Process(client.rank_server("deepspeed").process.pid)
-    shown: list[tuple[float, str]] = []
-
-    class Watched(stream.Screen):
-        def progress(self, text: str) -> None:
-            shown.append((time.monotonic(), text))
-
-    def has_compiled_for_2_s() -> bool:
-        at = [when for when, text in shown if "cpu_adam is being compiled" in text]
-        return bool(at) and at[-1] - at[0] > 2
-
-    monkeypatch.setattr(stream, "screen", lambda quiet: Watched())
     for _ in range(2):
-        shown.clear()
-        interrupt_when(has_compiled_for_2_s)
-        with pytest.raises(KeyboardInterrupt):
-            launch(offload, world_size=2, timeout_s=1)
+        screen = Watched()
+        monkeypatch.setattr(stream, "screen", lambda quiet, it=screen: it)
+        with (
+            pytest.raises(KeyboardInterrupt),
+            interrupted_when(lambda it=screen: it.seconds_of("is being compiled") > 1.5),
+        ):
+            launch(offload, world_size=2, timeout_s=60)
         assert server.children(recursive=True) == []
         assert list(tmp_path.glob("shardlab/torch_extensions/*/cpu_adam/build.ninja"))
     assert not list(tmp_path.glob("shardlab/torch_extensions/*/cpu_adam/built"))
 
 
-def test_a_killed_server_is_replaced(runs: list[Run]) -> None:
-    server = client.rank_server("deepspeed").process
-    server.kill()
-    server.wait()
+def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
+    runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = client.rank_server("deepspeed").process
+    killed.kill()
+    killed.wait()
+    server = psutil.Process(client.rank_server("deepspeed").process.pid)
+    assert server.pid != killed.pid
+    server.suspend()  # as if it loaded for ever
+    screen = Watched()
+    with monkeypatch.context() as patched:
+        patched.setattr(stream, "screen", lambda quiet: screen)
+        with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: bool(screen.shown)):
+            launch(train, 1, world_size=WORLD_SIZE)
+    assert "DeepSpeed is being loaded, once per notebook" in screen.shown[0][1]
+    server.resume()
     run = launch(train, 1, world_size=WORLD_SIZE)
     assert run.outputs[0][0] == [True, True]
-    assert client.rank_server("deepspeed").process.pid != server.pid
+    assert client.rank_server("deepspeed").process.pid == server.pid
+    assert server.children() == []
