@@ -27,6 +27,12 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    with zero.one_thread():
+        yield
+
+
 def inputs_of(exercise, case):
     return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
