@@ -119,7 +119,8 @@ with pools:
     before = pools.to_host_bytes  # making the states moved the weights once
     swapped_step(model, states, pools)
 swap_moved = pools.to_device_bytes / count, (pools.to_host_bytes - before) / count
-print(f"your prediction: {predicted_swap}   measured: {swap_moved[0]:.0f} up, {swap_moved[1]:.0f} down")
+up, down = swap_moved
+print(f"your prediction: {predicted_swap}   measured: {up:.0f} up, {down:.0f} down")
 
 # %% [markdown]
 # It works, and the states are gone from the device between steps. But all 12Ψ bytes of them travel twice. And while one parameter is updated, its states and its fp32 gradient are on the device after all:
@@ -193,9 +194,12 @@ figure.tight_layout()
 
 # %%
 PARAMETERS, GRADIENTS, UPDATE = 2, 2, 12  # bytes for each parameter: 16 bit, 16 bit, three in fp32
-for what, away in {
-    "nothing": 0, "gradients": GRADIENTS, "update": UPDATE, "gradients and update": GRADIENTS + UPDATE
-}.items():
+for what, away in [
+    ("nothing", 0),
+    ("gradients", GRADIENTS),
+    ("update", UPDATE),
+    ("gradients and update", GRADIENTS + UPDATE),
+]:
     left = PARAMETERS + GRADIENTS + UPDATE - away
     print(f"on the host: {what:<21} on the device: {left:>2}Ψ bytes, {16 / left:.2f} times less")
 
@@ -262,7 +266,8 @@ def updates_per_s(elements=2**20, repeats=5):
 # %%
 torch_parameters_per_s = updates_per_s()
 print(f"torch's AdamW here: {torch_parameters_per_s / 1e6:.0f} million parameters a second")
-print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s, their bytes {26e9 / 16e9:.1f} s each way on PCIe 3.0")
+print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s,",
+      f"their bytes {26e9 / 16e9:.1f} s each way on PCIe 3.0")
 
 # %% [markdown]
 # The update is the slow part, not the link. That is why DeepSpeed has **DeepSpeedCPUAdam**: Adam in C++ for the host, with vector instructions, on all cores, that works through all states in one pass. Its documentation claims 5 to 7 times the speed of `torch.optim.AdamW`. It is compiled at first use, for a minute or so. Our runs below do without it; their results are the same, their seconds would not be.
@@ -281,12 +286,13 @@ MACHINE = {"device_flops_per_s": 50e12, "link_bytes_per_s": 16e9, "host_paramete
 def times_longer(parameters, tokens):
     work = {"tokens_per_step": tokens, **MACHINE}
     without = offload.step_seconds(parameters, "device", **work)
-    return offload.step_seconds(parameters, "zero-offload", overlap=False, **work).step_s / without.step_s
+    offloaded = offload.step_seconds(parameters, "zero-offload", overlap=False, **work)
+    return offloaded.step_s / without.step_s
 
 # %%
 small, large = times_longer(1e9, 8192), times_longer(10e9, 8192)
 assert abs(small / large - 1) < 1e-9
-print(f"a step with offload takes {small:.2f} times as long with 1B, {large:.2f} with 10B parameters")
+print(f"with offload a step takes {small:.2f} times as long for 1B, {large:.2f} for 10B parameters")
 print("your prediction:", predicted_share)
 
 # %% [markdown]
@@ -310,8 +316,9 @@ offload_times(parameters=10e9, tokens_per_step=8192, **MACHINE, capacity_bytes=3
 # %%
 for method in ("device", "zero-offload", "parameters", "nvme"):
     moved = offload.moved_bytes(7.5e9, method, world_size=8)
-    print(f"{method:>12}: {moved.to_host_bytes / 1e9:5.2f} GB down, {moved.to_device_bytes / 1e9:5.2f} GB up,",
-          f"NVMe {moved.nvme_read_bytes / 1e9:5.2f} GB read, {moved.nvme_written_bytes / 1e9:5.2f} GB written")
+    gb = {way: round(size / 1e9, 2) for way, size in vars(moved).items()}
+    print(f"{method:>12}: down {gb['to_host_bytes']} GB, up {gb['to_device_bytes']} GB,",
+          f"NVMe reads {gb['nvme_read_bytes']} GB and writes {gb['nvme_written_bytes']} GB")
 
 # %% [markdown]
 # Each rank moves its own share over its own link. More ranks make the moves shorter; the host and its disk are shared.
@@ -391,7 +398,9 @@ for plain, offloaded in run.outputs:
     assert plain[0] == offloaded[0]
     for _, engine in (plain, offloaded):
         assert engine["parameters"]["elements"] == models.count_parameters(models.gpt("0.1M")) // 2
-        print({name: engine[name] for name in ("stage", "parameters", "optimizer", "pinned")})
+        print(f"stage {engine['stage']}, elements {engine['optimizer']['elements']:,}:",
+              f"parameters on the {engine['parameters']['place']},",
+              f"optimizer on the {engine['optimizer']['place']}")
 
 # %% [markdown]
 # The losses are the same numbers: offload changes where the update happens and nothing of what it computes. Each rank holds its half of the elements either way, by the size of its own buffers.
@@ -428,7 +437,8 @@ for name, engine in zip(hopeful, run.outputs[0]):
 # %%
 for micro_batches in (1, 8):
     moved = offload.moved_bytes(7.5e9, "zero-offload", world_size=8, micro_batches=micro_batches)
-    print(f"micro-batches: {micro_batches}, {moved.to_host_bytes / 1e9:.2f} GB down, {moved.to_device_bytes / 1e9:.2f} GB up")
+    down, up = moved.to_host_bytes / 1e9, moved.to_device_bytes / 1e9
+    print(f"micro-batches: {micro_batches}, {down:.2f} GB down, {up:.2f} GB up")
 
 # %% [markdown]
 # - **A small host.** The states have to fit there, of all ranks together: 12Ψ bytes, and 2Ψ for gradients. Pinned memory cannot be swapped out by the operating system; where it is short, the whole computer stalls.

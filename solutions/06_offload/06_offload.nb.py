@@ -178,7 +178,8 @@ def one_step(elements=65_536):
         ("on the device, at most", pools.peak_bytes("device")),
         ("on the host", pools.live_bytes("host")),
     ]:
-        print(f"{what}:", {dtype: round(size / elements, 1) for dtype, size in sizes.items() if size > 4})
+        each = {dtype: size / elements for dtype, size in sizes.items() if size > 4}
+        print(f"{what}:", each)
 
 one_step()
 
@@ -285,7 +286,8 @@ def start(text_or_dict):
 config = write_config(4096, 2, device_bytes=10_000, micro_batch=2, global_batch=8)
 engine = launch(start, config, world_size=2, device="cpu", timeout_s=60).outputs[0]
 print(json.dumps(config, indent=2))
-print("the engine:", engine)
+print("the engine made of it:")
+engine
 
 # %% nbgrader={"grade_id": "check_write_config", "grade": true, "points": 4}
 check("offload.write_config", write_config)
@@ -295,13 +297,15 @@ check("offload.write_config", write_config)
 #
 # Five configurations in the manner of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and keep what the author wanted**. All five are for 2 ranks.
 #
-# | | its author wants | and gets it with |
-# |---|---|---|
-# | A | stage 3, the optimizer on the host, 2 micro-batches to a step | `json.load`, as `accelerate` reads it |
-# | B | stage 2, the optimizer on the host, room for large buckets | `json.load` |
-# | C | stage 2, the optimizer on the host, host memory that is *not* pinned (this host is small) | `json.load` |
-# | D | stage 3, micro-batches of 4, 32 sequences in a step of both ranks | `json.load` |
-# | E | stage 2, bf16, as the launcher's YAML says (`mixed_precision: bf16`) | `json.load` |
+# | | its author wants |
+# |---|---|
+# | A | stage 3, the optimizer on the host, 2 micro-batches to a step |
+# | B | stage 2, the optimizer on the host, room for large buckets |
+# | C | stage 2, the optimizer on the host, host memory that is *not* pinned (this host is small) |
+# | D | stage 3, micro-batches of 4, 32 sequences in a step of both ranks |
+# | E | stage 2, bf16, as the launcher's YAML says (`mixed_precision: bf16`) |
+#
+# All are read by Python's `json`, as `accelerate` reads them. DeepSpeed itself reads files with another parser, which is why some of their authors saw no error.
 
 # %%
 BROKEN = {
