@@ -12,6 +12,7 @@ from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
 from autograder.exercises.zero import (
     ADAM_BYTES,
+    FLOAT_BYTES,
     HELD,
     NEAR,
     WITHIN,
@@ -123,16 +124,24 @@ def decays_as_adam(attempt: Attempt) -> Finding | None:
     return None
 
 
-def holds_all_states(attempt: Attempt) -> Finding | None:
+def holds_too_much(attempt: Attempt) -> Finding | None:
+    """States for everything, or a second copy of the slice beside its states."""
+    elements = sum(sizes_of(attempt.case))
+    of_slice = -(-elements // attempt.case.world_size)
     for spent in attempt.spent:
         for rank in spent.ranks_over:
-            all_states = ADAM_BYTES * sum(sizes_of(attempt.case))
-            if spent.heading == "held by a rank" and spent.used[rank] >= 0.98 * all_states:
-                return Finding(
-                    f"rank {rank}",
-                    "holds Adam's states for all parameters: give AdamW its own slice alone",
-                    f"{spent.used[rank]:,} bytes, {spent.limit[rank]:,} are enough",
+            if spent.heading != "held by a rank":
+                continue
+            used, evidence = spent.used[rank], f"{spent.used[rank]:,} bytes"
+            if used >= 0.98 * ADAM_BYTES * elements:
+                mistake = "holds Adam's states for all parameters: give AdamW its own slice alone"
+            elif used <= WITHIN * (ADAM_BYTES + FLOAT_BYTES) * of_slice:
+                mistake = (
+                    "keeps a second copy of its slice: let AdamW work on a view of the flat buffer"
                 )
+            else:
+                continue
+            return Finding(f"rank {rank}", mistake, f"{evidence}, {spent.limit[rank]:,} are enough")
     return None
 
 
@@ -181,7 +190,7 @@ ZERO1_ADAMW = Exercise(
         as_if("parameters", zero1_as_if, NEAR),
         decays_as_adam,
         dear_call,
-        holds_all_states,
+        holds_too_much,
     ),
     memory=True,
 )

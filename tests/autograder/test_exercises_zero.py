@@ -14,6 +14,7 @@ from torch import nn
 from autograder.exercises import zero, zero_sizes, zero_stage1, zero_stage2, zero_stage3
 from autograder.grade import attempt_case, rng_for
 from autograder.judge import judge
+from shardlab.estimate import memory, traffic
 from tests.submissions import planted
 
 LAB = "04_zero"
@@ -130,6 +131,18 @@ def test_bytes_of_the_papers_first_example():
     """arXiv 1910.02054, figure 1: 7.5B on 64 ranks, 120 GB without, 31.4 GB at stage 1."""
     assert sum(zero_sizes.right_bytes(7_500_000_000, 64, 0, False).values()) == 120e9
     assert sum(zero_sizes.right_bytes(7_500_000_000, 64, 1, False).values()) == 31.40625e9
+
+
+def test_the_figures_of_the_last_question():
+    """7B on 8 GPUs of 48 GB, a third kept free; halves of a ring with eight micro-batches."""
+    needed = [
+        memory.model_states(7e9, stage=stage, world_size=8).device_bytes for stage in range(4)
+    ]
+    assert [each.device_bytes for each in states] == [112e9, 38.5e9, 26.25e9, 14e9]
+    half = traffic.sent_bytes("ddp", 7e9, 8)[0] / 2
+    stage2 = traffic.sent_bytes("zero2", 7e9, 8, micro_batches=8, sync="micro_batch")[0]
+    stage3 = traffic.sent_bytes("zero3", 7e9, 8, micro_batches=8, sync="micro_batch")[0]
+    assert (stage2 / half, stage3 / half) == (9, 24)
 
 
 @pytest.mark.parametrize(
