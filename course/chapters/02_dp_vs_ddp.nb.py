@@ -365,16 +365,24 @@ def second_pass(run):
     return begun_s, [c for c in calls if c.start_s > begun_s], [g for g in gradients if g > begun_s]
 
 # %%
-figure, all_axes = plt.subplots(3, 1, figsize=(8, 3.6))
+def draw_pass(axes, begun_s, calls, ready_s):
+    axes.eventplot([1000 * (s - begun_s) for s in ready_s], lineoffsets=1, color=palette.PLOT_INK)
+    for i, call in enumerate(calls):
+        left, right = 1000 * (call.start_s - begun_s), 1000 * (call.end_s - begun_s)
+        y = -0.3 * (i % 4)  # one under the other, since several may be under way
+        axes.barh(y, right - left, 0.26, left=left, color=palette.op_color("all_reduce"))
+
+# %%
+figure, all_axes = plt.subplots(3, 1, figsize=(8, 4.4))
 for axes, (cap, run) in zip(all_axes, runs.items(), strict=True):
-    begun_s, calls, ready_s = second_pass(run)
-    ready_ms = [1000 * (s - begun_s) for s in ready_s]
-    bars_ms = [(1000 * (c.start_s - begun_s), 1000 * (c.end_s - c.start_s)) for c in calls]
-    axes.eventplot(ready_ms, lineoffsets=1, linelengths=0.7, color=palette.PLOT_INK)
-    axes.broken_barh(bars_ms, (-0.4, 0.8), edgecolor="white", color=palette.op_color("all_reduce"))
-    axes.set(yticks=[0, 1], yticklabels=["all-reduces", "gradients"], title=f"{cap} MiB")
+    draw_pass(axes, *second_pass(run))
+    axes.set(ylim=(-1.2, 1.7), title=f"{cap} MiB")
+    axes.set_yticks([-0.45, 1], ["all-reduces", "gradients"])
 all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
+
+# %% [markdown]
+# A grey line is a gradient that is ready. A bar begins when a bucket is full, and ends when its sum has come back, which takes the other rank too.
 
 # %%
 for cap, run in runs.items():

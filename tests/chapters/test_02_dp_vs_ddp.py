@@ -77,7 +77,7 @@ def test_all_buckets_but_the_last_leave_before_the_last_gradient(chapter):
     assert rows == [("1", "0", "0"), ("4", "3", "94"), ("13", "12", "94")]
     assert said.strip().endswith("your prediction for 1 MiB: 4")
     assert "backward" in chapter.drew("timeline(runs[1])")
-    assert "<svg" in chapter.drew("eventplot")
+    assert "<svg" in chapter.drew("draw_pass(axes, *second_pass")
 
 
 def test_no_sync_sends_once_if_forward_is_in_it(chapter):
