@@ -412,18 +412,18 @@ class Layout:
 
     def legend(self) -> list[Mark]:
         """The key of colours: the categories that can be on show."""
-        names = [name for name in MEMORY if name in ("parameters", "gradients", "optimizer")]
-        names += [name for name in self.measured or {} if name not in names]
+        names = ["parameters", "gradients", "optimizer"]
+        names += [n for n, sizes in (self.measured or {}).items() if n not in names and sizes.any()]
         marks: list[Mark] = []
         x, y = LEFT, self.axis_y + 32
         for name in names:
-            words = "optimizer (states, fp32 masters)" if name == "optimizer" else name
+            words = "optimizer, with fp32 masters" if name == "optimizer" else name
             marks.append(Rect(x=x, y=y, width=10, height=10, fill=MEMORY[name], radius=2))
             marks.append(Text(x=x + 15, y=y + 9, text=words, size=11, fill="muted"))
-            x += 15 + text_width(words, 11) + 14
+            x += 15 + text_width(words, 10) + 14
         if self.measured is not None:
             marks.append(Rect(x=x, y=y - 2, width=3, height=14, fill=PREDICTED))
-            marks.append(Text(x=x + 9, y=y + 9, text="predicted", size=11, fill="muted"))
+            marks.append(Text(x=x + 9, y=y + 9, text="predicted states", size=11, fill="muted"))
         return marks
 
 

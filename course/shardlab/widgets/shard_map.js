@@ -219,6 +219,13 @@ function render({ model, el }) {
     return parts.slice(0, numbered < 0 ? 1 : numbered + 1).join(".");
   }
 
+  /** "mlp.up.weight" of "blocks.3.mlp.up.weight": the layer's name stands above. */
+  function inItsLayer(tensor) {
+    const name = nameOf(tensor);
+    const layer = parts[tensor];
+    return /\d$/.test(layer) && name.startsWith(`${layer}.`) ? name.slice(layer.length + 1) : name;
+  }
+
   function draw(context, theme) {
     const key = JSON.stringify([context.canvas.width, context.canvas.height, theme]);
     if (drawn?.key !== key) drawn = { key, ...picture(context, theme) };
@@ -307,7 +314,7 @@ function render({ model, el }) {
       context.fill(path);
     }
     for (const [tensor, x0, x1, y] of labels) {
-      const text = fittingName(nameOf(tensor), x1 - x0 - 8);
+      const text = fittingName(tensor === PADDING ? "padding" : inItsLayer(tensor), x1 - x0 - 8);
       const fill = tensor === PADDING ? "text" : scene.ink;
       if (text) paintText(context, { x: (x0 + x1) / 2, y, text, size: 11, anchor: "middle", fill }, theme);
     }

@@ -275,7 +275,7 @@ class Geometry:
     def _label(self, tensor: int, x0: float, x1: float, y: float) -> list[Mark]:
         if self.row < 15:
             return []
-        name = "padding" if tensor == PADDING else self.layout.tensors[tensor][0]
+        name = "padding" if tensor == PADDING else in_its_layer(self.layout.tensors[tensor][0])
         text = fitting_name(name, x1 - x0 - 8)
         fill = "text" if tensor == PADDING else INK
         middle = (x0 + x1) / 2
@@ -335,6 +335,12 @@ def part_of(name: str) -> str:
     parts = name.split(".")
     depth = next((i + 1 for i, part in enumerate(parts) if part.isdigit()), 1)
     return ".".join(parts[:depth])
+
+
+def in_its_layer(name: str) -> str:
+    """ "mlp.up.weight" of "blocks.3.mlp.up.weight": the layer's name stands above."""
+    layer = part_of(name)
+    return name.removeprefix(f"{layer}.") if layer[-1].isdigit() and name != layer else name
 
 
 def fitting_name(name: str, room: float) -> str:

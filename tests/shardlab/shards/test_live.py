@@ -205,3 +205,32 @@ def test_live_layouts_tell_their_source(deepspeed, fsdp2) -> None:
     assert deepspeed[2, "step"].stage == 2
     assert fsdp2["step"].source == "FSDP2 on 4 ranks"
     assert set(fsdp2["step"].segments) == set(BUFFERS)
+
+
+def test_a_layouts_bytes_are_those_that_run_memory_counts() -> None:
+    """Two readings that know nothing of each other: structures here, storages there."""
+
+    def fn():
+        import deepspeed
+        import torch
+
+        engine, *_ = deepspeed.initialize(
+            model=a_model(),
+            config={
+                "train_micro_batch_size_per_gpu": 2,
+                "bf16": {"enabled": True},
+                "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+                "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000},
+            },
+        )
+        for _ in range(2):
+            engine.backward(engine(torch.ones(2, 3, dtype=torch.bfloat16)).sum())
+            engine.step()
+        return shards.of_deepspeed(engine)
+
+    run = launch(fn, world_size=2, device="cpu", timeout_s=120, memory=True)
+    layout = shards.gather(run.outputs)
+    counted = run.memory.at("step")
+    assert layout.bytes_by_rank("parameters") == counted["parameters"].tolist()
+    step_counter = 4  # Adam's own: a scalar, which a layout leaves out
+    assert layout.bytes_by_rank("optimizer") == (counted["optimizer"] - step_counter).tolist()

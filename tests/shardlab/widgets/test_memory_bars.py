@@ -9,9 +9,9 @@ import traitlets
 
 from shardlab.estimate import memory
 from shardlab.widgets import memory_bars
-from shardlab.widgets.memory_bars import LEFT, RIGHT, Layout, measured_bytes, ticks
+from shardlab.widgets.memory_bars import LEFT, RIGHT, WIDTH, Layout, measured_bytes, ticks
 from shardlab.widgets.palette import MEMORY
-from shardlab.widgets.scene import Rect
+from shardlab.widgets.scene import Rect, Text, text_width
 
 MEASURED = {
     "parameters": [100.0, 100.0],
@@ -90,6 +90,16 @@ def test_of_very_many_ranks_the_fullest_of_each_few_are_shown() -> None:
     assert len(rows) == 64
     assert rows[-1].label == "rank 999"
     assert layout.height < 700
+
+
+def test_the_key_of_colours_fits_the_page() -> None:
+    every = {name: [1.0] for name in MEMORY}
+    texts = [
+        mark for mark in Layout(None, measured_bytes(every)).legend() if isinstance(mark, Text)
+    ]
+    assert [mark.text for mark in texts][-1] == "predicted states"
+    assert all(mark.x + text_width(mark.text, 11) < WIDTH for mark in texts)
+    assert ">buckets<" not in memory_bars(measured={"parameters": 1, "buckets": 0}).static_svg()
 
 
 class Told:

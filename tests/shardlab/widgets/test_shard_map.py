@@ -9,7 +9,15 @@ import traitlets
 from shardlab import models, shards
 from shardlab.shards import BUFFERS
 from shardlab.widgets import shard_map
-from shardlab.widgets.shard_map import LEFT, RIGHT, Geometry, color_of, fitting_name, part_of
+from shardlab.widgets.shard_map import (
+    LEFT,
+    RIGHT,
+    Geometry,
+    color_of,
+    fitting_name,
+    in_its_layer,
+    part_of,
+)
 
 SMALL = {"w": 8, "b": 3, "v": 8}
 
@@ -117,6 +125,9 @@ def test_names_are_shortened_from_the_left() -> None:
     assert fitting_name("blocks.0.mlp.up.bias", 30) == ""
     assert part_of("blocks.3.mlp.up.weight") == "blocks.3"
     assert part_of("token.weight") == "token"
+    assert in_its_layer("blocks.3.mlp.up.weight") == "mlp.up.weight"
+    assert in_its_layer("norm.bias") == "norm.bias"
+    assert in_its_layer("0.weight") == "weight"
 
 
 def test_neighbours_differ_in_colour() -> None:
