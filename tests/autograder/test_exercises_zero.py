@@ -135,9 +135,7 @@ def test_bytes_of_the_papers_first_example():
 
 def test_the_figures_of_the_last_question():
     """7B on 8 GPUs of 48 GB, a third kept free; halves of a ring with eight micro-batches."""
-    needed = [
-        memory.model_states(7e9, stage=stage, world_size=8).device_bytes for stage in range(4)
-    ]
+    states = [memory.model_states(7e9, stage=stage, world_size=8) for stage in range(4)]
     assert [each.device_bytes for each in states] == [112e9, 38.5e9, 26.25e9, 14e9]
     half = traffic.sent_bytes("ddp", 7e9, 8)[0] / 2
     stage2 = traffic.sent_bytes("zero2", 7e9, 8, micro_batches=8, sync="micro_batch")[0]
