@@ -195,7 +195,6 @@ DDP_STEP = Exercise(
         wrong_from_the_second_step,
         broadcasts_too_much,
     ),
-    timeout_s=10,
 )
 
 
@@ -226,7 +225,6 @@ BUCKETED_DDP = Exercise(
         bucket_mistakes.only_in_finish,
         bucket_mistakes.some_start_late,
     ),
-    timeout_s=10,
 )
 
 

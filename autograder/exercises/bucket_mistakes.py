@@ -178,8 +178,8 @@ def reduces_copies(first: FirstStep, rank: int) -> Iterator[tuple[str, dict[str,
         {"gradients": first.own[rank]},
     )
     yield (
-        "divides its own gradient by N and nothing arrives: finish() has to copy the reduced "
-        "buckets back",
+        "ends with its own gradient divided by N: finish() has to wait for the buckets before it "
+        "copies them back",
         {"gradients": first.own[rank] / n},
     )
     yield (

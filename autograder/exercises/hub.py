@@ -216,5 +216,4 @@ HUB_STEP = Exercise(
         sends_too_much,
         others_send_too_much,
     ),
-    timeout_s=10,
 )

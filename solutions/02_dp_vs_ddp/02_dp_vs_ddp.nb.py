@@ -61,7 +61,7 @@ print(f"Ψ = {psi:,} bytes")
 # 3. Every other rank sends its gradient to the hub.
 # 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
 #
-# What the others' models hold afterwards does not matter: the next step overwrites them. The check calls your function several times in a row on the same model; old gradients are then still in `.grad`.
+# Change the hub's parameters in place; nothing need be returned. What the others' models hold afterwards does not matter: the next step overwrites them. The check calls your function several times in a row on the same model; old gradients are then still in `.grad`.
 
 # %%
 def whole_batch_spec(model, batches, lr):
@@ -70,6 +70,9 @@ def whole_batch_spec(model, batches, lr):
     model.zero_grad()
     model(inputs, targets).backward()
     torch.optim.SGD(model.parameters(), lr).step()
+
+batches = [data.batch(0, batch_size=2, context=32, rank=rank, world_size=4) for rank in range(4)]
+whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 
 # %% [markdown]
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·Ψ for the hub, Ψ for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` are these too).
@@ -421,7 +424,7 @@ check("dp_vs_ddp.BucketedDDP", BucketedDDP)
 # %% [markdown]
 # ## 6 · How large should a bucket be?
 #
-# torch's DDP uses buckets of 25 MB. What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Say also why the order of the parameters in the buckets is the reverse of that in the model. Three to six sentences.
+# torch's DDP uses buckets of 25 MiB unless told otherwise (`bucket_cap_mb`). What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Say also why the order of the parameters in the buckets is the reverse of that in the model. Three to six sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_large_a_bucket", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
