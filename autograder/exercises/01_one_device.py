@@ -122,14 +122,14 @@ SGD_WITH_MASTER_WEIGHTS = Exercise(
     cases=(
         masters_case("bf16, 200 tiny updates", "bfloat16", 1e-3, 200),
         masters_case("fp16, 400 tiny updates", "float16", 1.2e-4, 400),
-        masters_case("bf16, momentum", "bfloat16", 1e-5, 300, momentum=0.99),
+        masters_case("bf16, momentum", "bfloat16", 2e-5, 300, momentum=0.99),
         masters_case(
             "bf16, two tensors", "bfloat16", -7e-4, 250, shapes=((4, 6), (5,)), hidden=True
         ),
         masters_case(
             "bf16, two tensors, momentum",
             "bfloat16",
-            1.2e-5,
+            2.5e-5,
             280,
             momentum=0.99,
             shapes=((3, 7), (2, 2)),

@@ -47,7 +47,9 @@ def draw_weights(case: Case, rng: np.random.Generator) -> list[Plain]:
     for shape in case.params["shapes"]:
         weights.append(torch.from_numpy(rng.uniform(1.2, 1.9, shape)).to(dtype))
         sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
-        noise = rng.uniform(0.8, 1.2, (steps, *shape))
+        # Noise would carry a 16-bit velocity past the place where it stops: none with momentum.
+        spread = 0.0 if case.params["momentum"] else 0.2
+        noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
         size = case.params["update"] / case.params["lr"]
         gradients.append(torch.from_numpy(size * sign * noise).to(dtype))
     return [{"weights": weights, "gradients": gradients}]

@@ -150,12 +150,17 @@ def wrong_optimizer(given: Setting) -> Wrong:
         2: "counts another number of states: Adam keeps two for each parameter, a mean of its "
         "gradients and a mean of their squares",
     }[states]
-    return [
+    always = [
         *(wrong_counts(given, master + 4 * states) if master + states else []),
         *[(n * (master + 4 * k), own_states) for k in range(4) if k != states],
+    ]
+    if not master:
+        needless = "counts masters in fp32: there the parameters need no other copy"
+        return [*always, (n * (4 + 4 * states), needless)]
+    return [
+        *always,
         (n * 4 * states, "forgets the fp32 masters: 4 bytes for each parameter in bf16"),
-        (n * (4 + 4 * states), "counts masters in fp32: there the parameters need no other copy"),
-        (n * (master + 2 * states), "counts states in bf16: they are fp32, as the masters are"),
+        (n * (4 + 2 * states), "counts states in bf16: they are fp32, as the masters are"),
         (n * 2 * states, "counts states in bf16 and no masters: both are there, in fp32"),
     ]
 

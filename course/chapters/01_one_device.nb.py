@@ -1,0 +1,504 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 · One device
+#
+# Before training is spread over many devices, one device has to hold a **step**: a forward pass that gives the loss, a backward pass that gives a gradient for each parameter, and an optimizer that changes the parameters.
+#
+# The questions of this chapter: what fills the memory in a step, and when? And what can be made smaller without training something else?
+
+# %%
+from functools import partial
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch import nn
+
+from shardlab import data, launch, models
+from shardlab.estimate import memory
+from shardlab.widgets import format_bytes, memory_timeline, palette
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
+# %% [markdown]
+# Our model is a small GPT that reads text byte by byte: plain PyTorch, in `shardlab/models.py`. The text is Python's own language reference, which every Python brings along. **Ψ** is the number of parameters.
+
+# %%
+config = models.SIZES["1M"]
+parameters = models.count_parameters(models.gpt("1M"))
+print(config)
+print(f"Ψ = {parameters:,}")
+
+# %% [markdown]
+# ## First: does it learn?
+#
+# Three hundred steps of the smallest GPT. A model that knows nothing has a loss of ln 256 = 5.5, as each of 256 bytes is as likely as any other.
+
+# %%
+def learn(steps):
+    torch.manual_seed(0)
+    model, losses = models.gpt("0.1M"), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(steps):
+        loss = model(*data.batch(step, batch_size=4, context=64))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict()
+
+# %%
+run = launch(learn, 300, world_size=1, device="cpu", timeout_s=100)
+losses, learned = run.outputs[0]
+print(f"loss {losses[0]:.2f} at first, {np.mean(losses[-20:]):.2f} over the last 20 steps")
+assert abs(losses[0] - np.log(256)) < 0.2 and np.mean(losses[-20:]) < 4
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3))
+axes.plot(losses, color=palette.MEASURED, linewidth=1)
+axes.axhline(np.log(256), color=palette.PREDICTED, linestyle="--", label="knows nothing: ln 256")
+axes.set(xlabel="step", ylabel="loss")
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# ## Where a step's memory goes
+#
+# `train` takes two steps with Adam. Everything is fp32, numbers of 4 bytes, until we say otherwise.
+
+# %%
+def train(size="1M", batch_size=8, context=64, dtype=torch.float32, autocast=None, steps=2):
+    torch.manual_seed(0)
+    model = models.gpt(size).to(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        tokens, targets = data.batch(step, batch_size, context)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", autocast, enabled=autocast is not None):
+            loss = model(tokens, targets)
+        loss.backward()
+        optimizer.step()
+    return model
+
+# %% [markdown]
+# We start it on one rank and have its live tensors counted. Each byte belongs to one **category**: parameters, gradients, the optimizer's states, and **activations**, which the forward pass makes and the backward pass needs again. **In which phase will memory be highest?** `"forward"`, `"backward"` or `"step"`.
+
+# %%
+# Your prediction: the phase with the highest memory
+predicted_phase = None
+
+# %%
+def measure(**setting):
+    def without_result():
+        train(**setting)
+    return launch(without_result, world_size=1, memory=True, device="cpu")
+
+run = measure()
+print("your prediction:", predicted_phase, "   highest in:", run.memory[0].peak_phase)
+memory_timeline(run)
+
+# %% [markdown]
+# Activations pile up through the forward pass, layer upon layer. The backward pass goes through the layers the other way, turns activations into gradients and frees them. So the peak is where the one ends and the other begins. The optimizer's states appear in the first step and stay: that is why two steps are the least to look at.
+
+# %%
+def table(memory_of_rank, moments=("forward", "backward", "step")):
+    for moment in moments:
+        live = memory_of_rank.at(moment)
+        cells = [f"{name} {format_bytes(live[name])}" for name in palette.MEMORY if live[name] > 999]
+        print(f"{moment:>8} ends:", ", ".join(cells))
+
+table(run.memory[0])
+
+# %% [markdown]
+# ## What stays: 16 bytes for each parameter
+#
+# Parameters, gradients and optimizer states are the **model states**. Adam keeps two numbers for each parameter, a running mean of its gradients and one of their squares. In fp32 that makes 4Ψ + 4Ψ + 8Ψ:
+
+# %%
+predicted = memory.model_states(parameters, precision="fp32", optimizer="adam").device
+measured = run.memory[0].at("step")
+for category, wanted_bytes in predicted.items():
+    print(f"{category:10}  predicted {wanted_bytes:12,.0f}   measured {measured[category]:12,}")
+    assert abs(measured[category] / wanted_bytes - 1) < 0.01
+
+# %% [markdown]
+# The optimizer's few bytes more are Adam's counts of steps, one for each tensor. The token embedding and the output head of this GPT are one **tied** tensor: it has one storage, one gradient, one pair of states, and is counted once. None of this depends on the batch.
+#
+# ## What comes and goes: activations
+#
+# **By which factor does the peak grow** when the batch is twice as large?
+
+# %%
+# Your prediction: the factor
+predicted_factor = None
+
+# %%
+larger = measure(batch_size=16)
+factor = larger.memory[0].peak_bytes / run.memory[0].peak_bytes
+print(f"your prediction: {predicted_factor}   measured: {factor:.2f}")
+memory_timeline({"batch 8": run, "batch 16": larger})
+
+# %% [markdown]
+# Less than twice, because the model states stay as they are. The activations alone are twice as large. Can they be predicted as well?
+#
+# The backward pass of a matrix product needs what was multiplied, so autograd keeps it. Go through one block of the GPT (`models.py`), and count for each token what is kept. D is the width:
+#
+# | kept | numbers |
+# |---|---|
+# | the input of both layer norms | 2 D |
+# | the output of both: input of the next matrices | 2 D |
+# | queries, keys and values | 3 D |
+# | attention's result: input of its last matrix | D |
+# | the input of GELU, four times as wide | 4 D |
+# | the output of GELU: input of the last matrix | 4 D |
+# | a mean and a deviation for each layer norm; one number for each attention head | 4 + heads |
+#
+# That is 16 D and a little. After the last block come one more layer norm, 2 D + 2, and the logarithms of the probabilities that the loss keeps, V, one for each entry of the vocabulary.
+
+# %%
+def activation_bytes(config, tokens, element_bytes=4):
+    in_block = 16 * config.width + 4 + config.heads
+    at_the_end = 2 * config.width + 2 + config.vocabulary
+    return tokens * (config.layers * in_block + at_the_end) * element_bytes
+
+# %%
+runs = {(8, 64): run, (16, 64): larger, (8, 128): measure(context=128), (4, 32): measure(batch_size=4, context=32)}
+for (batch_size, context), each in runs.items():
+    wanted = activation_bytes(config, batch_size * context)
+    got = each.memory[0].at("forward")["activations"]
+    print(f"batch {batch_size:2}, {context:3} tokens: predicted {wanted:11,}   measured {got:11,}")
+    assert abs(got / wanted - 1) < 0.001
+
+# %% [markdown]
+# Korthikanti et al. (2022) count the same for 16-bit training: 34 bytes for each token, layer and unit of width. Those are our 16 numbers of 2 bytes, and 2 more for the masks of dropout, which this model does not use. Their further term, 5as/h for a heads, s tokens and width h, are the attention scores, s of them for each token and head. It makes attention grow with the square of the sequence. Fused attention, `scaled_dot_product_attention`, works the scores out again in the backward pass. So here twice the batch and twice the sequence cost the same:
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3.4))
+tokens = np.array([batch_size * context for batch_size, context in runs])
+line = np.linspace(0, 1100)
+states_bytes = 12 * parameters  # the gradients come when the activations go
+axes.plot(line, (states_bytes + activation_bytes(config, line)) / 2**20, color=palette.PREDICTED)
+axes.plot(tokens, [each.memory[0].peak_bytes / 2**20 for each in runs.values()], "o", color=palette.MEASURED)
+axes.set(xlabel="tokens in the batch: sequences × length", ylabel="peak, MiB", ylim=(0, None))
+axes.legend(["12Ψ + activations", "measured peak"], frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# The points lie a little above the line: at the peak the first steps of the backward pass work on tensors of their own, such as the gradient of all logits. The timeline shows them as "other".
+
+# %%
+for each in runs.values():
+    at_peak = each.memory[0].at("peak")
+    assert each.memory[0].peak_bytes >= states_bytes and at_peak["gradients"] < parameters
+    print(f"peak {format_bytes(each.memory[0].peak_bytes)}, of it other {format_bytes(at_peak['other'])}")
+
+# %% [markdown]
+# ## Half the bytes for each number
+#
+# A 16-bit number needs half the memory, and GPUs multiply matrices of them faster. What is halved depends on what is 16-bit. Two ways, both with **bf16**, one of the two 16-bit formats (more of them below):
+#
+# - the whole model in bf16, `model.to(torch.bfloat16)`;
+# - **autocast**: the parameters stay fp32, and matrix products and what they give are 16-bit.
+#
+# **How many bytes for each parameter will the model states take under autocast?** In fp32 it was 16.
+
+# %%
+# Your prediction: bytes of model states for each parameter, under autocast
+predicted_bytes = None
+
+# %%
+precisions = {
+    "fp32": run,
+    "bf16 autocast": measure(autocast=torch.bfloat16),
+    "bf16": measure(dtype=torch.bfloat16),
+}
+memory_timeline(precisions)
+
+# %%
+print("your prediction:", predicted_bytes)
+for name, each in precisions.items():
+    live = each.memory[0].at("step")
+    states = sum(live[category] for category in ("parameters", "gradients", "optimizer"))
+    kept = each.memory[0].at("forward")["activations"]
+    print(f"{name:14} {states / parameters:5.2f} bytes for each parameter, activations {format_bytes(kept)}")
+
+# %% [markdown]
+# Autocast saves activations only, and less than half of them: layer norms and the sums along the residual path stay fp32, and the backward pass needs 16-bit copies of the weights. With all in bf16, everything is halved, the optimizer's states too. Whether that still trains is the question of the next sections.
+#
+# The usual way for large models is a third: 16-bit parameters and gradients, and the optimizer keeps fp32 **master weights** and fp32 states, 2 + 2 + (4 + 8) bytes for each parameter. It is 16 again! What is saved are the activations, and every byte that is sent (chapters 02 and 04).
+
+# %%
+mixed = memory.model_states(parameters, precision="bf16", optimizer="adam").device
+print({category: bytes_ / parameters for category, bytes_ in mixed.items()})
+assert sum(mixed.values()) == 16 * parameters
+
+# %% [markdown]
+# ## Two kinds of 16 bits: range against precision
+#
+# A floating-point number has a sign, an exponent, which says how large it is, and digits. fp16 gives 5 bits to the exponent and 10 to the digits; bf16 has 8 and 7, the exponent of fp32.
+
+# %%
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    limits = torch.finfo(dtype)
+    least = torch.tensor(limits.smallest_normal, dtype=dtype).item() * limits.eps
+    print(f"{str(dtype):15} up to {limits.max:10.5g}, down to {least:8.2g}, next after 1: 1 + {limits.eps:.2g}")
+
+# %% [markdown]
+# ### fp16: small gradients become 0
+#
+# The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the model that has learned, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass works out. **Which share of it is 0 in fp16?**
+
+# %%
+# Your prediction: a share, 0 to 1
+predicted_share = None
+
+# %%
+def gradients(dtype, scale):
+    """The loss is multiplied by scale before the backward pass, the gradients divided after it."""
+    model = models.gpt("0.1M")
+    model.load_state_dict(learned)
+    tokens, targets = data.batch(1000)
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        logits = model(tokens)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    of_logits, *rest = torch.autograd.grad(loss * scale, [logits, *model.parameters()])
+    return of_logits, torch.cat([gradient.flatten() for gradient in rest]) / scale
+
+# %%
+SETTINGS = {
+    "fp32": (torch.float32, 1.0),
+    "fp16": (torch.float16, 1.0),
+    "fp16, gradients 1024 times smaller": (torch.float16, 2.0**-10),
+    "fp16, loss times 4096": (torch.float16, 2.0**12),
+    "bf16": (torch.bfloat16, 1.0),
+}
+run = launch(lambda: [gradients(*each) for each in SETTINGS.values()], world_size=1, device="cpu")
+
+# %%
+of_logits, of_parameters = zip(*run.outputs[0], strict=True)
+zeros = [(gradient == 0).float().mean().item() for gradient in of_logits]
+exact = of_parameters[0]
+errors = [((gradient - exact).norm() / exact.norm()).item() for gradient in of_parameters]
+
+# %%
+print("your prediction:", predicted_share)
+print("of the logits' gradient 0, error of the parameters' gradient:")
+for name, share, error in zip(SETTINGS, zeros, errors, strict=True):
+    print(f"{name:36} {share:6.1%} {error:8.2%}")
+assert zeros[0] < 0.01 < 0.2 < zeros[1] and errors[3] < errors[1] < errors[2]
+
+# %% [markdown]
+# A large share of the logits' gradient is 0 in fp16, and it is not in fp32: there was something to learn. What is lost first are the smallest gradients, so the parameters' gradient, where they are added up, is still nearly right. It is no longer where gradients are 1024 times smaller, as in a batch of 1024 times as many tokens.
+#
+# The rescue is simple: the chain rule is linear, so multiplying the loss by a **scale** multiplies every gradient by it, and they leave the region where fp16 ends. Before the optimizer's step they are divided by it again, in fp32. bf16 has the range of fp32 and loses nothing to 0; its error is that of fewer digits.
+#
+# ### fp16: large ones become inf
+#
+# Why not take a huge scale? Because fp16 ends at 65,504, and beyond it is inf. One inf in a gradient would turn the parameters into inf or nan for ever. So the scale is found while training, **dynamically**: where a gradient is inf or nan, skip the step and halve the scale; after a number of steps without, double it. `torch.amp.GradScaler` does it. We start it far too high, and let it grow after 5 good steps (its default is 2000):
+
+# %%
+def with_grad_scaler(steps):
+    torch.manual_seed(0)
+    model = models.gpt("0.1M")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=5)
+    history = [scaled_step(model, optimizer, scaler, data.batch(step, 2, 32)) for step in range(steps)]
+    return history
+
+# %%
+def scaled_step(model, optimizer, scaler, batch):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = model(*batch)
+    scaler.scale(loss).backward()
+    largest = max(parameter.grad.abs().max().item() for parameter in model.parameters())
+    scale, before = scaler.get_scale(), model.norm.bias.detach().clone()
+    scaler.step(optimizer)  # divides the gradients by the scale, or skips
+    scaler.update()
+    return scale, largest, torch.equal(before, model.norm.bias)
+
+# %%
+history = launch(with_grad_scaler, 24, world_size=1, device="cpu").outputs[0]
+for step, (scale, largest, unchanged) in enumerate(history[:8]):
+    print(f"step {step}: scale 2^{np.log2(scale):.0f}, largest gradient {largest:8.3g}", "skipped" if unchanged else "")
+
+# %%
+scales = np.log2([scale for scale, _, _ in history])
+skipped = np.array([unchanged for _, _, unchanged in history])
+figure, axes = plt.subplots(figsize=(7, 3))
+axes.step(range(24), scales, where="post", color=palette.MEASURED, label="scale")
+axes.plot(np.flatnonzero(skipped), scales[skipped], "x", color=palette.ERROR, label="overflow: skipped")
+axes.set(xlabel="step", ylabel="log₂ of the scale")
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %%
+for (scale, largest, unchanged), (next_scale, _, _) in zip(history, history[1:]):
+    assert unchanged == (not np.isfinite(largest))  # skipped where it overflowed, and only there
+    assert not unchanged or next_scale == scale / 2
+
+# %% [markdown]
+# At first it overflows and halves until it fits. Later it grows until it overflows again, and goes back: one lost step in a while is the price of a scale that is as large as it can be.
+#
+# ### When one rank overflows
+#
+# With DDP, gradients are summed over ranks before anybody looks at them: an inf on one rank is an inf on all, and all skip. Where each rank keeps only its own part of the gradients, as with ZeRO, nobody else sees it. Below, rank 1 alone overflows in its second step:
+
+# %%
+def own_scaler_on_each_rank():
+    rank = torch.distributed.get_rank()
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    for step in range(4):
+        optimizer.zero_grad()
+        factor = 1000.0 if (rank, step) == (1, 1) else 1.0
+        scaler.scale((weight.half() * factor).float()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return weight.item(), scaler.get_scale()
+
+# %%
+run = launch(own_scaler_on_each_rank, world_size=2, device="cpu")
+for rank, (weight, scale) in enumerate(run.outputs):
+    print(f"rank {rank}: weight {weight:.1f} and scale {scale:.0f} after 4 steps")
+assert run.outputs[0] != run.outputs[1]
+
+# %% [markdown]
+# Each rank has another scale now, and has taken another number of steps: their parts no longer belong to one model. The ranks have to agree, each time, before they step. It costs one number in one all-reduce. DeepSpeed's fp16 optimizers and torch's `ShardedGradScaler` do it, and in the lab you will.
+#
+# ### bf16: small updates vanish
+#
+# bf16 has the range, and pays with digits. Between 1 and 2 its numbers are 2⁻⁷ = 0.0078 apart, just below 1 half as far. What happens to a weight near 1 when each step of Adam moves it by about the learning rate, 0.001? The weights of a layer norm begin at exactly 1. **How many of the model's 320 layer-norm weights have moved after 10 steps, in bf16?**
+
+# %%
+# Your prediction: how many of them, 0 to 320
+predicted_moved = None
+
+# %%
+def norm_weights_after(dtype, steps):
+    model = train(size="0.1M", dtype=dtype, batch_size=2, steps=steps)
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    return torch.cat([norm.weight.detach() for norm in norms])
+
+# %%
+print("your prediction:", predicted_moved)
+for dtype in (torch.bfloat16, torch.float32):
+    weights = launch(norm_weights_after, dtype, 10, world_size=1, device="cpu").outputs[0]
+    moved = int((weights != 1).sum())
+    print(f"{str(dtype):15} {moved} of {len(weights)} have moved, at most to {(weights - 1).abs().max():.4f} from 1")
+
+# %% [markdown]
+# The gradients are there, and the updates are computed; then 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added there, and the 16-bit weight is the master, rounded.
+
+# %%
+ends = {}
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    weight = torch.ones((), dtype=dtype)
+    for _ in range(1000):
+        weight -= 0.0005
+    ends[dtype] = weight.item()
+    print(f"{str(dtype):15} 1 - 1000 × 0.0005 = {weight.item():.4f}")
+
+# %% [markdown]
+# fp16 has more digits than bf16, so its weight moves, but by steps that are rounded: it ends somewhere else. Both formats want masters; only fp16 wants a loss scale.
+
+# %%
+assert ends[torch.bfloat16] == 1
+assert abs(ends[torch.float32] - 0.5) < 1e-4 < abs(ends[torch.float16] - 0.5)
+
+# %% [markdown]
+# ## A batch that does not fit: accumulation
+#
+# Activations grow with the batch, and the backward pass adds to what is in `.grad` already. So a batch can be cut into **micro-batches**: forward and backward for each, one optimizer step at the end. Activations are those of one micro-batch. Eight sequences, in one piece and in four of two:
+
+# %%
+def gradient_of(model, parts):
+    """The mean of the parts' gradients, one after the other  ->  [Ψ]"""
+    model.zero_grad()
+    for tokens, targets in parts:
+        loss = model(tokens, targets)
+        (loss / len(parts)).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+# %%
+def accumulate(pieces):
+    torch.manual_seed(0)
+    tokens, targets = data.batch(0, batch_size=8, context=64)
+    parts = zip(tokens.chunk(pieces), targets.chunk(pieces), strict=True)
+    return gradient_of(models.gpt("1M"), list(parts))
+
+# %%
+pieces = {"1 × 8": 1, "4 × 2": 4}
+runs = {
+    name: launch(accumulate, many, world_size=1, memory=True, device="cpu")
+    for name, many in pieces.items()
+}
+memory_timeline(runs)
+
+# %%
+whole, cut = runs.values()
+difference = (whole.outputs[0] - cut.outputs[0]).abs().max()
+print(f"largest difference between the gradients: {difference:.1e}")
+for name, each in runs.items():
+    print(f"{name}: activations up to {format_bytes(each.memory[0].peak_of('activations'))}")
+assert difference < 1e-6
+
+# %% [markdown]
+# The same gradient for a quarter of the activations. The price is time: smaller matrices, and more of them.
+#
+# ### Uneven micro-batches
+#
+# Often not all targets count. Padding does not, nor does the prompt when a model is tuned to answer: their targets are set to −100, which the loss leaves out. Then micro-batches have different numbers of tokens that count. Here the two sequences of part i keep 64, 48, 16 and 4 targets each:
+
+# %%
+tokens, targets = data.batch(0, batch_size=8, context=64)
+for part, keep in zip(targets.chunk(4), (64, 48, 16, 4), strict=True):
+    part[:, keep:] = models.IGNORE
+parts = list(zip(tokens.chunk(4), targets.chunk(4), strict=True))
+counted = torch.tensor([(part != models.IGNORE).sum().item() for _, part in parts])
+print("targets that count:", counted.tolist())
+
+# %%
+torch.manual_seed(0)
+model = models.gpt("0.1M")
+right = gradient_of(model, [(tokens, targets)])
+mean_of_means = gradient_of(model, parts)
+print(f"mean of means: off by {(mean_of_means - right).norm() / right.norm():.0%}")
+assert (mean_of_means - right).abs().max() > 1e-3
+
+# %% [markdown]
+# The loss is a mean over tokens, and a **mean of means is another number**: it gives a token of the last part 16 times the weight of one of the first. No error, no warning, and training goes on with wrong gradients. Several libraries did just that until 2024 (see [Unsloth's note](https://unsloth.ai/blog/gradient)). The right weight of part i is its share of the tokens, nᵢ/n:
+
+# %%
+shares = counted / counted.sum()
+by_tokens = sum(share * gradient_of(model, [part]) for share, part in zip(shares, parts, strict=True))
+print(f"weighed by tokens: off by {(by_tokens - right).norm() / right.norm():.1e}")
+assert (by_tokens - right).abs().max() < 1e-6
+
+# %% [markdown]
+# ## In real life
+#
+# | here | usual calls |
+# |---|---|
+# | activations in 16 bit | `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss |
+# | a loss scale for fp16 | `torch.amp.GradScaler("cuda")`: `scale`, `step`, `update` as above |
+# | 16-bit weights with masters | DeepSpeed's `"bf16": {"enabled": true}`; FSDP2's `MixedPrecisionPolicy` keeps fp32 shards and gathers 16-bit copies |
+# | accumulation | a loop, as above; `gradient_accumulation_steps` in DeepSpeed, `accelerator.accumulate(model)` in Accelerate: ask each how it weighs |
+# | the peak | `torch.cuda.max_memory_allocated()` |
+#
+# What is different on a GPU: autocast's default there is fp16, on a CPU bf16. PyTorch keeps memory that was freed to hand it out again, so `nvidia-smi` shows more than is live, and CUDA itself needs memory as well. A GPU has matrix units for 16 bits; on many CPUs 16 bits are slower than 32, which is why we looked at bytes here and not at seconds.
+#
+# The lab: [01 One device](../../labs/01_one_device/01_one_device.ipynb). You predict a step's bytes, accumulate uneven micro-batches, write a loss scaler on which all ranks agree, and SGD with master weights.

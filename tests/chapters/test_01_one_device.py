@@ -1,0 +1,123 @@
+"""Chapter 01 runs from top to bottom, and what its prose says is what its cells show."""
+
+import re
+
+import pytest
+
+from tests.chapters.running_chapter import run
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    guesses = {"the phase with": '"step"', "Your prediction: the factor": "2"}
+    folder = tmp_path_factory.mktemp("chapter")
+    chapter = run("01_one_device", folder, predictions=guesses)
+    print(f"\nchapter 01: {chapter.seconds:.0f} s (budget: 60 s)")
+    return chapter
+
+
+def numbers(text):
+    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\.?\d*", text)]
+
+
+def test_it_learns(chapter):
+    first, last = re.search(
+        r"loss (\S+) at first, (\S+) over", chapter.said("launch(learn")
+    ).groups()
+    assert float(first) == pytest.approx(5.5, abs=0.2)
+    assert float(last) < 4
+    assert "<svg" in chapter.drew("axes.plot(losses")
+
+
+def test_the_peak_is_where_forward_ends_and_backward_begins(chapter):
+    cell = "run = measure()"
+    assert chapter.said(cell).startswith("your prediction: step    highest in: backward")
+    picture = chapter.drew(cell)
+    for word in ("activations", "optimizer", "forward", "backward", "step"):
+        assert word in picture
+
+
+def test_after_backward_gradients_are_there_and_activations_gone(chapter):
+    forward, backward, _ = chapter.said("table(run.memory[0])").splitlines()
+    assert "activations" in forward
+    assert "gradients" not in forward
+    assert "gradients" in backward
+    assert "activations" not in backward
+
+
+def test_model_states_and_activations_are_as_predicted(chapter):
+    """The cells assert it themselves; here, that they compare what they say."""
+    states = chapter.said("wanted_bytes in predicted.items()").splitlines()
+    assert [line.split()[0] for line in states] == ["parameters", "gradients", "optimizer"]
+    batches = chapter.said("runs = {(8, 64)").splitlines()
+    assert len(batches) == 4
+    for line in batches:
+        predicted, measured = numbers(line)[-2:]
+        assert measured == pytest.approx(predicted, rel=1e-3)
+    assert "<svg" in chapter.drew("12Ψ + activations")
+
+
+def test_twice_the_batch_is_less_than_twice_the_peak(chapter):
+    (guess, factor) = numbers(chapter.said("larger = measure("))[:2]
+    assert guess == 2
+    assert 1.5 < factor < 1.9
+    assert "batch 8" in chapter.drew("larger = measure(")
+
+
+def test_autocast_saves_activations_and_no_model_states(chapter):
+    said = chapter.said('print("your prediction:", predicted_bytes)')
+    found = re.findall(r"(.+?) +(\d+\.\d+) bytes .* activations (\S+) MiB", said)
+    states = {name.strip(): float(bytes_) for name, bytes_, _ in found}
+    kept = {name.strip(): float(mib) for name, _, mib in found}
+    assert states == {"fp32": 16, "bf16 autocast": 16, "bf16": 8}
+    assert kept["bf16"] < kept["bf16 autocast"] < kept["fp32"] < 2 * kept["bf16 autocast"]
+
+
+def test_fp16_loses_small_gradients_and_a_scale_keeps_them(chapter):
+    said = chapter.said("for name, share, error in zip(SETTINGS")
+    found = re.findall(r"^(.+?) +(\d+\.\d)% +(\d+\.\d\d)%$", said, re.MULTILINE)
+    zeros = {name: float(share) for name, share, _ in found}
+    errors = {name: float(error) for name, _, error in found}
+    assert zeros["fp16"] > 20 > 1 > zeros["fp32"]
+    assert zeros["fp16, loss times 4096"] < 1
+    assert zeros["bf16"] < 1
+    assert errors["fp16, gradients 1024 times smaller"] > 5 * errors["fp16"]
+    assert errors["fp16, loss times 4096"] < errors["fp16"]
+
+
+def test_the_scale_halves_until_it_fits_and_later_overflows_again(chapter):
+    lines = chapter.said("enumerate(history[:8])").splitlines()
+    skipped = [line.endswith("skipped") for line in lines]
+    assert skipped[0]
+    assert not all(skipped)
+    assert [("inf" in line or "nan" in line) for line in lines] == skipped
+    assert "<svg" in chapter.drew('label="overflow: skipped"')
+
+
+def test_ranks_with_scalers_of_their_own_drift_apart(chapter):
+    said = chapter.said("launch(own_scaler_on_each_rank")
+    (_, weight_0, scale_0, _), (_, weight_1, scale_1, _) = map(numbers, said.splitlines())
+    assert weight_0 < weight_1
+    assert scale_0 > scale_1
+
+
+def test_bf16_norms_stand_still(chapter):
+    said = chapter.said("launch(norm_weights_after")
+    assert re.search(r"bfloat16 +0 of 320 have moved", said)
+    assert re.search(r"float32 +320 of 320 have moved", said)
+
+
+def test_accumulation_holds_a_quarter_of_the_activations(chapter):
+    said = chapter.said("whole, cut = runs.values()")
+    whole, cut = map(float, re.findall(r"activations up to (\S+) MiB", said))
+    assert cut == pytest.approx(whole / 4, rel=0.05)
+    assert "4 × 2" in chapter.drew('pieces = {"1 × 8": 1')
+
+
+def test_a_mean_of_means_is_another_gradient(chapter):
+    assert chapter.said("counted = torch").strip() == "targets that count: [128, 96, 32, 8]"
+    (percent,) = numbers(chapter.said("mean_of_means = "))
+    assert percent > 10
+    assert float(chapter.said("shares = counted").split()[-1]) < 1e-5
