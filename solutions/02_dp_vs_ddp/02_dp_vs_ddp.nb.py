@@ -26,7 +26,7 @@
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process on the whole batch, counts the bytes on the wire and reads the recorded calls. Grading adds cases that you do not see: other models, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
 #
-# Everywhere in this lab `model(inputs, targets)` is the mean loss of a batch, N is the number of ranks, and Ψ is the size of all parameters in bytes. The ranks' batches are equally large.
+# Everywhere in this lab `model(inputs, targets)` is the mean loss of a batch, N is the number of ranks, and S is the size of all parameters in bytes: 4Ψ for Ψ parameters in float32. The ranks' batches are equally large.
 
 # %%
 from functools import partial
@@ -48,8 +48,8 @@ def my_model_and_batch(step=0):
     batch = data.batch(step, batch_size=2, context=32, rank=rank, world_size=world_size)
     return models.gpt("0.1M"), *batch
 
-psi = sum(parameter.nbytes for parameter in models.gpt("0.1M").parameters())
-print(f"Ψ = {psi:,} bytes")
+model_bytes = sum(parameter.nbytes for parameter in models.gpt("0.1M").parameters())
+print(f"S = {model_bytes:,} bytes")
 
 # %% [markdown]
 # ## 1 · `hub_step`
@@ -75,7 +75,7 @@ batches = [data.batch(0, batch_size=2, context=32, rank=rank, world_size=4) for 
 whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·Ψ for the hub, Ψ for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` are these too).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·S for the hub, S for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` are these too).
 #
 # <details><summary>Hint 1 · who sends when</summary>
 #
@@ -166,7 +166,7 @@ def hub_bytes_spec(run):
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# The hub sends (N − 1)·Ψ and receives as much. Each other rank sends Ψ and receives Ψ: a list of one pair and N − 1 equal ones.
+# The hub sends (N − 1)·S and receives as much. Each other rank sends S and receives S: a list of one pair and N − 1 equal ones.
 # </details>
 
 # %% nbgrader={"grade_id": "hub_bytes", "solution": true}
@@ -185,10 +185,10 @@ check("dp_vs_ddp.hub_bytes", hub_bytes)
 
 # %%
 print("measured ", hub_bytes_spec(hub_run))
-print("predicted", hub_bytes(psi, 4))
+print("predicted", hub_bytes(model_bytes, 4))
 
 # %%
-traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(psi, 4)])
+traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes, 4)])
 
 # %% [markdown]
 # ## 3 · `ddp_step`
@@ -202,7 +202,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(psi, 4)])
 #
 # The check calls your function with `step` 0, 1, … in a row, on ranks that begin with different weights. After each call it compares **every** rank's parameters and `.grad` with `whole_batch_spec`.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · Ψ in each step, and in step 0 what gloo's broadcast adds once: rank 0 sends the weights to at most ⌈log₂ N⌉ others, who pass them on · calls: broadcast and all_reduce only.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, and in step 0 what gloo's broadcast adds once: rank 0 sends the weights to at most ⌈log₂ N⌉ others, who pass them on · calls: broadcast and all_reduce only.
 #
 # <details><summary>Hint 1 · in place</summary>
 #
@@ -251,7 +251,7 @@ check("dp_vs_ddp.ddp_step", ddp_step)
 # %% [markdown]
 # ## 4 · `ring_bytes`
 #
-# The same question for one step of DDP after the broadcast: what does each rank **send** and **receive** when the gradients are all-reduced in a ring? Again a list of pairs `(sent, received)`; take it that N divides Ψ.
+# The same question for one step of DDP after the broadcast: what does each rank **send** and **receive** when the gradients are all-reduced in a ring? Again a list of pairs `(sent, received)`; take it that N divides S.
 
 # %%
 def ring_bytes_spec(run):
@@ -272,7 +272,7 @@ def ring_bytes_spec(run):
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# 2 · (N − 1)/N · Ψ each way, on every rank alike.
+# 2 · (N − 1)/N · S each way, on every rank alike.
 # </details>
 
 # %% nbgrader={"grade_id": "ring_bytes", "solution": true}
@@ -287,18 +287,18 @@ def ring_bytes(parameter_bytes, world_size):
 check("dp_vs_ddp.ring_bytes", ring_bytes)
 
 # %% [markdown]
-# Your two formulas as ranks are added, in units of Ψ: the busiest rank of each.
+# Your two formulas as ranks are added, in units of S: the busiest rank of each.
 
 # %%
 for world_size in (2, 4, 8, 64):
     hub, ring = hub_bytes(1, world_size)[0][0], ring_bytes(1, world_size)[0][0]
-    print(f"N = {world_size:2}   hub sends {hub:4.0f} Ψ   ring sends {ring:.3f} Ψ")
+    print(f"N = {world_size:2}   hub sends {hub:4.0f} S   ring sends {ring:.3f} S")
 
 # %% [markdown]
 # And beside the run. `ddp_step` most likely makes one all-reduce for each parameter, and many of them are tiny, so gloo's own messages show: one reason for the buckets that come next.
 
 # %%
-predicted_bytes = [sent for sent, received in ring_bytes(psi, 4)]
+predicted_bytes = [sent for sent, received in ring_bytes(model_bytes, 4)]
 traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 
 # %% [markdown]
@@ -335,7 +335,7 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # %% [markdown]
 # The check makes one rank **late**: it begins its backward only when all others have ended theirs. Who waits inside a hook then waits for ever.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · Ψ in each step, Ψ without frozen parameters · one all_reduce for each bucket and step, nothing else · all but one of them start before the last gradient.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · all but one of them start before the last gradient.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
