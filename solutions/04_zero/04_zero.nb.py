@@ -353,7 +353,7 @@ check("zero.zero2_backward", zero2_backward)
 #
 # Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole before it is used and **frees** it right after: in forward, and again in backward.
 #
-# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], gives what `linear(x)` gives. After backward the parameter's `.grad` is this rank's slice of the gradients' mean over the ranks, and `x` has its own rank's gradient.
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], gives what `linear(x)` gives. After backward the parameter's `.grad` is this rank's slice of the gradients' mean over the ranks, and `x` has its own rank's gradient. The frame below is yours to change; as it stands, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
 
 # %%
 def zero3_linear_spec(linear, x, y_grad):
