@@ -24,6 +24,13 @@ def lab(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
     context.close()
 
 
+@pytest.fixture(scope="module")
+def desk(lab: JupyterLab) -> JupyterLab:
+    """JupyterLab, loaded once: for tests that open one notebook after another."""
+    lab.visit()
+    return lab
+
+
 @pytest.fixture(autouse=True)
 def evidence(lab: JupyterLab, artifacts: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     failed_before = request.session.testsfailed

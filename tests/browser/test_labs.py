@@ -27,10 +27,9 @@ WRONG = {  # lab: one of its planted mistakes
 
 
 @pytest.fixture(params=WRONG)
-def notebook(lab: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+def notebook(desk: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     """The lab as released, with what stands above its first exercise run."""
-    lab.visit(f"labs/{request.param}/{request.param}.ipynb")
-    notebook = lab.current()
+    notebook = desk.open(f"labs/{request.param}/{request.param}.ipynb")
     notebook.cell("from autograder import check").run()
     yield notebook
     notebook.close()

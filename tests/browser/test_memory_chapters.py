@@ -23,10 +23,9 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.fixture(scope="module", params=WIDGETS)
-def chapter(lab: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+def chapter(desk: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     """After Run All."""
-    lab.visit(f"course/chapters/{request.param}.ipynb")
-    chapter = lab.current()
+    chapter = desk.open(f"course/chapters/{request.param}.ipynb")
     chapter.run_all()
     yield chapter
     chapter.close()
