@@ -59,6 +59,12 @@ MEANING = {
     LEFT_OVER: "gradients",  # made in the backward pass, and still there at its end
 }  # USED, by an operator with gradients on, says nothing alone: an input may be
 
+MASTERS_OF_DEEPSPEED = (
+    "single_partition_of_fp32_groups",  # stages 1 and 2
+    "fp32_partitioned_groups_flat",  # stage 3
+    "fp32_groups_flat_partition",  # bf16 without ZeRO
+)
+
 
 class Followed:
     """One storage. ``number`` is its row among all that ever were."""
@@ -187,6 +193,8 @@ class MemoryRecorder(TorchDispatchMode):
             optimizer = engine.optimizer
             for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
                 self._mark(_tensors((getattr(optimizer, name, None),)), GRADIENT)
+            for name in MASTERS_OF_DEEPSPEED:  # where no step comes that would show them
+                self._mark(_tensors((getattr(optimizer, name, None),)), MASTER)
             for bucket in getattr(optimizer, "ipg_buckets", {}).values():
                 self._mark(_tensors((bucket.buffer,)), COMMUNICATED)
 
