@@ -123,7 +123,8 @@ def memory_timeline(
 ) -> MemoryTimeline:
     """Draw the bytes that live on each rank over time, by category, phases named along the top.
 
-    run: a launch with ``memory=True``; or several by name, to choose from in one scale.
+    run: a launch with ``memory=True``; or several by name, to choose from in one scale, where the
+        peaks of the others are dotted lines.
     predicted: bytes as dashed lines: a number is the peak, ``{"name": bytes}`` gives each line its
         name. Those with the name of a category are stacked in the order of the areas, and stand
         beside the measured bytes in the key.
