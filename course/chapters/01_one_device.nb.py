@@ -116,8 +116,8 @@ memory_timeline(run)
 def table(memory_of_rank, moments=("forward", "backward", "step")):
     for moment in moments:
         live = memory_of_rank.at(moment)
-        cells = [f"{name} {format_bytes(live[name])}" for name in palette.MEMORY if live[name] > 999]
-        print(f"{moment:>8} ends:", ", ".join(cells))
+        large = [name for name in palette.MEMORY if live[name] > 999]
+        print(f"{moment:>8} ends:", ", ".join(f"{name} {format_bytes(live[name])}" for name in large))
 
 table(run.memory[0])
 
@@ -174,7 +174,8 @@ def activation_bytes(config, tokens, element_bytes=4):
     return tokens * (config.layers * in_block + at_the_end) * element_bytes
 
 # %%
-runs = {(8, 64): run, (16, 64): larger, (8, 128): measure(context=128), (4, 32): measure(batch_size=4, context=32)}
+runs = {(8, 64): run, (16, 64): larger, (8, 128): measure(context=128)}
+runs[4, 32] = measure(batch_size=4, context=32)
 for (batch_size, context), each in runs.items():
     wanted = activation_bytes(config, batch_size * context)
     got = each.memory[0].at("forward")["activations"]
@@ -190,7 +191,8 @@ tokens = np.array([batch_size * context for batch_size, context in runs])
 line = np.linspace(0, 1100)
 states_bytes = 12 * parameters  # the gradients come when the activations go
 axes.plot(line, (states_bytes + activation_bytes(config, line)) / 2**20, color=palette.PREDICTED)
-axes.plot(tokens, [each.memory[0].peak_bytes / 2**20 for each in runs.values()], "o", color=palette.MEASURED)
+peaks = [each.memory[0].peak_bytes / 2**20 for each in runs.values()]
+axes.plot(tokens, peaks, "o", color=palette.MEASURED)
 axes.set(xlabel="tokens in the batch: sequences × length", ylabel="peak, MiB", ylim=(0, None))
 axes.legend(["12Ψ + activations", "measured peak"], frameon=False)
 figure.tight_layout()
@@ -200,9 +202,10 @@ figure.tight_layout()
 
 # %%
 for each in runs.values():
-    at_peak = each.memory[0].at("peak")
-    assert each.memory[0].peak_bytes >= states_bytes and at_peak["gradients"] < parameters
-    print(f"peak {format_bytes(each.memory[0].peak_bytes)}, of it other {format_bytes(at_peak['other'])}")
+    peak_bytes, at_peak = each.memory[0].peak_bytes, each.memory[0].at("peak")
+    print(f"peak {format_bytes(peak_bytes)}, of it other {format_bytes(at_peak['other'])}")
+    assert at_peak["gradients"] < parameters  # hardly any gradient is there yet
+    assert abs(peak_bytes - at_peak["other"] - states_bytes - at_peak["activations"]) < parameters
 
 # %% [markdown]
 # ## Half the bytes for each number
@@ -232,7 +235,8 @@ for name, each in precisions.items():
     live = each.memory[0].at("step")
     states = sum(live[category] for category in ("parameters", "gradients", "optimizer"))
     kept = each.memory[0].at("forward")["activations"]
-    print(f"{name:14} {states / parameters:5.2f} bytes for each parameter, activations {format_bytes(kept)}")
+    print(f"{name:14} {states / parameters:5.2f} bytes for each parameter,", end=" ")
+    print(f"activations {format_bytes(kept)}")
 
 # %% [markdown]
 # Autocast saves activations only, and less than half of them: layer norms and the sums along the residual path stay fp32, and the backward pass needs 16-bit copies of the weights. With all in bf16, everything is halved, the optimizer's states too. Whether that still trains is the question of the next sections.
@@ -253,7 +257,8 @@ assert sum(mixed.values()) == 16 * parameters
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     limits = torch.finfo(dtype)
     least = torch.tensor(limits.smallest_normal, dtype=dtype).item() * limits.eps
-    print(f"{str(dtype):15} up to {limits.max:10.5g}, down to {least:8.2g}, next after 1: 1 + {limits.eps:.2g}")
+    print(f"{str(dtype):15} up to {limits.max:10.5g}, down to {least:8.2g},", end=" ")
+    print(f"next after 1: 1 + {limits.eps:.2g}")
 
 # %% [markdown]
 # ### fp16: small gradients become 0
@@ -314,8 +319,8 @@ def with_grad_scaler(steps):
     model = models.gpt("0.1M")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=5)
-    history = [scaled_step(model, optimizer, scaler, data.batch(step, 2, 32)) for step in range(steps)]
-    return history
+    batches = [data.batch(step, 2, 32) for step in range(steps)]
+    return [scaled_step(model, optimizer, scaler, batch) for batch in batches]
 
 # %%
 def scaled_step(model, optimizer, scaler, batch):
@@ -332,14 +337,16 @@ def scaled_step(model, optimizer, scaler, batch):
 # %%
 history = launch(with_grad_scaler, 24, world_size=1, device="cpu").outputs[0]
 for step, (scale, largest, unchanged) in enumerate(history[:8]):
-    print(f"step {step}: scale 2^{np.log2(scale):.0f}, largest gradient {largest:8.3g}", "skipped" if unchanged else "")
+    print(f"step {step}: scale 2^{np.log2(scale):.0f}, largest gradient {largest:8.3g}", end=" ")
+    print("skipped" if unchanged else "")
 
 # %%
 scales = np.log2([scale for scale, _, _ in history])
 skipped = np.array([unchanged for _, _, unchanged in history])
 figure, axes = plt.subplots(figsize=(7, 3))
 axes.step(range(24), scales, where="post", color=palette.MEASURED, label="scale")
-axes.plot(np.flatnonzero(skipped), scales[skipped], "x", color=palette.ERROR, label="overflow: skipped")
+at = np.flatnonzero(skipped)
+axes.plot(at, scales[at], "x", color=palette.ERROR, label="overflow: skipped")
 axes.set(xlabel="step", ylabel="log₂ of the scale")
 axes.legend(frameon=False)
 figure.tight_layout()
@@ -398,7 +405,8 @@ print("your prediction:", predicted_moved)
 for dtype in (torch.bfloat16, torch.float32):
     weights = launch(norm_weights_after, dtype, 10, world_size=1, device="cpu").outputs[0]
     moved = int((weights != 1).sum())
-    print(f"{str(dtype):15} {moved} of {len(weights)} have moved, at most to {(weights - 1).abs().max():.4f} from 1")
+    print(f"{str(dtype):15} {moved} of {len(weights)} have moved,", end=" ")
+    print(f"at most {(weights - 1).abs().max():.4f} from 1")
 
 # %% [markdown]
 # The gradients are there, and the updates are computed; then 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added there, and the 16-bit weight is the master, rounded.
@@ -484,7 +492,8 @@ assert (mean_of_means - right).abs().max() > 1e-3
 
 # %%
 shares = counted / counted.sum()
-by_tokens = sum(share * gradient_of(model, [part]) for share, part in zip(shares, parts, strict=True))
+gradients_of_parts = [gradient_of(model, [part]) for part in parts]
+by_tokens = sum(share * each for share, each in zip(shares, gradients_of_parts, strict=True))
 print(f"weighed by tokens: off by {(by_tokens - right).norm() / right.norm():.1e}")
 assert (by_tokens - right).abs().max() < 1e-6
 
