@@ -14,6 +14,7 @@ import numpy as np
 from autograder.drive import on_rank
 from autograder.exercise import Attempt, Case, Exercise, Spent
 from autograder.judge import is_unwritten, judge
+from autograder.threads import one_thread
 from autograder.verdict import CaseResult, Verdict
 from shardlab import launch
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
@@ -32,6 +33,7 @@ class InfrastructureError(Exception):
         return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your doing: try again)"]
 
 
+@one_thread()
 def decide(
     exercise: Exercise,
     subject_blob: bytes | None,

@@ -7,7 +7,6 @@ Vectors are flat: all parameters in the order of ``model.parameters()``, a tied 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -71,17 +70,6 @@ def build_with(case: Case, state: Mapping[str, Tensor]) -> nn.Module:
     return model
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """As on a rank. On a busy machine more threads make small matrices up to ten times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 # ---- inputs -------------------------------------------------------------------------------------
 
 
@@ -99,7 +87,6 @@ def draw_equal(case: Case, rng: np.random.Generator) -> list[Plain]:
     return [{"state": state, "batches": draw_batches(case, rng)} for _ in range(case.world_size)]
 
 
-@one_thread()
 def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**31)))
@@ -178,7 +165,6 @@ class Trained:
     gradients: list[Tensor]
 
 
-@one_thread()
 def one_process(case: Case, inputs: list[Plain]) -> Trained:
     """Rank 0's weights, SGD on the ranks' batches put together."""
     model = build_with(case, inputs[0]["state"])
@@ -248,7 +234,6 @@ class FirstStep:
 Mistakes = Callable[[FirstStep, int], Iterator[tuple[str, dict[str, Tensor]]]]
 
 
-@one_thread()
 def known_mistake(attempt: Attempt, mistakes: Mistakes, who: str = "") -> Finding | None:
     """The first of ``mistakes`` whose vectors are those of a rank after its first step.
 
@@ -272,7 +257,6 @@ def near(wanted: Any, got: Any) -> bool:
     return equal(wanted, got)
 
 
-@one_thread()
 def wrong_from_the_second_step(attempt: Attempt, who: str = "") -> Finding | None:
     if attempt.error is not None:
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -57,17 +56,6 @@ def with_right_bounds(subject: Any) -> Any:
     for function in functions:
         standing_in(function, shard_bounds=shard_bounds)
     return subject
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For an oracle: its matrices are small, and threads that wait for each other take longer."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # ---- models and inputs --------------------------------------------------------------------------

@@ -28,7 +28,6 @@ from autograder.exercises.zero import (
     mean,
     mlp,
     not_padded,
-    one_thread,
     padded_bytes,
     shard_bounds,
     sizes_of,
@@ -65,7 +64,6 @@ def drive_zero1(subject: Any, given: Any, case: Case) -> Plain:
     return {"parameters": [parameter.detach().clone() for parameter in model.parameters()]}
 
 
-@one_thread()
 def trained(inputs: Sequence[Any], rule: Rule = mean, adam: type = torch.optim.AdamW) -> Plain:
     """One process: the ranks' gradients at the same parameters, put together by ``rule``."""
     model = mlp([tensor.clone() for tensor in inputs[0]["layers"]])

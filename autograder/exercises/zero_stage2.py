@@ -28,7 +28,6 @@ from autograder.exercises.zero import (
     mean,
     mlp,
     not_padded,
-    one_thread,
     padded_bytes,
     sizes_of,
     traffic,
@@ -69,7 +68,6 @@ def expect_zero2(case: Case, inputs: Any) -> list[Plain]:
     return [{"slices": slices, "gradients left": 0} for slices in backward_slices(case, inputs)]
 
 
-@one_thread()
 def backward_slices(case: Case, inputs: Any, rule: Rule = mean) -> list[list[Tensor]]:
     """By rank: its slice of each bucket, put together from all ranks' gradients by ``rule``."""
     by_rank = []

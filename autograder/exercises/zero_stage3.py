@@ -26,7 +26,6 @@ from autograder.exercises.zero import (
     mean,
     mlp,
     not_padded,
-    one_thread,
     padded_bytes,
     peak_in,
     sizes_of,
@@ -68,7 +67,6 @@ def drive_zero3(subject: Any, given: Any, case: Case) -> Plain:
     return {"y": y.detach(), "x.grad": x.grad, "slices": slices}
 
 
-@one_thread()
 def expect_zero3(case: Case, inputs: Any) -> list[Plain]:
     sides, slices = [], unit_slices(case, inputs)
     for given in inputs:
@@ -81,7 +79,6 @@ def expect_zero3(case: Case, inputs: Any) -> list[Plain]:
     ]
 
 
-@one_thread()
 def unit_slices(case: Case, inputs: Any, rule: Rule = mean) -> list[list[Tensor]]:
     """By rank: its slice of each layer's gradient, all ranks' put together by ``rule``."""
     by_rank = []

@@ -18,6 +18,7 @@ from autograder.exercises import buckets, data_parallel, hub
 from autograder.exercises.bucket_mistakes import name_wrong_buckets
 from autograder.exercises.data_parallel_bytes import hub_pairs, ring_pairs
 from autograder.grade import decide
+from autograder.threads import one_thread
 from shardlab import launch, measure
 from tests.submissions import planted
 
@@ -121,7 +122,7 @@ def right_attempt(exercise, case):
     return Attempt(case, inputs, expected, expected, None, None)
 
 
-@data_parallel.one_thread()
+@one_thread()
 def none_looks_right(attempt, mistakes, ranks):
     first = data_parallel.FirstStep(attempt)
     right = {key: values[0] for key, values in attempt.expected[0].items()}
