@@ -23,6 +23,7 @@ import json
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from shardlab import data, launch, measure, models, shards
 from shardlab.estimate import memory, traffic
@@ -73,7 +74,7 @@ def configuration(stage, **more):
 # %% [markdown]
 # `torch_adam` asks for PyTorch's own Adam; DeepSpeed would otherwise compile one. What the two keys for a small model do comes further down.
 #
-# The training itself is plain DeepSpeed. `measure` marks a block so that its bytes are told apart. The layout is who holds what; it is read after backward, when gradients are there.
+# The training itself is plain DeepSpeed. `measure` marks a block so that its bytes are told apart. After backward, when gradients are there, we read the layout: who holds what. (gloo's threads may hold what they sent for a moment longer. In a `barrier` ranks wait for each other, and the threads let go.)
 
 # %%
 def train(batch, config):
@@ -85,7 +86,9 @@ def train(batch, config):
     for step in range(2):
         with measure(f"step {step}"):
             engine.backward(engine(*batch))
-            layout = shards.of_deepspeed(engine)
+            with measure("after backward"):
+                dist.barrier()
+                layout = shards.of_deepspeed(engine)
             engine.step()
     return layout
 
@@ -97,7 +100,7 @@ def train(batch, config):
 predicted_bytes_each = None
 
 # %% [markdown]
-# The first run loads DeepSpeed, once for this notebook. `memory=True` follows every tensor's storage; we look at what was alive when the second backward pass ended.
+# The first run loads DeepSpeed, once for this notebook. `memory=True` follows every tensor's storage; we look at what was alive after the second backward pass.
 
 # %%
 options = {"inputs": batches, "memory": True, "device": "cpu"}
@@ -106,7 +109,7 @@ runs = {0: launch(train, configuration(0), **options)}
 # %%
 STATES = ("parameters", "gradients", "optimizer")
 
-def states_each(run, moment="backward"):
+def states_each(run, moment="after backward"):
     """Bytes for each parameter, on the rank that holds most."""
     live = run.memory.at(moment)
     return np.array([live[state].max() for state in STATES]) / parameters
@@ -160,7 +163,7 @@ memory_timeline({f"stage {stage}": run for stage, run in runs.items()})
 # The bars show the same by formula, for the model and the ranks of our run, with what was measured after backward beside it. The sliders take you to other models and other N.
 
 # %%
-memory_bars(parameters, world_size, stage=2, measured=runs[2], moment="backward")
+memory_bars(parameters, world_size, stage=2, measured=runs[2], moment="after backward")
 
 # %% [markdown]
 # ### What the paper leaves out, by name
@@ -179,7 +182,7 @@ for stage, run in runs.items():
     extras = zero_extras(numels, persistence_threshold=0, **about)
     predicted = memory.model_states(parameters, **about).device_bytes
     predicted += sum(map(np.array, extras.values()))
-    measured = sum(run.memory.at("backward")[state] for state in STATES)
+    measured = sum(run.memory.at("after backward")[state] for state in STATES)
     print(f"stage {stage}: measured / predicted on each rank:", (measured / predicted).round(4))
     print("   beyond the paper, rank 2:", {name: round(each[2]) for name, each in extras.items()})
     assert (abs(measured / predicted - 1) < 0.02).all()
@@ -195,6 +198,7 @@ def first_of_two(batch, config):
     engine, *_ = deepspeed.initialize(model=model, config=config)
     with measure("first backward"):
         engine.backward(engine(*batch))
+        dist.barrier()
 
 # %%
 for stage in (1, 2):
@@ -356,7 +360,7 @@ predicted_default = None
 # %%
 as_it_comes = {**configuration(3), "zero_optimization": {"stage": 3}}
 default = launch(train, as_it_comes, **options)
-live = default.memory.at("backward")
+live = default.memory.at("after backward")
 print("your prediction:", predicted_default, "  measured:", states_each(default)[0].round(2))
 print("buckets on each rank:", [format_bytes(size) for size in live["buckets"]])
 
@@ -439,6 +443,8 @@ def with_fsdp2(batch):
     for unit in (*model.blocks, model):
         fully_shard(unit)
     model(*batch).backward()
+    with measure("after backward"):
+        dist.barrier()
 
 # %%
 fsdp2 = launch(with_fsdp2, **options)
