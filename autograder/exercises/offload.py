@@ -17,7 +17,7 @@ from torch import nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
-from shardlab.pools import Pools
+from shardlab.pools import DEVICE, HOST, Pools
 from shardlab.run import Run
 
 HALF = torch.bfloat16
@@ -78,7 +78,7 @@ def drive_adam(subject: Any, given: Plain, case: Case) -> Plain:
             optimizer.step()
             moved.append(by_way(pools.moves[before:]))
         masters = [master.detach() for master in optimizer.masters]
-    on_host = pools.live_bytes("host").get("float32", 0)
+    on_host = pools.live_bytes(HOST).get("float32", 0)
     return {
         "parameters": [parameter.detach() for parameter in parameters],
         "parameters are on": [pools.place_of(parameter) for parameter in parameters],
@@ -87,7 +87,7 @@ def drive_adam(subject: Any, given: Plain, case: Case) -> Plain:
         "moved": moved,
         "12Ψ bytes of fp32 are on the host": on_host >= 12 * elements(case),
         "fp32 on the host": on_host,
-        "device peak": pools.peak_bytes("device"),
+        "device peak": pools.peak_bytes(DEVICE),
     }
 
 
@@ -107,9 +107,9 @@ def expect_adam(case: Case, inputs: Any) -> list[Plain]:
     return [
         {
             "parameters": [master.to(HALF) for master in masters],
-            "parameters are on": ["device"] * len(masters),
+            "parameters are on": [DEVICE] * len(masters),
             "masters": masters,
-            "masters are on": ["host"] * len(masters),
+            "masters are on": [HOST] * len(masters),
             "12Ψ bytes of fp32 are on the host": True,
             "moved": [
                 {"host bfloat16": bytes_each_way, "device bfloat16": bytes_each_way}
@@ -264,7 +264,7 @@ def never_brings_back(attempt: Attempt) -> Finding | None:
 
 def parameters_moved_out(attempt: Attempt) -> Finding | None:
     output = output_of(attempt)
-    if not output or "host" not in output["parameters are on"]:
+    if not output or HOST not in output["parameters are on"]:
         return None
     return finding(
         "puts host tensors into the model: copy what pools.to_device returns into the parameter"
@@ -317,9 +317,22 @@ OFFLOADED_ADAM = Exercise(
         adam_case("one tensor, 3 steps", [[64, 64]], 3),
         adam_case("four tensors, 8 steps", [[96, 32], [32], [32, 96], [96]], 8),
         adam_case(
-            "other rates", [[48, 40], [40]], 6, True, lr=0.02, betas=[0.8, 0.95], weight_decay=0.1
+            "a matrix and a vector, quick rates",
+            [[48, 40], [40]],
+            6,
+            True,
+            lr=0.02,
+            betas=[0.8, 0.95],
+            weight_decay=0.1,
         ),
-        adam_case("many steps", [[32, 33], [7], [5, 3, 2]], 25, True, lr=0.003, weight_decay=0.0),
+        adam_case(
+            "three odd shapes, 25 steps",
+            [[32, 33], [7], [5, 3, 2]],
+            25,
+            True,
+            lr=0.003,
+            weight_decay=0.0,
+        ),
     ),
     draw=draw_training,
     drive=drive_adam,

@@ -37,11 +37,9 @@ def start_engine(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)])
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        config={**config, **ALWAYS},
-    )
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    config = {**config, **ALWAYS}
+    engine = deepspeed.initialize(model=model, optimizer=adam, config=config)[0]
     sequences = torch.randn(engine.train_micro_batch_size_per_gpu(), WIDTH)
     for _ in range(engine.gradient_accumulation_steps()):
         output = engine(sequences.to(next(model.parameters()).dtype))
