@@ -130,8 +130,13 @@ def _output(case: CaseResult) -> str:
 
 
 def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
-    """Of the rank that used the most; a hidden case's bytes would tell its size."""
-    spent = next((spent for spent in case.spent if spent.heading == heading), None)
-    if case.hidden or spent is None:
+    """Of the rank that is furthest over its limit, else of the one that used most.
+
+    A hidden case's bytes would tell its size.
+    """
+    budgets = [spent for spent in case.spent if spent.heading == heading]
+    if case.hidden or not budgets:
         return "", ""
-    return f"{max(spent.used):,} {spent.unit}", f"{max(spent.limit):,} {spent.unit}"
+    spent = next((spent for spent in budgets if not spent.fits), budgets[0])
+    rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
+    return f"{spent.used[rank]:,} {spent.unit}", f"{spent.limit[rank]:,} {spent.unit}"

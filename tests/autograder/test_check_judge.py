@@ -214,6 +214,22 @@ def test_a_hidden_case_shows_neither_name_nor_bytes():
     assert 'data-passed="false"' in as_html(verdict)
 
 
+def test_each_budget_has_a_column_which_shows_what_broke_it():
+    spent = (
+        Spent("sends", (100, 40), (110, 50), (0, 0)),
+        Spent("calls", (8, 8), (8, 8), (0, 0), "collectives", "calls"),
+        Spent("largest bucket", (10, 70), (60, 60), (0, 0), "collectives", "B"),
+    )
+    case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", outputs_right=True, spent=spent)
+    text = as_text(Verdict("lab.answer", 4.0, (case,), seed=1))
+    assert "sent by a rank 100 B of at most 110 B" in text
+    assert "collectives 70 B of at most 60 B" in text  # the one that was broken, where it was
+    html = as_html(Verdict("lab.answer", 4.0, (case,), seed=1))
+    assert html.count('<th class="number">') == 4
+    assert '<td class="number bad">70 B</td>' in html
+    assert '<td class="number ok">100 B</td>' in html
+
+
 def test_a_mistake_is_told_once():
     cases = tuple(CaseResult(name, False, 1, False, "m", f"{name} m") for name in ("a", "b"))
     text = as_text(Verdict("lab.answer", 4.0, cases, seed=1))
