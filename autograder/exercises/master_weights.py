@@ -60,7 +60,8 @@ def drive_masters(subject: Callable[..., Any], given: Plain, case: Case) -> Plai
     state: dict[Any, Any] = {}
     for gradients in zip(*given["gradients"], strict=True):
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient.clone()
+            # a weight that was left in fp32 gets an fp32 gradient: torch wants them alike
+            parameter.grad = gradient.to(parameter.dtype, copy=True)
         subject(parameters, state, case.params["lr"], case.params["momentum"])
     return {
         "weights": [parameter.detach() for parameter in parameters],

@@ -323,12 +323,16 @@ def with_grad_scaler(steps):
     return [scaled_step(model, optimizer, scaler, batch) for batch in batches]
 
 # %%
+def max_or_nan(gradients):
+    return torch.stack([gradient.abs().max() for gradient in gradients]).max().item()
+
+# %%
 def scaled_step(model, optimizer, scaler, batch):
     optimizer.zero_grad()
     with torch.autocast("cpu", torch.float16):
         loss = model(*batch)
     scaler.scale(loss).backward()
-    largest = max(parameter.grad.abs().max().item() for parameter in model.parameters())
+    largest = max_or_nan(parameter.grad for parameter in model.parameters())
     scale, before = scaler.get_scale(), model.norm.bias.detach().clone()
     scaler.step(optimizer)  # divides the gradients by the scale, or skips
     scaler.update()

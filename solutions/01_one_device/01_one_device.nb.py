@@ -288,7 +288,7 @@ class DynamicLossScaler:
         ### END SOLUTION
 
 # %% [markdown]
-# Your scaler on two ranks, with gradients that are worked out in fp16. At a scale of 2²⁴ the largest, 1/64, no longer fits: how often does it overflow until it has found a scale that works, and what happens when it has grown back?
+# Your scaler on two ranks, with gradients that are worked out in fp16. At a scale of 2²⁴ a gradient of 1/64 does not fit: how often does it overflow until the scale works, and what happens when it has grown? In step 22 rank 1 alone has gradients 64 times as large; if the ranks agree, the two lines stay one.
 
 # %%
 def forty_steps():
@@ -296,8 +296,9 @@ def forty_steps():
     optimizer = torch.optim.SGD([weights], lr=0.01)
     scaler, scales = DynamicLossScaler(scale=2.0**24, growth_interval=8), []
     for step in range(40):
+        factor = 64.0 if (dist.get_rank(), step) == (1, 22) else 1.0
         optimizer.zero_grad()
-        scaler.scale_loss((weights.half() * 1.0).float().mean()).backward()
+        scaler.scale_loss((weights.half() * factor).float().mean()).backward()
         scaler.step(optimizer)
         scales.append(scaler.scale)
     return scales
@@ -305,8 +306,9 @@ def forty_steps():
 # %%
 figure, axes = plt.subplots(figsize=(6, 2.6))
 for rank, scales in enumerate(launch(forty_steps, world_size=2, device="cpu").outputs):
-    axes.step(range(40), [math.log2(scale) for scale in scales], label=f"rank {rank}")
-axes.set(xlabel="step", ylabel="log₂ of the scale")
+    logs = [math.log2(scale) for scale in scales]
+    axes.step(range(40), logs, label=f"rank {rank}", linewidth=5 - 3 * rank, where="post")
+axes.set(xlabel="after step", ylabel="log₂ of the scale", yticks=range(18, 25))
 axes.legend(frameon=False)
 figure.tight_layout()
 
@@ -386,7 +388,8 @@ def path_of(steps):
 
 # %%
 figure, axes = plt.subplots(figsize=(6, 2.6))
-axes.plot([1 - 0.001 * step for step in range(1, 501)], color=palette.PREDICTED, label="fp32")
+fp32 = [1 - 0.001 * step for step in range(1, 501)]
+axes.plot(fp32, color=palette.PREDICTED, linewidth=5, label="fp32")
 axes.plot(path_of(500), color=palette.MEASURED, label="your bf16 weight")
 axes.set(xlabel="step", ylabel="weight")
 axes.legend(frameon=False)
