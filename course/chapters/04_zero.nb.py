@@ -416,7 +416,7 @@ for stage in range(4):
 memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)
 
 # %% [markdown]
-# Move the slider of Ψ until a bar crosses the line. One device alone holds as many parameters as stage 0 does, however many others stand beside it.
+# Move the slider of Ψ until a bar crosses the line. At stage 0 more devices train no larger a model, since each needs room for all of it.
 #
 # ## In real life
 #
