@@ -18,7 +18,7 @@ STEP_BYTES = Exercise(
         case_of("tied embeddings, momentum", tied=True, optimizer="momentum"),
         case_of("GELU", activation="gelu"),
         case_of("bf16 with fp32 masters, Adam", precision="bf16"),
-        Case("other sizes", 1, {"draws": 12}, hidden=True),
+        Case("other models and batches", 1, {"draws": 12}, hidden=True),
         case_of(
             "tied, bf16, momentum",
             hidden=True,
@@ -46,7 +46,7 @@ ACCUMULATE = Exercise(
         batches_case("four alike", [(4, 16)] * 4, [1.0] * 4),
         batches_case("lengths differ", [(4, 8), (4, 32), (4, 20)], [1.0] * 3),
         batches_case("some targets are -100", [(4, 16)] * 4, [1.0, 0.25, 0.5, 0.75]),
-        batches_case("one micro-batch", [(6, 16)], [0.5], hidden=True),
+        batches_case("a micro-batch alone", [(6, 16)], [0.5], hidden=True),
         batches_case(
             "sizes and shares differ",
             [(1, 30), (5, 12), (2, 32), (3, 7), (4, 32)],
@@ -63,8 +63,8 @@ ACCUMULATE = Exercise(
     allows=frozenset(),
     diagnoses=(
         accumulation.wrong_number_of_steps,
-        accumulation.wrongly_weighed,
         accumulation.undefined_mean,
+        accumulation.wrongly_weighed,
         accumulation.wrong_loss,
         accumulation.holds_them_all,
     ),

@@ -6,6 +6,7 @@ count, in one forward and one backward pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -213,10 +214,18 @@ def wrongly_weighed(attempt: Attempt) -> Finding | None:
 
 
 def undefined_mean(attempt: Attempt) -> Finding | None:
-    if attempt.error or attempt.outputs[0]["weights"].isfinite().all():
+    """torch's mean over no target is nan, though its gradients are 0."""
+    if attempt.error or all(finite(loss) for loss in attempt.outputs[0]["losses"]):
         return None
-    mistake = "divides by 0 where no target of a micro-batch counts: sum first, divide by all"
+    mistake = (
+        "divides by 0 where no target of a micro-batch counts, as a mean of means does: "
+        f"{BY_TOKENS}"
+    )
     return Finding("accumulate", mistake, anyone="accumulate")
+
+
+def finite(loss: Plain) -> bool:
+    return not isinstance(loss, float) or math.isfinite(loss)
 
 
 def wrong_loss(attempt: Attempt) -> Finding | None:

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 3.333}
-# says = {accumulate = "takes the mean of means"}
+# says = {accumulate = "mean of means"}
 # ///
 # Right where all micro-batches have as many targets that count.
 
