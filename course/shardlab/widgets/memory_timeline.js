@@ -334,23 +334,27 @@ function render({ model, el }) {
     return drawn;
   }
 
-  /** How high the same rank went in the other runs: dotted, named at the right. */
+  /** How high the same rank went in other runs: dotted. Lines that are near share their words. */
   function otherPeaks(context, theme) {
     const others = scene.runs
       .filter((each) => each !== run)
-      .map(({ name, ranks }) => [name, ranks[log.rank]?.peak_bytes])
-      .filter(([, bytes]) => bytes !== undefined)
-      .sort((a, b) => b[1] - a[1]);
-    const taken = [];
+      .map(({ name, ranks }) => ({ name, bytes: ranks[log.rank]?.peak_bytes }))
+      .filter(({ bytes }) => bytes !== undefined)
+      .sort((a, b) => b.bytes - a.bytes);
     const marks = [];
-    for (const [name, bytes] of others) {
-      const y = toY(bytes);
+    const groups = [];
+    for (const other of others) {
+      const y = toY(other.bytes);
       const d = `M${box.left} ${y}H${box.right}`;
       marks.push({ kind: "path", d, stroke: "muted", stroke_width: 1.5, dash: "1 4" });
-      if (taken.some((other) => Math.abs(y - other) < 14)) continue;
-      taken.push(y);
-      const text = `${name}: peak ${formatBytes(bytes)}`;
-      context.font = `11px ${theme.font}`;
+      if (groups.length && y - toY(groups.at(-1)[0].bytes) < 14) groups.at(-1).push(other);
+      else groups.push([other]);
+    }
+    context.font = `11px ${theme.font}`;
+    for (const group of groups) {
+      const y = toY(group[0].bytes);
+      const each = group.map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`).join(", ");
+      const text = `peak${group.length > 1 ? "s" : ""}: ${each}`;
       const width = context.measureText(text).width + 8;
       const ground = { x: box.right - 2 - width, y: y - 16, width, height: 14 };
       marks.push(

@@ -204,24 +204,24 @@ class Layout:
         return marks
 
     def other_peaks(self, peaks: Mapping[str, float]) -> list[Mark]:
-        """How high other runs went: dotted, named at the right."""
+        """How high other runs went: dotted, named at the right. Lines that are near share words."""
         marks: list[Mark] = []
-        taken: list[float] = []
+        groups: list[list[tuple[str, float]]] = []
         for name, count in sorted(peaks.items(), key=lambda entry: -entry[1]):
-            y = self.y(count)
-            d = f"M{LEFT} {y:.2f}H{RIGHT}"
+            d = f"M{LEFT} {self.y(count):.2f}H{RIGHT}"
             marks.append(Path(d=d, stroke="muted", stroke_width=1.5, dash="1 4"))
-            if all(abs(y - other) >= 14 for other in taken):
-                told = f"{name}: peak {format_bytes(count)}"
-                wide = text_width(told, 11) + 6
-                marks += [
-                    Rect(
-                        x=RIGHT - 2 - wide, y=y - 16, width=wide, height=14, fill="surface",
-                        opacity=0.8,
-                    ),
-                    Text(x=RIGHT - 6, y=y - 5, text=told, size=11, anchor="end"),
-                ]  # fmt: skip
-                taken.append(y)
+            if groups and self.y(count) - self.y(groups[-1][0][1]) < 14:
+                groups[-1].append((name, count))
+            else:
+                groups.append([(name, count)])
+        for group in groups:
+            y = self.y(group[0][1])
+            told = ", ".join(f"{name} {format_bytes(count)}" for name, count in group)
+            told = f"peak{'s' * (len(group) > 1)}: {told}"
+            wide = text_width(told, 11) + 6
+            left = RIGHT - 2 - wide
+            marks.append(Rect(x=left, y=y - 16, width=wide, height=14, fill="surface", opacity=0.8))
+            marks.append(Text(x=RIGHT - 6, y=y - 5, text=told, size=11, anchor="end"))
         return marks
 
     # ---- what depends on the rank and its times; memory_timeline.js draws the same ----

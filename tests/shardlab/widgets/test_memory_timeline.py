@@ -102,7 +102,7 @@ def test_ranks_and_runs_share_one_scale() -> None:
     peaks = [log["peak_bytes"] for run in widget.scene["runs"] for log in run["ranks"]]
     assert widget.scene["most"] > max(peaks) > 2 * peaks[0]
     small = widget.static_svg()
-    assert "large: peak 57.0 MiB" in small
+    assert "peak: large 57.0 MiB" in small
     widget.shown, widget.rank = "large", 0
     assert widget.static_svg() != small
     assert "rank 0" in widget.summary()
