@@ -7,8 +7,7 @@ count, in one forward and one backward pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -81,18 +80,6 @@ def as_number(loss: Any) -> Plain:
 # ---- the oracle ----------------------------------------------------------------------------------
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Threads that share tensors this small wait for each other far longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@one_thread()
 def expect_accumulate(case: Case, inputs: Any) -> list[Plain]:
     given = inputs[0]
     model, optimizer = begin(given)
@@ -158,7 +145,6 @@ ONE_AT_A_TIME = Budget(
 # ---- mistakes by their names ---------------------------------------------------------------------
 
 
-@one_thread()
 def trained(given: Plain, how: str) -> Tensor:
     """Weights after the same two steps, with one mistake."""
     model, optimizer = begin(given)
