@@ -1,5 +1,5 @@
-// The memory timeline: logs and the scale of bytes come from memory_timeline.py; here is the view in
-// time, which zooms and moves, and the moment that is pointed at.
+// The memory timeline: logs and the scale of bytes come from memory_timeline.py; here is how
+// they are drawn in the view in time, and the moment that is pointed at.
 
 function render({ model, el }) {
   const scene = model.get("scene");
@@ -10,7 +10,6 @@ function render({ model, el }) {
   const sum = (counts) => counts.reduce((a, b) => a + b, 0);
   let run = null;
   let log = null;
-  let view = null; // in seconds
   let selected = null; // index of an entry of the log
   let table = null;
 
@@ -24,14 +23,11 @@ function render({ model, el }) {
   const runs = pick("Run", scene.runs.map(({ name }) => [name, name]));
   const ranks = pick("Rank", []);
   const sub = make("span", { class: "shardlab-sub" });
-  const zoomIn = button("Zoom in (+)", icon("M6 2h2v4h4v2H8v4H6V8H2V6h4z"));
-  const zoomOut = button("Zoom out (−)", icon("M2 6h10v2H2z"));
-  const fitAll = button("Show everything (0)", icon("M1 1h4v2H3v2H1zM9 1h4v4h-2V3H9zM1 9h2v2h2v2H1zM11 9h2v4H9v-2h2z"));
   const head = make("div", { class: "shardlab-head" });
   head.append(make("span", { class: "shardlab-title" }, "Live memory by category"));
   if (scene.runs.length > 1) head.append(runs);
   if (scene.runs.some(({ ranks }) => ranks.length > 1)) head.append(ranks);
-  head.append(sub, zoomIn, zoomOut, fitAll);
+  head.append(sub);
 
   const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
   const plot = make("div", {
@@ -51,6 +47,15 @@ function render({ model, el }) {
   const small = make("p", { class: "shardlab-small" });
   root.append(head, plot, detail, small);
 
+  const view = timeView({
+    root, head, plot, stage, box, keys, signal,
+    whole: () => log.span_s,
+    focus: () => (selected === null ? undefined : log.times_s[selected]),
+    point: (at) => select(at && entryNear(at.x)),
+  });
+  const { look, toX, toTime } = view;
+  const toY = (count) => box.bottom - (count / scene.most) * (box.bottom - box.top);
+
   // ---- which log ----
 
   function show(name, rank) {
@@ -64,8 +69,6 @@ function render({ model, el }) {
         make("option", { value: rank }, `rank ${rank} · peak ${formatBytes(peak_bytes)}`)),
     );
     ranks.value = log.rank;
-    const [first, last] = log.view_s;
-    view = { from: first, to: last };
     const { times_s, entries, peak_phase } = log;
     root.dataset.run = run.name;
     root.dataset.rank = log.rank;
@@ -94,7 +97,7 @@ function render({ model, el }) {
     else root.append(fresh);
     table = fresh;
     select(null);
-    look(view.from, view.to);
+    look(...log.view_s);
   }
 
   /** The reader chose: the kernel is told, for whoever asks it, and not waited for. */
@@ -209,34 +212,6 @@ function render({ model, el }) {
     const from = selected ?? (direction > 0 ? -1 : Infinity);
     const next = direction > 0 ? ends.find((at) => at > from) : ends.findLast((at) => at < from);
     if (next !== undefined) visit(next);
-  }
-
-  // ---- the view in time ----
-
-  const toX = (time) =>
-    box.left + ((time - view.from) / (view.to - view.from)) * (box.right - box.left);
-  const toTime = (x) =>
-    view.from + ((x - box.left) / (box.right - box.left)) * (view.to - view.from);
-  const toY = (count) => box.bottom - (count / scene.most) * (box.bottom - box.top);
-
-  function look(from, to) {
-    const [first, last] = log.span_s;
-    const width = clamp(to - from, Math.min(1e-6, last - first), last - first);
-    const start = clamp(from, first, last - width);
-    view = { from: start, to: start + width };
-    root.dataset.viewStartS = view.from;
-    root.dataset.viewEndS = view.to;
-    zoomOut.disabled = fitAll.disabled = width >= last - first;
-    stage.redraw();
-  }
-
-  function zoom(factor, around = (view.from + view.to) / 2) {
-    look(around - (around - view.from) / factor, around + (view.to - around) / factor);
-  }
-
-  function pan(share) {
-    const shift = share * (view.to - view.from);
-    look(view.from + shift, view.to + shift);
   }
 
   // ---- drawing ----
@@ -435,29 +410,9 @@ function render({ model, el }) {
 
   // ---- mouse and keyboard ----
 
-  let drag = null;
-  plot.addEventListener(
-    "pointerdown",
-    (event) => {
-      drag = { x: stage.at(event).x, ...view };
-      stage.canvas.setPointerCapture(event.pointerId);
-    },
-    { signal },
-  );
-  plot.addEventListener(
-    "pointermove",
-    (event) => {
-      const { x } = stage.at(event);
-      if (drag) {
-        const shift = ((drag.x - x) * (drag.to - drag.from)) / (box.right - box.left);
-        look(drag.from + shift, drag.to + shift);
-      } else select(x < box.left || x > box.right ? null : entryNear(x));
-    },
-    { signal },
-  );
-
   /** What stands under the pointer: of the entries within its pixel the highest. */
   function entryNear(x) {
+    if (x < box.left || x > box.right) return null;
     const from = entryAt(toTime(x - 0.75));
     const to = entryAt(toTime(x + 0.75));
     let best = Math.max(from, 0);
@@ -465,59 +420,25 @@ function render({ model, el }) {
     return to < 0 ? null : best;
   }
 
-  for (const end of ["pointerup", "pointercancel"]) {
-    plot.addEventListener(end, () => (drag = null), { signal });
-  }
-  plot.addEventListener("pointerleave", () => select(null), { signal });
-  plot.addEventListener(
-    "wheel",
-    (event) => {
-      // The page scrolls on, unless the reader has clicked into the plot or holds Ctrl.
-      if (!plot.contains(document.activeElement) && !event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 800);
-      else zoom(Math.exp(-event.deltaY / 400), toTime(stage.at(event).x));
-    },
-    { signal, passive: false },
-  );
-  const everything = () => look(...log.span_s);
-  zoomIn.addEventListener("click", () => zoom(2), { signal });
-  zoomOut.addEventListener("click", () => zoom(0.5), { signal });
-  fitAll.addEventListener("click", everything, { signal });
   runs.addEventListener("change", () => choose(runs.value, log.rank), { signal });
   ranks.addEventListener("change", () => choose(run.name, Number(ranks.value)), { signal });
 
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const chosen = selected === null ? undefined : log.times_s[selected];
-      const moves = {
-        ArrowLeft: () => step(-1),
-        ArrowRight: () => step(1),
-        ArrowUp: () => choose(run.name, log.rank - 1),
-        ArrowDown: () => choose(run.name, log.rank + 1),
-        PageUp: () => stepPhase(-1),
-        PageDown: () => stepPhase(1),
-        Home: () => visit(0),
-        End: () => visit(log.times_s.length - 1),
-        p: () => visit(peakEntry()),
-        P: () => visit(peakEntry()),
-        Escape: () => select(null),
-        "+": () => zoom(2, chosen),
-        "=": () => zoom(2, chosen),
-        "-": () => zoom(0.5, chosen),
-        0: everything,
-      };
-      if (event.shiftKey && event.key === "ArrowLeft") pan(-0.25);
-      else if (event.shiftKey && event.key === "ArrowRight") pan(0.25);
-      else if (moves[event.key]) moves[event.key]();
-      else return;
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
+  function keys() {
+    return {
+      ArrowLeft: () => step(-1),
+      ArrowRight: () => step(1),
+      ArrowUp: () => choose(run.name, log.rank - 1),
+      ArrowDown: () => choose(run.name, log.rank + 1),
+      PageUp: () => stepPhase(-1),
+      PageDown: () => stepPhase(1),
+      Home: () => visit(0),
+      End: () => visit(log.times_s.length - 1),
+      p: () => visit(peakEntry()),
+      P: () => visit(peakEntry()),
+      Escape: () => select(null),
+    };
+  }
+
   const changed = () => show(model.get("shown"), model.get("rank"));
   model.on("change:shown", changed);
   model.on("change:rank", changed);

@@ -1,5 +1,5 @@
-// The timeline: rows, lanes and arrows come from timeline.py; here is the view in time, which
-// zooms and moves, and pointing at calls.
+// The timeline: rows, lanes and arrows come from timeline.py; here is how they are
+// drawn in the view in time, and pointing at calls.
 
 function render({ model, el }) {
   const scene = model.get("scene");
@@ -14,8 +14,6 @@ function render({ model, el }) {
   // Drawn op by op: a change of colour for each of 16,000 bars would take longer than the bars.
   const byOp = calls.toSorted((a, b) => a.op.localeCompare(b.op) || a.index - b.index);
   const looks = new Map(scene.ops.map(([op, color, ink]) => [op, { color, ink }]));
-  const whole = { from: scene.start_s, to: scene.end_s };
-  let view = { ...whole };
   let selected = null; // a call
 
   const root = make("div", { class: "shardlab-widget" });
@@ -26,13 +24,9 @@ function render({ model, el }) {
   root.dataset.waits = scene.waits.map(([waiter, awaited]) => `${waiter}>${awaited}`).join(" ");
 
   const head = make("div", { class: "shardlab-head" });
-  const zoomIn = button("Zoom in (+)", icon("M6 2h2v4h4v2H8v4H6V8H2V6h4z"));
-  const zoomOut = button("Zoom out (−)", icon("M2 6h10v2H2z"));
-  const fitAll = button("Show everything (0)", icon("M1 1h4v2H3v2H1zM9 1h4v4h-2V3H9zM1 9h2v2h2v2H1zM11 9h2v4H9v-2h2z"));
   head.append(
     make("span", { class: "shardlab-title" }, "Calls by rank"),
     make("span", { class: "shardlab-sub" }, `${calls.length} calls`),
-    zoomIn, zoomOut, fitAll,
   );
   root.append(head);
   if (scene.headline) root.append(make("p", { class: "shardlab-error" }, scene.headline));
@@ -67,6 +61,15 @@ function render({ model, el }) {
   );
   root.append(plot, detail, table);
 
+  const whole = [scene.start_s, scene.end_s];
+  const view = timeView({
+    root, head, plot, stage, box, keys, signal,
+    whole: () => whole,
+    focus: () => selected?.start,
+    point: (at) => select(at && callAt(at)),
+  });
+  const { look, toX } = view;
+
   function summary() {
     const waits = scene.waits.slice(0, 16).map(([a, b]) => `rank ${a} waits for rank ${b}`);
     return [`Timeline of ${calls.length} calls on ${n} ranks`, ...waits].join(", ") + ".";
@@ -88,32 +91,7 @@ function render({ model, el }) {
     return [...parts, where].filter(Boolean).join(" · ");
   }
 
-  // ---- the view in time ----
-
-  const toX = (time) =>
-    box.left + ((time - view.from) / (view.to - view.from)) * (box.right - box.left);
-  const toTime = (x) =>
-    view.from + ((x - box.left) / (box.right - box.left)) * (view.to - view.from);
-
-  function look(from, to) {
-    const most = whole.to - whole.from;
-    const width = clamp(to - from, Math.min(1e-6, most), most);
-    const start = clamp(from, whole.from, whole.to - width);
-    view = { from: start, to: start + width };
-    root.dataset.viewStartS = view.from;
-    root.dataset.viewEndS = view.to;
-    zoomOut.disabled = fitAll.disabled = width >= most;
-    stage.redraw();
-  }
-
-  function zoom(factor, around = (view.from + view.to) / 2) {
-    look(around - (around - view.from) / factor, around + (view.to - around) / factor);
-  }
-
-  function pan(share) {
-    const shift = share * (view.to - view.from);
-    look(view.from + shift, view.to + shift);
-  }
+  // ---- the chosen call ----
 
   function select(call) {
     selected = call;
@@ -132,7 +110,7 @@ function render({ model, el }) {
   /** By keyboard a call may lie outside the view: bring it in. */
   function visit(call) {
     if (!call) return;
-    const end = call.end ?? whole.to;
+    const end = call.end ?? scene.end_s;
     if (call.start < view.from || call.start > view.to) {
       const width = view.to - view.from;
       const middle = (call.start + Math.min(end, call.start + width)) / 2;
@@ -259,75 +237,21 @@ function render({ model, el }) {
     );
   }
 
-  let drag = null;
-  plot.addEventListener(
-    "pointerdown",
-    (event) => {
-      drag = { x: stage.at(event).x, ...view };
-      stage.canvas.setPointerCapture(event.pointerId);
-    },
-    { signal },
-  );
-  plot.addEventListener(
-    "pointermove",
-    (event) => {
-      const at = stage.at(event);
-      if (!drag) return select(callAt(at));
-      const perPixel = (drag.to - drag.from) / (box.right - box.left);
-      const shift = (drag.x - at.x) * perPixel;
-      look(drag.from + shift, drag.to + shift);
-    },
-    { signal },
-  );
-  for (const end of ["pointerup", "pointercancel"]) {
-    plot.addEventListener(end, () => (drag = null), { signal });
+  function keys() {
+    const rank = selected?.rank ?? 0;
+    const mine = calls.filter((call) => call.rank === rank);
+    const place = selected ? mine.indexOf(selected) : -1;
+    const onRank = (other) => nearest(calls.filter((call) => call.rank === other));
+    return {
+      ArrowLeft: () => visit(mine[Math.max(place - 1, 0)]),
+      ArrowRight: () => visit(mine[Math.min(place + 1, mine.length - 1)]),
+      ArrowUp: () => visit(onRank(rank - 1)),
+      ArrowDown: () => visit(onRank(selected ? rank + 1 : 0)),
+      Home: () => visit(mine[0]),
+      End: () => visit(mine.at(-1)),
+      Escape: () => select(null),
+    };
   }
-  plot.addEventListener("pointerleave", () => select(null), { signal });
-  plot.addEventListener(
-    "wheel",
-    (event) => {
-      // The page scrolls on, unless the reader has clicked into the plot or holds Ctrl.
-      if (!plot.contains(document.activeElement) && !event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 800);
-      else zoom(Math.exp(-event.deltaY / 400), toTime(stage.at(event).x));
-    },
-    { signal, passive: false },
-  );
-  zoomIn.addEventListener("click", () => zoom(2), { signal });
-  zoomOut.addEventListener("click", () => zoom(0.5), { signal });
-  fitAll.addEventListener("click", () => look(whole.from, whole.to), { signal });
-
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const rank = selected?.rank ?? 0;
-      const mine = calls.filter((call) => call.rank === rank);
-      const place = selected ? mine.indexOf(selected) : -1;
-      const onRank = (other) => nearest(calls.filter((call) => call.rank === other));
-      const moves = {
-        ArrowLeft: () => visit(mine[Math.max(place - 1, 0)]),
-        ArrowRight: () => visit(mine[Math.min(place + 1, mine.length - 1)]),
-        ArrowUp: () => visit(onRank(rank - 1)),
-        ArrowDown: () => visit(onRank(selected ? rank + 1 : 0)),
-        Home: () => visit(mine[0]),
-        End: () => visit(mine.at(-1)),
-        Escape: () => select(null),
-        "+": () => zoom(2, selected?.start),
-        "=": () => zoom(2, selected?.start),
-        "-": () => zoom(0.5, selected?.start),
-        0: () => look(whole.from, whole.to),
-      };
-      if (event.shiftKey && event.key === "ArrowLeft") pan(-0.25);
-      else if (event.shiftKey && event.key === "ArrowRight") pan(0.25);
-      else if (moves[event.key]) moves[event.key]();
-      else return;
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
 
   /** The call that began closest to the selected one. */
   function nearest(others) {
@@ -336,7 +260,7 @@ function render({ model, el }) {
     return others.reduce((best, call) => (best && gap(best) <= gap(call) ? best : call), null);
   }
 
-  look(whole.from, whole.to);
+  look(...whole);
   el.append(root);
   return () => stop.abort();
 }
