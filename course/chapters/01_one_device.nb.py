@@ -18,8 +18,6 @@
 # The questions of this chapter: what fills the memory in a step, and when? And what can be made smaller without training something else?
 
 # %%
-from functools import partial
-
 import matplotlib.pyplot as plt
 import numpy as np
 import torch

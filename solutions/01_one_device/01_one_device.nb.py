@@ -70,8 +70,8 @@ def step_bytes_spec(**setting):
     return {category: memory.at(moment)[category] for category, moment in moments.items()}
 
 # %%
-small = dict(vocabulary=64, width=24, layers=3, batch_size=50)
-plain = dict(activation="relu", tied=False, precision="fp32", optimizer="adam")
+small = {"vocabulary": 64, "width": 24, "layers": 3, "batch_size": 50}
+plain = {"activation": "relu", "tied": False, "precision": "fp32", "optimizer": "adam"}
 step_bytes_spec(**small, **plain)
 
 # %% [markdown]

@@ -33,7 +33,7 @@ class MemoryTimeline(Picture):
     ``rank`` and ``shown``, the name of a run, are what is on show; they may be set.
     """
 
-    _esm: ClassVar[str] = module("memory_timeline.js")
+    _esm: ClassVar[str] = module("time_axis.js", "memory_timeline.js")
     rank = traitlets.Int(0).tag(sync=True)
     shown = traitlets.Unicode("").tag(sync=True)
 

@@ -26,7 +26,7 @@ MOST_ARROWS = 256
 class Timeline(Picture):
     """Calls by rank and time. Made by `timeline`."""
 
-    _esm: ClassVar[str] = module("timeline.js")
+    _esm: ClassVar[str] = module("time_axis.js", "timeline.js")
 
     def __init__(self, run: Run, error: LaunchError | None) -> None:
         self._run, self._error = run, error
