@@ -30,7 +30,8 @@ check: env ## ruff and mypy alone
 # One file at a time on each core: what a module has set up serves all of its tests.
 suite: env ## the tests alone; ARGS="tests/tools -k lock" picks some
 	@.venv/bin/python tools/browser.py > /dev/null || true
-	@.venv/bin/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(ARGS)
+	@.venv/bin/python -m pytest --numprocesses logical --maxprocesses 4 \
+		--dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: env ## time launch beside torchrun, spawn and notebook_launcher
 	@.venv/bin/python benchmarks/launch.py $(ARGS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,9 @@ STEP_LIMIT_MS = 60_000  # a cell may start real ranks: give each browser step ti
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    # A shell starts what it puts in the background with interrupts ignored, and so would every
+    # process be that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if getattr(session.config.option, "numprocesses", None):  # for all of pytest-xdist's workers
         begin_artifacts()
 

@@ -234,14 +234,16 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
     killed.wait()
     server = psutil.Process(client.rank_server("deepspeed").process.pid)
     assert server.pid != killed.pid
-    server.suspend()  # as if it loaded for ever
     screen = Watched()
-    with monkeypatch.context() as patched:
-        patched.setattr(stream, "screen", lambda quiet: screen)
-        with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: bool(screen.shown)):
-            launch(train, 1, world_size=WORLD_SIZE)
+    server.suspend()  # as if it loaded for ever
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(stream, "screen", lambda quiet: screen)
+            with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: bool(screen.shown)):
+                launch(train, 1, world_size=WORLD_SIZE)
+    finally:
+        server.resume()  # other tests use it
     assert "DeepSpeed is being loaded, once per notebook" in screen.shown[0]
-    server.resume()
     run = launch(train, 1, world_size=WORLD_SIZE)
     assert run.outputs[0][0] == [True, True]
     assert client.rank_server("deepspeed").process.pid == server.pid
