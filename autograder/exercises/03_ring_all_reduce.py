@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from autograder.compare import equal
 from autograder.drive import standing_in
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.bounds import as_pairs, is_pairs
 from autograder.exercises.ring import (
     MIB_OF_FLOAT32,
     P2P_ONLY,
@@ -232,16 +232,6 @@ def drive_chunk_bounds(
     return [as_pairs(subject(length, world_size)) for length, world_size in sizes]
 
 
-def as_pairs(bounds: Any) -> Plain:
-    """Lists will do for tuples, and numpy's or torch's whole numbers for Python's.
-
-    Anything else stays as it is, for the comparison to name.
-    """
-    if not isinstance(bounds, list | tuple):
-        return bounds
-    return [tuple(map(index, pair)) if isinstance(pair, list | tuple) else pair for pair in bounds]
-
-
 def expect_chunk_bounds(case: Case, inputs: Any) -> list[Plain]:
     return [[bounds_of(length, world_size) for length, world_size in inputs[0]]]
 
@@ -258,13 +248,6 @@ def wrong_bounds(attempt: Attempt) -> Finding | None:
             mistake = name_wrong_bounds(length, world_size, bounds)
             return Finding(call, mistake, f"it is {bounds}", anyone="chunk_bounds")
     return None
-
-
-def is_pairs(bounds: Any) -> bool:
-    return isinstance(bounds, list) and all(
-        isinstance(pair, tuple) and len(pair) == 2 and all(type(edge) is int for edge in pair)
-        for pair in bounds
-    )
 
 
 def name_wrong_bounds(length: int, world_size: int, bounds: Bounds) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Finding, Plain
+from shardlab.trace.tensors import tensors_in
 
 # One unit in the last place of bf16 is 2^-8 of a number or less.  fp32 sums in another order may
 # round to the neighbour; every mistake below is off by ten times as much.
@@ -67,17 +68,6 @@ def drive_masters(subject: Callable[..., Any], given: Plain, case: Case) -> Plai
         "weights": [parameter.detach() for parameter in parameters],
         "state": [tensor.detach() for tensor in tensors_in(state)],
     }
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
 
 
 def expect_masters(case: Case, inputs: Any) -> list[Plain]:

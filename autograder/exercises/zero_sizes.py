@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from operator import index
 from typing import Any
 
 import numpy as np
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.bounds import as_pairs, is_pairs
 from autograder.exercises.zero import shard_bounds
 from shardlab.estimate import memory
 
@@ -195,13 +195,6 @@ def drive_shard_bounds(subject: Callable[..., Any], partitions: Any, case: Case)
     return [as_pairs(subject(list(sizes), n)) for sizes, n in partitions]
 
 
-def as_pairs(bounds: Any) -> Plain:
-    """Lists will do for tuples, and numpy's or torch's whole numbers for Python's."""
-    if not isinstance(bounds, list | tuple):
-        return bounds
-    return [tuple(map(index, pair)) if isinstance(pair, list | tuple) else pair for pair in bounds]
-
-
 def expect_shard_bounds(case: Case, inputs: Any) -> list[Plain]:
     return [[shard_bounds(sizes, n) for sizes, n in inputs[0]]]
 
@@ -217,13 +210,6 @@ def wrong_bounds(attempt: Attempt) -> Finding | None:
             call = f"shard_bounds({sizes}, {n})"
             return Finding(call, mistake, f"it is {bounds}", anyone="shard_bounds")
     return None
-
-
-def is_pairs(bounds: Any) -> bool:
-    return isinstance(bounds, list) and all(
-        isinstance(pair, tuple) and len(pair) == 2 and all(type(edge) is int for edge in pair)
-        for pair in bounds
-    )
 
 
 def name_wrong_bounds(sizes: list[int], world_size: int, bounds: list[tuple[int, int]]) -> str:

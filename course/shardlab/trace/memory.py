@@ -41,6 +41,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from shardlab.memory import CATEGORIES
+from shardlab.trace.tensors import tensors_in
 
 MOST_MOMENTS = 3000  # of the timeline that is told
 
@@ -102,7 +103,7 @@ class MemoryRecorder(TorchDispatchMode):
         differentiable = False
         grad_on = torch.is_grad_enabled()
         communicates = func.namespace in ("c10d", "_c10d_functional")
-        for tensor in _tensors((args, kwargs) if kwargs else args):
+        for tensor in tensors_in((args, kwargs) if kwargs else args):
             tracked = grad_on and tensor.requires_grad
             differentiable |= tracked
             marks = COMMUNICATED if communicates else 0
@@ -120,24 +121,24 @@ class MemoryRecorder(TorchDispatchMode):
         born = 0
         if differentiable or (grad_on and self.depth and "backward" not in self.open_phases):
             born = FORWARD
-        for tensor in _tensors((result,)):
+        for tensor in tensors_in(result):
             self._follow(tensor, COMMUNICATED if communicates else 0, born)
         return result
 
     def _follow(self, tensor: torch.Tensor, marks: int, born: int = 0) -> None:
-        for local in _locals(tensor):
-            if local.is_meta or isinstance(local, FakeTensor):
-                continue
-            try:
-                storage = local.untyped_storage()
-            except (RuntimeError, NotImplementedError):  # a sparse tensor has none
-                continue
-            known = self.living.get(storage._cdata)
-            if known is None:
-                known = self._begin(storage, born)
-            known.marks |= marks
-            if known.bytes != (now := storage.nbytes()):
-                self._change(known, now)
+        local = _local(tensor)
+        if local.is_meta or isinstance(local, FakeTensor):
+            return
+        try:
+            storage = local.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # a sparse tensor has none
+            return
+        known = self.living.get(storage._cdata)
+        if known is None:
+            known = self._begin(storage, born)
+        known.marks |= marks
+        if known.bytes != (now := storage.nbytes()):
+            self._change(known, now)
 
     def _begin(self, storage: torch.UntypedStorage, born: int) -> Followed:
         address = storage._cdata
@@ -182,21 +183,21 @@ class MemoryRecorder(TorchDispatchMode):
         parameters = OWNED if modules_own else OWNED | USED
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                is_parameter = any(self._marks_of(p) & parameters for p in _locals(parameter))
+                is_parameter = self._marks_of(_local(parameter)) & parameters
                 self._mark((parameter,), OWNED if is_parameter else MASTER)
                 self._mark((parameter.grad,), GRADIENT)
-                self._mark(_tensors((list(optimizer.state.get(parameter, {}).values()),)), STATE)
+                self._mark(tensors_in(optimizer.state.get(parameter, {})), STATE)
 
     def _look_at_engines(self) -> None:
         """DeepSpeed's own buffers: gradients that are partitioned, and buckets on their way."""
         for engine in self.engines:
             optimizer = engine.optimizer
             for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
-                self._mark(_tensors((getattr(optimizer, name, None),)), GRADIENT)
+                self._mark(tensors_in(getattr(optimizer, name, None)), GRADIENT)
             for name in MASTERS_OF_DEEPSPEED:  # where no step comes that would show them
-                self._mark(_tensors((getattr(optimizer, name, None),)), MASTER)
+                self._mark(tensors_in(getattr(optimizer, name, None)), MASTER)
             for bucket in getattr(optimizer, "ipg_buckets", {}).values():
-                self._mark(_tensors((bucket.buffer,)), COMMUNICATED)
+                self._mark(tensors_in(bucket.buffer), COMMUNICATED)
 
     def _marks_of(self, tensor: torch.Tensor) -> int:
         followed = self.living.get(tensor.untyped_storage()._cdata)
@@ -376,18 +377,7 @@ def _kept(total: np.ndarray) -> list[int]:
     return sorted(kept)
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _locals(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+def _local(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or what this rank holds of a distributed one."""
     local = getattr(tensor, "_local_tensor", None)
-    yield tensor if local is None else local
+    return tensor if local is None else local

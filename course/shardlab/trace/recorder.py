@@ -40,6 +40,7 @@ import torch.distributed as dist
 from shardlab.source import is_the_users
 from shardlab.trace import memory, wire
 from shardlab.trace.log import Writer
+from shardlab.trace.tensors import tensors_in
 
 # c10d's operator -> torch.distributed's function, and which argument is this rank's payload
 OPERATORS: dict[str, tuple[str, int | None]] = {
@@ -120,7 +121,7 @@ class Recorder:
     def _begin(
         self, op: str, payload: int | None, args: tuple[Any, ...], caller: FrameType, waits: bool
     ) -> int:
-        tensors = [] if payload is None else list(_tensors(args[payload]))
+        tensors = [] if payload is None else list(tensors_in(args[payload]))
         group_at = next(i for i, arg in enumerate(args) if isinstance(arg, torch.ScriptObject))
         group, ranks = self._group(args[group_at])
         after = args[group_at + 1 :]
@@ -264,14 +265,6 @@ class Recorder:
             end, after = time.monotonic(), wire.own_connections()
             sent = {c: count - before.get(c, 0) for c, count in after.items()}
             self.log.write("block", label, start, end, _by_ports(sent))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:

@@ -1,0 +1,20 @@
+"""The tensors in what an operator, or a student, was given or gave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Those in lists, tuples and dicts, however deep, in their order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
