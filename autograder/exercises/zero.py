@@ -150,6 +150,12 @@ def peak_in(run: Run, label: str) -> list[int]:
 Rule = Callable[[Tensor], Tensor]  # gradients [N, length] of all ranks -> what is used [length]
 
 
+def slices_by_rank(flats: Sequence[Sequence[Tensor]], rule: Rule) -> list[list[Tensor]]:
+    """flats[rank][i]: a padded flat gradient  ->  by rank, its slice of each, put together."""
+    used = [rule(torch.stack(same)) for same in zip(*flats, strict=True)]
+    return [[flat.chunk(len(flats))[rank] for flat in used] for rank in range(len(flats))]
+
+
 def mean(gradients: Tensor) -> Tensor:
     return gradients.mean(dim=0)
 

@@ -30,6 +30,7 @@ from autograder.exercises.zero import (
     not_padded,
     padded_bytes,
     sizes_of,
+    slices_by_rank,
     traffic,
     with_right_bounds,
 )
@@ -76,8 +77,7 @@ def backward_slices(case: Case, inputs: Any, rule: Rule = mean) -> list[list[Ten
         gradients = torch.autograd.grad(loss_of(model, given["batch"]), list(model.parameters()))
         buckets = buckets_of(gradients, case)
         by_rank.append([flatten(bucket, case.world_size) for bucket in buckets])
-    used = [rule(torch.stack(same)) for same in zip(*by_rank, strict=True)]
-    return [[flat.chunk(case.world_size)[rank] for flat in used] for rank in range(len(inputs))]
+    return slices_by_rank(by_rank, rule)
 
 
 def zero2_as_if(attempt: Attempt, rule: Rule) -> list[Plain]:

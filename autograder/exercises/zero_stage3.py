@@ -29,6 +29,7 @@ from autograder.exercises.zero import (
     padded_bytes,
     peak_in,
     sizes_of,
+    slices_by_rank,
     traffic,
     with_right_bounds,
 )
@@ -88,8 +89,7 @@ def unit_slices(case: Case, inputs: Any, rule: Rule = mean) -> list[list[Tensor]
         gradients = torch.autograd.grad(y, list(model.parameters()), given["ends"][1])
         pairs = zip(gradients[::2], gradients[1::2], strict=True)
         by_rank.append([flatten(pair, case.world_size) for pair in pairs])
-    used = [rule(torch.stack(same)) for same in zip(*by_rank, strict=True)]
-    return [[flat.chunk(case.world_size)[rank] for flat in used] for rank in range(len(inputs))]
+    return slices_by_rank(by_rank, rule)
 
 
 def zero3_as_if(attempt: Attempt, rule: Rule) -> list[Plain]:
