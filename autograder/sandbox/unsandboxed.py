@@ -1,0 +1,27 @@
+"""The stand-in for a sandbox on machines that have none: only ever used when asked for by name."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from autograder.sandbox.limits import Limits
+
+
+class Unsandboxed:
+    """Student code runs with the rights of whoever grades."""
+
+    host = None  # ranks come from this process's own rank server
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def __enter__(self) -> Unsandboxed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
