@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import sys
 import time
 import warnings
@@ -14,6 +13,7 @@ from typing import Any
 from shardlab.errors import LaunchError, RankError
 from shardlab.memory import Memory, RankMemory, nothing_known
 from shardlab.ranks import codec, engines, stream
+from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.explain import exception_error
 from shardlab.ranks.supervise import Supervisor
 from shardlab.run import Call, Run, Traffic
@@ -33,6 +33,7 @@ def launch(
     results: str = "any",
     memory: bool = False,
     engine: str = "auto",
+    host: Host | None = None,
 ) -> Run:
     """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialised.
 
@@ -48,6 +49,7 @@ def launch(
     ``memory``: follow every tensor's storage, for ``run.memory``; it slows each operator.
     ``engine``: "deepspeed" ranks have DeepSpeed loaded and settled (ranks/engines.py); "auto" is
     that where ``fn`` or its arguments name ``deepspeed``, else "torch".
+    ``host``: who forks the ranks, a sandbox say; by default a rank server of this process.
 
     Raises RankError, DeadlockError or RunTimeout (all LaunchError, with ``.run``, the partial run),
     and ValueError or TypeError for arguments that cannot work.
@@ -59,9 +61,10 @@ def launch(
     given = [b""] * world_size
     if inputs is not None:
         given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
-    setup = _setup(world_size, timeout_s, device, seed, results, memory)
+    host = host or OwnHost()
+    setup = _setup(world_size, timeout_s, device, seed, results, memory, host)
     setup["engine"] = engines.choose_engine(engine, fn, [program, *given])
-    supervisor = Supervisor(setup, program, stream.screen(quiet), timeout_s)
+    supervisor = Supervisor(setup, program, stream.screen(quiet), timeout_s, host)
     error: LaunchError | None = None
     startup_s = 0.0
     with supervisor:
@@ -173,10 +176,17 @@ def _pickled(value: Any, what: str) -> bytes:
 
 
 def _setup(
-    world_size: int, timeout_s: float, device: str, seed: int | None, results: str, memory: bool
+    world_size: int,
+    timeout_s: float,
+    device: str,
+    seed: int | None,
+    results: str,
+    memory: bool,
+    host: Host,
 ) -> dict[str, Any]:
+    surroundings = host.surroundings()
     environment = {
-        **os.environ,
+        **surroundings["environment"],
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
         "OMP_NUM_THREADS": "1",
@@ -191,10 +201,8 @@ def _setup(
         "seed": seed,
         "results": results,
         "memory": bool(memory),
+        **surroundings,
         "environment": environment,
-        "cwd": os.getcwd(),
-        "sys_path": sys.path,
-        "argv": sys.argv,
     }
 
 

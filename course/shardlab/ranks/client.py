@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 from shardlab.errors import LaunchError
 from shardlab.ranks import engines, messages
@@ -81,6 +81,8 @@ class RankServer:
 class Channel:
     """One run's line to the server."""
 
+    netlink: socket.socket | None = None  # by which the ranks' sockets are seen; None: our own
+
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
@@ -135,22 +137,43 @@ def rank_server(kind: str = "torch") -> RankServer:
         return server
 
 
-def discard_server(kind: str) -> None:
-    """Wait for the end of a server that has been killed, so that the next launch has a new one."""
-    if kind in _servers:
-        _servers[kind].close()
+class Host(Protocol):
+    """Who forks the ranks of a run."""
+
+    def surroundings(self) -> dict[str, Any]:
+        """The ranks' environment, cwd, sys_path and argv."""
+
+    def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Channel:
+        """A run's line to a server of that kind; raises LaunchError where none will live."""
+
+    def discard(self, kind: str) -> None:
+        """A server has been killed: the next run is to have a new one."""
 
 
-def open_channel(kind: str, setup_fd: int, store_fd: int) -> Channel:
-    """A run's line to this process's server; raises LaunchError where no server will live."""
-    try:
-        return rank_server(kind).open_channel(setup_fd, store_fd)
-    except OSError:  # it has just been killed, too recently for `usable` to tell
-        discard_server(kind)
-    try:
-        return rank_server(kind).open_channel(setup_fd, store_fd)
-    except OSError as error:
-        raise LaunchError(f"the process that starts ranks does not live ({error})") from error
+class OwnHost:
+    """This process's own rank servers; ranks find all as it is here."""
+
+    def surroundings(self) -> dict[str, Any]:
+        return {
+            "environment": dict(os.environ),
+            "cwd": os.getcwd(),
+            "sys_path": sys.path,
+            "argv": sys.argv,
+        }
+
+    def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Channel:
+        try:
+            return rank_server(kind).open_channel(setup_fd, store_fd)
+        except OSError:  # it has just been killed, too recently for `usable` to tell
+            self.discard(kind)
+        try:
+            return rank_server(kind).open_channel(setup_fd, store_fd)
+        except OSError as error:
+            raise LaunchError(f"the process that starts ranks does not live ({error})") from error
+
+    def discard(self, kind: str) -> None:
+        if kind in _servers:
+            _servers[kind].close()
 
 
 def start_in_background() -> None:

@@ -19,9 +19,8 @@ from shardlab.ranks import engines, messages
 from shardlab.ranks.building import Building
 from shardlab.ranks.client import (
     Channel,
-    discard_server,
+    Host,
     memory_file,
-    open_channel,
     setup_file,
 )
 from shardlab.ranks.explain import ranks_text, timeout_error
@@ -45,12 +44,13 @@ class Supervisor:
     """`with Supervisor(...) as run: run.start(); run.release(inputs); run.watch()`."""
 
     def __init__(
-        self, setup: dict[str, Any], program: bytes, screen: Screen, timeout_s: float
+        self, setup: dict[str, Any], program: bytes, screen: Screen, timeout_s: float, host: Host
     ) -> None:
         self.setup, self.program = setup, program
         self.world_size: int = setup["world_size"]
         self.screen = screen
         self.timeout_s = timeout_s
+        self.host = host
         self.ranks: list[RankProcess] = []
         self.judge = Judge(self.ranks, self.world_size)
         self.server = engines.server_of(setup["engine"], setup["device"])
@@ -80,7 +80,7 @@ class Supervisor:
         store_fd = memory_file("shardlab-store")
         setup_fd = setup_file(self.setup, self.program)
         try:
-            self.channel = open_channel(self.server, setup_fd, store_fd)
+            self.channel = self.host.open_channel(self.server, setup_fd, store_fd)
         finally:
             os.close(store_fd)
             os.close(setup_fd)
@@ -180,7 +180,7 @@ class Supervisor:
     def _count(self) -> Counts:
         rank_of = {process.pid: process.rank for process in self.ranks if process.pid is not None}
         try:
-            found = wire.connections_of(rank_of)
+            found = wire.connections_of(rank_of, self.channel.netlink if self.channel else None)
         except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
             return {}
         return {connection: (rank_of[pid], count) for connection, (pid, count) in found.items()}
@@ -203,7 +203,7 @@ class Supervisor:
                 if process.pid is not None:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, signal.SIGKILL)
-            discard_server(self.server)
+            self.host.discard(self.server)
             raise LaunchError(
                 "the process that starts ranks was killed; the next launch starts a new one"
             )

@@ -8,6 +8,7 @@ getsockopt; another process, a grader say, reads the same fields through netlink
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -44,15 +45,27 @@ def own_connections() -> dict[Connection, int]:
     return found
 
 
-def connections_of(pids: Iterable[int]) -> dict[Connection, tuple[int, int]]:
-    """Of each connected TCP socket of these processes: (pid, bytes written), seen from outside."""
+def connections_of(
+    pids: Iterable[int], netlink: socket.socket | None = None
+) -> dict[Connection, tuple[int, int]]:
+    """Of each connected TCP socket of these processes: (pid, bytes written), seen from outside.
+
+    ``netlink``: an ``open_netlink`` of the network namespace that they live in, if not this one.
+    """
     owner = {inode: pid for pid in pids for inode in _socket_fds(str(pid)).values()}
     found = {}
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for inode, connection, written in _dump(family):
-            if inode in owner:
-                found[connection] = (owner[inode], written)
+    with contextlib.ExitStack() as stack:
+        asked = stack.enter_context(open_netlink()) if netlink is None else netlink
+        for family in (socket.AF_INET, socket.AF_INET6):
+            for inode, connection, written in _dump(asked, family):
+                if inode in owner:
+                    found[connection] = (owner[inode], written)
     return found
+
+
+def open_netlink() -> socket.socket:
+    """Shows the sockets of the network namespace in which it is opened, wherever it is used."""
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
 
 
 def _socket_fds(process: str) -> dict[int, int]:
@@ -72,28 +85,27 @@ def _socket_fds(process: str) -> dict[int, int]:
     return found
 
 
-def _dump(family: int) -> Iterator[tuple[int, Connection, int]]:
-    """(inode, connection, written bytes) of all TCP sockets of this network namespace."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
-        request = struct.pack(
-            "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES
-        )
-        header = struct.pack(
-            "=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0
-        )
-        netlink.sendto(header + request, (0, 0))
-        while True:
-            packet = netlink.recv(1 << 18)
-            at = 0
-            while at < len(packet):
-                length, kind = struct.unpack_from("=IH", packet, at)
-                if kind == _NLMSG_DONE:
-                    return
-                if kind == _NLMSG_ERROR:
-                    (code,) = struct.unpack_from("=i", packet, at + 16)
-                    raise OSError(-code, "the kernel refused to list its TCP sockets (sock_diag)")
-                yield from _parse(packet[at + 16 : at + length])
-                at += (length + 3) & ~3
+def _dump(netlink: socket.socket, family: int) -> Iterator[tuple[int, Connection, int]]:
+    """(inode, connection, written bytes) of all TCP sockets of the netlink's namespace."""
+    request = struct.pack(
+        "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES
+    )
+    header = struct.pack(
+        "=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0
+    )
+    netlink.sendto(header + request, (0, 0))
+    while True:
+        packet = netlink.recv(1 << 18)
+        at = 0
+        while at < len(packet):
+            length, kind = struct.unpack_from("=IH", packet, at)
+            if kind == _NLMSG_DONE:
+                return
+            if kind == _NLMSG_ERROR:
+                (code,) = struct.unpack_from("=i", packet, at + 16)
+                raise OSError(-code, "the kernel refused to list its TCP sockets (sock_diag)")
+            yield from _parse(packet[at + 16 : at + length])
+            at += (length + 3) & ~3
 
 
 def _parse(message: bytes) -> Iterator[tuple[int, Connection, int]]:
