@@ -39,6 +39,27 @@ class Limits:
     output_bytes: int = 1_000_000  # of one cell
 
 
+@dataclass(frozen=True)
+class CellEnd:
+    """How one cell ended.
+
+    how: "ran", "raised", "limit" (time, output or memory), "died" (its process ended) or "not run"
+    """
+
+    how: str
+    sentence: str = ""  # for the student; empty for "ran"
+
+
+@dataclass
+class CellsRun:
+    """What ``run_cells(notebook, start, limits) -> CellsRun`` will return, the outputs aside."""
+
+    answers: dict[str, bytes]  # by exercise's name: cloudpickles, never to be loaded here
+    ends: dict[int, CellEnd]  # by the position of each code cell that is not empty
+    limits_hit: list[str]  # a sentence each, for the student
+    tampering: list[str]  # what cannot be an accident: forged messages
+
+
 def run_student_kernel(
     notebook: NotebookNode, *, private: Path, deposits: Path, limits: Limits
 ) -> None:
