@@ -1,0 +1,136 @@
+"""Inside: the walls around one run of ranks or one notebook, put up without a new program.
+
+bubblewrap (bubblewrap.py) has given the zygote its view of the files.  For each run the zygote
+forks a child that takes namespaces of its own and forks once more: that second process is number 1
+of its process namespace, is our own code, and takes everything with it when it ends.  Every rank
+then takes another user, mount and IPC namespace, so that ranks share nothing but the network.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Mapping
+
+from autograder.sandbox import seccomp
+
+_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
+_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
+_PROC_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+_CAPABILITY_VERSION_3 = 0x20080522
+_SIOCSIFFLAGS, _IFF_UP_AND_RUNNING = 0x8914, 0x41
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter_network_of_its_own() -> None:
+    """Own user, process, network, IPC and host-name namespaces; loopback is up, all else is not.
+
+    The process namespace holds what this process forks from now on.  Raises OSError.
+    """
+    _unshare(_NEWUSER | _NEWPID | _NEWNET | _NEWIPC | _NEWUTS | _NEWNS | _NEWCGROUP)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        request = struct.pack("16sh", b"lo", _IFF_UP_AND_RUNNING)
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, request)
+
+
+def become_first_process() -> None:
+    """In number 1: a /proc that shows this container alone. Raises OSError."""
+    die_with_parent()
+    _mount(b"proc", "/proc", b"proc", _PROC_FLAGS)
+    drop_capabilities()
+    hide()
+
+
+def enclose(limits: Mapping[str, float]) -> None:
+    """In a rank or a notebook's process, before any student code. Raises OSError.
+
+    ``limits`` holds the fields of autograder.sandbox.Limits.
+    """
+    # Own user namespace: others with the same user can't look into this process's memory.
+    _unshare(_NEWUSER | _NEWNS | _NEWIPC)
+    for folder in ("/tmp", "/dev/shm"):
+        size = f"size={int(limits['scratch_bytes'])},nr_inodes=20000,mode=0700".encode()
+        _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
+    os.chdir("/tmp")
+    # Where root grades, its sysctls are the machine's, and uid 0 may write them.
+    _mount(b"none", "/proc", b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _PROC_FLAGS)
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_NPROC, limits["processes"]),
+        # Where no cgroup counts memory this is what remains: room for torch's own mappings, too.
+        (resource.RLIMIT_DATA, limits["memory_bytes"]),
+    ):
+        lower(kind, int(most))
+    drop_capabilities()
+    seccomp.install()
+    show()
+
+
+def lower(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(kind, (most, most))
+
+
+def drop_capabilities() -> None:
+    """All of them, for good: nor does executing a program as uid 0 bring one back."""
+    last = 0
+    while _libc.prctl(_PR_CAPBSET_DROP, last, 0, 0, 0) == 0:
+        last += 1
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def hide() -> None:
+    """No other process of this user may look into this one, nor trace it."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def show() -> None:
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def die_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _unshare(flags: int) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(flags), "unshare")
+    show()  # or the files below belong to root
+    for name, content in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
+        with open(f"/proc/thread-self/{name}", "w") as file:
+            file.write(content)
+
+
+def _mount(what: bytes, where: str, kind: bytes, flags: int, options: bytes | None = None) -> None:
+    _check(_libc.mount(what, where.encode(), kind, flags, options), f"mount {where}")
+
+
+def _prctl(option: int, value: int) -> None:
+    _check(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
