@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
 from autograder.compare import equal
 from autograder.exercise import Attempt
-from autograder.exercises import accumulation, loss_scaling, master_weights, reader, step_bytes
+from autograder.exercises import accumulation, loss_scaling, master_weights, step_bytes
+from autograder.exercises.step_bytes import TOLERANCE
 from autograder.grade import rng_for
-from shardlab import launch
+from shardlab import launch, reader
 from shardlab.estimate import memory
 from tests.submissions import planted
 
@@ -55,7 +57,7 @@ def test_counts_are_those_of_a_recorded_run(setting):
         reader.train_one_step(**setting)
 
     recorded = launch(one_step, world_size=1, memory=True, device="cpu").memory[0]
-    counted = reader.counted_bytes(**setting)
+    counted = step_bytes.counted_bytes(**setting)
     moments = {"parameters": "step", "gradients": "backward", "optimizer": "step"}
     moments["activations"] = "forward"
     for category, moment in moments.items():
@@ -64,11 +66,24 @@ def test_counts_are_those_of_a_recorded_run(setting):
 
 
 def test_counts_agree_with_the_formula_of_the_library():
-    counted = reader.counted_bytes(**step_bytes.setting(precision="bf16", tied=True))
+    counted = step_bytes.counted_bytes(**step_bytes.setting(precision="bf16", tied=True))
     parameters = step_bytes.elements(step_bytes.setting(tied=True))
     states = memory.model_states(parameters, precision="bf16", optimizer="adam").device
     for category, wanted in states.items():
-        assert counted[category] == pytest.approx(wanted, rel=step_bytes.TOLERANCE)
+        assert counted[category] == pytest.approx(wanted, rel=TOLERANCE)
+
+
+def test_no_drawn_setting_puts_the_formula_near_the_tolerance():
+    """Single numbers weigh most in the smallest model with the most tensors."""
+    drawn = [step_bytes.random_setting(np.random.default_rng(seed)) for seed in range(500)]
+    smallest = {name: min(s[name] for s in drawn) for name in ("width", "vocabulary")}
+    for layers in {s["layers"] for s in drawn}:
+        small = step_bytes.setting(layers=layers, tied=True, **smallest)
+        counted = step_bytes.counted_bytes(**small)["optimizer"]
+        assert counted == pytest.approx(8 * step_bytes.elements(small), rel=0.7 * TOLERANCE)
+    for s in drawn:
+        biases = s["layers"] * s["width"]
+        assert biases > 1.4 * TOLERANCE * step_bytes.elements(s)
 
 
 def test_a_number_that_two_mistakes_lead_to_names_both():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from autograder import exercises
-from tests.autograder.grading.course import REPO, Course, notebook_of
+from tests.autograder.grading.course import REPO, Course, Notebook, notebook_of
 
 LABS = [lab for lab in exercises.labs() if lab != "03_ring_all_reduce"]
 
@@ -37,7 +37,21 @@ def test_a_lab_is_released_and_graded(graded: Callable[[str], Course], lab: str)
 
     automatic = {exercise.answer: exercise.points for exercise in exercises.of_lab(lab)}
     scores = course.scores(lab, "solution")
-    assert {answer: scores[answer] for answer in automatic} == automatic
+    earned = {answer: scores[answer] for answer in automatic}
+    assert earned == automatic, verdicts_of(course.autograded(lab, "solution"))
     # what a person reads has no score yet
     assert {score for answer, score in scores.items() if answer not in automatic} <= {None}
     assert set(course.scores(lab, "untouched").values()) == {0.0}
+
+
+def verdicts_of(notebook: Notebook) -> str:
+    """The seed and the tables of the checks: why an answer did not earn its points."""
+    said = [f"seed {notebook['metadata'].get('shardlab')}"]
+    for cell in notebook["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade"):
+            said += [
+                "".join(text) if isinstance(text := output["data"]["text/plain"], list) else text
+                for output in cell.get("outputs", [])
+                if "data" in output
+            ]
+    return "\n".join(said)
