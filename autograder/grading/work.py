@@ -1,0 +1,82 @@
+"""What a worker process does: grade one task after another in one sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+
+from autograder.grading.record import Record, Task
+
+IDLE_S = 300.0  # a worker that nobody asks for anything for so long ends by itself
+
+
+class Refused(Exception):
+    """No submission can be graded on this machine: why, and what to do about it."""
+
+
+Worked = Record | str | Refused  # the str: why the machine failed at this one
+
+
+def work(connection: Connection, unsandboxed: bool) -> None:
+    """Answers each task that comes with a record, or with why there is none."""
+    _end_with_parent()
+    with ExitStack() as stack, Grader(unsandboxed) as grader:
+        stack.callback(connection.close)
+        with contextlib.suppress(EOFError, OSError):  # the parent hung up
+            while connection.poll(IDLE_S):
+                connection.send(grader.grade(connection.recv()))
+
+
+class Grader:
+    """One process's sandbox, opened at the first task and anew after a failure."""
+
+    def __init__(self, unsandboxed: bool = False) -> None:
+        self._unsandboxed = unsandboxed
+        self._opened = ExitStack()
+        self._sandbox: object = None
+        self._limits: object = None
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+        self._sandbox = None
+
+    def grade(self, task: Task) -> Worked:
+        # Only here: the parent of workers needs neither torch nor the exercises.
+        from autograder.grading.submission import grade_submission
+        from autograder.sandbox import limits_of, open_sandbox
+
+        try:
+            limits = limits_of(task.lab, task.limits)
+            if self._sandbox is None or self._limits != limits:
+                self.__exit__()
+                self._sandbox = self._opened.enter_context(open_sandbox(limits, self._unsandboxed))
+                self._limits = limits
+            return grade_submission(task, self._sandbox)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                self.__exit__()
+            return f"{type(error).__name__}: {error}"
+
+
+def _end_with_parent() -> None:
+    """However the parent ends, this process and all that it started in its group end then.
+
+    In a group of its own: an interrupt from the keyboard is for the parent to answer.
+    """
+    os.setpgid(0, 0)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
