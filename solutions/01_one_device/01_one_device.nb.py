@@ -35,8 +35,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from autograder import check
-from autograder.exercises import reader
-from shardlab import data, launch, models
+from shardlab import data, launch, models, reader
 from shardlab.widgets import memory_timeline, palette
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -1,9 +1,8 @@
-"""A tiny language model whose every byte can be counted by hand, and a count of a real step."""
+"""A tiny language model whose every byte can be counted by hand, and one step of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -75,36 +74,3 @@ def train_one_step(
 
 def to_master(weight: Tensor) -> nn.Parameter:
     return nn.Parameter(weight.detach().float())
-
-
-def counted_bytes(**setting: Any) -> dict[str, int]:
-    """Bytes by category, counted in one step of a real Reader, here and now.
-
-    Each storage counts once.  Activations are what autograd keeps for the backward pass, without
-    the weights and the batch.
-    """
-    kept: dict[int, int] = {}  # by address: all of these live until the backward pass
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes() if tensor.is_floating_point() else 0
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model, optimizer = train_one_step(**setting)
-    weights = list(model.parameters())
-    masters = [master for group in optimizer.param_groups for master in group["params"]]
-    states = [state for states in optimizer.state.values() for state in states.values()]
-    own = {weight.untyped_storage().data_ptr() for weight in weights}
-    return {
-        "parameters": storage_bytes(weights),
-        "gradients": storage_bytes([weight.grad for weight in weights]),
-        "optimizer": storage_bytes(states) + storage_bytes(masters, without=own),
-        "activations": sum(size for at, size in kept.items() if at not in own),
-    }
-
-
-def storage_bytes(tensors: Iterable[Any], without: Iterable[int] = ()) -> int:
-    storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
-    by_address = {storage.data_ptr(): storage.nbytes() for storage in storages}
-    return sum(size for at, size in by_address.items() if at not in set(without))
