@@ -34,8 +34,7 @@ class RebuildSubmission(NbGraderPreprocessor):
             rebuilt, notes = rebuild(template, nb)
         for note in notes:
             self.log.warning("%s: %s", resources["nbgrader"]["student"], note)
-        if notes:
-            rebuilt.cells.insert(0, _note_cell(notes))
+        insert_notes(rebuilt, notes)
         return rebuilt, resources
 
 
@@ -137,9 +136,12 @@ def _with_own_cells(
     return placed
 
 
-def _note_cell(notes: list[str]) -> NotebookNode:
-    lines = "\n".join(f"- {note}" for note in notes)
-    return new_markdown_cell(f"**Before grading, this notebook was mended:**\n\n{lines}", id="note")
+def insert_notes(notebook: NotebookNode, notes: list[str]) -> None:
+    """At the top, what was mended; nothing where nothing was."""
+    if notes:
+        lines = "\n".join(f"- {note}" for note in notes)
+        text = f"**Before grading, this notebook was mended:**\n\n{lines}"
+        notebook.cells.insert(0, new_markdown_cell(text, id="note"))
 
 
 def _text(cell: NotebookNode) -> str:
