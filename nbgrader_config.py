@@ -32,8 +32,12 @@ c.CourseDirectory.ignore = [
     ".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback",  # nbgrader's own
     "*.nb.py",  # what the notebooks are built from: solutions, that is
 ]  # fmt: skip
-# 60 s, not 5, until a locked database is an error: a whole class is written at once.
-c.CourseDirectory.db_url = f"sqlite:///{grading / 'gradebook.db'}?timeout=60"
+# The one place that says where grades are kept. Write a PostgreSQL server's address here, or set it
+# in the environment: postgresql+psycopg://user@host/database?connect_timeout=10
+# 60 s, not SQLite's 5, until a locked database is an error: a whole class is written at once.
+c.CourseDirectory.db_url = os.environ.get(
+    "SHARDLAB_DB_URL", f"sqlite:///{grading / 'gradebook.db'}?timeout=60"
+)
 
 c.Exchange.root = str(exchange)
 c.Exchange.cache = str(grading / "cache")

@@ -20,26 +20,36 @@ Notebook = dict[str, Any]
 
 @dataclass(frozen=True)
 class Course:
-    """A copy of the repository's grading side."""
+    """A copy of the repository's grading side. ``db_url``: another database than its own file."""
 
     root: Path
+    db_url: str = ""
 
     @classmethod
-    def begin(cls, root: Path) -> Course:
+    def begin(cls, root: Path, db_url: str = "") -> Course:
         shutil.copy(REPO / "nbgrader_config.py", root)
         shutil.copytree(REPO / "solutions", root / "solutions")
-        return cls(root)
+        return cls(root, db_url)
 
     def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Without the venv's bin folder on the PATH, as after `make lab`."""
         return subprocess.run(
             [sys.executable, "-m", "nbgrader", *arguments],
             cwd=self.root,
-            env={**os.environ, "PATH": "/usr/bin:/bin"},
+            env={**self.environment, "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
             timeout=800,
         )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {k: v for k, v in os.environ.items() if k != "SHARDLAB_DB_URL"}
+        return {**inherited, "SHARDLAB_DB_URL": self.db_url} if self.db_url else inherited
+
+    @property
+    def gradebook(self) -> Gradebook:
+        return Gradebook(self.db_url or f"sqlite:///{self.root}/grading/gradebook.db")
 
     def solution(self, lab: str) -> Notebook:
         return read(self.root / "solutions" / notebook_of(lab))
@@ -57,7 +67,7 @@ class Course:
 
     def scores(self, lab: str, student: str) -> dict[str, float]:
         """{answer: points} as the gradebook has them."""
-        with Gradebook(f"sqlite:///{self.root}/grading/gradebook.db") as gradebook:
+        with self.gradebook as gradebook:
             grades = gradebook.find_submission_notebook(lab, lab, student).grades
             return {grade.name.removeprefix("check_"): grade.auto_score for grade in grades}
 

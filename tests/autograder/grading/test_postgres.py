@@ -1,0 +1,84 @@
+"""A class in a PostgreSQL gradebook: the same grades as in nbgrader's own file."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from nbgrader.api import Gradebook
+from sqlalchemy import create_engine, make_url, text
+
+from autograder import exercises
+from autograder.grading.gradebook import GradebookUnreachable, prepare
+from tests.autograder.grading.course import Course, source_of, with_answers
+from tests.running_postgres import running_postgres
+from tools import postgres
+
+LAB = "03_ring_all_reduce"
+QUESTION = "from_8_to_64_ranks"  # a person's to grade; nobody answered it here
+
+pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The ``db_url`` of an empty database; the test is skipped where there is no PostgreSQL."""
+    ci = bool(os.environ.get("SHARDLAB_NEEDS_BROWSER"))  # set where nothing may be skipped
+    programs = postgres.get() if ci else postgres.find()
+    if programs is None:
+        (pytest.fail if ci else pytest.skip)(postgres.NONE)
+    with running_postgres(programs) as db_url:
+        yield db_url
+
+
+@pytest.mark.ranks
+def test_a_class_from_release_to_export(server: str, tmp_path: Path) -> None:
+    """The points are those that test_nbgrader.py finds in nbgrader's own SQLite file."""
+    course = Course.begin(tmp_path, server)
+    nbgrader(course, "generate_assignment", LAB)
+    lab = course.released(LAB)
+    one_answer = {"chunk_bounds": source_of(course.solution(LAB), "chunk_bounds")}
+    course.hand_in(LAB, "ada", with_answers(lab, one_answer))
+    course.hand_in(LAB, "damaged", '{"cells": [')
+    nbgrader(course, "autograde", LAB)
+    nbgrader(course, "export")
+
+    points = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
+    nothing = {**dict.fromkeys(points, 0.0), QUESTION: 0.0}
+    assert course.scores(LAB, "ada") == {**nothing, "chunk_bounds": points["chunk_bounds"]}
+    assert course.scores(LAB, "damaged") == nothing
+    with (course.root / "grading/grades.csv").open() as file:
+        exported = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+    assert exported == {"ada": points["chunk_bounds"], "damaged": 0.0}
+    assert not (course.root / "grading/gradebook.db").exists()
+
+
+def nbgrader(course: Course, *arguments: str) -> None:
+    done = course.nbgrader(*arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_any_number_of_processes_may_meet_an_empty_database(server: str) -> None:
+    with create_engine(server, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("CREATE DATABASE crowded"))
+    crowded = make_url(server).set(database="crowded").render_as_string(hide_password=False)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(prepare, [crowded] * 6))
+    with Gradebook(crowded) as gradebook:
+        assert gradebook.students == []
+
+
+def test_a_server_that_is_away_is_named_without_its_password(server: str) -> None:
+    gone = make_url(server).set(password="sesame").update_query_dict({"host": "/tmp/no-such"})
+    with pytest.raises(GradebookUnreachable, match=r"/tmp/no-such.*SHARDLAB_DB_URL") as caught:
+        prepare(gone.render_as_string(hide_password=False))
+    assert "sesame" not in str(caught.value)
+
+
+def test_an_address_that_is_none_says_how_one_looks() -> None:
+    with pytest.raises(GradebookUnreachable, match="postgresql\\+psycopg://user@host/database"):
+        prepare("postgres at localhost")

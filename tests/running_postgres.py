@@ -1,0 +1,96 @@
+"""A PostgreSQL server for one module of tests: a folder in /tmp, a Unix socket, no port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+START_LIMIT_S = 60
+STOP_LIMIT_S = 20
+OWNER = "shardlab"
+
+
+@contextmanager
+def running_postgres(programs: Path) -> Iterator[str]:
+    """The ``db_url`` of an empty gradebook on a server that ends with this block."""
+    # Not pytest's tmp_path: its folders are closed to others, and as root the server is another
+    # user; a socket's name may also take no more than about 100 characters.
+    folder = Path(tempfile.mkdtemp(prefix="shardlab-pg-", dir="/tmp"))
+    other = other_user()
+    try:
+        if other:
+            shutil.chown(folder, other["user"], other["group"])
+        begin(programs, folder, other)
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen(
+                [
+                    programs / "postgres",
+                    *("-D", folder / "data", "-k", folder),
+                    *("-c", "listen_addresses=", "-c", "fsync=off"),
+                ],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                **other,
+            )
+            try:
+                wait_until_it_answers(server, programs, folder)
+                yield f"postgresql+psycopg://{OWNER}@/postgres?host={folder}&connect_timeout=10"
+            finally:
+                stop(server)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def begin(programs: Path, folder: Path, other: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [
+            programs / "initdb",
+            *("-D", folder / "data", "-U", OWNER, "--auth=trust"),
+            *("--encoding=UTF8", "--no-locale", "--no-sync"),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        **other,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def other_user() -> dict[str, Any]:
+    """Who the server runs as, for subprocess: PostgreSQL refuses to be root."""
+    if os.geteuid() != 0:
+        return {}
+    names = {entry.pw_name: entry for entry in pwd.getpwall()}
+    entry = names.get("postgres") or names["nobody"]
+    return {"user": entry.pw_name, "group": entry.pw_gid, "extra_groups": []}
+
+
+def wait_until_it_answers(server: subprocess.Popen[bytes], programs: Path, folder: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline and server.poll() is None:
+        # Its last line is "ready" once connections are taken.
+        record = folder / "data/postmaster.pid"
+        if record.exists() and record.read_text().rstrip().endswith("ready"):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}")
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    server.send_signal(signal.SIGINT)  # its "fast" end: open connections are cut
+    try:
+        server.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
