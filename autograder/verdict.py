@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from autograder.exercise import Spent
+
+RESOURCE_LIMIT, TAMPERING = "resource limit", "tampering"
+TROUBLES = ("", RESOURCE_LIMIT, TAMPERING)
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class CaseResult:
     was_run: bool = True
     sent_bytes: tuple[int, ...] = ()  # by rank
     spent: tuple[Spent, ...] = ()
+    trouble: str = ""  # one of TROUBLES: why it failed, where that is more than a wrong answer
 
     @property
     def title(self) -> str:
@@ -54,6 +61,11 @@ class Verdict:
         return float(min(max(round(self.max_points * earned / total, 4), 0.0), self.max_points))
 
     @property
+    def trouble(self) -> str:
+        """The gravest of the cases': tampering before a limit, a limit before nothing."""
+        return max((case.trouble for case in self.cases), key=TROUBLES.index, default="")
+
+    @property
     def answer(self) -> str:
         return self.exercise.partition(".")[2]
 
@@ -72,3 +84,64 @@ class Verdict:
         if first is None:
             return self.score
         return f"{self.score}. {self.note or f'{first.title}: {first.diagnosis}'}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON has it: dicts, lists, strings, numbers; `from_plain` reads it."""
+        plain: dict[str, Any] = _listed(dataclasses.asdict(self))
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Verdict:
+        """Raises ValueError for what `to_plain` would not have written."""
+        verdict = _made(cls, plain)
+        for case in verdict.cases:
+            if case.trouble not in TROUBLES:
+                raise ValueError(f"a verdict's trouble is one of {TROUBLES}, not {case.trouble!r}")
+        return verdict
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    return value
+
+
+# By annotation; a float may have been written as 5.
+_FORMS: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (float, int),
+}
+_ROWS: Mapping[str, type] = {
+    "tuple[CaseResult, ...]": CaseResult,
+    "tuple[Spent, ...]": Spent,
+    "tuple[int, ...]": int,
+}
+
+
+def _made(kind: Any, plain: Any) -> Any:
+    """An instance of a dataclass of this module, or of Spent."""
+    if not isinstance(plain, dict):
+        raise ValueError(f"a {kind.__name__} is written as a dict, not {type(plain).__name__}")
+    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    if set(plain) != set(fields):
+        raise ValueError(f"a {kind.__name__} has {sorted(fields)}, not {sorted(map(str, plain))}")
+    return kind(
+        **{name: _value(f"{kind.__name__}.{name}", fields[name], plain[name]) for name in fields}
+    )
+
+
+def _value(name: str, form: str, value: Any) -> Any:
+    if form in _ROWS:
+        if not isinstance(value, list):
+            raise ValueError(f"{name} is written as a list, not {type(value).__name__}")
+        row = _ROWS[form]
+        return tuple(
+            _value(name, "int", item) if row is int else _made(row, item) for item in value
+        )
+    if type(value) not in _FORMS[form]:
+        raise ValueError(f"{name} is a {form}, not {type(value).__name__}")
+    return float(value) if form == "float" else value
