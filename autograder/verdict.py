@@ -86,17 +86,17 @@ class Verdict:
         return f"{self.score}. {self.note or f'{first.title}: {first.diagnosis}'}"
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it: dicts, lists, strings, numbers; `from_plain` reads it."""
-        plain: dict[str, Any] = _listed(dataclasses.asdict(self))
-        return plain
+        """As JSON has it, with the points for who reads that alone; `from_plain` reads it back."""
+        return {**_listed(dataclasses.asdict(self)), "points": self.points}
 
     @classmethod
     def from_plain(cls, plain: Any) -> Verdict:
         """Raises ValueError for what `to_plain` would not have written."""
-        verdict = _made(cls, plain)
-        for case in verdict.cases:
-            if case.trouble not in TROUBLES:
-                raise ValueError(f"a verdict's trouble is one of {TROUBLES}, not {case.trouble!r}")
+        if isinstance(plain, dict):
+            plain = {name: value for name, value in plain.items() if name != "points"}
+        verdict: Verdict = _made(cls, plain)
+        if strange := {case.trouble for case in verdict.cases} - set(TROUBLES):
+            raise ValueError(f"a case's trouble is one of {TROUBLES}, not {sorted(strange)}")
         return verdict
 
 
@@ -136,7 +136,7 @@ def _made(kind: Any, plain: Any) -> Any:
 
 def _value(name: str, form: str, value: Any) -> Any:
     if form in _ROWS:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise ValueError(f"{name} is written as a list, not {type(value).__name__}")
         row = _ROWS[form]
         return tuple(
