@@ -30,6 +30,7 @@ from autograder.exercises.data_parallel import (
 )
 from autograder.exercises.data_parallel_bytes import HUB_BYTES, RING_BYTES
 from autograder.exercises.hub import HUB_STEP
+from autograder.kept_back import by_case, kept_back
 from shardlab.errors import RunTimeout
 
 # ---- ddp_step -----------------------------------------------------------------------------------
@@ -60,6 +61,7 @@ def broadcast_peers(rank: int, world_size: int) -> int:
     return sum(rank < reach and rank + reach < world_size for reach in (1, 2, 4, 8, 16, 32))
 
 
+@kept_back(by_case)
 def ring_share(case: Case) -> float:
     """2(N-1)/N·Ψ for all steps."""
     n = case.world_size

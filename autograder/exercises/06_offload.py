@@ -11,6 +11,7 @@ from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.exercises.offload import OFFLOADED_ADAM
 from autograder.exercises.offload_configs import FIX_CONFIG, WRITE_CONFIG
+from autograder.kept_back import kept_back
 from shardlab.estimate import offload
 
 METHODS = ("swap", "zero-offload", "parameters")
@@ -43,6 +44,21 @@ def as_pair(answer: Any) -> Plain:
     return tuple(answer) if isinstance(answer, list) else answer
 
 
+CHANGES: tuple[dict[str, Any], ...] = (  # by which slips differ from their question
+    {},
+    {"world_size": 1},
+    {"micro_batches": 1},
+    {"precision": "fp32"},
+    {"precision": "bf16"},
+)
+
+
+def changed(question: Question, **changes: Any) -> Question:
+    names = ("method", "parameters", "world_size", "precision", "micro_batches")
+    return list((dict(zip(names, question, strict=True)) | changes).values())
+
+
+@kept_back(lambda case, inputs: [(changed(q, **those),) for q in inputs[0] for those in CHANGES])
 def bytes_of(question: Question) -> Bytes:
     """(arXiv 2101.06840, section 3; parameters on the host: arXiv 2104.07857)"""
     method, parameters, world_size, precision, micro_batches = question
@@ -75,9 +91,8 @@ def slips(question: Question, right: Bytes) -> Iterator[tuple[Bytes, str]]:
     method, _, _, precision, micro_batches = question
     down, up = right
 
-    def of(**changed: Any) -> Bytes:
-        names = ("method", "parameters", "world_size", "precision", "micro_batches")
-        return bytes_of(list((dict(zip(names, question, strict=True)) | changed).values()))
+    def of(**changes: Any) -> Bytes:
+        return bytes_of(changed(question, **changes))
 
     yield of(world_size=1), "forgets to divide by N: each rank moves its own share"
     yield (down / GIB, up / GIB), "is in GiB: the answer is in bytes"

@@ -19,6 +19,7 @@ from torch.nn.utils import parameters_to_vector
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.kept_back import kept_back
 from shardlab.models import GPT, IGNORE, GPTConfig
 
 CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)
@@ -145,7 +146,8 @@ ONE_AT_A_TIME = Budget(
 # ---- mistakes by their names ---------------------------------------------------------------------
 
 
-def trained(given: Plain, how: str) -> Tensor:
+@kept_back(lambda case, inputs: [(case, inputs[0], how) for how in MISTAKES])
+def trained(case: Case, given: Plain, how: str) -> Tensor:
     """Weights after the same two steps, with one mistake."""
     model, optimizer = begin(given)
     for batches in given["steps"]:
@@ -174,7 +176,7 @@ def trained(given: Plain, how: str) -> Tensor:
 
 BY_TOKENS = "divide the sum over all counted tokens by their number in all micro-batches together"
 IGNORED = "counts targets of -100 as tokens: they are in no sum, so they belong in no count"
-MISTAKES = {
+MISTAKES: dict[str, str] = {
     "mean of means": f"takes the mean of means, so a token weighs more in a short one: {BY_TOKENS}",
     "sum of means": f"adds up the means of the micro-batches: {BY_TOKENS}",
     "sum over micro-batches": f"divides by the number of micro-batches only: {BY_TOKENS}",
@@ -208,7 +210,7 @@ def wrongly_weighed(attempt: Attempt) -> Finding | None:
     if equal(attempt.expected[0]["weights"], got, TOLERANCE):
         return None
     for how, mistake in MISTAKES.items():
-        if equal(trained(attempt.inputs[0], how), got, NEAR_ENOUGH_TO_NAME):
+        if equal(trained(attempt.case, attempt.inputs[0], how), got, NEAR_ENOUGH_TO_NAME):
             return Finding("accumulate", mistake, anyone="accumulate")
     return None
 

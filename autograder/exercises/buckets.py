@@ -27,6 +27,7 @@ from autograder.exercises.data_parallel import (
     parameter_bytes,
     trainable,
 )
+from autograder.kept_back import by_case, kept_back
 from shardlab import measure
 from shardlab.run import Call, Run
 
@@ -144,6 +145,7 @@ def on_each_rank(count: Callable[[Run, int], int]) -> Callable[[Run], list[int]]
     return lambda run: [count(run, rank) for rank in range(run.world_size)]
 
 
+@kept_back(by_case)
 def ideal_bytes(case: Case) -> float:
     n = case.world_size
     return STEPS * 2 * (n - 1) / n * parameter_bytes(case, only_trainable=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.kept_back import kept_back
 
 Pairs = list[tuple[float, float]]
 
@@ -43,8 +44,12 @@ def ring_pairs(psi: float, n: int) -> Pairs:
     return [(each, each)] * n
 
 
-def expecting(pairs: Callable[[float, int], Pairs]) -> Callable[[Case, Any], list[Plain]]:
-    return lambda case, inputs: [[pairs(psi, n) for psi, n in inputs[0]]]
+def expect_hub_bytes(case: Case, inputs: Any) -> list[Plain]:
+    return [[hub_pairs(psi, n) for psi, n in inputs[0]]]
+
+
+def expect_ring_bytes(case: Case, inputs: Any) -> list[Plain]:
+    return [[ring_pairs(psi, n) for psi, n in inputs[0]]]
 
 
 def is_pairs(value: Any) -> bool:
@@ -54,6 +59,19 @@ def is_pairs(value: Any) -> bool:
         and all(isinstance(part, int | float) and not isinstance(part, bool) for part in pair)
         for pair in value
     )
+
+
+Wrong = list[tuple[str, Pairs]]  # a mistake, and the pairs that it leads to
+
+
+@kept_back(lambda case, inputs: inputs[0])
+def hub_slips(psi: float, n: int) -> Wrong:
+    return list(hub_mistakes(psi, n))
+
+
+@kept_back(lambda case, inputs: inputs[0])
+def ring_slips(psi: float, n: int) -> Wrong:
+    return list(ring_mistakes(psi, n))
 
 
 def hub_mistakes(psi: float, n: int) -> Iterator[tuple[str, Pairs]]:
@@ -104,7 +122,7 @@ def ring_mistakes(psi: float, n: int) -> Iterator[tuple[str, Pairs]]:
 
 
 def naming(
-    function: str, mistakes: Callable[[float, int], Iterator[tuple[str, Pairs]]]
+    function: str, mistakes: Callable[[float, int], Wrong]
 ) -> Callable[[Attempt], Finding | None]:
     """Names the first answer that is a list of pairs but not the right one."""
 
@@ -133,7 +151,7 @@ def first_difference(pairs: Any, right: Pairs) -> str:
 
 
 def name_wrong_pairs(
-    pairs: Any, psi: float, n: int, mistakes: Callable[[float, int], Iterator[tuple[str, Pairs]]]
+    pairs: Any, psi: float, n: int, mistakes: Callable[[float, int], Wrong]
 ) -> str:
     if not is_pairs(pairs):
         return "should return a list with a pair (sent, received) for each rank"
@@ -142,28 +160,33 @@ def name_wrong_pairs(
     return next((name for name, wrong in mistakes(psi, n) if equal(wrong, pairs)), "")
 
 
-def bytes_exercise(
-    function: str,
-    pairs: Callable[[float, int], Pairs],
-    mistakes: Callable[[float, int], Iterator[tuple[str, Pairs]]],
-) -> Exercise:
-    return Exercise(
-        name=f"dp_vs_ddp.{function}",
-        points=2,
-        cases=(
-            Case("1,000,000 bytes, 4 ranks", 1, {"sizes": [[1_000_000, 4]]}),
-            Case("600 bytes, 3 ranks", 1, {"sizes": [[600, 3]]}),
-            Case("other sizes and ranks", 1, {}, hidden=True),
-            Case("one rank, five ranks", 1, {"sizes": [[640, 1], [640, 5]]}, hidden=True),
-        ),
-        draw=draw_sizes,
-        drive=drive_bytes,
-        expect=expecting(pairs),
-        tolerance=1e-9,
-        allows=frozenset(),
-        diagnoses=(naming(function, mistakes),),
-    )
+CASES = (
+    Case("1,000,000 bytes, 4 ranks", 1, {"sizes": [[1_000_000, 4]]}),
+    Case("600 bytes, 3 ranks", 1, {"sizes": [[600, 3]]}),
+    Case("other sizes and ranks", 1, {}, hidden=True),
+    Case("one rank, five ranks", 1, {"sizes": [[640, 1], [640, 5]]}, hidden=True),
+)
 
+HUB_BYTES = Exercise(
+    name="dp_vs_ddp.hub_bytes",
+    points=2,
+    cases=CASES,
+    draw=draw_sizes,
+    drive=drive_bytes,
+    expect=expect_hub_bytes,
+    tolerance=1e-9,
+    allows=frozenset(),
+    diagnoses=(naming("hub_bytes", hub_slips),),
+)
 
-HUB_BYTES = bytes_exercise("hub_bytes", hub_pairs, hub_mistakes)
-RING_BYTES = bytes_exercise("ring_bytes", ring_pairs, ring_mistakes)
+RING_BYTES = Exercise(
+    name="dp_vs_ddp.ring_bytes",
+    points=2,
+    cases=CASES,
+    draw=draw_sizes,
+    drive=drive_bytes,
+    expect=expect_ring_bytes,
+    tolerance=1e-9,
+    allows=frozenset(),
+    diagnoses=(naming("ring_bytes", ring_slips),),
+)

@@ -24,6 +24,7 @@ from autograder.exercises.data_parallel import (
     step_cases,
     wrong_from_the_second_step,
 )
+from autograder.kept_back import by_case, kept_back
 from shardlab.errors import DeadlockError, RankError
 
 HUB = "the hub"
@@ -54,6 +55,7 @@ def expect_hub_step(case: Case, inputs: Any) -> list[Plain]:
     return [{"parameters": trained.parameters}] + [{}] * (case.world_size - 1)
 
 
+@kept_back(by_case)
 def ideal_bytes(case: Case) -> list[float]:
     """(N-1)Ψ from the hub, Ψ from each of the others, in each step."""
     one_way = float(STEPS * parameter_bytes(case))

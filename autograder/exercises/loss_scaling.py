@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.kept_back import kept_back
 from shardlab.errors import DeadlockError
 
 ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
@@ -88,6 +89,7 @@ def as_number(scale: Any) -> Plain:
 # ---- the rule, and what each mistake makes of it -------------------------------------------------
 
 
+@kept_back(lambda case, inputs: [(case, inputs, mistake) for mistake in MISTAKES])
 def follow(case: Case, inputs: Any, mistake: str = "") -> list[dict[str, Any]]:
     """What every rank ends with; all of them, one after the other, in this process."""
     ranks = [Rank(given["weights"], case.params["scale"]) for given in inputs]
@@ -168,7 +170,7 @@ ONE_FLAG = Budget(
 
 # ---- mistakes by their names ---------------------------------------------------------------------
 
-MISTAKES = {  # in this order: the first whose outcome is the student's
+MISTAKES: dict[str, str] = {  # in this order: the first whose outcome is the student's
     "only its own": "looks at its own gradients only: when one rank overflows, all ranks skip and "
     "halve",
     "skips alone": "steps although another rank overflowed: when one overflows, all ranks skip",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Finding, Plain
+from autograder.kept_back import kept_back
 from shardlab.trace.tensors import tensors_in
 
 # One unit in the last place of bf16 is 2^-8 of a number or less.  fp32 sums in another order may
@@ -74,6 +75,7 @@ def expect_masters(case: Case, inputs: Any) -> list[Plain]:
     return [{"weights": follow(case, inputs[0])}]
 
 
+@kept_back(lambda case, inputs: [(case, inputs[0], how) for how in MISTAKES])
 def follow(case: Case, given: Plain, mistake: str = "") -> Weights:
     """The weights at the end, in 16 bit."""
     lr, momentum = case.params["lr"], case.params["momentum"]
@@ -96,6 +98,13 @@ def follow(case: Case, given: Plain, mistake: str = "") -> Weights:
 
 # ---- mistakes by their names ---------------------------------------------------------------------
 
+MISTAKES: tuple[str, ...] = (
+    "16 bit throughout",
+    "never writes back",
+    "16-bit momentum",
+    "no momentum",
+)
+
 
 def wide_weights(attempt: Attempt) -> Finding | None:
     dtype = attempt.inputs[0]["weights"][0].dtype
@@ -116,14 +125,13 @@ def wrong_updates(attempt: Attempt) -> Finding | None:
     given, output = attempt.inputs[0], attempt.outputs[0]
     if equal(attempt.expected[0]["weights"], output["weights"], TOLERANCE):
         return None
-    known = {
-        "16 bit throughout": stands_still(attempt.expected[0]["weights"], output["state"]),
-        "never writes back": NEVER_WRITES,
-        "16-bit momentum": "keeps momentum in 16 bit, where it stops growing: its state is fp32, "
-        "like the master",
-        "no momentum": "ignores momentum: velocity = momentum * velocity + gradient",
-    }
-    for how, mistake in known.items():
+    said = (
+        stands_still(attempt.expected[0]["weights"], output["state"]),
+        NEVER_WRITES,
+        "keeps momentum in 16 bit, where it stops growing: its state is fp32, like the master",
+        "ignores momentum: velocity = momentum * velocity + gradient",
+    )
+    for how, mistake in zip(MISTAKES, said, strict=True):
         if equal(follow(attempt.case, given, how), output["weights"], TOLERANCE):
             who = "sgd_with_master_weights"
             dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in output["state"]}

@@ -15,6 +15,7 @@ from torch import nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.kept_back import by_case, kept_back
 from shardlab import placement
 
 WIDTH = 64  # of the square layers of the model that is trained
@@ -96,6 +97,14 @@ def budget_of(case: Case) -> dict[str, int]:
     }
 
 
+@kept_back(by_case)
+def needs(case: Case) -> list[tuple[tuple[int, str, str], float]]:
+    """Each choice, from the one with the least traffic on, and the bytes that it takes."""
+    parameters = budget_of(case)["parameters"]
+    return [(choice, need(case.world_size) * parameters) for choice, need in CHOICES]
+
+
+@kept_back(by_case)
 def choice_for(case: Case) -> tuple[int, str, str]:
     return next(
         choice for choice, need in CHOICES if need(case.world_size) <= case.params["bytes_each"]
@@ -201,11 +210,11 @@ def other_choice(attempt: Attempt) -> Finding | None:
         return None
     case = attempt.case
     made = engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"]
-    order = [choice for choice, _ in CHOICES]
+    known = dict(needs(case))
     wanted = choice_for(case)
-    if made == wanted or made not in order:
+    if made == wanted or made not in known:
         return None
-    needed_bytes = dict(CHOICES)[made](case.world_size) * budget_of(case)["parameters"]
+    needed_bytes = known[made]
     evidence = (
         f"stage {made[0]}, optimizer on the {made[1]}, parameters on the {made[2]}: "
         f"{needed_bytes:,.0f} bytes of {budget_of(case)['device_bytes']:,}"
@@ -279,6 +288,11 @@ WANTED: dict[str, tuple[str, dict[str, Any]]] = {
 RANKS = 2
 
 
+@kept_back(lambda case, inputs: [(case.params["letter"],)])
+def wanted_by(letter: str) -> tuple[str, dict[str, Any]]:
+    return WANTED[letter]
+
+
 class _Twice(ValueError):
     pass
 
@@ -345,7 +359,7 @@ def wish_given_up(attempt: Attempt) -> Finding | None:
     engine = output.get("engine") if isinstance(output, dict) else None
     if not engine:
         return None
-    wanted = WANTED[attempt.case.params["letter"]][1]
+    wanted = wanted_by(attempt.case.params["letter"])[1]
     mistakes = {
         "optimizer": "starts, but the optimizer stays on the device: its author wanted it off",
         "pinned": "starts, but pins host memory, which its author did not want: move pin_memory to "
@@ -365,7 +379,7 @@ def wish_given_up(attempt: Attempt) -> Finding | None:
 
 def misnamed(attempt: Attempt) -> Finding | None:
     output = attempt.outputs[0]
-    code = WANTED[attempt.case.params["letter"]][0]
+    code = wanted_by(attempt.case.params["letter"])[0]
     if not isinstance(output, dict) or "engine" not in output or output["code"] == code:
         return None
     return repair(attempt, "is repaired, but that is not the name of its mistake", output["code"])

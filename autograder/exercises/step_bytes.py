@@ -15,6 +15,7 @@ from torch import Tensor
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Finding, Plain
+from autograder.kept_back import kept_back
 from shardlab.reader import train_one_step
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations")
@@ -121,7 +122,7 @@ def wrong_bytes(attempt: Attempt) -> Finding | None:
                 continue
             mistakes = [
                 mistake
-                for number, mistake in WRONG[category](given)
+                for number, mistake in slips(category, given)
                 if equal(number, got[category], TOLERANCE)
             ]
             if mistakes:  # more than one may lead to the same number
@@ -129,6 +130,11 @@ def wrong_bytes(attempt: Attempt) -> Finding | None:
                 said = f"{'; or '.join(dict.fromkeys(mistakes))} (in {category!r})"
                 return Finding("step_bytes", said, evidence, anyone="step_bytes")
     return None
+
+
+@kept_back(lambda case, inputs: [(name, given) for name in CATEGORIES for given in inputs[0]])
+def slips(category: str, given: Setting) -> Wrong:
+    return WRONG[category](given)
 
 
 def elements(given: Setting, tied: bool | None = None, biases: bool = True) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from autograder.compare import equal
 from autograder.drive import standing_in
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.kept_back import kept_back
 from shardlab.errors import RankError
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
@@ -39,7 +40,19 @@ NOT_PADDED = "pad: its length must divide by world_size"  # the lab's reduce_sca
 
 
 def shard_bounds(sizes: Sequence[int], world_size: int) -> list[tuple[int, int]]:
-    length = -(-sum(sizes) // world_size)
+    return slices_of(sum(sizes), world_size)
+
+
+def lengths_in(case: Case, inputs: Any) -> list[tuple[int, int]]:
+    """(elements, world_size): of each layer, of layers that follow each other, and padded."""
+    n, sizes = case.world_size, sizes_of(case)
+    runs = {sum(sizes[i:j]) for i in range(len(sizes)) for j in range(i + 1, len(sizes) + 1)}
+    return [(length, n) for length in sorted(runs | {run + -run % n for run in runs})]
+
+
+@kept_back(lengths_in)
+def slices_of(elements: int, world_size: int) -> list[tuple[int, int]]:
+    length = -(-elements // world_size)
     return [(rank * length, (rank + 1) * length) for rank in range(world_size)]
 
 

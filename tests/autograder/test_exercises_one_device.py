@@ -113,14 +113,15 @@ def test_padding_to_one_batch_changes_nothing():
     """The oracle's one big batch is the sum over micro-batches, divided by their tokens."""
     case, inputs = drawn(lab.ACCUMULATE, "sizes and shares differ")
     (expected,) = lab.ACCUMULATE.expect(case, inputs)
-    one_by_one = accumulation.trained(inputs[0], how="right")
+    one_by_one = accumulation.trained(case, inputs[0], how="right")
     assert (one_by_one - expected["weights"]).abs().max() < 0.3 * accumulation.TOLERANCE
 
 
 def test_ways_to_weigh_wrongly_are_told_apart():
     case, inputs = drawn(lab.ACCUMULATE, "sizes and shares differ")
     near = accumulation.NEAR_ENOUGH_TO_NAME
-    ends = {how: accumulation.trained(inputs[0], how) for how in ("right", *accumulation.MISTAKES)}
+    ways = ("right", *accumulation.MISTAKES)
+    ends = {how: accumulation.trained(case, inputs[0], how) for how in ways}
     for one, other in itertools.combinations(ends, 2):
         assert not equal(ends[one], ends[other], near), (one, other)
     output = {"optimizer steps": 2, "weights": ends["mean of means"], "losses": [0.0, 0.0]}
