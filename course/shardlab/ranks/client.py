@@ -32,26 +32,40 @@ SERVER_ENVIRONMENT = {
 OUR_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-class RankServer:
-    """Begun at once, ready after torch is imported; requests made meanwhile wait in its socket."""
+class ServerProcess(Protocol):
+    """What of subprocess.Popen is used here."""
 
-    def __init__(self, kind: str = "torch") -> None:
-        self.kind = kind  # one of engines.SERVERS
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+class RankServer:
+    """Requests made before it is ready wait in its socket."""
+
+    def __init__(self, door: socket.socket, process: ServerProcess) -> None:
+        self.door = door
+        self.process = process
         self.owner_pid = os.getpid()
-        self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    @classmethod
+    def start(cls, kind: str = "torch") -> RankServer:
+        """One of engines.SERVERS; begun at once, ready after torch is imported."""
+        door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, **SERVER_ENVIRONMENT, **engines.environment_of(kind)}
         import_path = [OUR_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         # -P: a student's own random.py beside the notebook must not become the library's
         command = [sys.executable, "-P", "-m", "shardlab.ranks.server"]
         with theirs:
-            self.process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(self.owner_pid), kind],
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(os.getpid()), kind],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**environment, "PYTHONPATH": os.pathsep.join(import_path)},
                 start_new_session=True,  # Ctrl-C in the kernel's terminal is the kernel's to handle
             )
+        return cls(door, process)
 
     @property
     def usable(self) -> bool:
@@ -95,7 +109,7 @@ class Channel:
 
     def ask_stacks(self) -> None:
         """Each rank writes where its main thread is into its stack file."""
-        self.sock.send(json.dumps({"rank": None}).encode())
+        self.sock.send(json.dumps({"stacks": True}).encode())
 
     def receive(self) -> dict[str, Any] | None:
         """The next of {rank, pid}, {rank, failed}, {rank, exit, max_rss_bytes}; None at the end.
@@ -132,7 +146,7 @@ def rank_server(kind: str = "torch") -> RankServer:
     with _lock:
         server = _servers.get(kind)
         if server is None or not server.usable:
-            server = _servers[kind] = RankServer(kind)
+            server = _servers[kind] = RankServer.start(kind)
             atexit.register(server.close)
         return server
 
@@ -174,6 +188,12 @@ class OwnHost:
     def discard(self, kind: str) -> None:
         if kind in _servers:
             _servers[kind].close()
+
+
+def adopt_server(kind: str, server: RankServer) -> None:
+    """Have this process's launches served by a server that was started otherwise."""
+    with _lock:
+        _servers[kind] = server
 
 
 def start_in_background() -> None:

@@ -105,7 +105,8 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
     os.environ.update(setup["environment"])
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     os.chdir(setup["cwd"])
-    sys.path[:] = setup["sys_path"]
+    if setup["sys_path"] is not None:
+        sys.path[:] = setup["sys_path"]
     sys.argv[:] = setup["argv"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     null = os.open(os.devnull, os.O_RDONLY)

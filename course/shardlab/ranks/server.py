@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardlab.ranks import builds, engines, messages
 from shardlab.ranks.pages import collapse_heap
@@ -71,9 +72,10 @@ class RunOfRanks:
 
 
 class Server:
-    def __init__(self, door: socket.socket, parent: int, kind: str) -> None:
+    """``door``: where runs are asked for; None for a server of given runs alone (`serve_only`)."""
+
+    def __init__(self, door: socket.socket | None, kind: str) -> None:
         self.door = door
-        self.parent = parent
         self.runs: list[RunOfRanks] = []
         self.selector = selectors.DefaultSelector()
         self.idle_work: list[Callable[[], None]] = [
@@ -83,49 +85,76 @@ class Server:
         if kind != "torch":
             self.idle_work.insert(0, functools.partial(in_peace, engines.know_the_processor))
 
-    def serve(self) -> None:
-        """Answer until the kernel that started us closes the door or dies."""
-        wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the kernel's to handle
+    def serve(self, parent: int) -> None:
+        """Answer until the process that started us closes the door or dies."""
+        assert self.door is not None
+        self._hear_of_children()
         with contextlib.suppress(ProcessLookupError):
             # a forked child of the kernel may hold the door open after the kernel's death
-            self.selector.register(os.pidfd_open(self.parent), selectors.EVENT_READ, "parent")
+            self.selector.register(os.pidfd_open(parent), selectors.EVENT_READ, "parent")
         self.selector.register(self.door, selectors.EVENT_READ, "door")
-        self.selector.register(wake_r, selectors.EVENT_READ, "child")
         patience_s = IDLE_S
-        while os.getppid() == self.parent:
+        while os.getppid() == parent:
             # never while ranks run: the end of one would be told late
-            is_free = bool(self.idle_work) and not self.runs
+            is_free = bool(self.idle_work) and not self.is_busy
             ready = self.selector.select(patience_s if is_free else None)
             patience_s = IDLE_S if ready else 0
             if is_free and not ready:
                 self.idle_work.pop(0)()
             for key, _ in ready:
-                if key.data == "child":
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(wake_r, MAX_PACKET)
-                    self.reap()
-                elif key.data == "parent" or (key.data == "door" and not self.open_run()):
+                if key.data == "parent" or (key.data == "door" and not self.open_run()):
                     return
-                elif isinstance(key.data, RunOfRanks) and not key.data.closing:
-                    self.answer(key.data)
+                self.heed(key.data)
+
+    def serve_only(self, run: RunOfRanks) -> None:
+        """Answer until this run is over and all its processes are gone."""
+        self._hear_of_children()
+        self.take(run)
+        while self.runs:
+            for key, _ in self.selector.select():
+                self.heed(key.data)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.runs)
+
+    def _hear_of_children(self) -> None:
+        wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the kernel's to handle
+        self.selector.register(wake_r, selectors.EVENT_READ, ("child", wake_r))
+
+    def heed(self, source: object) -> None:
+        if isinstance(source, RunOfRanks):
+            if not source.closing:
+                self.answer(source)
+        elif isinstance(source, tuple):
+            with contextlib.suppress(BlockingIOError):
+                os.read(source[1], MAX_PACKET)
+            self.reap()
 
     def open_run(self) -> bool:
+        """Take in one packet from the door; False where it was closed."""
+        assert self.door is not None
         packet, fds, _, _ = socket.recv_fds(self.door, MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC)
         if not packet:
             return False
-        channel_fd, store_fd, setup_fd = fds
-        run = RunOfRanks(socket.socket(fileno=channel_fd), store_fd, setup_fd)
+        run = run_of(fds)
+        self.preload_for(run)
+        self.take(run)
+        return True
+
+    def preload_for(self, run: RunOfRanks) -> None:
         if self.idle_work:
             program = os.pread(run.setup_fd, os.fstat(run.setup_fd).st_size, 0)
             if any(name in program for name in NAMES_OF_USE):
                 for name in PRELOAD_WHEN_IDLE:
                     preload_ahead(name)
+
+    def take(self, run: RunOfRanks) -> None:
         self.runs.append(run)
         self.selector.register(run.channel, selectors.EVENT_READ, run)
-        return True
 
     def answer(self, run: RunOfRanks) -> None:
         try:
@@ -142,14 +171,17 @@ class Server:
             self.forget_if_done(run)
             return
         question = json.loads(packet)
-        if "build" in question:
-            self.fork(run, question["build"], fds)
-        elif question["rank"] is not None:
+        if "rank" in question:
             self.fork(run, question["rank"], fds)
-        else:
+        elif "stacks" in question:
             for pid, rank in run.rank_of.items():
                 if isinstance(rank, int):
                     os.kill(pid, signal.SIGUSR1)  # faulthandler writes the stack (rank.py)
+        else:
+            self.answer_other(run, question, fds)
+
+    def answer_other(self, run: RunOfRanks, question: dict[str, Any], fds: list[int]) -> None:
+        self.fork(run, question["build"], fds)
 
     def fork(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
         try:
@@ -177,21 +209,31 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.selector.close()
-            self.door.close()
+            if self.door is not None:
+                self.door.close()
             for other in self.runs:
                 other.channel.close()
                 if other is not run:
                     os.close(other.store_fd)
                     os.close(other.setup_fd)
+            self.enclose()
             if isinstance(rank, str):
-                setup, _ = messages.read_file(run.setup_fd)
-                builds.main(rank, setup["environment"], report_fd=fds[0])
+                self.become_other(run, rank, fds)
+                return
             from shardlab.ranks import rank as rank_module
 
             named = dict(zip(RANK_FDS, fds, strict=True))
             rank_module.main(rank, setup_fd=run.setup_fd, store_fd=run.store_fd, **named)
         finally:
             os._exit(70)  # main() ends by os._exit; whatever comes here is our own bug
+
+    def become_other(self, run: RunOfRanks, name: str, fds: list[int]) -> None:
+        """A builder of one of DeepSpeed's ops."""
+        setup, _ = messages.read_file(run.setup_fd)
+        builds.main(name, setup["environment"], report_fd=fds[0])
+
+    def enclose(self) -> None:
+        """In a forked child, before anything of a student's runs: nothing, in a kernel's ranks."""
 
     def reap(self) -> None:
         while True:
@@ -240,6 +282,11 @@ class Server:
             self.reap()
 
 
+def run_of(fds: list[int]) -> RunOfRanks:
+    channel_fd, store_fd, setup_fd = fds
+    return RunOfRanks(socket.socket(fileno=channel_fd), store_fd, setup_fd)
+
+
 def _is_shut(channel: socket.socket) -> bool:
     """Whether the other side will send no more, though some of what it sent may be unread."""
     poll = select.poll()
@@ -259,13 +306,18 @@ def _prctl(option: int, value: int) -> None:
 def main() -> None:
     door, parent, kind = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    engines.settle_deepspeed_at_import()
-    preload(*PRELOAD, *engines.preload_of(kind))
-    server = Server(door, parent, kind)
+    preload_for_kind(kind)
+    server = Server(door, kind)
     try:
-        server.serve()
+        server.serve(parent)
     finally:
         server.stop()
+
+
+def preload_for_kind(kind: str) -> None:
+    """What every rank of a server of that kind needs."""
+    engines.settle_deepspeed_at_import()
+    preload(*PRELOAD, *engines.preload_of(kind))
 
 
 def preload_ahead(name: str) -> None:

@@ -1,0 +1,160 @@
+"""Outside: the command line that gives a zygote its view of the machine.
+
+Read-only: the system, this Python, its packages, the course's library and the few modules of the
+autograder that a rank needs.  Everything else is not forbidden but absent: solutions, exercises
+with their hidden cases, gradebook, other submissions, homes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import autograder
+import shardlab
+from autograder.sandbox import seccomp
+from shardlab.ranks import engines
+from shardlab.ranks.client import SERVER_ENVIRONMENT
+
+AUTOGRADER = Path(autograder.__file__).parent
+COURSE = Path(shardlab.__file__).parents[1]
+# Of the autograder, as paths below it: what ranks and cells import, and nothing that decides.
+MODULES = (
+    "__init__.py",
+    "kernel.py",
+    "exercise.py",
+    "drive.py",
+    "verdict.py",
+    "grading/__init__.py",
+    "grading/cells.py",
+    "grading/contained.py",
+    "sandbox",
+)
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Of /etc: how programs and libraries are found, names of users, time zone, fonts, certificates.
+ETC = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "passwd", "group", "localtime",
+    "nsswitch.conf", "protocols", "services", "fonts", "ssl", "mime.types",
+)  # fmt: skip
+UID = "1000"  # inside, whoever grades: nobody is root there
+ADVICE = (
+    "Student code is not run without a sandbox. Grade on a machine (or in a container) that allows "
+    "user namespaces, or add --unsandboxed: then every submission runs with your rights, and can "
+    "read and change whatever you can."
+)
+
+
+class Unavailable(RuntimeError):
+    """This machine has no sandbox: why, and what to do."""
+
+
+def zygote_command(kind: str, door_fd: int) -> list[str]:
+    """Starts `python -m autograder.sandbox.zygote` behind bubblewrap; raises Unavailable."""
+    return [
+        program(),
+        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
+        *("--unshare-cgroup-try", "--uid", UID, "--gid", UID, "--cap-drop", "ALL"),
+        *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv"),
+        *(part for name, value in environment(kind).items() for part in ("--setenv", name, value)),
+        *_view(),
+        *(sys.executable, "-P", "-m", "autograder.sandbox.zygote", str(door_fd), kind),
+    ]
+
+
+def environment(kind: str) -> dict[str, str]:
+    """All that processes in a sandbox find: nothing of whoever grades."""
+    return {
+        **SERVER_ENVIRONMENT,
+        **engines.environment_of(kind),
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), "/usr/bin", "/bin"]),
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "TZ": os.environ.get("TZ", "UTC"),
+        "XDG_CACHE_HOME": str(_cache()),
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
+        "MPLCONFIGDIR": "/tmp/matplotlib",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join([str(COURSE), str(AUTOGRADER.parent)]),
+    }
+
+
+def _view() -> Iterator[str]:
+    yield from ("--tmpfs", "/tmp", "--dev", "/dev")
+    # The machine's own, for the zygote alone: a container mounts one that shows only itself.
+    yield from ("--bind", "/proc", "/proc")
+    yield from ("--ro-bind-try", "/sys", "/sys")  # gloo looks up its interface's speed
+    for path in SYSTEM:
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        else:
+            yield from ("--ro-bind-try", path, path)
+    for name in ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    for path in dict.fromkeys(_python()):
+        yield from ("--ro-bind", path, path)
+    yield from ("--ro-bind", str(COURSE / "shardlab"), str(COURSE / "shardlab"))
+    for name in MODULES:
+        yield from ("--ro-bind-try", str(AUTOGRADER / name), str(AUTOGRADER / name))
+    built = str(_cache() / "shardlab" / "torch_extensions")
+    yield from ("--ro-bind-try", built, built)
+    yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+
+
+def _python() -> Iterator[str]:
+    """The environment that runs now, and the Python that it was made from."""
+    for path in (sys.prefix, sys.base_prefix, sysconfig.get_path("purelib")):
+        if not path.startswith("/usr/"):
+            yield path
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+@cache
+def program() -> str:
+    """The path of a bubblewrap that works here; raises Unavailable."""
+    if not sys.platform.startswith("linux") or not seccomp.is_known():
+        raise Unavailable(f"The sandbox needs Linux on x86_64 or arm64. {ADVICE}")
+    found = shutil.which("bwrap") or shutil.which("bwrap", path="/usr/bin:/usr/local/bin")
+    if found is None:
+        raise Unavailable(
+            "bubblewrap is not installed (the command bwrap): `apt install bubblewrap` or "
+            f"`dnf install bubblewrap`. {ADVICE}"
+        )
+    tried = subprocess.run(
+        [
+            *(found, "--unshare-user", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/"),
+            *("--proc", "/proc", "--cap-drop", "ALL", "/bin/true"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode != 0:
+        said = tried.stderr.strip() or f"bwrap ended with status {tried.returncode}"
+        raise Unavailable(f"This machine refuses user namespaces ({said}). {_remedy()}{ADVICE}")
+    return found
+
+
+def _remedy() -> str:
+    remedies = {
+        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+            "1",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=10000"),
+    }
+    for path, (refusing, setting) in remedies.items():
+        try:
+            if Path(path).read_text().strip() == refusing:
+                return f"Its administrator can allow them: `sysctl {setting}`. "
+        except OSError:
+            continue
+    return ""
