@@ -73,3 +73,7 @@ class RunTimeout(LaunchError):
     def __init__(self, headline: str, detail: str = "", *, table: tuple[Waiting, ...] = ()) -> None:
         super().__init__(headline, detail)
         self.table = table
+
+
+class MachineTooBusy(LaunchError):
+    """The ranks hardly got a processor: nothing is known of how the run would have gone."""

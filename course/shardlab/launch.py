@@ -34,6 +34,7 @@ def launch(
     memory: bool = False,
     engine: str = "auto",
     host: Host | None = None,
+    patience: float = 1.0,
 ) -> Run:
     """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialised.
 
@@ -50,12 +51,17 @@ def launch(
     ``engine``: "deepspeed" ranks have DeepSpeed loaded and settled (ranks/engines.py); "auto" is
     that where ``fn`` or its arguments name ``deepspeed``, else "torch".
     ``host``: who forks the ranks, a sandbox say; by default a rank server of this process.
+    ``patience``: above 1, what ranks wait for a busy machine's processors does not count, and only
+    after so many times ``timeout_s`` it is MachineTooBusy; and whom an error blames does not hang
+    on which rank was first by a moment.
 
     Raises RankError, DeadlockError or RunTimeout (all LaunchError, with ``.run``, the partial run),
     and ValueError or TypeError for arguments that cannot work.
     """
     begun_s = time.monotonic()
     _check(fn, world_size, inputs, timeout_s, seed, results)
+    if not patience >= 1:
+        raise ValueError(f"patience={patience}: 1 for none, or how many times timeout_s may pass")
     device, reason = choose_device(device, world_size)
     program = _pickled((fn, args), "the function or its arguments")
     given = [b""] * world_size
@@ -64,7 +70,7 @@ def launch(
     host = host or OwnHost()
     setup = _setup(world_size, timeout_s, device, seed, results, memory, host)
     setup["engine"] = engines.choose_engine(engine, fn, [program, *given])
-    supervisor = Supervisor(setup, program, stream.screen(quiet), timeout_s, host)
+    supervisor = Supervisor(setup, program, stream.screen(quiet), timeout_s, host, patience)
     error: LaunchError | None = None
     startup_s = 0.0
     with supervisor:

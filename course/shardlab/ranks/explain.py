@@ -44,7 +44,9 @@ def call_text(call: OpenCall) -> str:
 
 def is_consequence(failure: Mapping[str, Any] | None) -> bool:
     """Whether this exception only says that another rank went away."""
-    return failure is not None and bool(_CONSEQUENCE.search(failure["chain"][0]["message"]))
+    if failure is None:
+        return False
+    return any(_CONSEQUENCE.search(str(cause["message"])) for cause in failure["chain"])
 
 
 def exception_error(process: RankProcess) -> RankError:

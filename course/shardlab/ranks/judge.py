@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import signal
+from collections.abc import Collection, Iterable, Sequence
 
 from shardlab.errors import LaunchError
 from shardlab.ranks import explain, thread
@@ -12,11 +13,18 @@ from shardlab.trace.calls import CallLog, OpenCall
 
 STILL_S = 1.0  # a rank that used no processor for this long while it waits is blocked
 AFTERMATH_S = 0.4  # after a first sign of failure: time for the others', to tell cause from effect
+QUIET_S, LONG_QUIET_S = 0.1, 0.3  # of a rank at rest for this long nothing more is expected
 
 
 class Judge:
-    def __init__(self, ranks: Sequence[RankProcess], world_size: int) -> None:
+    """``is_patient``: whom it blames must not hang on who was first by a moment, so it waits for
+    as long as other ranks are at work, until the run's time is up."""
+
+    def __init__(
+        self, ranks: Sequence[RankProcess], world_size: int, is_patient: bool = False
+    ) -> None:
         self.ranks = ranks  # grows while the run starts
+        self.is_patient = is_patient
         self.log = CallLog(world_size)
         self.mismatch_seen_s: float | None = None
         self.failure_seen_s: float | None = None
@@ -32,38 +40,63 @@ class Judge:
         self.raise_mismatch(now)
         still = {process.rank for process in self.ranks if process.still_s(now) >= STILL_S}
         waits = stuck(self._views(still), self.log.groups)
-        if waits and self.failure_seen_s is None:
+        if not waits or self.failure_seen_s is not None:
+            return
+        others = [process for process in self.ranks if process.rank not in waits]
+        if not self.is_patient or self._are_quiet(others, now):
             raise explain.deadlock_error(waits, self.views(), self.log.groups)
 
-    def raise_mismatch(self, now: float) -> None:
+    def raise_what_is_known(self, now: float) -> None:
+        """The run's time is up: raises the failure or deadlock that was waited with, if any."""
+        self.read_logs()
+        self.raise_mismatch(now, at_once=True)
+        self.raise_failures(now, at_once=True)
+        still = {process.rank for process in self.ranks if process.still_s(now) >= STILL_S}
+        if waits := stuck(self._views(still), self.log.groups):
+            raise explain.deadlock_error(waits, self.views(), self.log.groups)
+
+    def raise_mismatch(self, now: float, at_once: bool = False) -> None:
         """Raises DeadlockError where ranks met with different calls or tensors."""
         mismatch = self.log.mismatch
         if mismatch is None:
             return
         if self.mismatch_seen_s is None:
             self.mismatch_seen_s = now
-        members = self.log.members(mismatch.calls[0])
-        if len(mismatch.calls) == len(members) or now > self.mismatch_seen_s + AFTERMATH_S:
-            raise explain.mismatch_error(mismatch)  # else the others' calls show who is the odd one
+        # All that should meet in it, to tell who is the odd one
+        is_whole = len(mismatch.calls) == len(self.log.members(mismatch.calls[0]))
+        is_whole = is_whole and not self.is_patient
+        if at_once or is_whole or self._has_settled(now, self.mismatch_seen_s):
+            raise explain.mismatch_error(mismatch)
 
-    def raise_failures(self, now: float) -> None:
+    def raise_failures(self, now: float, at_once: bool = False) -> None:
         """Raises RankError for the cause, not its echo: gloo raises on its partners too."""
         failed = [process for process in self.ranks if process.state in ("failed", "dead")]
         if not failed:
             return
         if self.failure_seen_s is None:
             self.failure_seen_s = now
-        dead = [process for process in failed if process.state == "dead"]
-        raised = [process for process in failed if process.failure is not None]
-        causes = [process for process in raised if not explain.is_consequence(process.failure)]
-        if not causes and not dead and now < self.failure_seen_s + AFTERMATH_S:
+        if not at_once and not self._has_settled(now, self.failure_seen_s):
             return
         self.read_logs()
         if self.log.mismatch is not None:  # gloo aborts or raises on tensors of other sizes
             raise explain.mismatch_error(self.log.mismatch)
-        if dead and not causes:
-            raise self._exit_error(dead[0])
-        raise explain.exception_error(min(causes or raised, key=_failed_at_s))
+        raise self._error_of(min(failed, key=_as_a_cause))
+
+    def _has_settled(self, now: float, since_s: float) -> bool:
+        """Whether what went wrong at ``since_s`` has done to the other ranks what it will do."""
+        if now >= since_s + AFTERMATH_S and not self.is_patient:
+            return True
+        return self._are_quiet(self.ranks, now)
+
+    def _are_quiet(self, ranks: Iterable[RankProcess], now: float) -> bool:
+        for_s = LONG_QUIET_S if self.is_patient else QUIET_S
+        quiet = [process.is_quiet(now, for_s) for process in ranks]  # each is looked at each time
+        return all(quiet)
+
+    def _error_of(self, process: RankProcess) -> LaunchError:
+        if process.failure is not None:
+            return explain.exception_error(process)
+        return self._exit_error(process)
 
     def _exit_error(self, process: RankProcess) -> LaunchError:
         pending = list(self.log.pending[process.rank].values())
@@ -99,6 +132,14 @@ class Judge:
         return collectives
 
 
-def _failed_at_s(process: RankProcess) -> float:
-    assert process.failure is not None
-    return float(process.failure["at"])
+def _as_a_cause(process: RankProcess) -> tuple[int, int]:
+    """The smaller, the more likely it is what the others' failures come from.
+
+    An abort may be gloo's answer to a partner that went away; other deaths, and exceptions that
+    speak of something else, are causes.  Which came first is no guide where all do the same.
+    """
+    if process.failure is None:
+        place = 2 if process.exit_code == -signal.SIGABRT else 0
+    else:
+        place = 3 if explain.is_consequence(process.failure) else 1
+    return place, process.rank

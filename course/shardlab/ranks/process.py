@@ -33,6 +33,7 @@ class RankProcess:
     err: Printed = field(default_factory=Printed)
     run_ns: int | None = None
     still_since_s: float = 0.0
+    busy_s: float = 0.0  # when it was last seen at work
 
     @property
     def is_over(self) -> bool:
@@ -48,6 +49,14 @@ class RankProcess:
         if run_ns != self.run_ns or run_ns is None:
             self.run_ns, self.still_since_s = run_ns, now
         return now - self.still_since_s
+
+    def is_quiet(self, now: float, for_s: float) -> bool:
+        """Whether it is over, or no thread of it was seen at work for so long."""
+        if self.is_over:
+            return True
+        if thread.is_busy(self.pid) or not self.busy_s:
+            self.busy_s = now
+        return min(self.still_s(now), now - self.busy_s) >= for_s
 
     def hear(self, header: dict[str, Any], body: bytes, now: float) -> None:
         """Take in one message of the rank; where it's of no known form, the rank has failed."""

@@ -14,7 +14,7 @@ import socket
 import time
 from typing import Any
 
-from shardlab.errors import LaunchError
+from shardlab.errors import LaunchError, MachineTooBusy, RankError
 from shardlab.ranks import engines, messages
 from shardlab.ranks.building import Building
 from shardlab.ranks.client import (
@@ -23,6 +23,7 @@ from shardlab.ranks.client import (
     memory_file,
     setup_file,
 )
+from shardlab.ranks.clock import Clock
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.judge import Judge
 from shardlab.ranks.process import RankProcess
@@ -44,7 +45,13 @@ class Supervisor:
     """`with Supervisor(...) as run: run.start(); run.release(inputs); run.watch()`."""
 
     def __init__(
-        self, setup: dict[str, Any], program: bytes, screen: Screen, timeout_s: float, host: Host
+        self,
+        setup: dict[str, Any],
+        program: bytes,
+        screen: Screen,
+        timeout_s: float,
+        host: Host,
+        patience: float = 1.0,
     ) -> None:
         self.setup, self.program = setup, program
         self.world_size: int = setup["world_size"]
@@ -52,7 +59,8 @@ class Supervisor:
         self.timeout_s = timeout_s
         self.host = host
         self.ranks: list[RankProcess] = []
-        self.judge = Judge(self.ranks, self.world_size)
+        self.clock = Clock(timeout_s, patience)
+        self.judge = Judge(self.ranks, self.world_size, is_patient=patience > 1)
         self.server = engines.server_of(setup["engine"], setup["device"])
         self.building = Building(screen)
         self.selector = selectors.DefaultSelector()
@@ -89,7 +97,11 @@ class Supervisor:
             self._fork(rank, self.channel)
         while not all(process.state == "ready" for process in self.ranks):
             self._listen(LOOK_S)
-            self.judge.raise_failures(time.monotonic())
+            try:
+                self.judge.raise_failures(time.monotonic(), at_once=True)
+            except RankError as error:  # before any code of the user's: the machine's doing
+                headline = f"the ranks could not be started: {error.headline}"
+                raise LaunchError(headline, error.detail) from error
             waited_s = time.monotonic() - begun_s
             self._show_loading(waited_s)
             if waited_s > limit_s:
@@ -133,32 +145,48 @@ class Supervisor:
         """Count the sockets as they are now and let all ranks go, each with its own input."""
         self.before = self._count()
         self.released_s = time.monotonic()
+        self.clock.start(self.released_s, [process.pid for process in self.ranks])
         for process, given in zip(self.ranks, inputs, strict=True):
             process.state = "running"
             with contextlib.suppress(BrokenPipeError):  # it died: its end will be told
                 messages.send(process.control, {"is": "go"}, given)
 
     def watch(self) -> None:
-        """Until every rank has returned; raises RankError, DeadlockError or RunTimeout."""
+        """Until every rank has returned.
+
+        Raises RankError, DeadlockError, RunTimeout; MachineTooBusy where ranks waited more for a
+        processor than ``patience`` allows.
+        """
         looked_s = 0.0
         while not all(process.state == "finished" for process in self.ranks):
             self._listen(LOOK_S)
             now = time.monotonic()
             if now - looked_s >= LOOK_S:  # printing and outputs wake us far more often
                 looked_s = now
+                self.clock.look(now)
                 self.judge.look(now)
                 if self.building.going_on:
                     self.building.show(now)
                 elif now - self.released_s > PROGRESS_AFTER_S:
                     self.screen.progress(self._progress(now))
             self.judge.raise_failures(now)
-            if now > self.released_s + self.timeout_s + self.building.taken_s(now):
-                views = self.judge.views()  # before the question wakes those that wait
-                stacks = self._stacks()
-                raise timeout_error(self.timeout_s, views, self.judge.log.groups, stacks)
+            self._keep_to_its_time(now)
         self.judge.read_logs()
-        self.judge.raise_mismatch(float("inf"))
+        self.judge.raise_mismatch(float("inf"), at_once=True)
         self.after = self._count()
+
+    def _keep_to_its_time(self, now: float) -> None:
+        paused_s = self.building.taken_s(now)
+        if self.clock.is_over(now, paused_s):
+            self.judge.raise_what_is_known(now)
+            views = self.judge.views()  # before the question wakes those that wait
+            stacks = self._stacks()
+            raise timeout_error(self.timeout_s, views, self.judge.log.groups, stacks)
+        if self.clock.is_past_patience(now, paused_s):
+            raise MachineTooBusy(
+                f"after {now - self.released_s:.0f} s the ranks still had not had "
+                f"{self.timeout_s:g} s of this machine: it is too busy"
+            )
 
     def _progress(self, now: float) -> str:
         done = sum(process.state == "finished" for process in self.ranks)

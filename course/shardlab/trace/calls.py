@@ -80,7 +80,7 @@ class CallLog:
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
     closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some close
     memory: dict[int, Any] = field(default_factory=dict)  # by rank: what its recorder told
-    mismatch: Mismatch | None = None
+    mismatched: list[list[OpenCall]] = field(default_factory=list)
     meetings: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -172,11 +172,18 @@ class CallLog:
         alike = same_tensors if call.is_p2p else first.op == call.op
         if call.op in ALIKE:
             alike = alike and same_tensors
-        is_first_mismatch = not alike and self.mismatch is None
-        if is_first_mismatch or (self.mismatch is not None and self.mismatch.calls[0] is first):
-            self.mismatch = Mismatch(tuple(here))
+        if not alike and not any(known is here for known in self.mismatched):
+            self.mismatched.append(here)
         if len(here) == len(self.members(call)):
             del self.meetings[key]
+
+    @property
+    def mismatch(self) -> Mismatch | None:
+        """Of several the earliest in the ranks' own order, whichever was seen first."""
+        if not self.mismatched:
+            return None
+        calls = min(self.mismatched, key=lambda calls: min((c.seq, c.rank) for c in calls))
+        return Mismatch(tuple(calls))
 
     def finished_calls(
         self, origin_s: float, locate: Callable[[str, int], tuple[str, str]]

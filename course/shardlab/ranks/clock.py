@@ -1,0 +1,69 @@
+"""How much of the time that passed a run has had the machine for.
+
+On a busy machine ranks wait for a processor.  Where that is not to count (a grader's run), a run's
+time is what passed, less the longest that one thread of a rank waited.  Two bounds keep that from
+going on for ever: the processor time of all its processes, and a limit on the time that passes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from shardlab.ranks import thread
+
+CPU_LOOK_S = 1.0  # how often all processes of a run are gone through
+
+
+class Clock:
+    """``patience``: 1 counts the time that passes; more, the time had, and at most so many times
+    ``timeout_s`` may pass (times the ranks for each processor, where there are more of them)."""
+
+    def __init__(self, timeout_s: float, patience: float) -> None:
+        self.timeout_s = timeout_s
+        self.patience = patience
+        self.began_s = 0.0
+        self.pids: list[int | None] = []
+        self.before: list[dict[str, int]] = []  # by rank, then by thread: nanoseconds waited
+        self.waited_s = 0.0
+        self.base: int | None = (
+            None  # the process that ranks, and orphans of theirs, are children of
+        )
+        self.base_cpu_s = 0.0
+        self.cpu_looked_s = 0.0
+        self.cpu_is_used_up = False
+
+    def start(self, now: float, pids: Sequence[int | None]) -> None:
+        self.began_s = self.cpu_looked_s = now
+        self.pids = list(pids)
+        if self.patience > 1:
+            self.before = [thread.waits_ns(pid) for pid in pids]
+            self.base = thread.parent(pids[0])
+            self.base_cpu_s = self._cpu_s()
+
+    def look(self, now: float) -> None:
+        if self.patience <= 1:
+            return
+        for pid, before in zip(self.pids, self.before, strict=True):
+            for number, waited in thread.waits_ns(pid).items():
+                self.waited_s = max(self.waited_s, (waited - before.get(number, 0)) * 1e-9)
+        if now - self.began_s > self.timeout_s and now - self.cpu_looked_s > CPU_LOOK_S:
+            self.cpu_looked_s = now
+            used_s = self._cpu_s() - self.base_cpu_s
+            self.cpu_is_used_up = used_s > self.timeout_s * len(self.pids)
+
+    def is_over(self, now: float, paused_s: float = 0.0) -> bool:
+        """Whether the run has had its time."""
+        had_s = now - self.began_s - self.waited_s - paused_s
+        return had_s > self.timeout_s or self.cpu_is_used_up
+
+    def is_past_patience(self, now: float, paused_s: float = 0.0) -> bool:
+        """Whether so much time has passed that the machine must be too busy for this run."""
+        most_s = self.timeout_s * self.patience
+        most_s *= max(1.0, len(self.pids) / (os.cpu_count() or 1))
+        return self.patience > 1 and now - self.began_s - paused_s > most_s
+
+    def _cpu_s(self) -> float:
+        """Of all processes below the one that forks ranks, and of those that have ended."""
+        _, ended_s = thread.cpu_s(self.base)
+        return ended_s + sum(sum(thread.cpu_s(pid)) for pid in thread.descendants(self.base))
