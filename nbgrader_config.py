@@ -1,6 +1,7 @@
 """How nbgrader finds its way in this repository; also read by formgrader, Validate and the
 assignment list inside JupyterLab. Grading itself is in autograder/grading/."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -63,6 +64,19 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.AssignLatePenalties",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
+
+# ---- feedback
+
+c.GenerateFeedback.exporter_class = "autograder.feedback.FeedbackExporter"
+c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, the look is the page's own
+
+# ---- formgrader: what students made is shown, and does nothing
+
+c.HTMLExporter.preprocessors = ["autograder.feedback.InertOutputs"]
+c.HTMLExporter.filters = {"markdown2html": "autograder.feedback.inert.markdown"}
+c.HTMLExporter.template_file = str(
+    Path(importlib.util.find_spec("autograder").origin).parent / "feedback/formgrader.html"
+)
 
 # ---- Validate
 

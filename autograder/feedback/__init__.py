@@ -1,0 +1,6 @@
+"""The page that a student gets, and the same care for what an instructor opens in formgrader."""
+
+from autograder.feedback.exporter import FeedbackExporter
+from autograder.feedback.formgrader import InertOutputs
+
+__all__ = ["FeedbackExporter", "InertOutputs"]

@@ -1,0 +1,131 @@
+"""Images out of student processes, as ``data:`` addresses that a browser can only draw."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from xml.etree import ElementTree
+
+from defusedxml.ElementTree import fromstring
+from PIL import Image, UnidentifiedImageError
+
+MAX_IMAGE_BYTES = 1_500_000
+MAX_PIXELS = 40_000_000  # drawn they take four bytes each
+MAX_SVG_ELEMENTS = 20_000
+RASTER = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF"}
+SVG = "image/svg+xml"
+TOO_BIG = "An image is left out here: it is too large."
+UNREADABLE = "An image is left out here: it cannot be read."
+UNUSUAL = "A drawing is left out here: it holds more than shapes and text."
+
+_SHAPES = """
+    svg g defs title desc style path rect circle ellipse line polyline polygon text tspan
+    linearGradient radialGradient stop pattern clipPath marker symbol use"""
+_IGNORED = frozenset({"metadata"})  # what plotting libraries write about themselves
+_PAINT = re.compile(r"url\(\s*[\"']?#?([^\"')]*)", re.IGNORECASE)
+_XLINK = "{http://www.w3.org/1999/xlink}href"
+
+
+class NotShown(Exception):
+    """Why an image is left out, as a sentence for the page."""
+
+
+def image_uri(mime: str, data: str) -> str:
+    """``data`` is base64, for SVG plain text. Raises NotShown."""
+    if len(data) > MAX_IMAGE_BYTES:
+        raise NotShown(TOO_BIG)
+    content = _checked_svg(data) if mime == SVG else _checked_raster(mime, data)
+    return f"data:{mime};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def same_uri_checked(uri: str) -> str | None:
+    """A ``data:`` address that a student wrote, if what is in it may be drawn."""
+    match = re.fullmatch(r"data:(image/[a-z+]+);base64,([A-Za-z0-9+/=\s]*)", uri.strip())
+    if match is None:
+        return None
+    mime, data = match.groups()
+    try:
+        if mime == SVG:
+            data = base64.b64decode(data).decode("utf-8")
+        return image_uri(mime, data)
+    except (NotShown, ValueError):
+        return None
+
+
+def _checked_raster(mime: str, data: str) -> bytes:
+    """Only the head is read: a small file may unpack to any number of pixels."""
+    if mime not in RASTER:
+        raise NotShown(UNREADABLE)
+    try:
+        content = base64.b64decode("".join(data.split()), validate=True)
+        with Image.open(io.BytesIO(content), formats=[RASTER[mime]]) as image:
+            pixels = image.width * image.height
+    except Image.DecompressionBombError as error:
+        raise NotShown(TOO_BIG) from error
+    except (binascii.Error, UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        raise NotShown(UNREADABLE) from error
+    if pixels > MAX_PIXELS:
+        raise NotShown(TOO_BIG)
+    return content
+
+
+def _checked_svg(text: str) -> bytes:
+    """Shapes and text only, written anew.
+
+    In an ``<img>`` nothing of an SVG runs or is fetched whatever it holds; but drawings that
+    repeat themselves within themselves, and filters, can keep a browser busy for ever.
+    """
+    try:
+        root = fromstring(text, forbid_dtd=False, forbid_entities=True, forbid_external=True)
+    except Exception as error:  # expat's, defusedxml's, and whatever odd bytes lead to
+        raise NotShown(UNREADABLE) from error
+    _drop_ignored(root)
+    elements = list(root.iter())
+    names = {_name(element) for element in elements}
+    if (
+        _name(root) != "svg"
+        or not names.issubset(_SHAPES.split())
+        or len(elements) > MAX_SVG_ELEMENTS
+    ):
+        raise NotShown(UNUSUAL)
+    _require_flat(root)
+    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+    return ElementTree.tostring(root, encoding="utf-8")
+
+
+def _drop_ignored(root: ElementTree.Element) -> None:
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if _name(child) in _IGNORED:
+                parent.remove(child)
+
+
+def _require_flat(root: ElementTree.Element) -> None:
+    """What is drawn by reference holds no reference: eight levels of ten are 10**8 shapes."""
+    referred: set[str] = set()
+    referring: set[ElementTree.Element] = set()
+    for element in root.iter():
+        said = list(element.attrib.values())
+        if _name(element) == "style":
+            said.append(element.text or "")
+        if any("\\" in text for text in said):  # CSS may spell anything with it
+            raise NotShown(UNUSUAL)
+        targets = [target for text in said for target in _PAINT.findall(text)]
+        if _name(element) == "use":
+            targets.append((element.get("href") or element.get(_XLINK) or "").lstrip("#"))
+        if targets:
+            referring.add(element)
+            referred.update(targets)
+        if targets and _name(element) == "style":
+            raise NotShown(UNUSUAL)
+    for element in root.iter():
+        if element.get("id") in referred and not referring.isdisjoint(element.iter()):
+            raise NotShown(UNUSUAL)
+
+
+def _name(element: ElementTree.Element) -> str:
+    """Without its namespace; a comment or an instruction has none."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
