@@ -135,7 +135,7 @@ class _Round:
             if isinstance(answer, Record):
                 return answer
             why = answer
-            log.warning("%s, %s: %s", task.lab, task.student, why)
+            log.info("%s, %s: %s", task.lab, task.student, why)
         return failed(task, why)
 
 

@@ -39,7 +39,7 @@ class Grader:
         self._unsandboxed = unsandboxed
         self._opened = ExitStack()
         self._sandbox: object = None
-        self._limits: object = None
+        self._opened_for: object = None
 
     def __enter__(self) -> Grader:
         return self
@@ -49,21 +49,32 @@ class Grader:
         self._sandbox = None
 
     def grade(self, task: Task) -> Worked:
-        # Only here: the parent of workers needs neither torch nor the exercises.
+        # Only here: the parent of workers needs no torch.
         from autograder.grading.submission import grade_submission
-        from autograder.sandbox import limits_of, open_sandbox
+        from autograder.sandbox import Unavailable
 
         try:
-            limits = limits_of(task.lab, task.limits)
-            if self._sandbox is None or self._limits != limits:
-                self.__exit__()
-                self._sandbox = self._opened.enter_context(open_sandbox(limits, self._unsandboxed))
-                self._limits = limits
-            return grade_submission(task, self._sandbox)
+            return grade_submission(task, self._open(task))
+        except Unavailable as error:
+            return Refused(str(error))
         except Exception as error:
             with contextlib.suppress(Exception):
                 self.__exit__()
             return f"{type(error).__name__}: {error}"
+
+    def _open(self, task: Task) -> object:
+        from autograder import exercises
+        from autograder.sandbox import limits_of, open_sandbox
+
+        engines = {exercise.engine for exercise in exercises.of_lab(task.lab)}
+        kind = "deepspeed" if "deepspeed" in engines else "torch"
+        limits = limits_of(task.lab, task.limits)
+        if self._sandbox is None or self._opened_for != (limits, kind):
+            self.__exit__()
+            opened = open_sandbox(limits, self._unsandboxed, kind)
+            self._sandbox = self._opened.enter_context(opened)
+            self._opened_for = (limits, kind)
+        return self._sandbox
 
 
 def _end_with_parent() -> None:
