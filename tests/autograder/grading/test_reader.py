@@ -2,23 +2,24 @@
 
 import json
 import os
+import time
+import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from autograder.grading import reader
-from autograder.grading.reader import Unreadable, read_submission
+from autograder.grading.reader import Unreadable, read_content, read_notebook
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"null", b'{"cells": 5, "nbformat": 4}', b"\xff\xfe", b'{"nbformat": 99}'],
 )
-def test_what_is_no_notebook_is_unreadable(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "lab.ipynb"
-    path.write_bytes(content)
-    with pytest.raises(Unreadable, match="not a Jupyter notebook"):
-        read_submission(str(path))
+def test_what_is_no_notebook_is_unreadable(content: bytes) -> None:
+    with pytest.raises(Unreadable, match=r"not a Jupyter notebook|empty"):
+        read_notebook(content)
 
 
 def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
@@ -27,23 +28,56 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.ipynb")
     for name in ("link.ipynb", "pipe.ipynb"):
         with pytest.raises(Unreadable):
-            read_submission(str(tmp_path / name))
+            read_content(tmp_path / name)
 
 
 def test_a_giant_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MAX_BYTES", 10)
     (tmp_path / "lab.ipynb").write_bytes(b"x" * 11)
     with pytest.raises(Unreadable, match="larger than"):
-        read_submission(str(tmp_path / "lab.ipynb"))
+        read_content(tmp_path / "lab.ipynb")
 
 
-def test_cells_that_are_none_are_left_out(tmp_path: Path) -> None:
-    cells = [7, {"cell_type": "code"}, {"cell_type": "code", "metadata": {}, "source": "1"}]
-    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
-    path = tmp_path / "lab.ipynb"
-    path.write_text(json.dumps(notebook))
-    try:
-        found = read_submission(str(path)).cells
-    except Unreadable:  # nbformat may refuse the first of them outright: just as well
-        return
-    assert [cell.source for cell in found] == ["1"]
+def test_cells_that_are_none_are_left_out() -> None:
+    cells = [7, {"cell_type": 1}, {"cell_type": "code", "source": 4}, {"source": "2"}, None, [[]]]
+    good = {"cell_type": "code", "metadata": {}, "source": ["1"]}
+    notebook, _ = read_notebook(json.dumps({"cells": [*cells, good]}).encode())
+    assert [cell.source for cell in notebook.cells] == ["1"]
+
+
+def test_no_more_cells_are_read_than_anybody_writes() -> None:
+    cells = [{"cell_type": "code"}] * (reader.MAX_CELLS + 1)
+    notebook, notes = read_notebook(json.dumps({"cells": cells}).encode())
+    assert len(notebook.cells) == reader.MAX_CELLS
+    assert "the first 2,000 were read" in notes[0]
+
+
+def bomb(inside: bytes, name: str = "a.ipynb", method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        archive.writestr(name, inside)
+    return buffer.getvalue()
+
+
+HOSTILE = {
+    "deep lists": b"[" * 200_000,
+    "deep cells": b'{"cells": [' + b'{"id":' * 200_000,
+    "deep, in order": b'{"cells":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "quotes without end": b'{"cells": [' + b'\\"' * 1_000_000,
+    "commas": b'{"cells": [' + b", " * 500_000,
+    "spaces": b'{"cells": [,' + b" " * 3_000_000,
+    "an endless number": b'{"cells": ' + b"9" * 1_000_000 + b"}",
+    "zip of zeros": bomb(bytes(30_000_000)),
+    "zip in a zip": bomb(bomb(b"{}")),
+    "zip of an unusual kind": bomb(b"{}", method=zipfile.ZIP_LZMA),
+    "zip that climbs out": bomb(b"no notebook", name="../../../etc/cron.d/x.ipynb"),
+    "zip cut short": bomb(b"{}" * 9000)[:60],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files_are_refused_in_no_time(kind: str) -> None:
+    begun_s = time.process_time()
+    with pytest.raises(Unreadable):
+        read_notebook(HOSTILE[kind])
+    assert time.process_time() - begun_s < 10  # some took hours

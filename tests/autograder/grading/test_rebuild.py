@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -149,3 +150,24 @@ def test_odd_cells_do_not_stop_it(template: NotebookNode) -> None:
     ]
     rebuilt, _ = rebuild(template, from_dict({"cells": odd}))
     assert rebuilt.cells[1].source == "?"
+
+
+HOSTILE = {
+    "magics": "x = !ls\n" * 2000,
+    "deep brackets": "(" * 100_000,
+    "a long chain": "x" + ".a" * 90_000,
+    "an annotation of spaces": "double: " + " " * 150_000,
+    "signs": "-" * 190_000 + "1",
+    "null bytes": "double = '\0'",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_text_takes_no_time_in_the_grader(template: NotebookNode, kind: str) -> None:
+    first, second = (
+        copy_of(template.cells[1], text) for text in (HOSTILE[kind], f"{HOSTILE[kind]}\n1")
+    )
+    own = new_code_cell(HOSTILE[kind])
+    begun_s = time.process_time()
+    rebuild(template, new_notebook(cells=[first, second, own]))
+    assert time.process_time() - begun_s < 10  # magics took three minutes

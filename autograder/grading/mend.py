@@ -1,0 +1,219 @@
+"""Getting the cells out of a file that is not quite a notebook, and saying what was done.
+
+Each repair is one that a patient person would make in an editor.  Nothing is invented: a cell
+whose text cannot be read in full is left out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from typing import Any
+
+ZIP = b"PK\x03\x04"
+BLANK = "raise NotImplementedError()"  # nbgrader's stub of an answer not given
+SIDES = {"<<<<<<<": "ours", "|||||||": "base", "=======": "theirs", ">>>>>>>": "both"}
+CELL_START = re.compile(r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|source)"\s*:')
+CELLS = re.compile(r'"cells"\s*:\s*\[')
+# A string, to be kept as it is, or a comma before a closing bracket.  A string without an end is
+# one to the last character, so that no file makes this slow.
+TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(\s*+[\]}])')
+SCRIPT_CELL = re.compile(r"^# (?:%%(?P<percent>.*)|In\s?\[[ \d]*\]:)\s*$", re.MULTILINE)
+
+MAX_LOST = 20  # places in a damaged file from which no cell can be read
+
+Cells = list[Any]
+Notes = list[str]
+
+
+class NoNotebook(Exception):
+    """Why there is nothing to be read, as the end of a sentence: "it is empty"."""
+
+
+# ---- bytes to text ------------------------------------------------------------------------------
+
+
+def unzip(content: bytes, max_bytes: int) -> tuple[bytes, str]:
+    """The one notebook (or script) in a zip, read in memory: nothing of it is put on a disk."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = [
+                entry
+                for entry in archive.infolist()[:1000]
+                if not entry.is_dir()
+                and "__MACOSX" not in entry.filename
+                and ".ipynb_checkpoints" not in entry.filename
+            ]
+            found = [entry for entry in names if entry.filename.endswith(".ipynb")]
+            found = found or [entry for entry in names if entry.filename.endswith(".py")]
+            if found and found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise NoNotebook("it is a zip of an unusual kind")  # others take memory at will
+            if len(found) != 1:
+                raise NoNotebook(f"it is a zip with {len(found) or 'no'} notebooks in it, not one")
+            with archive.open(found[0]) as stream:
+                inside = stream.read(max_bytes + 1)  # whatever its header says of its size
+    except NoNotebook:
+        raise
+    except Exception as error:  # encrypted, damaged, a method unknown here
+        raise NoNotebook(f"it is a zip that cannot be opened ({type(error).__name__})") from error
+    if len(inside) > max_bytes:
+        raise NoNotebook(f"the notebook in the zip is larger than {max_bytes // 1_000_000} MB")
+    if inside.startswith(ZIP):
+        raise NoNotebook("it is a zip in a zip")
+    return inside, "You handed in a zip: the notebook in it was graded."
+
+
+def decode(content: bytes) -> tuple[str, Notes]:
+    """Text in whatever encoding an editor may have left it in."""
+    if not content.strip(b"\x00 \t\r\n"):
+        raise NoNotebook("it is empty")
+    encoding = json.detect_encoding(content)
+    notes = []
+    if not encoding.startswith("utf-8"):
+        notes.append(f"The file was in {encoding.upper()}, not UTF-8: it was read all the same.")
+    text = content.decode(encoding, "replace")
+    if "\ufffd" in text and "\ufffd".encode() not in content:
+        notes.append("The file held bytes that are no text: each was replaced by `\ufffd`.")
+    return text, notes
+
+
+# ---- JSON ---------------------------------------------------------------------------------------
+
+
+def cells_of_json(text: str) -> tuple[Cells, Notes]:
+    """Raises NoNotebook where no cells can be found."""
+    notes: Notes = []
+    document = _parse(text)
+    if document is None and has_conflict(text):
+        document, note = _take_a_side(text)
+        notes.append(note)
+    if document is None:
+        document = _parse(TRAILING_COMMA.sub(lambda match: match[1] or match[2], text))
+        notes += ["The file was not valid JSON: commas too many were removed."] if document else []
+    if document is not None:
+        return _cells_in(document), notes
+    cells, lost = _cells_one_by_one(_side(text, "ours") if has_conflict(text) else text)
+    if not cells:
+        raise NoNotebook(_what_else(text))
+    return cells, [
+        *notes,
+        f"The file was damaged: {len(cells)} cells could be read"
+        + (", and what was left of the others could not." if lost else "."),
+    ]
+
+
+def _what_else(text: str) -> str:
+    first = text.lstrip()[:15].lower()
+    if first.startswith("%pdf"):
+        return "it is a PDF, not a notebook"
+    if first.startswith(("<!doctype html", "<html")):
+        return "it is a web page, not a notebook"
+    return "it is not a Jupyter notebook (no cell can be read)"
+
+
+def _parse(text: str) -> Any:
+    """None where it is not JSON."""
+    try:
+        return json.loads(text.strip("\x00\ufeff \t\r\n"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _cells_in(document: Any) -> Cells:
+    """Of nbformat 4, or the worksheets of 3."""
+    if isinstance(document, list) and any(_looks_like_cell(item) for item in document):
+        return document  # the list of cells alone
+    if isinstance(document, dict):
+        sheets = document.get("worksheets")
+        if isinstance(document.get("cells"), list):
+            return list(document["cells"])
+        if isinstance(sheets, list):
+            found = [sheet["cells"] for sheet in sheets if isinstance(sheet, dict)]
+            return [cell for cells in found if isinstance(cells, list) for cell in cells]
+    raise NoNotebook("it is not a Jupyter notebook (it has no cells)")
+
+
+def _looks_like_cell(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("cell_type"), str)
+
+
+def _cells_one_by_one(text: str) -> tuple[Cells, bool]:
+    """(every cell that can be read whole, whether something was left over)."""
+    begin = CELLS.search(text)
+    at, cells, lost = begin.end() if begin else 0, [], 0
+    decoder = json.JSONDecoder(strict=False)
+    while lost < MAX_LOST and (start := CELL_START.search(text, at)) is not None:
+        try:
+            cell, at = decoder.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            at, lost = start.end(), lost + 1
+            continue
+        if _looks_like_cell(cell):
+            cells.append(cell)
+    return cells, lost > 0
+
+
+# ---- merge conflicts ----------------------------------------------------------------------------
+
+
+def has_conflict(text: str) -> bool:
+    starts = {line[:7] for line in text.splitlines()}
+    return {"<<<<<<<", "=======", ">>>>>>>"} <= starts
+
+
+def sides_of(text: str) -> tuple[str, str]:
+    """The text as it was on either side of a merge, the student's own branch first."""
+    return _side(text, "ours"), _side(text, "theirs")
+
+
+def _side(text: str, wanted: str) -> str:
+    now, kept = "both", []
+    for line in text.splitlines(keepends=True):
+        marker = SIDES.get(line[:7])
+        if marker is not None and (now != "both" or marker == "ours"):
+            now = marker
+        elif now in ("both", wanted):
+            kept.append(line)
+    return "".join(kept)
+
+
+def _take_a_side(text: str) -> tuple[Any, str]:
+    """Of the sides that can be read the one with fewer answers not given; else the first."""
+    whole = [
+        (side.count(BLANK), at, document)
+        for at, side in enumerate(sides_of(text))
+        if (document := _parse(side)) is not None
+    ]
+    if not whole:
+        return None, "The file held the marks of a merge conflict."
+    _, at, document = min(whole, key=lambda found: found[:2])
+    which = ("first (your own branch)", "second (the other branch)")[at]
+    return document, f"The file held the marks of a merge conflict: the {which} side was graded."
+
+
+# ---- scripts ------------------------------------------------------------------------------------
+
+
+def is_script(text: str) -> bool:
+    """No JSON at all: what `Save as .py` or a copy of one's code leaves."""
+    first = text.lstrip("\ufeff \t\r\n")[:1]
+    return first not in ("{", "[", "<") and ("\ndef " in f"\n{text}" or "\nclass " in f"\n{text}")
+
+
+def cells_of_script(text: str) -> tuple[Cells, Notes]:
+    """Jupytext's and VS Code's `# %%` and nbconvert's `# In[1]:`; without these, one cell."""
+    text = text.lstrip("\ufeff").replace("\r\n", "\n")
+    starts = list(SCRIPT_CELL.finditer(text))
+    cells: Cells = []
+    begin, kind = 0, "code"
+    for start in [*starts, None]:
+        source = text[begin : start.start() if start else len(text)].strip("\n")
+        if kind == "markdown":
+            source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
+        cells.append({"cell_type": kind, "source": source})
+        if start:
+            begin = start.end()
+            kind = "markdown" if "[markdown]" in (start["percent"] or "") else "code"
+    return cells, ["You handed in a Python script: its code was graded in the lab's notebook."]

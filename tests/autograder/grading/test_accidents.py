@@ -1,0 +1,118 @@
+"""What happens to notebooks without anybody's ill will: each gets the best grade there is to give.
+
+Read and rebuilt as for grading; answers are tried here, as far as that needs no ranks.  Some of
+these go through the real command in test_attacks.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+from autograder.grading.checks import find_check
+from autograder.grading.reader import Unreadable, find_notebook, read_content, read_notebook
+from autograder.grading.rebuild import rebuild
+from autograder.grading.template import grade_id, is_check
+from tests.autograder.grading.course import REPO
+from tests.submissions.accidents.by_hand import LAB
+
+ACCIDENTS = sorted(
+    path.stem
+    for path in (REPO / "tests/submissions/accidents").glob("*.py")
+    if path.stem != "by_hand"
+)
+WRITTEN = "from_8_to_64_ranks"
+
+
+def read(folder: str) -> dict[str, Any]:
+    notebook: dict[str, Any] = json.loads((REPO / folder / LAB / f"{LAB}.ipynb").read_text())
+    for cell in notebook["cells"]:
+        cell["source"] = "".join(cell["source"])
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def released() -> NotebookNode:
+    return nbformat.from_dict(read("labs"))
+
+
+def graded(released: NotebookNode, folder: Path) -> tuple[NotebookNode, str]:
+    """(the notebook to run, all that the student is told)."""
+    path, said = find_notebook(folder, LAB)
+    if path is None:
+        return released, said
+    try:
+        submitted, mended = read_notebook(read_content(path))
+    except Unreadable as error:
+        return released, f"{said} {error}"
+    rebuilt, notes = rebuild(released, submitted)
+    return rebuilt, " ".join([said, *mended, *notes])
+
+
+def answered(notebook: NotebookNode) -> set[str]:
+    """Which answers reach their checks, and are not the blank that students find."""
+    namespace: dict[str, Any] = {}
+    found = set()
+    for cell in notebook.cells:
+        if is_check(cell):
+            subject = namespace.get(find_check(cell.source).subject)
+            if subject is not None and not is_blank(subject):
+                found.add(grade_id(cell).removeprefix("check_"))
+        elif grade_id(cell) == WRITTEN:
+            found |= {WRITTEN} if "latency" in cell.source else set()
+        elif cell.cell_type == "code":
+            exec(definitions(cell.source), namespace)
+    return found
+
+
+def definitions(source: str) -> Any:
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef)
+    tree = ast.parse(source)
+    tree.body = [node for node in tree.body if isinstance(node, kinds)]
+    return compile(tree, "<answer>", "exec")
+
+
+def is_blank(subject: FunctionType) -> bool:
+    if subject.__name__ == "chunk_bounds" and "Not" not in str(subject.__code__.co_names):
+        return bool(subject(10, 4) != [(0, 3), (3, 6), (6, 8), (8, 10)])
+    return "NotImplementedError" in subject.__code__.co_names
+
+
+@pytest.mark.parametrize("name", ACCIDENTS)
+def test_an_accident_costs_no_more_than_it_must(
+    name: str, released: NotebookNode, tmp_path: Path
+) -> None:
+    accident = import_module(f"tests.submissions.accidents.{name}")
+    solved = read("solutions")
+    all_answers = answered(nbformat.from_dict(solved))
+    assert len(all_answers) == 6
+    accident.hand_in(solved, tmp_path)
+    notebook, said = graded(released, tmp_path)
+    lost = getattr(accident, "LOST", ())
+    assert answered(notebook) == (set() if lost is True else all_answers - set(lost)), said
+    assert accident.SAYS in said
+    if not accident.SAYS:
+        assert said.strip() == ""
+    again = graded(released, tmp_path)
+    assert (json.dumps(again[0]), again[1]) == (json.dumps(notebook), said)
+
+
+def test_the_right_name_is_taken_whatever_lies_beside_it(tmp_path: Path) -> None:
+    for name in (f"{LAB}.ipynb", f"{LAB} (1).ipynb", "a.zip"):
+        (tmp_path / name).write_text("{}")
+    assert find_notebook(tmp_path, LAB) == (tmp_path / f"{LAB}.ipynb", "")
+
+
+def test_a_link_is_not_taken_for_the_notebook(tmp_path: Path) -> None:
+    (tmp_path / "homework.ipynb").symlink_to("/etc/passwd")
+    path, said = find_notebook(tmp_path, LAB)
+    assert path is None
+    assert "there is `homework.ipynb` where" in said

@@ -1,0 +1,13 @@
+"""Everything that is not an answer was deleted, imports and checks too."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, cell, save
+
+SAYS = "`check_chunk_bounds` was missing: it was put back"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    ids = ("chunk_bounds", "reduce_scatter", "all_gather", "ring_all_reduce", "bytes_per_rank")
+    answers = [cell(notebook, name) for name in (*ids, "from_8_to_64_ranks")]
+    save({**notebook, "cells": answers}, folder)

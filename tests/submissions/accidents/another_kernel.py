@@ -1,0 +1,15 @@
+"""The notebook says that it is Julia's."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, save
+
+SAYS = ""
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    notebook["metadata"] = {
+        "kernelspec": {"name": "julia-1.9", "display_name": "Julia", "language": "julia"},
+        "language_info": {"name": "julia"},
+    }
+    save(notebook, folder)

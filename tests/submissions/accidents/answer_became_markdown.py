@@ -1,0 +1,14 @@
+"""The M key was pressed over an answer."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, cell, save
+
+SAYS = "`all_gather` had become another type of cell"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    answer = cell(notebook, "all_gather")
+    answer["cell_type"] = "markdown"
+    del answer["outputs"], answer["execution_count"]
+    save(notebook, folder)

@@ -1,0 +1,13 @@
+"""The R key was pressed over an answer, in an editor that keeps no metadata."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, bare, index, save
+
+SAYS = "`all_gather` stood in another cell"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    at = index(notebook, "all_gather")
+    notebook["cells"][at] = {**bare(notebook["cells"][at]), "cell_type": "raw"}
+    save(notebook, folder)

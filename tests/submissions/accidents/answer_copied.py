@@ -1,0 +1,12 @@
+"""An answer cell was copied, as an older Jupyter does: metadata and all."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, save
+
+SAYS = "`chunk_bounds` was there 2 times: one was kept"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    notebook["cells"].append(copy_of(cell(notebook, "chunk_bounds")))
+    save(notebook, folder)

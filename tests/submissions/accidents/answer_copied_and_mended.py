@@ -1,0 +1,14 @@
+"""An answer was copied to try something else; the copy below is the right one."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, index, save, text_of
+
+SAYS = "the copies were joined in their order"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    right = cell(notebook, "chunk_bounds")
+    first = copy_of(right, text_of(right).replace("extra)", "extra + 1)"))
+    notebook["cells"].insert(index(notebook, "chunk_bounds"), first)
+    save(notebook, folder)

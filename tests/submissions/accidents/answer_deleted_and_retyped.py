@@ -1,0 +1,13 @@
+"""An answer cell was deleted by mistake and its text typed into a new one."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, bare, index, save
+
+SAYS = "`chunk_bounds` stood in another cell"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    at = index(notebook, "chunk_bounds")
+    notebook["cells"][at] = bare(notebook["cells"][at])
+    save(notebook, folder)

@@ -1,0 +1,14 @@
+"""The blank was left as it was; the answer is in a new cell at the end."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, bare, cell, save, text_of
+
+SAYS = "`bytes_per_rank` stood in another cell"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    answer = cell(notebook, "bytes_per_rank")
+    notebook["cells"].append(bare(answer))
+    answer["source"] = text_of(answer).split("    ###")[0] + "    raise NotImplementedError()"
+    save(notebook, folder)

@@ -1,0 +1,12 @@
+"""A locked check was copied: nbgrader alone stops grading the whole class."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, save
+
+SAYS = "`check_chunk_bounds` was there 2 times: it was graded once"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    notebook["cells"].append(copy_of(cell(notebook, "check_chunk_bounds")))
+    save(notebook, folder)

@@ -1,0 +1,12 @@
+"""A locked check was deleted: nbgrader alone would ask a person to grade it for ever."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, cell, save
+
+SAYS = "`check_chunk_bounds` was missing: it was put back"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    notebook["cells"].remove(cell(notebook, "check_chunk_bounds"))
+    save(notebook, folder)

@@ -1,0 +1,16 @@
+"""git left its marks in the JSON, around an execution count and the end of a cell."""
+
+import json
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, save
+
+SAYS = "marks of a merge conflict: the first (your own branch) side was graded"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    text = json.dumps(notebook, indent=1)
+    line = '   "execution_count": null,\n'
+    marked = f'<<<<<<< HEAD\n{line}=======\n   "execution_count": 7,\n>>>>>>> main\n'
+    assert line in text
+    save(text.replace(line, marked, 2), folder)

@@ -1,0 +1,12 @@
+"""Copied cell by cell into a new notebook: nothing but the text is left."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, bare, save
+
+SAYS = "`chunk_bounds` stood in another cell"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    notebook["cells"] = [bare(one) for one in notebook["cells"]]
+    save(notebook, folder)

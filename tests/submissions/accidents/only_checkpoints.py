@@ -1,0 +1,13 @@
+"""Only Jupyter's hidden folder was handed in."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, save
+
+SAYS = "No notebook was handed in"
+LOST = True
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    (folder / ".ipynb_checkpoints").mkdir()
+    save(notebook, folder / ".ipynb_checkpoints", "03_ring_all_reduce-checkpoint.ipynb")

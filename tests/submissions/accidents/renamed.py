@@ -1,0 +1,11 @@
+"""The student gave the file a name of their own."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, save
+
+SAYS = "`homework of Ann.ipynb` was graded"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    save(notebook, folder, "homework of Ann.ipynb")

@@ -1,0 +1,15 @@
+"""VS Code gives cells a language and new ids, and writes no kernel name."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, save
+
+SAYS = ""
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    for number, one in enumerate(notebook["cells"]):
+        one["id"] = f"{number:08x}"
+        one["metadata"]["vscode"] = {"languageId": "python"}
+    notebook["metadata"] = {"language_info": {"name": "python"}, "orig_nbformat": 4}
+    save(notebook, folder)

@@ -1,0 +1,18 @@
+"""Exported as a script with `# %%` cells."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, save, text_of
+
+SAYS = "You handed in a Python script"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    blocks = []
+    for one in notebook["cells"]:
+        if one["cell_type"] == "code":
+            blocks.append(f"# %%\n{text_of(one)}\n")
+        else:
+            lines = "\n".join(f"# {line}" for line in text_of(one).splitlines())
+            blocks.append(f"# %% [markdown]\n{lines}\n")
+    save("\n".join(blocks), folder, "lab3.py")

@@ -1,0 +1,19 @@
+"""Outputs of every kind that Jupyter never wrote, and one of a megabyte."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, cell, save
+
+SAYS = ""
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    cell(notebook, "chunk_bounds")["outputs"] = [
+        {"output_type": "execute_result", "data": {"text/plain": ["2.0"]}, "metadata": {}},
+        {"output_type": "mystery", "data": 7},
+        {"output_type": "stream", "name": "stdout", "text": "x" * 1_000_000},
+        {},
+    ]
+    cell(notebook, "check_chunk_bounds")["outputs"] = [{"output_type": "error", "ename": "E"}]
+    cell(notebook, "cell-001")["outputs"] = []
+    save(notebook, folder)

@@ -1,0 +1,13 @@
+"""The cell of the written answer was deleted; the text is in a new one."""
+
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, bare, index, save
+
+SAYS = "`from_8_to_64_ranks` stood in another cell"
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    at = index(notebook, "from_8_to_64_ranks")
+    notebook["cells"][at] = {**bare(notebook["cells"][at]), "cell_type": "markdown"}
+    save(notebook, folder)

@@ -1,0 +1,12 @@
+"""A crash while saving left a tail of zero bytes."""
+
+import json
+from pathlib import Path
+
+from tests.submissions.accidents.by_hand import Notebook, save
+
+SAYS = ""
+
+
+def hand_in(notebook: Notebook, folder: Path) -> None:
+    save(json.dumps(notebook).encode() + bytes(5000), folder)
