@@ -101,8 +101,9 @@ def _view() -> Iterator[str]:
     yield from ("--ro-bind", str(COURSE / "shardlab"), str(COURSE / "shardlab"))
     for name in MODULES:
         yield from ("--ro-bind-try", str(AUTOGRADER / name), str(AUTOGRADER / name))
-    built = str(_cache() / "shardlab" / "torch_extensions")
-    yield from ("--ro-bind-try", built, built)
+    built = _cache() / "shardlab" / "torch_extensions"
+    built.mkdir(parents=True, exist_ok=True)  # DeepSpeed's ops, also those compiled from now on
+    yield from ("--ro-bind", str(built), str(built))
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
 
 

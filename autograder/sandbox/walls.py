@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 from dataclasses import asdict
 from types import TracebackType
@@ -20,6 +21,7 @@ from autograder.sandbox import bubblewrap
 from autograder.sandbox.cgroup import ControlGroup
 from autograder.sandbox.limits import Limits
 from shardlab.errors import LaunchError
+from shardlab.ranks import engines
 from shardlab.ranks.client import Channel, memory_file
 
 HELLO_LIMIT_S = 300.0  # a first import of torch, and of all of DeepSpeed, on a cold disk
@@ -126,6 +128,17 @@ class Container(Channel):
                 if int(line.split()[-1]) == inner:
                     return int(outer)
         return None
+
+    def build(self, op: str, report_fd: int) -> None:
+        """Outside, where there are a compiler and a cache to write to; waits until it is done."""
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "shardlab.ranks.builds", op],
+            stdin=subprocess.DEVNULL,
+            stdout=report_fd,
+            stderr=report_fd,
+            env={**os.environ, **engines.environment_of("deepspeed")},
+        )
+        self.sock.send(json.dumps({"built": op, "exit": ended.returncode}).encode())
 
     def start_cells(self, sock_fd: int) -> None:
         socket.send_fds(self.sock, [b'{"cells": true}'], [sock_fd])

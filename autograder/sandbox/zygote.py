@@ -105,8 +105,8 @@ class FirstProcess(server.Server):
         elif "interrupt" in question:
             for pid in run.rank_of:
                 os.kill(pid, signal.SIGINT)
-        else:
-            run.tell(rank=question.get("build"), failed="nothing is compiled in a sandbox")
+        else:  # compiled outside: told as a rank server would that had done it itself
+            run.tell(rank=question["built"], exit=question["exit"])
 
     def enclose(self) -> None:
         container.enclose(self.limits)

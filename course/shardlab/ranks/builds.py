@@ -141,3 +141,7 @@ def failure(name: str, printed: str, exit_code: int) -> tuple[str, str]:
     advice = [ADVICE[name]] if name in ADVICE else []
     headline = f"DeepSpeed's {name} has to be compiled, and can't be: {why}"
     return headline, "\n".join([*advice, *lines[-20:-1]])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], dict(os.environ), report_fd=1)

@@ -1,0 +1,246 @@
+"""What student code finds in a sandbox, and what it does not, on real ranks and processes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from autograder.sandbox import Limits, Sandbox, Unavailable, bubblewrap, open_sandbox
+from shardlab import launch
+from shardlab.errors import LaunchError, RankError, RunTimeout
+from shardlab.run import Run
+from tests.autograder.sandbox.ordinary import is_possible, run_as_ordinary_user
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+REPO = Path(__file__).parents[3]
+LIMITS = Limits(memory_bytes=400_000_000, processes=60, scratch_bytes=8_000_000)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    if shutil.which("bwrap") is None and not os.environ.get("SHARDLAB_NEEDS_BROWSER"):
+        pytest.skip("no bubblewrap here")
+    with open_sandbox(LIMITS) as opened:
+        assert isinstance(opened, Sandbox)
+        yield opened
+
+
+def contained(sandbox: Sandbox, fn: Callable[..., Any], world_size: int = 1, **kw: Any) -> Run:
+    return launch(
+        fn,
+        world_size=world_size,
+        host=sandbox.host,
+        device="cpu",
+        results="plain",
+        quiet=True,
+        **kw,
+    )
+
+
+def all_reduce_some() -> list[float]:
+    values = torch.arange(1000.0)
+    dist.all_reduce(values)
+    return values[:3].tolist()
+
+
+def test_ranks_compute_and_are_counted_as_outside(sandbox: Sandbox) -> None:
+    inside = contained(sandbox, all_reduce_some, world_size=4)
+    outside = launch(all_reduce_some, world_size=4, device="cpu", quiet=True)
+    assert inside.outputs == outside.outputs
+    assert inside.traffic.sent_bytes.tolist() == outside.traffic.sent_bytes.tolist()
+    assert "kernel" in inside.traffic.source
+    assert [call.op for call in inside.calls] == [call.op for call in outside.calls]
+
+
+def look_around() -> dict[str, Any]:
+    def can(action: Callable[[], Any]) -> bool:
+        try:
+            action()
+        except OSError:
+            return False
+        return True
+
+    repo = Path(os.environ["PYTHONPATH"].split(os.pathsep)[1])
+    return {
+        "environment": " ".join(sorted(os.environ)),
+        "home": os.environ["HOME"],
+        "repo": sorted(os.listdir(repo)),
+        "autograder": sorted(os.listdir(repo / "autograder")),
+        "root": sorted(os.listdir("/root")) if can(lambda: os.listdir("/root")) else [],
+        "processes": sum(name.isdigit() for name in os.listdir("/proc")),
+        "user": os.getuid(),
+        "capabilities": next(
+            line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")
+        ),
+        "writes outside of scratch": [
+            path
+            for path in ("/", "/usr", "/dev", str(repo), str(repo / "course/shardlab"), "/etc")
+            if can(functools.partial(open, f"{path}/x", "w"))
+        ],
+        "writes to scratch": can(lambda: open("/tmp/x", "w").close()),
+        "changes the machine": can(lambda: open("/proc/sys/kernel/core_pattern", "r+").close()),
+        "reads number 1": can(lambda: open("/proc/1/environ").read()),
+        "sends datagrams": can(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
+        "leaves the machine": can(lambda: socket.create_connection(("1.1.1.1", 80), timeout=1)),
+    }
+
+
+def test_a_rank_sees_nothing_that_is_not_its_own(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "secret")
+
+    seen = contained(sandbox, look_around).outputs[0]
+    assert "MY_TOKEN" not in seen["environment"]
+    assert seen["home"] == "/tmp"
+    assert set(seen["repo"]) <= {"autograder", "course", ".venv"}
+    assert not {"exercises", "references", "grade.py"} & set(seen["autograder"])
+    assert set(seen["root"]) <= {".pyenv", ".cache"}
+    assert seen["processes"] == 2
+    assert seen["user"] != 0
+    assert int(seen["capabilities"], 16) == 0
+    assert seen["writes outside of scratch"] == []
+    assert seen["writes to scratch"]
+    for name in ("changes the machine", "reads number 1", "sends datagrams", "leaves the machine"):
+        assert not seen[name], name
+
+
+def spy_on_the_other() -> list[str]:
+    """Each rank tries what could carry data past the counted sockets."""
+    rank, found = dist.get_rank(), []
+    libc = ctypes.CDLL(None, use_errno=True)
+    Path(f"/tmp/from{rank}").write_text("data")
+    Path(f"/dev/shm/from{rank}").write_text("data")
+    libc.shmget(4711, 4096, 0o1666)
+    dist.barrier()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in (1, os.getpid()):
+            for file in ("environ", "maps", "mem"):
+                with contextlib.suppress(OSError):
+                    Path(f"/proc/{name}/{file}").open("rb").read(1)
+                    found.append(file)
+            if libc.ptrace(16, int(name), 0, 0) == 0:  # PTRACE_ATTACH
+                found.append("ptrace")
+    for folder in ("/tmp", "/dev/shm"):
+        found += [name for name in os.listdir(folder) if name == f"from{1 - rank}"]
+    if libc.shmget(4711, 4096, 0) >= 0:
+        found.append("System V memory")
+    for kind in (socket.AF_UNIX, socket.AF_VSOCK, socket.AF_PACKET):
+        with contextlib.suppress(OSError):
+            socket.socket(kind, socket.SOCK_STREAM)
+            found.append(str(kind))
+    dist.barrier()
+    return found
+
+
+def test_ranks_share_nothing_but_counted_sockets(sandbox: Sandbox) -> None:
+    assert contained(sandbox, spy_on_the_other, world_size=2).outputs == [[], []]
+
+
+def leave_an_orphan() -> int:
+    """A daemon: forked twice, in a session of its own, deaf to signals."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in range(1, 32):
+                with contextlib.suppress(OSError):
+                    signal.signal(number, signal.SIG_IGN)
+            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(4711)"])
+        os._exit(0)
+    return os.getpid()
+
+
+def test_nothing_survives(sandbox: Sandbox) -> None:
+    before = {process.pid for process in psutil.process_iter()}
+    contained(sandbox, leave_an_orphan, world_size=2)
+    new = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before]
+    assert not [p for p in new if "4711" in " ".join(p.info["cmdline"] or [])]
+
+
+def eat_memory() -> None:
+    kept = []
+    while True:
+        kept.append(torch.ones(1_000_000))
+
+
+def fork_without_end() -> None:
+    while True:
+        with contextlib.suppress(OSError):
+            if os.fork() == 0:
+                while True:
+                    time.sleep(1)
+
+
+def fill_scratch() -> str:
+    try:
+        with open("/tmp/big", "wb") as file:
+            while True:
+                file.write(bytes(1_000_000))
+    except OSError as error:
+        return str(error.strerror)
+
+
+def test_a_memory_bomb_ends_its_own_run_alone(sandbox: Sandbox) -> None:
+    with pytest.raises(RankError):
+        contained(sandbox, eat_memory)
+    assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
+
+
+def test_a_fork_bomb_ends_its_own_run_alone(sandbox: Sandbox) -> None:
+    with pytest.raises((RunTimeout, LaunchError)):
+        contained(sandbox, fork_without_end, timeout_s=2)
+    assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
+
+
+def test_scratch_is_small(sandbox: Sandbox) -> None:
+    assert contained(sandbox, fill_scratch).outputs == ["No space left on device"]
+
+
+def kill_all() -> None:
+    for pid in (-1, 1, os.getppid()):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_rank_that_kills_all_it_can_ends_its_own_run_alone(sandbox: Sandbox) -> None:
+    kill_all_but_us = contained(sandbox, kill_all)  # neither itself nor number 1 hears it
+    assert kill_all_but_us.outputs == [None]
+    assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
+
+
+@pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
+def test_an_ordinary_user_has_the_same_walls(tmp_path: Path) -> None:
+    """This very file again, without root."""
+    if os.geteuid() != 0:
+        pytest.skip("this is one")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
+    done = run_as_ordinary_user([*command, f"--basetemp={tmp_path}/t"], tmp_path, cwd=REPO)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "failed" not in done.stdout
+
+
+def test_a_machine_without_namespaces_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    bubblewrap.program.cache_clear()
+    try:
+        with pytest.raises(Unavailable, match=r"apt install bubblewrap.*--unsandboxed"):
+            open_sandbox(LIMITS)
+    finally:
+        bubblewrap.program.cache_clear()
