@@ -1,4 +1,4 @@
-"""python -m autograder build [--check] [--overwrite]"""
+"""python -m autograder COMMAND: build notebooks, grade a class"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from autograder.build import SourceError, build, check
+from autograder.grading import arguments as grading
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,6 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     command.add_argument("--repo", type=Path, default=Path(), help="default: where you are")
     command.set_defaults(run=_build)
+    grading.add_parser(commands)
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))

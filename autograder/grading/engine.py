@@ -51,7 +51,7 @@ class LocalPool:
     def __init__(self, jobs: int, unsandboxed: bool = False) -> None:
         if jobs < 1:
             raise ValueError(f"jobs is {jobs}: one worker at least has to grade")
-        self._workers = [_Worker(unsandboxed) for _ in range(jobs)]
+        self._workers = [Worker(unsandboxed) for _ in range(jobs)]
 
     def __enter__(self) -> LocalPool:
         return self
@@ -111,7 +111,7 @@ class _Round:
     over: bool = False
     _drawing: threading.Lock = field(default_factory=threading.Lock)
 
-    def serve(self, worker: _Worker) -> None:
+    def serve(self, worker: Worker) -> None:
         try:
             while not self.over and (task := self._draw()) is not None:
                 if self.on_start:
@@ -126,7 +126,7 @@ class _Round:
         with self._drawing:
             return next(self.tasks, None)
 
-    def _grade(self, worker: _Worker, task: Task) -> Record:
+    def _grade(self, worker: Worker, task: Task) -> Record:
         why = ""
         for _ in range(ATTEMPTS):
             if self.over:
@@ -139,7 +139,7 @@ class _Round:
         return failed(task, why)
 
 
-class _Worker:
+class Worker:
     """The parent's side of one worker process, started when it is needed."""
 
     def __init__(self, unsandboxed: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,12 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
-from autograder.grade import InfrastructureError
-from autograder.grading import decide
 from autograder.grading.checks import Check
-from autograder.grading.decide import RunAndDecide, read_subject, why_missing, write_verdict
+from autograder.grading.marks import why_missing, write_verdict
+from autograder.grading.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
 from autograder.grading.seed import grading_seed
+from autograder.grading.states import state_of
+from autograder.grading.submission import decide_answer
 from autograder.grading.template import CourseError
 from autograder.verdict import CaseResult, Verdict
 
@@ -76,7 +76,7 @@ def test_an_answer_that_never_came_is_explained() -> None:
     answer = new_code_cell(metadata={"nbgrader": {"grade_id": "double", "solution": True}})
     cells = [answer, check_cell()]
     check = Check("lab.double", "double")
-    assert why_missing(check, cells, 1).startswith("`double` never reached the check: nothing of")
+    assert why_missing(check, cells, 1).startswith("`double` never reached the check: nothing")
     cells[1].outputs = [new_output("error", ename="NameError", evalue="no double")]
     assert "this cell failed with NameError: no double." in why_missing(check, cells, 1)
     cells[0].outputs = [new_output("error", ename="ZeroDivisionError", evalue="division by zero.")]
@@ -84,21 +84,6 @@ def test_an_answer_that_never_came_is_explained() -> None:
         "`double` never reached the check: the cell `double` above failed with "
         "ZeroDivisionError: division by zero."
     )
-
-
-def test_only_plain_files_of_some_size_are_subjects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decide, "MAX_SUBJECT_BYTES", 10)
-    (tmp_path / "good").write_bytes(b"x" * 10)
-    (tmp_path / "giant").write_bytes(b"x" * 11)
-    (tmp_path / "empty").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "good")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    assert read_subject(tmp_path / "good") == b"x" * 10
-    for name in ("giant", "empty", "link", "folder", "pipe", "none"):
-        assert read_subject(tmp_path / name) is None
 
 
 def test_the_seed_is_kept_and_differs_by_lab_and_course(tmp_path: Path) -> None:
@@ -109,28 +94,40 @@ def test_the_seed_is_kept_and_differs_by_lab_and_course(tmp_path: Path) -> None:
     assert (tmp_path / "grading/seed").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_failing_machine_is_tried_once_more_and_never_a_zero(
-    monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
-    calls = []
-
-    def decide_or_fail(*_: object, **__: object) -> Verdict:
-        calls.append(1)
-        if len(calls) <= failures:
-            raise InfrastructureError("no memory for ranks")
-        return verdict((1, True))
-
-    monkeypatch.setattr("autograder.grade.decide", decide_or_fail)
-    check = Check("ring_all_reduce.chunk_bounds", "chunk_bounds")
-    if failures == 1:
-        assert RunAndDecide()._decide(check, b"x", seed=1).passed
-    else:
-        with pytest.raises(InfrastructureError):
-            RunAndDecide()._decide(check, b"x", seed=1)
-    assert len(calls) == 2
-
-
 def test_an_unknown_exercise_is_the_course_s_error() -> None:
     with pytest.raises(CourseError, match="no exercise is called"):
-        RunAndDecide()._decide(Check("ring_all_reduce.sort", "sort"), b"x", seed=1)
+        decide_answer(Check("ring_all_reduce.sort", "sort"), b"x", 1, sandbox=None)
+
+
+# ---- states
+
+
+def with_trouble(trouble: str) -> Verdict:
+    case = CaseResult("two ranks", False, 1, False, "hangs", "it hangs", trouble=trouble)
+    return Verdict("lab.double", 4.0, (case,), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said", "expected"),
+    [
+        ([verdict((1, False))], {}, (GRADED, "")),
+        ([with_trouble("resource limit")], {}, (RESOURCE_LIMIT, "double, two ranks: it hangs")),
+        (
+            [with_trouble("resource limit"), with_trouble("tampering")],
+            {"limits_hit": ["A cell was stopped after 60 s."], "missing": ["No answer."]},
+            (TAMPERING, "double, two ranks: it hangs"),
+        ),
+        (
+            [verdict((1, True))],
+            {"limits_hit": ["A cell was stopped after 60 s."], "missing": ["No answer."]},
+            (RESOURCE_LIMIT, "A cell was stopped after 60 s."),
+        ),
+        ([verdict((1, False))], {"missing": ["No answer."]}, (STUDENT_ERROR, "No answer.")),
+        ([], {"tampering": ["A forged message."]}, (TAMPERING, "A forged message.")),
+    ],
+)
+def test_a_submission_ends_in_the_first_state_that_applies(
+    verdicts: list[Verdict], said: dict[str, list[str]], expected: tuple[str, str]
+) -> None:
+    sentences = {"tampering": [], "limits_hit": [], "missing": [], **said}
+    assert state_of(verdicts, **sentences) == expected

@@ -1,0 +1,92 @@
+"""One submission from bytes to a record. No gradebook, no files: any machine can do it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from autograder import exercises, grade
+from autograder.grading.checks import Check
+from autograder.grading.kernel import CellsRun, run_cells
+from autograder.grading.marks import earned_points, why_missing, write_verdict
+from autograder.grading.reader import Unreadable, read_notebook
+from autograder.grading.rebuild import insert_notes, rebuild
+from autograder.grading.record import Record, Task
+from autograder.grading.states import state_of
+from autograder.grading.template import CourseError, checks_of, grade_id
+from autograder.verdict import Verdict
+
+
+def grade_submission(task: Task, sandbox: Any) -> Record:
+    """Runs the cells in ``sandbox``, decides the answers here. The same task, the same record.
+
+    Raises grade.InfrastructureError and whatever else is the machine's doing, never the student's.
+    """
+    checks = checks_of(nbformat.from_dict(task.template))
+    notebook, notes, unreadable = _put_in_order(task)
+    started_s = time.monotonic()
+    run = CellsRun()
+    if not unreadable:
+        names = {check.exercise for check in checks.values()}
+        run = run_cells(notebook, sandbox.cells, sandbox.limits, names)
+    ran_s = time.monotonic()
+
+    verdicts: dict[str, Verdict] = {}
+    points: dict[str, float] = {}
+    missing: list[str] = []
+    for position, cell in enumerate(notebook.cells):
+        name = grade_id(cell) or ""
+        if name not in checks:
+            continue
+        check = checks[name]
+        answer = run.answers.get(check.exercise)
+        verdict = verdicts[name] = decide_answer(check, answer, task.seed, sandbox)
+        points[name] = earned_points(verdict, float(cell.metadata.nbgrader.points))
+        why = "" if answer else unreadable or why_missing(check, notebook.cells, position)
+        missing += [why] if why else []
+        write_verdict(cell, verdict, why)
+    insert_notes(notebook, notes)
+    state, reason = state_of(
+        verdicts.values(), tampering=run.tampering, limits_hit=run.limits_hit, missing=missing
+    )
+    return Record(
+        lab=task.lab,
+        student=task.student,
+        key=task.key,
+        submission_hash=task.submission_hash,
+        state=state,
+        reason=reason,
+        notes=tuple(notes),
+        notebook=dict(notebook),
+        points=points,
+        verdicts={name: verdict.to_plain() for name, verdict in verdicts.items()},
+        timing={"ran_s": ran_s - started_s, "decided_s": time.monotonic() - ran_s},
+    )
+
+
+def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:
+    """(the lab with the student's text in it, notes, why that text could not be read)."""
+    template = nbformat.from_dict(task.template)
+    unreadable = task.unreadable
+    if task.submitted is not None:
+        try:
+            submitted, mended = read_notebook(task.submitted)
+        except Unreadable as error:
+            unreadable = f"The file you handed in could not be read: {error}."
+        else:
+            rebuilt, notes = rebuild(template, submitted)
+            return rebuilt, [*task.notes, *mended, *notes], ""
+    return template, [*task.notes, unreadable], unreadable
+
+
+def decide_answer(check: Check, answer: bytes | None, seed: int, sandbox: Any) -> Verdict:
+    """Raises grade.InfrastructureError, and CourseError for an exercise that is not there."""
+    try:
+        exercise = exercises.load(check.exercise)
+    except KeyError as error:
+        raise CourseError(f"no exercise is called {check.exercise!r}") from error
+    host = {} if sandbox.host is None else {"host": sandbox.host}
+    return grade.decide(exercise, answer, seed, hidden=True, **host)

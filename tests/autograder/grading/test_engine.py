@@ -1,0 +1,110 @@
+"""Workers die, fail and hang: every task comes back once, as a record or as a failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autograder.grading import engine
+from autograder.grading.engine import LocalPool
+from autograder.grading.record import GRADED, INFRASTRUCTURE_ERROR
+from autograder.grading.work import Refused
+from tests.autograder.grading.fake_work import fake_work, task
+
+REPO = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _no_real_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "work", fake_work)
+
+
+def test_every_task_comes_back_once() -> None:
+    started = []
+    names = [f"student{number}" for number in range(20)]
+    with LocalPool(2) as pool:
+        records = list(pool.grade_all(map(task, names), lambda task: started.append(task.student)))
+        assert sorted(record.student for record in records) == sorted(names)
+        assert started == names
+        assert {record.state for record in records} == {GRADED}
+        (again,) = pool.grade_all([task("late")])  # by the same workers
+        assert again.student == "late"
+
+
+def test_a_worker_that_dies_or_fails_is_followed_by_another(tmp_path: Path) -> None:
+    tasks = [
+        task("ann"),
+        task("bomb", f"die {tmp_path / 'bomb'}"),
+        task("unlucky", f"die_once {tmp_path / 'unlucky'}"),
+        task("poor", f"fail {tmp_path / 'poor'}"),
+        task("once", f"fail_once {tmp_path / 'once'}"),
+        task("slow", "hang", patience_s=0.5),
+        task("zoe"),
+    ]
+    with LocalPool(2) as pool:
+        records = {record.student: record for record in pool.grade_all(tasks)}
+    assert len(records) == len(tasks)
+    failed = {name: record.reason for name, record in records.items() if not record.is_final}
+    assert failed == {
+        "bomb": "its worker died (killed by SIGKILL)",
+        "poor": "no memory for ranks",
+        "slow": "it was not graded within 0 minutes",
+    }
+    assert records["bomb"].state == INFRASTRUCTURE_ERROR
+    tries = {path.name: len(path.read_text().split()) for path in tmp_path.iterdir()}
+    assert tries == {"bomb": 3, "poor": 3, "unlucky": 2, "once": 2}
+
+
+def test_a_machine_that_refuses_ends_the_run() -> None:
+    with LocalPool(1) as pool, pytest.raises(Refused, match="install bubblewrap"):
+        list(pool.grade_all([task("ann", "refuse"), task("bob")]))
+
+
+def test_who_wants_no_more_leaves_nothing_behind(tmp_path: Path) -> None:
+    with LocalPool(2) as pool:
+        for record in pool.grade_all([task("ann"), task("endless", f"hang {tmp_path / 'pid'}")]):
+            assert record.student == "ann"
+            wait_for(lambda: (tmp_path / "pid").exists())
+            break
+    wait_for(lambda: not psutil.pid_exists(int((tmp_path / "pid").read_text())))
+
+
+GRADES_FOR_EVER = """
+import sys
+from autograder.grading import engine
+from tests.autograder.grading.fake_work import fake_work, task
+engine.work = fake_work
+if __name__ == "__main__":
+    with engine.LocalPool(1) as pool:
+        list(pool.grade_all([task("ann", f"hang {sys.argv[1]}")]))
+"""
+
+
+def test_workers_and_what_they_started_die_with_whoever_started_them(tmp_path: Path) -> None:
+    (tmp_path / "grades.py").write_text(GRADES_FOR_EVER)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "grades.py", tmp_path / "pid"],
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+    )
+    try:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+        worker = psutil.Process(int((tmp_path / "pid").read_text()))
+        wait_for(lambda: worker.children())
+        family = [worker, *worker.children()]
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    wait_for(lambda: not any(one.is_running() and one.status() != "zombie" for one in family))
+
+
+def wait_for(condition: object) -> None:
+    """Fails by the test's own limit, on however busy a machine."""
+    while not condition():  # type: ignore[operator]
+        time.sleep(0.02)
