@@ -1,0 +1,285 @@
+"""A Dask scheduler and its workers, each a process of its own on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from autograder.grading import cluster
+from autograder.grading.cluster import ClusterPool, from_text, to_text
+from autograder.grading.engine import LocalPool
+from autograder.grading.record import GRADED, INFRASTRUCTURE_ERROR, STUDENT_ERROR, Record, Task
+from autograder.grading.version import code_version
+from autograder.grading.work import Refused
+from autograder.sandbox import limits_of
+from tests.autograder.grading import fake_graders
+from tests.autograder.grading.course import REPO, notebook_of, read, source_of, with_answers
+
+LAB = "03_ring_all_reduce"
+START_LIMIT_S = 60
+DEATHS = 2  # of workers, until this scheduler gives a task up: its default 3 + 1 takes longer
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+
+
+@dataclass
+class Cluster:
+    address: str
+    folder: Path
+    started: ExitStack
+
+    def add_worker(self, name: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Returns once the scheduler knows it."""
+        known = len(self.workers())
+        process = self.started.enter_context(
+            dask(
+                self.folder,
+                *("worker", self.address, "--name", name, "--nthreads", "1", "--no-dashboard"),
+                *("--host", "127.0.0.1", "--local-directory", str(self.folder), *options),
+                **environment,
+            )
+        )
+        wait_for(lambda: len(self.workers()) > known, self.folder)
+        return process
+
+    def workers(self) -> dict[str, int]:
+        """{name: pid}"""
+        from distributed import Client
+
+        with Client(self.address, set_as_default=False) as client:
+            pids = client.run(os.getpid)
+            known = client.scheduler_info()["workers"]
+            return {known[address]["name"]: pid for address, pid in pids.items()}
+
+
+@contextmanager
+def dask(folder: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One of Dask's commands as a process group of its own, ended as one."""
+    log = (folder / f"{time.monotonic_ns()}.log").open("wb")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dask", *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]),
+            "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": str(DEATHS - 1),
+            **environment,
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with log:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def wait_for(done, folder: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while not done():
+        logs = "\n".join(path.read_text()[-1500:] for path in folder.glob("*.log"))
+        assert time.monotonic() < deadline, logs
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A scheduler and one worker, started as an instructor starts them."""
+    folder = tmp_path_factory.mktemp("dask")
+    record = folder / "scheduler.json"
+    with ExitStack() as started:
+        started.enter_context(
+            dask(
+                folder,
+                *("scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard"),
+                *("--scheduler-file", str(record)),
+            )
+        )
+        wait_for(lambda: record.exists() and record.read_text().endswith("}"), folder)
+        found = Cluster(json.loads(record.read_text())["address"], folder, started)
+        found.add_worker("first")
+        yield found
+
+
+def task_of(student: str, submitted: bytes | None = b"", unreadable: str = "") -> Task:
+    released = REPO / "labs" / notebook_of(LAB)
+    return Task(
+        lab=LAB,
+        student=student,
+        submitted=submitted,
+        unreadable=unreadable,
+        template=json.loads(json.dumps(nbformat.read(released, as_version=4))),
+        seed=7,
+        limits=asdict(limits_of(LAB)),
+        code=code_version(),
+    )
+
+
+def a_class() -> list[Task]:
+    """Right, wrong, unreadable, and one more that is right."""
+    solution, lab = (read(REPO / side / notebook_of(LAB)) for side in ("solutions", "labs"))
+    answers = {
+        "ada": {"chunk_bounds": source_of(solution, "chunk_bounds")},
+        "bob": {"chunk_bounds": "def chunk_bounds(length, parts):\n    return [0] * parts"},
+        "dan": {"bytes_per_rank": source_of(solution, "bytes_per_rank")},
+    }
+    notebooks = {name: with_answers(lab, given) for name, given in answers.items()}
+    tasks = [task_of(name, json.dumps(given).encode()) for name, given in notebooks.items()]
+    return [*tasks, task_of("cleo", b'{"cells": [')]
+
+
+def test_a_killed_worker_costs_nobody_a_grade(running: Cluster) -> None:
+    tasks = a_class()
+    killed = running.add_worker("second", "--no-nanny")
+    records: dict[str, Record] = {}
+    with ClusterPool(running.address) as pool:
+        for record in pool.grade_all(tasks):
+            if not records:  # both workers have something to do at this moment
+                killed.kill()
+            assert record.student not in records
+            records[record.student] = record
+    with LocalPool(jobs=1) as pool:
+        here = {record.student: record for record in pool.grade_all(tasks)}
+    assert {name: record.decided() for name, record in records.items()} == {
+        name: record.decided() for name, record in here.items()
+    }
+    assert {name: record.state for name, record in records.items()} == {
+        "ada": STUDENT_ERROR, "bob": STUDENT_ERROR, "dan": STUDENT_ERROR, "cleo": STUDENT_ERROR,
+    }  # fmt: skip
+    assert sum(records["ada"].points.values()) > 0 == sum(records["bob"].points.values())
+
+
+def graded_by(monkeypatch: pytest.MonkeyPatch, stand_in, running: Cluster, *tasks: Task):
+    monkeypatch.setattr(cluster, "grade_here", stand_in)
+    with ClusterPool(running.address) as pool:
+        records = list(pool.grade_all(tasks))
+    assert sorted(record.student for record in records) == sorted(task.student for task in tasks)
+    return {record.student: record for record in records}
+
+
+def test_one_that_kills_its_worker_every_time_stops_nobody(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [task_of(name) for name in ("ada", "bomb", "cleo")]
+    records = graded_by(monkeypatch, fake_graders.deadly, running, *tasks)
+    assert records["bomb"].state == INFRASTRUCTURE_ERROR
+    assert records["bomb"].reason == f"{DEATHS} workers died while grading it"
+    assert records["ada"].state == records["cleo"].state == GRADED
+
+
+@pytest.mark.parametrize("cure", [True, False])
+def test_a_worker_that_fails_is_asked_again(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cure: bool
+) -> None:
+    task = task_of("unlucky", unreadable=str(tmp_path / "cured") if cure else "")
+    record = graded_by(monkeypatch, fake_graders.unlucky, running, task)["unlucky"]
+    assert record.state == (GRADED if cure else INFRASTRUCTURE_ERROR)
+    assert record.reason == ("" if cure else "the disk is full")
+
+
+def test_what_is_no_record_of_this_task_is_no_grade(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [task_of("garbled"), task_of("exchanged")]
+    records = graded_by(monkeypatch, fake_graders.confused, running, *tasks)
+    assert {record.state for record in records.values()} == {INFRASTRUCTURE_ERROR}
+    assert "not a record" in records["garbled"].reason
+    assert "another submission" in records["exchanged"].reason
+
+
+def test_who_stops_leaves_nothing_on_the_cluster(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cluster, "grade_here", fake_graders.endless)
+    done, never = tmp_path / "done", tmp_path / "never"
+    done.touch()
+    tasks = [task_of("ada", unreadable=str(done)), task_of("bob", unreadable=str(never))]
+    with ClusterPool(running.address) as pool:
+        records = pool.grade_all(tasks)
+        assert next(records).student == "ada"
+        records.close()  # as an interrupt does
+        assert pool._client is not None
+        left = pool._client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+        never.touch()
+    assert left == []
+
+
+def test_a_stop_ends_what_is_graded_for_its_round_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def __init__(self, unsandboxed: bool) -> None:
+            self.interrupted = threading.Event()
+
+        def ask(self, task: Task) -> str:
+            begun.release()
+            return "stopped" if self.interrupted.wait(60) else "went on"
+
+        def interrupt(self) -> None:
+            self.interrupted.set()
+
+        def hang_up(self) -> None:
+            pass
+
+    monkeypatch.setattr(cluster, "Worker", Slow)
+    begun = threading.Semaphore(0)
+    said: dict[str, str] = {}
+
+    def grade(round_name: str) -> None:
+        said[round_name] = json.loads(cluster.grade_here(to_text(task_of("x")), round_name, False))
+
+    threads = [threading.Thread(target=grade, args=(name,)) for name in ("mine", "yours")]
+    for thread in threads:
+        thread.start()
+        begun.acquire()
+    cluster.stop_here("mine")
+    threads[0].join()
+    assert said["mine"]["failed"] == "stopped"
+    assert threads[1].is_alive()
+    cluster.stop_here("yours")
+    threads[1].join()
+
+
+def test_workers_with_other_code_are_refused(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "code_version", lambda: "0123abcd")
+    with pytest.raises(Refused, match=rf"0123abcd.*\n.*{code_version()}.*\n.*same commit"):
+        ClusterPool(running.address).__enter__()
+
+
+def test_a_worker_whose_code_was_changed_meanwhile_grades_nothing() -> None:
+    said = json.loads(cluster.grade_here(to_text(replace(task_of("x"), code="old")), "r", False))
+    assert said["failed"].endswith(f"has version {code_version()} of the course, not old")
+
+
+def test_a_scheduler_that_is_not_there_is_named() -> None:
+    with pytest.raises(Refused, match=r"tcp://127\.0\.0\.1:9 .*dask scheduler"):
+        ClusterPool("127.0.0.1:9").__enter__()
+    with pytest.raises(Refused, match="nonsense://there"):
+        ClusterPool("nonsense://there").__enter__()
+
+
+def test_a_task_comes_out_of_its_text_as_it_went_in() -> None:
+    task = replace(task_of("ada", submitted=bytes(range(256))), notes=("one", "two"))
+    assert from_text(to_text(task)) == task
+    assert from_text(to_text(task)).key == task.key
+    assert from_text(to_text(task_of("bob", None, "it is a link"))).submitted is None

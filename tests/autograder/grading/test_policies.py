@@ -1,0 +1,127 @@
+"""nbgrader's own rules for marks, with our checks: late work, extra credit, a person's marks."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from autograder import exercises
+from tests.autograder.grading.course import (
+    Course,
+    notebook_of,
+    source_of,
+    with_answers,
+)
+
+LAB = "03_ring_all_reduce"
+QUESTION = "from_8_to_64_ranks"  # a person reads the answer
+POINTS = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
+DUE = datetime(2026, 10, 1, 12)
+EARNED = POINTS["chunk_bounds"]
+PENALTY = 0.5 * 2  # see LATE: two days begun
+MANUAL, EXTRA = 1.5, 0.5
+
+# As docs/instructors.md has it.
+LATE = """
+from nbgrader.plugins import LateSubmissionPlugin
+
+class PointsPerDay(LateSubmissionPlugin):
+    def late_submission_penalty(self, student_id, score, total_seconds_late):
+        return 0.5 * -(-total_seconds_late // 86400)
+
+c.AssignLatePenalties.plugin_class = PointsPerDay
+"""
+
+pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(600)]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What the gradebook says of one student."""
+
+    score: float  # what is exported is this less the penalty
+    penalty: float
+    of_question: float | None  # as a person marked it
+    extra: float | None
+
+
+def marks(course: Course, student: str) -> Marks:
+    with course.gradebook as gradebook:
+        submission = gradebook.find_submission(LAB, student)
+        question = gradebook.find_grade(QUESTION, LAB, LAB, student)
+        return Marks(
+            score=submission.score,
+            penalty=submission.late_submission_penalty,
+            of_question=question.manual_score,
+            extra=question.extra_credit,
+        )
+
+
+def nbgrader(course: Course, *arguments: str) -> None:
+    done = course.nbgrader(*arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
+    """Graded: the same answers of two students, one of whom handed them in 25 hours late."""
+    course = Course.begin(tmp_path_factory.mktemp("course"))
+    config = course.root / "nbgrader_config.py"
+    config.write_text(config.read_text() + LATE)
+    nbgrader(course, "generate_assignment", LAB)
+    with course.gradebook as gradebook:
+        gradebook.update_or_create_assignment(LAB, duedate=DUE)
+    answers = {
+        "chunk_bounds": source_of(course.solution(LAB), "chunk_bounds"),
+        QUESTION: "Twice as many hops of half the size.",
+    }
+    for student, handed_in in (("early", "2026-10-01 11:59:59"), ("late", "2026-10-02 13:00:00")):
+        course.hand_in(LAB, student, with_answers(course.released(LAB), answers))
+        folder = (course.root / "grading/submitted" / student / notebook_of(LAB)).parent
+        (folder / "timestamp.txt").write_text(f"{handed_in} UTC")
+    nbgrader(course, "autograde", LAB)
+    return course
+
+
+def test_late_costs_what_the_instructor_said(course: Course) -> None:
+    assert marks(course, "early") == Marks(EARNED, 0, None, None)
+    assert marks(course, "late") == Marks(EARNED, PENALTY, None, None)
+
+
+def test_the_written_answer_waits_for_a_person(course: Course) -> None:
+    with course.gradebook as gradebook:
+        assert gradebook.find_submission(LAB, "early").needs_manual_grade
+
+
+def test_a_persons_marks_and_extra_credit_stay_when_graded_again(course: Course) -> None:
+    for student in ("early", "late"):
+        with course.gradebook as gradebook:  # the same fields as formgrader's
+            question = gradebook.find_grade(QUESTION, LAB, LAB, student)
+            question.manual_score, question.extra_credit = MANUAL, EXTRA
+            question.needs_manual_grade = False
+            gradebook.find_comment(QUESTION, LAB, LAB, student).manual_comment = "Well put."
+            gradebook.db.commit()
+    nbgrader(course, "autograde", LAB, "--force")
+
+    total = EARNED + MANUAL + EXTRA
+    assert marks(course, "early") == Marks(total, 0, MANUAL, EXTRA)
+    assert marks(course, "late") == Marks(total, PENALTY, MANUAL, EXTRA)
+    with course.gradebook as gradebook:
+        assert gradebook.find_comment(QUESTION, LAB, LAB, "late").comment == "Well put."
+    assert source_of(course.autograded(LAB, "late"), QUESTION) == (
+        "Twice as many hops of half the size."
+    )
+
+
+def test_the_export_has_the_penalty_taken_off(course: Course) -> None:
+    nbgrader(course, "export")
+    with (course.root / "grading/grades.csv").open() as file:
+        rows: dict[str, dict[str, Any]] = {row["student_id"]: row for row in csv.DictReader(file)}
+    for student in ("early", "late"):
+        found = marks(course, student)
+        assert float(rows[student]["raw_score"]) == found.score
+        assert float(rows[student]["score"]) == found.score - found.penalty
