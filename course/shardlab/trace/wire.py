@@ -17,7 +17,9 @@ from collections.abc import Iterable, Iterator
 TCP_INFO_BYTES = 216
 _NOTSENT_AT, _SENT_AT, _RETRANS_AT = 144, 200, 208
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _INET_DIAG_INFO = 4, 20, 2
-_NLM_F_REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 0x301, 2, 3
+_NLM_F_REQUEST, _NLM_F_REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 1, 0x301, 2, 3
+_RTM_NEWSTATS, _RTM_GETSTATS, _LOOPBACK_INDEX = 92, 94, 1
+_HEADER_BYTES = 20 + 32  # IPv4, and TCP with its time stamps
 _OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8  # established, or closed by one side only
 
 Connection = tuple[int, int]  # local port, remote port: unique on one machine's loopback
@@ -66,6 +68,26 @@ def connections_of(
 def open_netlink() -> socket.socket:
     """Shows the sockets of the network namespace in which it is opened, wherever it is used."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+
+
+def open_interfaces() -> socket.socket:
+    """Shows the interfaces of the network namespace in which it is opened, wherever it is used."""
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+
+
+def loopback_payload_bytes(interfaces: socket.socket) -> int:
+    """What has crossed loopback so far without the headers of TCP over IPv4: an upper bound of what
+    its sockets carried, whoever owned them, closed ones included."""
+    request = struct.pack("=BxxxII", 0, _LOOPBACK_INDEX, 1)  # struct if_stats_msg, link's 64 bits
+    header = struct.pack("=IHHII", 16 + len(request), _RTM_GETSTATS, _NLM_F_REQUEST, 1, 0)
+    interfaces.sendto(header + request, (0, 0))
+    answer = interfaces.recv(1 << 16)
+    _, kind = struct.unpack_from("=IH", answer)
+    if kind != _RTM_NEWSTATS:
+        raise OSError("the kernel did not tell loopback's counters (RTM_GETSTATS)")
+    # netlink's header, if_stats_msg, an attribute's header, then struct rtnl_link_stats64
+    _, sent_packets, _, sent_bytes = struct.unpack_from("=QQQQ", answer, 16 + 12 + 4)
+    return int(sent_bytes - _HEADER_BYTES * sent_packets)
 
 
 def _socket_fds(process: str) -> dict[int, int]:
