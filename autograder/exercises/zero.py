@@ -44,8 +44,9 @@ def shard_bounds(sizes: Sequence[int], world_size: int) -> list[tuple[int, int]]
 
 
 def lengths_in(case: Case, inputs: Any) -> list[tuple[int, int]]:
-    """(elements, world_size): of each layer, of layers that follow each other, and padded."""
-    n, sizes = case.world_size, sizes_of(case)
+    """(elements, world_size): of each tensor, of tensors that follow each other, and padded."""
+    n, widths = case.world_size, case.params["widths"]
+    sizes = [size for a, b in pairwise(widths) for size in (a * b, b)]
     runs = {sum(sizes[i:j]) for i in range(len(sizes)) for j in range(i + 1, len(sizes) + 1)}
     return [(length, n) for length in sorted(runs | {run + -run % n for run in runs})]
 

@@ -1,0 +1,5 @@
+"""Why no package was made."""
+
+
+class ReleaseError(Exception):
+    """The text says what to do."""
