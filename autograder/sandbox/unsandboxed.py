@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 
+from autograder.grading.contained import ContainedCells
 from autograder.sandbox.limits import Limits
 
 
@@ -25,3 +27,9 @@ class Unsandboxed:
         trace: TracebackType | None,
     ) -> None:
         return None
+
+    def cells(self) -> AbstractContextManager[ContainedCells]:
+        # Only here: its own process imports this package's limits.
+        from autograder.grading.cells_unsandboxed import start_cells
+
+        return start_cells(self.limits)

@@ -82,33 +82,33 @@ class Container(Channel):
         self.cpu_s = 0.0
         self._closed = False
         self._is_ended = False
-        self.pid, self.netlink = self._wait_for_hello(zygote)
+        self.pid, self.netlink, self.interfaces = self._wait_for_hello(zygote)
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
-    def _wait_for_hello(self, zygote: Zygote) -> tuple[int, socket.socket]:
-        """(its first process as numbered here, the netlink of its network)."""
+    def _wait_for_hello(self, zygote: Zygote) -> tuple[int, socket.socket, socket.socket]:
+        """(its first process as numbered here, what shows its sockets, and its interfaces)."""
         self.sock.settimeout(HELLO_LIMIT_S)
-        space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4)
+        space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(8)
         try:
             packet, ancillary, _, _ = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
         except (TimeoutError, ConnectionError):
             packet, ancillary = b"", []
         self.sock.settimeout(None)
         said = json.loads(packet) if packet else {}
-        pid, netlink = 0, None
+        pid, shown = 0, []
         for _, kind, data in ancillary:
             if kind == socket.SCM_CREDENTIALS:
                 pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
             elif kind == socket.SCM_RIGHTS:
-                netlink = socket.socket(fileno=struct.unpack("i", data[:4])[0])
-        if not said.get("contained") or netlink is None or not pid:
+                shown = [socket.socket(fileno=fd) for fd in struct.unpack("2i", data[:8])]
+        if not said.get("contained") or len(shown) != 2 or not pid:
             self.sock.close()
             why = said.get("refused") or zygote.why_silent()
             raise LaunchError(f"a container could not be made: {why}")
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        return pid, netlink
+        return pid, shown[0], shown[1]
 
     def receive(self) -> dict[str, Any] | None:
         """As a server tells it, with pids as they are seen from outside."""
@@ -166,8 +166,9 @@ class Container(Channel):
                 told.append(message)
         self._take_account()
         self._is_ended = True
-        assert self.netlink is not None
-        self.netlink.close()
+        for sock in (self.netlink, self.interfaces):
+            if sock is not None:
+                sock.close()
         os.close(self.pidfd)
         left = self.group.remove()
         if left or not ended:

@@ -125,9 +125,10 @@ class FirstProcess(server.Server):
 def _be_first_process(run: server.RunOfRanks, kind: str, limits: Mapping[str, float]) -> None:
     try:
         container.become_first_process()
-        with wire.open_netlink() as netlink:
+        with wire.open_netlink() as netlink, wire.open_interfaces() as interfaces:
             # The credentials that go with it tell this process's number as it is seen outside.
-            socket.send_fds(run.channel, [b'{"contained": true}'], [netlink.fileno()])
+            shown = [netlink.fileno(), interfaces.fileno()]
+            socket.send_fds(run.channel, [b'{"contained": true}'], shown)
         FirstProcess(kind, limits).serve_only(run)
         _end_all_others()
     except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import sys
 import time
@@ -35,6 +36,7 @@ def launch(
     engine: str = "auto",
     host: Host | None = None,
     patience: float = 1.0,
+    output_bytes: int = 4 << 30,
 ) -> Run:
     """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialised.
 
@@ -54,6 +56,7 @@ def launch(
     ``patience``: above 1, what ranks wait for a busy machine's processors does not count, and only
     after so many times ``timeout_s`` it is MachineTooBusy; and whom an error blames does not hang
     on which rank was first by a moment.
+    ``output_bytes``: the most that all ranks together may return.
 
     Raises RankError, DeadlockError or RunTimeout (all LaunchError, with ``.run``, the partial run),
     and ValueError or TypeError for arguments that cannot work.
@@ -70,7 +73,9 @@ def launch(
     host = host or OwnHost()
     setup = _setup(world_size, timeout_s, device, seed, results, memory, host)
     setup["engine"] = engines.choose_engine(engine, fn, [program, *given])
-    supervisor = Supervisor(setup, program, stream.screen(quiet), timeout_s, host, patience)
+    supervisor = Supervisor(
+        setup, program, stream.screen(quiet), timeout_s, host, patience, output_bytes
+    )
     error: LaunchError | None = None
     startup_s = 0.0
     with supervisor:
@@ -223,7 +228,7 @@ def _outputs(supervisor: Supervisor, results: str) -> tuple[list[Any], RankError
             try:
                 output = decode(process.output)
             except Exception as error:  # unpickling can raise anything
-                process.fail_in_output(error, time.monotonic())
+                process.fail_in_output(error)
                 unreadable = unreadable or exception_error(process)
         outputs.append(output)
     return outputs, unreadable
@@ -269,5 +274,6 @@ def _traffic(supervisor: Supervisor, device: str, origin_s: float, calls: list[C
     log, before, after = supervisor.judge.log, supervisor.before, supervisor.after
     kernel_saw_it = device == "cpu" and (before or supervisor.world_size == 1)
     if kernel_saw_it:
-        return traffic.from_kernel(log, before, after, origin_s)
+        counted = traffic.from_kernel(log, before, after, origin_s)
+        return dataclasses.replace(counted, unseen_bytes=supervisor.unseen_bytes)
     return traffic.from_calls(log, calls, origin_s)

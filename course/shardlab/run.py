@@ -65,6 +65,9 @@ class Traffic(Mapping[str, "Traffic"]):
     sent_bytes: Bytes  # [N, N]: row sends to column
     source: str  # how it was counted
     blocks: tuple[Block, ...] = field(default=(), repr=False)
+    unseen_bytes: int | None = (
+        None  # crossed the ranks' network past counted sockets; None: unknown
+    )
 
     @property
     def received_bytes(self) -> Bytes:

@@ -7,6 +7,9 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 _NOT_THE_USERS = (
@@ -14,6 +17,19 @@ _NOT_THE_USERS = (
     sysconfig.get_paths()["stdlib"] + os.sep,
     "<frozen",
 )
+
+
+_reads_files = ContextVar("reads_files", default=True)
+
+
+@contextmanager
+def without_files() -> Iterator[None]:
+    """Within it no line's text is shown: who names a file here may not be one to read it."""
+    token = _reads_files.set(False)
+    try:
+        yield
+    finally:
+        _reads_files.reset(token)
 
 
 def is_the_users(filename: str) -> bool:
@@ -25,6 +41,8 @@ def locate(filename: str, line: int) -> tuple[str, str]:
     """("cell 5, line 3", the line's text); ("", "") where the line is not known."""
     if not filename:
         return "", ""
+    if not _reads_files.get():
+        return f"{_short(filename)}, line {line}", ""
     text = linecache.getline(filename, line).strip()
     cell = _cell_number(filename)
     if cell is not None:
@@ -34,6 +52,15 @@ def locate(filename: str, line: int) -> tuple[str, str]:
     except ValueError:  # another drive
         shown = filename
     return f"{filename if shown.startswith('..') else shown}, line {line}", text
+
+
+def _short(filename: str) -> str:
+    """Without what is another each time: folders and files that IPython names by a process."""
+    if cell := re.match(r"<ipython-input-(\d+)-", filename):
+        return f"cell {cell.group(1)}"
+    if re.search(r"ipykernel_\d+/\d+\.py$", filename):
+        return "a cell"
+    return os.path.basename(filename)[-60:]
 
 
 def quoted(filename: str, line: int) -> str:

@@ -95,7 +95,10 @@ class RankServer:
 class Channel:
     """One run's line to the server."""
 
-    netlink: socket.socket | None = None  # by which the ranks' sockets are seen; None: our own
+    # By which the ranks' sockets are seen, and their loopback's counter; None where ranks live in
+    # our own network, whose loopback others use as well.
+    netlink: socket.socket | None = None
+    interfaces: socket.socket | None = None
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

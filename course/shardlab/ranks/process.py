@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardlab.ranks import thread
-from shardlab.ranks.messages import Inbox
+from shardlab.ranks.messages import Forged, Inbox
 from shardlab.ranks.stream import Printed
 from shardlab.trace.log import Reader
 
-MAX_OUTPUT_BYTES = 4 << 30
+MOST_CAUSES, MOST_FRAMES, MOST_CHARS = 5, 50, 20_000  # of one exception, as rank.py sends it
 
 
 @dataclass
@@ -21,16 +21,18 @@ class RankProcess:
     control: socket.socket
     log: Reader
     stack_fd: int
-    inbox: Inbox = field(default_factory=lambda: Inbox(MAX_OUTPUT_BYTES))
+    inbox: Inbox = field(default_factory=Inbox)
+    out: Printed = field(default_factory=Printed)
+    err: Printed = field(default_factory=Printed)
     pid: int | None = None
     state: str = "starting"  # then ready, running, and finished, failed or dead
     output: bytes = b""
     failure: dict[str, Any] | None = None  # what it said of its exception
+    forged: str = ""  # what it sent that no rank's own code sends
     needs: str = ""  # the op of DeepSpeed's that it waits for (builds.py)
+    needed: set[str] = field(default_factory=set)  # and those that it has waited for
     exit_code: int | None = None
     max_rss_bytes: int = 0
-    out: Printed = field(default_factory=Printed)
-    err: Printed = field(default_factory=Printed)
     run_ns: int | None = None
     still_since_s: float = 0.0
     busy_s: float = 0.0  # when it was last seen at work
@@ -58,36 +60,54 @@ class RankProcess:
             self.busy_s = now
         return min(self.still_s(now), now - self.busy_s) >= for_s
 
-    def hear(self, header: dict[str, Any], body: bytes, now: float) -> None:
-        """Take in one message of the rank; where it's of no known form, the rank has failed."""
+    def hear(self, header: dict[str, Any], body: bytes) -> None:
+        """Take in one message of the rank; raises Forged where it's of no known form."""
         kind = header.get("is")
-        if kind == "ready":
+        if kind == "ready" and self.state == "starting":
             self.state = "ready"
-        elif kind == "finished":
+        elif kind == "finished" and self.state == "running":
             self.state, self.output = "finished", body
         elif kind == "needs" and self.state == "running":
-            self.needs = str(header.get("op"))
+            self.needs = text_of(header.get("op"), 100)
+        elif kind == "failed":
+            self.failure = _failure(header)
+            self.state = "failed"
         else:
-            self.state, self.failure = "failed", _failure(header, now)
+            raise Forged("it sent an unknown message")
 
-    def fail_in_output(self, error: Exception, now: float) -> None:
+    def fail_in_output(self, error: Exception) -> None:
         """Its output could not be taken."""
+        if isinstance(error, Forged):
+            self.forged = str(error)
         chain = [{"kind": type(error).__name__, "message": str(error), "frames": []}]
-        self.state, self.failure = "failed", {"stage": "output", "at": now, "chain": chain}
+        self.state, self.failure = "failed", {"stage": "output", "chain": chain}
 
 
-def _failure(header: dict[str, Any], now: float) -> dict[str, Any]:
-    """What a rank said of its exception, in just the form that explain.py relies on."""
+def _failure(header: dict[str, Any]) -> dict[str, Any]:
+    """What a rank said of its exception, in just the form that explain.py relies on.
+
+    Raises Forged for another form.
+    """
     try:
         chain = [
             {
-                "kind": str(cause["kind"]),
-                "message": str(cause["message"]),
-                "frames": [[str(name), int(line), str(fn)] for name, line, fn in cause["frames"]],
+                "kind": text_of(cause["kind"], 200),
+                "message": text_of(cause["message"], MOST_CHARS),
+                "frames": [
+                    [text_of(name, 500), int(line), text_of(fn, 200)]
+                    for name, line, fn in cause["frames"][-MOST_FRAMES:]
+                ],
             }
-            for cause in header["chain"]
+            for cause in header["chain"][:MOST_CAUSES]
         ]
-        return {"stage": str(header["stage"]), "at": float(header["at"]), "chain": [*chain[:5]]}
-    except (KeyError, TypeError, ValueError):
-        chain = [{"kind": "ValueError", "message": "it sent an unknown message", "frames": []}]
-        return {"stage": "run", "at": now, "chain": chain}
+        stage = text_of(header["stage"], 20)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise Forged("it sent an unknown message") from error
+    if not chain:
+        raise Forged("it sent an unknown message")
+    return {"stage": stage, "chain": chain}
+
+
+def text_of(value: Any, most_chars: int) -> str:
+    """A string that can be shown and written, whatever a rank sent in its place."""
+    return str(value)[:most_chars].encode(errors="replace").decode()

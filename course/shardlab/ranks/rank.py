@@ -9,7 +9,6 @@ import random
 import signal
 import socket
 import sys
-import time
 import types
 from collections.abc import Callable
 from datetime import timedelta
@@ -168,7 +167,7 @@ def _describe(error: BaseException) -> dict[str, Any]:
         if following is None and not seen.__suppress_context__:
             following = seen.__context__
         seen = following
-    return {"at": time.monotonic(), "chain": chain}
+    return {"chain": chain}
 
 
 def _text(error: BaseException) -> str:

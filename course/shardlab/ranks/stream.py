@@ -9,39 +9,51 @@ import time
 from collections import deque
 from typing import Any
 
-KEPT_BYTES = 64 << 20  # of each rank and stream; a print in an endless loop must not fill memory
+PRINTED_BYTES = 64 << 20  # of each rank and stream
+MOST_LINE_CHARS = 1 << 20  # a print without an end must not fill memory
 HEAD_LINES, TAIL_LINES, LINE_CHARS = 60, 60, 400
 REDRAW_S = 0.1
 PROGRESS_AFTER_S = 2.0
 
 
 class Printed:
-    """One stream of one rank: all its text, and its lines as they become complete."""
+    """One stream of one rank: its text, and its lines as they become complete.
 
-    def __init__(self) -> None:
+    Of more than ``most_bytes`` the beginning and the end are kept, half of it each.
+    """
+
+    def __init__(self, most_bytes: int = PRINTED_BYTES) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self.parts: list[str] = []
-        self.kept_bytes = 0
-        self.lost_bytes = 0
+        self.most_bytes = most_bytes // 2  # of each end
+        self.head, self.tail = bytearray(), bytearray()
+        self.all_bytes = 0
         self.partial = ""
 
     def feed(self, data: bytes, final: bool = False) -> list[str]:
-        if self.kept_bytes + len(data) > KEPT_BYTES:
-            self.lost_bytes += len(data)
-            return []
-        self.kept_bytes += len(data)
-        text = self.decoder.decode(data, final)
-        self.parts.append(text)
-        *lines, self.partial = (self.partial + text).split("\n")
-        if final and self.partial:
+        """The lines that ``data`` completes, to be shown at once; long ones come in parts."""
+        self._keep(data)
+        text = self.partial + self.decoder.decode(data, final)
+        *lines, self.partial = text.split("\n")
+        if self.partial and (final or len(self.partial) > MOST_LINE_CHARS):
             lines.append(self.partial)
             self.partial = ""
         return lines
 
+    def _keep(self, data: bytes) -> None:
+        self.all_bytes += len(data)
+        room = self.most_bytes - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        if len(self.tail) > 2 * self.most_bytes:  # now and then, not with each byte
+            del self.tail[: -self.most_bytes]
+
     @property
     def text(self) -> str:
-        lost = f"\n… {self.lost_bytes:,} bytes more were not kept" if self.lost_bytes else ""
-        return "".join(self.parts) + lost
+        cut_bytes = self.all_bytes - len(self.head) - self.most_bytes
+        if cut_bytes <= 0:
+            return (self.head + self.tail).decode(errors="replace")
+        end = self.tail[-self.most_bytes :].decode(errors="replace")
+        return f"{self.head.decode(errors='replace')}\n… {cut_bytes:,} bytes were cut …\n{end}"
 
 
 class Screen:

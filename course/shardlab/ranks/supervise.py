@@ -26,8 +26,9 @@ from shardlab.ranks.client import (
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.judge import Judge
+from shardlab.ranks.messages import Inbox
 from shardlab.ranks.process import RankProcess
-from shardlab.ranks.stream import PROGRESS_AFTER_S, Screen
+from shardlab.ranks.stream import PRINTED_BYTES, PROGRESS_AFTER_S, Printed, Screen
 from shardlab.trace import log, wire
 
 STARTUP_LIMIT_S = {  # a first import of torch, and of all of DeepSpeed, on a cold disk is within it
@@ -35,6 +36,8 @@ STARTUP_LIMIT_S = {  # a first import of torch, and of all of DeepSpeed, on a co
     "deepspeed": 300.0,
     "deepspeed-cuda": 300.0,
 }
+GRADED_PRINTED_BYTES = 1 << 20  # of each rank and stream
+GRADED_EVENTS = 100_000  # of each rank's log; labs write some hundreds
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 LOOK_S = 0.05  # how often the ranks' logs are read
@@ -52,6 +55,7 @@ class Supervisor:
         timeout_s: float,
         host: Host,
         patience: float = 1.0,
+        output_bytes: int = 4 << 30,
     ) -> None:
         self.setup, self.program = setup, program
         self.world_size: int = setup["world_size"]
@@ -60,6 +64,10 @@ class Supervisor:
         self.host = host
         self.ranks: list[RankProcess] = []
         self.clock = Clock(timeout_s, patience)
+        is_graded = patience > 1  # and so untrusted: what is kept of it here is little
+        self.output_bytes = output_bytes
+        self.printed_bytes = GRADED_PRINTED_BYTES if is_graded else PRINTED_BYTES
+        self.most_events = GRADED_EVENTS if is_graded else log.MOST_EVENTS
         self.judge = Judge(self.ranks, self.world_size, is_patient=patience > 1)
         self.server = engines.server_of(setup["engine"], setup["device"])
         self.building = Building(screen)
@@ -70,6 +78,8 @@ class Supervisor:
         self.released_s = 0.0  # when the ranks were let go: the origin of all times in the run
         self.before: Counts = {}
         self.after: Counts = {}
+        self.crossed_before: int | None = None
+        self.crossed_after: int | None = None
 
     def __enter__(self) -> Supervisor:
         return self
@@ -122,7 +132,15 @@ class Supervisor:
         log_fd, stack_fd = log.create(), memory_file("shardlab-stack")
         self.cleanup.callback(os.close, log_fd)
         self.cleanup.callback(os.close, stack_fd)
-        process = RankProcess(rank, ours, log.Reader(log_fd), stack_fd)
+        process = RankProcess(
+            rank,
+            ours,
+            log.Reader(log_fd, self.most_events),
+            stack_fd,
+            Inbox(self.output_bytes // self.world_size),
+            Printed(self.printed_bytes),
+            Printed(self.printed_bytes),
+        )
         self.ranks.append(process)
         self.selector.register(ours, selectors.EVENT_READ, ("control", process))
         out, err = self._pipe("stdout", process), self._pipe("stderr", process)
@@ -144,6 +162,7 @@ class Supervisor:
     def release(self, inputs: list[bytes]) -> None:
         """Count the sockets as they are now and let all ranks go, each with its own input."""
         self.before = self._count()
+        self.crossed_before = self._crossed()
         self.released_s = time.monotonic()
         self.clock.start(self.released_s, [process.pid for process in self.ranks])
         for process, given in zip(self.ranks, inputs, strict=True):
@@ -174,6 +193,7 @@ class Supervisor:
         self.judge.read_logs()
         self.judge.raise_mismatch(float("inf"), at_once=True)
         self.after = self._count()
+        self.crossed_after = self._crossed()
 
     def _keep_to_its_time(self, now: float) -> None:
         paused_s = self.building.taken_s(now)
@@ -212,6 +232,26 @@ class Supervisor:
         except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
             return {}
         return {connection: (rank_of[pid], count) for connection, (pid, count) in found.items()}
+
+    def _crossed(self) -> int | None:
+        """Bytes that have crossed the ranks' loopback; None where it is not theirs alone."""
+        if self.channel is None or self.channel.interfaces is None:
+            return None
+        try:
+            return wire.loopback_payload_bytes(self.channel.interfaces)
+        except OSError:
+            return None
+
+    @property
+    def unseen_bytes(self) -> int | None:
+        """What crossed the ranks' loopback and was in none of the sockets that were counted: in
+        sockets closed in between, say.  None where nobody can tell."""
+        if self.crossed_before is None or self.crossed_after is None:
+            return None
+        counted = {c: count for _, counts in self.judge.log.closing for c, count in counts.items()}
+        counted |= {connection: count for connection, (_, count) in self.after.items()}
+        seen = sum(counted.values()) - sum(count for _, count in self.before.values())
+        return max(0, self.crossed_after - self.crossed_before - seen)
 
     def _listen(self, timeout_s: float) -> None:
         for key, _ in self.selector.select(timeout_s):
@@ -262,16 +302,21 @@ class Supervisor:
             return
         process.inbox.feed(data)
         try:
-            message = process.inbox.next()
-        except ValueError as error:
-            self.selector.unregister(process.control)
-            process.fail_in_output(error, time.monotonic())
-        else:
-            if message is not None:
-                process.hear(*message, time.monotonic())
+            while not process.is_over and (message := process.inbox.next()) is not None:
+                process.hear(*message)
                 if process.needs:
-                    assert self.channel is not None
-                    self.building.ask(process, self.channel)
+                    self._have_built(process)
+        except ValueError as error:
+            process.fail_in_output(error)
+        if process.is_over:  # it has had its say: what more it sends stays unread
+            self.selector.unregister(process.control)
+
+    def _have_built(self, process: RankProcess) -> None:
+        assert self.channel is not None
+        if self.server == "torch" or process.needs in process.needed:
+            raise messages.Forged(f"it asked for {process.needs[:40]!r} to be compiled")
+        process.needed.add(process.needs)
+        self.building.ask(process, self.channel)
 
     def _hear_print(self, process: RankProcess, kind: str, fd: int) -> None:
         data = os.read(fd, 1 << 16)

@@ -12,9 +12,13 @@ import mmap
 import os
 import struct
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 CAPACITY_BYTES = 64 << 20  # sparse: only what is written takes memory
+MOST_EVENTS = 1_000_000  # that are taken in: more than there is room for
+MOST_LINE_BYTES = 8 << 20  # a recorder's longest, what it tells of memory, has some 100 KB
+_CHUNK_BYTES = 1 << 20
 _HEAD = struct.Struct("<QQ")  # bytes written, events dropped
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -46,25 +50,44 @@ class Writer:
 
 
 class Reader:
-    def __init__(self, fd: int) -> None:
+    """What a rank has written may be anything: it costs time and memory in proportion, and no
+    more of its lines are taken than ``most_events``."""
+
+    def __init__(self, fd: int, most_events: int = MOST_EVENTS) -> None:
         self.fd = fd
         self.used = 0
         self.dropped = 0
+        self.events_left, self.passed_over = most_events, 0
+        self.partial = b""
 
-    def new_events(self) -> list[list[Any]]:
+    def new_events(self) -> Iterator[list[Any]]:
         """What was written since the last call; lines that aren't events are passed over."""
-        used, self.dropped = _HEAD.unpack(os.pread(self.fd, _HEAD.size, 0))
+        head = os.pread(self.fd, _HEAD.size, 0)
+        if len(head) < _HEAD.size:  # its rank cut it short
+            return
+        used, dropped = _HEAD.unpack(head)
+        self.dropped = dropped + self.passed_over
         used = min(used, CAPACITY_BYTES - _HEAD.size)
-        if used <= self.used:
-            return []
-        data = os.pread(self.fd, used - self.used, _HEAD.size + self.used)
-        self.used = used
-        events = []
-        for line in data.splitlines():
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(event, list) and event:
-                events.append(event)
-        return events
+        while self.used < used:
+            data = os.pread(self.fd, min(used - self.used, _CHUNK_BYTES), _HEAD.size + self.used)
+            if not data:
+                return
+            self.used += len(data)
+            *lines, self.partial = (self.partial + data).split(b"\n")
+            for line in lines:
+                if self.events_left <= 0:
+                    self.passed_over += 1
+                    continue
+                self.events_left -= 1
+                if (event := _event(line)) is not None:
+                    yield event
+            if len(self.partial) > MOST_LINE_BYTES:
+                self.partial = b""
+
+
+def _event(line: bytes) -> list[Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, list) and event else None

@@ -12,6 +12,7 @@ from shardlab.trace.wire import Connection
 
 KERNEL = "counted by the kernel, on every TCP socket between ranks"
 FROM_CALLS = "computed from the recorded calls (the kernel does not see this transport)"
+GREETING_BYTES = 4096  # of two ranks that open a connection, at most
 Counts = Mapping[Connection, tuple[int, int]]  # connection -> (rank that owns it, bytes written)
 
 
@@ -25,8 +26,8 @@ def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) ->
         written.update({connection: (rank, count) for connection, count in counts.items()})
     written.update(after)
     start = {connection: count for connection, (_, count) in before.items()}
-    for _, counts in log.opened:
-        start.update(counts)
+    for _, counts in log.opened:  # told by the rank: taken for no more than a greeting has
+        start.update({at: min(count, GREETING_BYTES) for at, count in counts.items()})
     owner = {connection: rank for connection, (rank, _) in written.items()}
 
     def peer_of(connection: Connection) -> int | None:
