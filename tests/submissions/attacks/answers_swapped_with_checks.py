@@ -1,0 +1,20 @@
+"""Grade ids exchanged: the checks' text is the student's, in unlocked cells."""
+
+from tests.submissions.corpus import Place, released, save
+
+KIND = "smuggling"
+STATE = ("graded", "student error")
+SEEN_BY = "points"
+
+
+def hand_in(place: Place) -> None:
+    notebook = released()
+    for cell in notebook["cells"]:
+        nbgrader = cell["metadata"].get("nbgrader", {})
+        name = nbgrader.get("grade_id", "")
+        if name.startswith("check_"):
+            nbgrader["grade_id"] = name.removeprefix("check_")
+            cell["id"], cell["source"] = name.removeprefix("check_"), "2.0"
+        elif name:
+            nbgrader["grade_id"] = cell["id"] = f"check_{name}"
+    save(notebook, place.folder)

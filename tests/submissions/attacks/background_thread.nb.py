@@ -1,0 +1,24 @@
+# /// shardlab-submission
+# lab = "03_ring_all_reduce"
+# kind = "forging"
+# tries = "a thread hands over other answers after the check has ended, and redefines check"
+# seen_by = "points"
+# state = ["graded", "tampering", "student error"]
+# ///
+# %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
+import threading, time
+import cloudpickle
+from autograder import kernel
+def later():
+    for _ in range(40):
+        globals()["check"] = lambda *_: 5.0
+        try:
+            kernel.hand_over("ring_all_reduce.chunk_bounds", cloudpickle.dumps(2.0))
+            kernel.hand_over("ring_all_reduce.all_the_points", b"5.0")
+        except Exception:
+            pass
+        time.sleep(0.05)
+threading.Thread(target=later, daemon=True).start()
+
+def chunk_bounds(length, world_size):
+    return [(0, length)] * world_size

@@ -1,0 +1,12 @@
+"""JSON nested deeper than a reader's stack."""
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "neighbours"
+
+
+def hand_in(place: Place) -> None:
+    text = '{"cells": ' + "[" * 300_000 + "]" * 300_000 + "}"
+    (place.folder / NAME).write_text(text)

@@ -1,0 +1,18 @@
+# /// shardlab-submission
+# lab = "03_ring_all_reduce"
+# kind = "destruction"
+# tries = "open files without end"
+# seen_by = "neighbours"
+# state = ["graded", "student error", "resource limit"]
+# ///
+# %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
+import os
+held = []
+try:
+    while True:
+        held += os.pipe()
+except OSError as error:
+    print(error)
+
+def chunk_bounds(length, world_size):
+    return [(0, length)] * world_size

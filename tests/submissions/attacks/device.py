@@ -1,0 +1,17 @@
+"""The notebook is /dev/zero, or a link to it where the tests may make no devices."""
+
+import os
+import stat
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "neighbours"
+
+
+def hand_in(place: Place) -> None:
+    try:
+        os.mknod(place.folder / NAME, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+    except PermissionError:
+        (place.folder / NAME).symlink_to("/dev/zero")

@@ -1,0 +1,13 @@
+"""The notebook is a pipe: whoever opens it waits for ever."""
+
+import os
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "neighbours"
+
+
+def hand_in(place: Place) -> None:
+    os.mkfifo(place.folder / NAME)

@@ -1,0 +1,12 @@
+"""The notebook is a folder of the same name, with a notebook in it."""
+
+from tests.submissions.corpus import NAME, Place, released, save
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "points"
+
+
+def hand_in(place: Place) -> None:
+    (place.folder / NAME).mkdir()
+    save(released(), place.folder / NAME)

@@ -1,0 +1,13 @@
+"""The notebook is a hard link to the solution."""
+
+import os
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "points"
+
+
+def hand_in(place: Place) -> None:
+    os.link(place.course / "solutions" / NAME.removesuffix(".ipynb") / NAME, place.folder / NAME)

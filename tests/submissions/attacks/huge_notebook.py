@@ -1,0 +1,13 @@
+"""A notebook of 25 MB."""
+
+from tests.submissions.corpus import Place, released, save
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "neighbours"
+
+
+def hand_in(place: Place) -> None:
+    notebook = released()
+    notebook["cells"][0]["source"] = "x" * 25_000_000
+    save(notebook, place.folder)

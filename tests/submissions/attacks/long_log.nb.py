@@ -1,0 +1,13 @@
+# /// shardlab-submission
+# lab = "03_ring_all_reduce"
+# kind = "destruction"
+# tries = "a log of calls that fills memory, written by the rank itself"
+# seen_by = "neighbours"
+# state = ["tampering", "graded", "resource limit"]
+# ///
+# %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
+def reduce_scatter(tensor, bounds):
+    from shardlab.ranks.rank import RECORDER
+    for number in range(700_000):
+        RECORDER.log.write("call", number, "send", 4, 0, "0", 0.0, "", 0, "float32", [1], 0, 1, 0, False)
+    return tensor[slice(*bounds[dist.get_rank()])]

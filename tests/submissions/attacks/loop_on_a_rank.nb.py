@@ -1,0 +1,12 @@
+# /// shardlab-submission
+# lab = "03_ring_all_reduce"
+# kind = "destruction"
+# tries = "an endless loop in an answer"
+# seen_by = "neighbours"
+# state = "resource limit"
+# ///
+# %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
+def reduce_scatter(tensor, bounds):
+    while True:
+        pass
+    return tensor[slice(*bounds[dist.get_rank()])]

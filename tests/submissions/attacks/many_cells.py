@@ -1,0 +1,12 @@
+"""A hundred thousand cells, all alike."""
+
+from tests.submissions.corpus import Place, released, save
+
+KIND = "smuggling"
+STATE = "graded"
+SEEN_BY = "neighbours"
+
+
+def hand_in(place: Place) -> None:
+    cell = {"cell_type": "code", "metadata": {}, "source": "pass"}
+    save({**released(), "cells": [cell] * 100_000}, place.folder)

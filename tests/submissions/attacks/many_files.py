@@ -1,0 +1,13 @@
+"""A thousand folders and notebooks where one notebook belongs."""
+
+from tests.submissions.corpus import Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "neighbours"
+
+
+def hand_in(place: Place) -> None:
+    for number in range(1000):
+        (place.folder / f"folder{number}").mkdir()
+        (place.folder / f"notebook{number}.ipynb").write_text("{}")

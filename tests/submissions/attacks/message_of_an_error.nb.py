@@ -1,0 +1,13 @@
+# /// shardlab-submission
+# lab = "03_ring_all_reduce"
+# kind = "destruction"
+# tries = "an exception of 100 MB, with a name as long"
+# seen_by = "neighbours"
+# state = ["student error", "resource limit"]
+# ///
+# %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
+raise type("E" * 100_000, (Exception,), {})("x" * 50_000_000)
+
+# %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
+def reduce_scatter(tensor, bounds):
+    raise type("E" * 100_000, (Exception,), {})("y" * 50_000_000)

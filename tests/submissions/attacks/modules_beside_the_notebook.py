@@ -1,0 +1,18 @@
+"""Modules, settings and start-up files beside the notebook, for whoever grades in that folder."""
+
+from tests.submissions.corpus import Place, released, save
+
+KIND = "smuggling"
+STATE = "graded"
+SEEN_BY = "canary"
+
+
+def hand_in(place: Place) -> None:
+    trap = f"open({str(place.home / 'trapped')!r}, 'w'); open('/tmp/{place.mark}', 'w')"
+    for name in ("torch", "autograder", "random", "sitecustomize", "nbgrader_config", "conftest"):
+        (place.folder / f"{name}.py").write_text(trap)
+        (place.folder.parent / f"{name}.py").write_text(trap)
+    startup = place.folder / ".ipython/profile_default/startup"
+    startup.mkdir(parents=True)
+    (startup / "00.py").write_text(trap)
+    save(released(), place.folder)

@@ -1,0 +1,11 @@
+"""The file's name is markup, with the escape codes of a terminal."""
+
+from tests.submissions.corpus import Place, released, save
+
+KIND = "smuggling"
+STATE = "graded"
+SEEN_BY = "loot"
+
+
+def hand_in(place: Place) -> None:
+    save(released(), place.folder, "<script>alert(1)</script>\x1b[2J\u202e`.ipynb".replace("/", "%"))

@@ -1,0 +1,13 @@
+# /// shardlab-submission
+# lab = "03_ring_all_reduce"
+# kind = "destruction"
+# tries = "bytes without end on every rank's stdout"
+# seen_by = "neighbours"
+# state = "resource limit"
+# ///
+# %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
+def reduce_scatter(tensor, bounds):
+    import os
+    while True:
+        os.write(1, b"x" * 65_536)
+    return tensor[slice(*bounds[dist.get_rank()])]

@@ -1,0 +1,20 @@
+"""The notebook is a socket."""
+
+import os
+import socket
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "points"
+
+
+def hand_in(place: Place) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        before = os.getcwd()
+        os.chdir(place.folder)  # a socket's name is short
+        try:
+            sock.bind(NAME)
+        finally:
+            os.chdir(before)

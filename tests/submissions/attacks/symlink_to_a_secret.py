@@ -1,0 +1,11 @@
+"""The notebook is a link to a file in the grader's home."""
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "loot"
+
+
+def hand_in(place: Place) -> None:
+    (place.folder / NAME).symlink_to(place.home / ".canary")

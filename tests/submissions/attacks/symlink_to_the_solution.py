@@ -1,0 +1,11 @@
+"""The notebook is a link to the solution."""
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "points"
+
+
+def hand_in(place: Place) -> None:
+    (place.folder / NAME).symlink_to(place.course / "solutions" / NAME.removesuffix(".ipynb") / NAME)

@@ -1,0 +1,12 @@
+"""The folder of the submission is a link to another student's."""
+
+from tests.submissions.corpus import Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "points"
+
+
+def hand_in(place: Place) -> None:
+    place.folder.rmdir()
+    place.folder.symlink_to(place.neighbour, target_is_directory=True)

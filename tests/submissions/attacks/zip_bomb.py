@@ -1,0 +1,14 @@
+"""20 kB that unpack to 20 MB and more."""
+
+import zipfile
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "neighbours"
+
+
+def hand_in(place: Place) -> None:
+    with zipfile.ZipFile(place.folder / "lab.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(NAME, bytes(30_000_000))

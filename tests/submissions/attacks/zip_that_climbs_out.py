@@ -1,0 +1,19 @@
+"""An archive with paths that lead out of the folder, and links in it."""
+
+import zipfile
+
+from tests.submissions.corpus import NAME, Place
+
+KIND = "smuggling"
+STATE = "student error"
+SEEN_BY = "canary"
+
+
+def hand_in(place: Place) -> None:
+    with zipfile.ZipFile(place.folder / "lab.zip", "w") as archive:
+        for up in ("../../../../", "/", "../../../../../../../../"):
+            archive.writestr(f"{up}{place.home}/climbed", "x")
+            archive.writestr(f"{up}tmp/{place.mark}", "x")
+        link = zipfile.ZipInfo(NAME)
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, str(place.home / ".canary"))

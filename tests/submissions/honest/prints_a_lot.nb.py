@@ -1,0 +1,20 @@
+# /// shardlab-submission
+# lab = "03_ring_all_reduce"
+# kind = "honest"
+# tries = "prints a lot, in cells and on ranks"
+# seen_by = "points"
+# state = ["graded"]
+# earns = {chunk_bounds = 2, bytes_per_rank = 2}
+# ///
+# %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
+print('x' * 10_000)
+
+def chunk_bounds(length, world_size):
+    print(length, world_size, 'y' * 1000)
+    small, extra = divmod(length, world_size)
+    starts = [r * small + min(r, extra) for r in range(world_size + 1)]
+    return list(zip(starts[:-1], starts[1:]))
+
+# %% nbgrader={"grade_id": "bytes_per_rank", "solution": true}
+def bytes_per_rank(length, element_bytes, world_size):
+    return 2 * (world_size - 1) * length * element_bytes / world_size
