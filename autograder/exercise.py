@@ -100,6 +100,7 @@ class Attempt:
     run: Run | None  # partial after an error; None where nothing is known
     error: LaunchError | None
     spent: tuple[Spent, ...] = ()
+    steady: bool = False  # what is said of it must be the same each time: no moment's state
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Exercise:
     allows: frozenset[str] | None = None  # torch.distributed's names; None: any
     diagnoses: tuple[Callable[[Attempt], Finding | None], ...] = ()  # the first that speaks wins
     timeout_s: float = 20.0  # for one case
+    output_bytes: int = 256_000_000  # of one case, all ranks' outputs together
     engine: str = "auto"  # launch's: "deepspeed" where `drive` or the answer uses it
     memory: bool = False  # whether live bytes are recorded: `run.memory` in budgets and diagnoses
 

@@ -6,6 +6,7 @@ The answer is unpickled on ranks only, and what comes back is plain data, compar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterable
 
@@ -16,13 +17,16 @@ from autograder.exercise import Attempt, Case, Exercise, Spent
 from autograder.judge import is_unwritten, judge
 from autograder.threads import one_thread
 from autograder.verdict import CaseResult, Verdict
-from shardlab import launch
+from shardlab import launch, source
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.ranks.client import Host
 from shardlab.run import Run
 
 VISIBLE_SEED = 2026  # of a student's own checks: the same inputs each time
+PATIENCE = 10.0  # times an exercise's timeout_s that may pass on a busy machine
 
 OnCase = Callable[[int, Case], None]  # (cases done, the one that starts now)
+OnAttempt = Callable[[Attempt], None]  # what one case left behind
 
 
 class InfrastructureError(Exception):
@@ -42,10 +46,15 @@ def decide(
     hidden: bool = True,
     stop_at_hang: bool = False,
     on_case: OnCase | None = None,
+    on_attempt: OnAttempt | None = None,
+    host: Host | None = None,
 ) -> Verdict:
     """Runs every case on fresh ranks. ``subject_blob`` is a cloudpickle of the answer, or None.
 
+    ``hidden`` is how a grader calls it: all cases, and for the same answer and seed the same
+    verdict to the byte, however busy the machine is.
     ``stop_at_hang`` skips what follows a case that hung: a student at the keyboard needs that one.
+    ``host``: who forks the ranks, a sandbox's say.
     Raises InfrastructureError where ranks could not be had.
     """
     cases = [case for case in exercise.cases if hidden or not case.hidden]
@@ -61,7 +70,9 @@ def decide(
             continue
         if on_case:
             on_case(len(results), case)
-        attempt = attempt_case(exercise, case, subject_blob, seed)
+        attempt = attempt_case(exercise, case, subject_blob, seed, host=host, steady=hidden)
+        if on_attempt:
+            on_attempt(attempt)
         results.append(judge(exercise, attempt))
         if len(results) == 1 and is_unwritten(attempt):
             unwritten, skipped = True, "not written yet"
@@ -77,8 +88,20 @@ def decide(
     )
 
 
-def attempt_case(exercise: Exercise, case: Case, subject_blob: bytes, seed: int) -> Attempt:
-    """One case on fresh ranks. A failure of student code is part of what it returns."""
+def attempt_case(
+    exercise: Exercise,
+    case: Case,
+    subject_blob: bytes,
+    seed: int,
+    *,
+    host: Host | None = None,
+    steady: bool = False,
+) -> Attempt:
+    """One case on fresh ranks. A failure of student code is part of what it returns.
+
+    ``steady``: nothing in it hangs on how busy the machine is.
+    Raises InfrastructureError for a failure that is the machine's.
+    """
     inputs = list(exercise.draw(case, rng_for(exercise, case, seed)))
     expected = list(exercise.expect(case, inputs))
     if not len(inputs) == len(expected) == case.world_size:
@@ -86,33 +109,41 @@ def attempt_case(exercise: Exercise, case: Case, subject_blob: bytes, seed: int)
     error: LaunchError | None = None
     run: Run | None
     try:
-        run = launch(
-            on_rank,
-            exercise.drive,
-            case,
-            subject_blob,
-            world_size=case.world_size,
-            inputs=inputs,
-            timeout_s=exercise.timeout_s,
-            device="cpu",
-            engine=exercise.engine,
-            memory=exercise.memory,
-            seed=seed,
-            results="plain",
-            quiet=True,
-        )
+        # What student code says of a file's name must not have that file read here.
+        with source.without_files() if steady else contextlib.nullcontext():
+            run = launch(
+                on_rank,
+                exercise.drive,
+                case,
+                subject_blob,
+                world_size=case.world_size,
+                inputs=inputs,
+                timeout_s=exercise.timeout_s,
+                device="cpu",
+                engine=exercise.engine,
+                memory=exercise.memory,
+                seed=seed,
+                results="plain",
+                quiet=True,
+                host=host,
+                patience=PATIENCE if steady else 1.0,
+                output_bytes=exercise.output_bytes,
+            )
     except (RankError, DeadlockError, RunTimeout) as failure:
         error, run = failure, failure.run
     except Exception as failure:
         raise InfrastructureError(f"{exercise.name}, {case.name}: {failure}") from failure
+    if run is not None:  # so that whose call is found first does not hang on a moment
+        run.calls.sort(key=lambda call: call.rank)
     return Attempt(
         case=case,
         inputs=inputs,
         expected=expected,
-        outputs=run.outputs if run else [None] * case.world_size,
+        outputs=run.outputs if run and (error is None or not steady) else [None] * case.world_size,
         run=run,
         error=error,
         spent=_hold_against_budgets(exercise, case, run) if run else (),
+        steady=steady,
     )
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import builtins
 import logging
+import re
 import signal
 
 import torch.distributed as dist
 
 from autograder.compare import find_difference
 from autograder.exercise import Attempt, Exercise, Finding
-from autograder.verdict import CaseResult
+from autograder.steady import steady
+from autograder.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
+from shardlab.run import Run
 
 log = logging.getLogger(__name__)
 
@@ -26,29 +29,54 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
     if attempt.error is None:
         difference = find_difference(attempt.expected, attempt.outputs, exercise.tolerance)
     right = attempt.error is None and difference is None
-    forbidden = _forbidden_call(exercise, attempt) or _unrecorded_bytes(exercise, attempt)
+    tampering = _forged(attempt) or _unrecorded_bytes(exercise, attempt)
+    forbidden = _forbidden_call(exercise, attempt) or tampering
     passed = right and forbidden is None and all(spent.fits for spent in attempt.spent)
     finding = None
     if not passed:
         finding = (
             forbidden
             or _named_by_exercise(exercise, attempt)
-            or (_failure(attempt.error) if attempt.error else None)
+            or (_failure(attempt.error, attempt.steady) if attempt.error else None)
             or difference
             or _over_budget(attempt)
         )
+    word = steady if attempt.steady else str
     return CaseResult(
         name=case.name,
         hidden=case.hidden,
         weight=case.weight,
         passed=passed,
-        mistake=finding.mistake if finding else "",
-        diagnosis=finding.text(case.hidden) if finding else "",
-        instructor_note=finding.text(hidden=False) if finding else "",
+        mistake=word(finding.mistake) if finding else "",
+        diagnosis=word(finding.text(case.hidden)) if finding else "",
+        instructor_note=word(finding.text(hidden=False)) if finding else "",
         outputs_right=right,
-        sent_bytes=tuple(int(sent) for sent in run.traffic.sent_by_rank) if run else (),
-        spent=() if attempt.error else attempt.spent,  # of half a run it says nothing
+        # of half a run they say nothing
+        sent_bytes=() if run is None or attempt.error else _sent_bytes(run),
+        spent=() if attempt.error else attempt.spent,
+        trouble=TAMPERING if tampering else _limit_met(attempt.error),
     )
+
+
+def _sent_bytes(run: Run) -> tuple[int, ...]:
+    return tuple(int(sent) for sent in run.traffic.sent_by_rank)
+
+
+# What an exception says when a budget of the machine's, not the student's logic, has ended a rank.
+_AT_A_LIMIT = re.compile(
+    r"not enough memory|can't allocate memory|Cannot allocate memory|can't start new thread"
+    r"|Resource temporarily unavailable|No space left on device|Too many open files"
+    r"|File too large|Disk quota exceeded"
+)
+_KINDS_AT_A_LIMIT = {"SIGKILL", "SIGXCPU", "SIGXFSZ", "SIGBUS", "MemoryError", "TooLarge"}
+
+
+def _limit_met(error: LaunchError | None) -> str:
+    met = isinstance(error, RunTimeout) or (
+        isinstance(error, RankError)
+        and (error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message))
+    )
+    return RESOURCE_LIMIT if met else ""
 
 
 def is_unwritten(attempt: Attempt) -> bool:
@@ -78,6 +106,14 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
             return Finding(
                 f"rank {call.rank}", f"calls {name}: build it from {allowed}", call.source
             )
+    return None
+
+
+def _forged(attempt: Attempt) -> Finding | None:
+    """Messages on the line by which a rank reports: student code never comes by it by accident."""
+    if isinstance(attempt.error, RankError) and attempt.error.kind == "Forged":
+        mistake = "wrote to the line by which ranks report to the checker"
+        return Finding(f"rank {attempt.error.rank}", mistake)
     return None
 
 
@@ -120,12 +156,17 @@ def _over_budget(attempt: Attempt) -> Finding | None:
     return None
 
 
-def _failure(error: LaunchError) -> Finding:
-    """What an error says for itself, where no diagnosis of the exercise knew it."""
+def _failure(error: LaunchError, is_steady: bool) -> Finding:
+    """What an error says for itself, where no diagnosis of the exercise knew it.
+
+    ``is_steady``: but not the line that an endless loop happened to be at.
+    """
     if isinstance(error, DeadlockError):
         return _deadlock(error)
     if isinstance(error, RunTimeout):
         mistake = "was still at work when its time was up"
+        if is_steady:
+            return Finding("the run", mistake, anyone="the run")
         return Finding("the run", mistake, anyone="the run", in_full=error.headline)
     if isinstance(error, RankError):
         kind = error.kind if _is_known(error.kind) else "an error"

@@ -179,7 +179,7 @@ def raised(rank: int, kind: str, message: str, stage: str = "run") -> RankProces
     ]
     chain = [{"kind": kind, "message": message, "frames": frames}]
     process = ended(rank, 0)
-    process.failure = {"stage": stage, "at": 0.0, "chain": chain}
+    process.failure = {"stage": stage, "chain": chain}
     return process
 
 

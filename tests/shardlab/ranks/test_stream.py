@@ -30,24 +30,24 @@ class TestPrinted:
         printed.feed(b"\xc3", final=False)
         assert printed.feed(b"", final=True) == ["\ufffd"]
 
-    def test_an_endless_print_is_kept_up_to_a_limit_and_told(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(stream, "KEPT_BYTES", 10)
-        printed = Printed()
-        printed.feed(b"12345678\n")
-        printed.feed(b"abcdef\n")
-        assert printed.text.startswith("12345678\n")
-        assert "7 bytes more were not kept" in printed.text
+    def test_of_an_endless_print_the_beginning_and_the_end_are_kept(self) -> None:
+        printed = Printed(most_bytes=10)
+        for number in range(1000):
+            printed.feed(b"%03d\n" % number)
+        assert printed.text == "000\n0\n… 3,990 bytes were cut …\n\n999\n"
+        assert len(printed.tail) <= 10
 
-    def test_the_last_partial_line_is_shown_though_the_limit_was_reached(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(stream, "KEPT_BYTES", 10)
+    def test_up_to_the_limit_nothing_is_cut(self) -> None:
+        printed = Printed(most_bytes=10)
+        printed.feed(b"12345678")
+        printed.feed(b"90")
+        assert printed.text == "1234567890"
+
+    def test_a_line_without_an_end_comes_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(stream, "MOST_LINE_CHARS", 10)
         printed = Printed()
-        printed.feed(b"1234567")
-        printed.feed(b"abcdef")
-        assert printed.feed(b"", final=True) == ["1234567"]
+        assert printed.feed(b"x" * 8) == []
+        assert printed.feed(b"y" * 8) == ["x" * 8 + "y" * 8]
 
 
 class TestTerminal:
