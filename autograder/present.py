@@ -11,7 +11,7 @@ from shardlab.widgets.palette import ERROR, OK
 MARK = {True: "✓", False: "✗"}
 # JupyterLab's own variables, so that both themes fit; the fallback is for nbconvert and GitHub.
 # Selectors are long to outweigh JupyterLab's own for tables in outputs.
-STYLE = f"""<style>
+_STYLE = f"""<style>
 .shardlab-check {{ color: var(--jp-ui-font-color1, inherit);
   font-family: var(--jp-ui-font-family, system-ui, sans-serif);
   font-size: var(--jp-ui-font-size1, 13px); max-width: 60em; }}
@@ -38,13 +38,9 @@ STYLE = f"""<style>
 
 
 def as_html(verdict: Verdict) -> str:
-    return STYLE + as_table(verdict)
-
-
-def as_table(verdict: Verdict) -> str:
-    """For a page that has STYLE already."""
     look = _look(verdict.passed)
     parts = [
+        _STYLE,
         f'<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
         f'data-passed="{str(verdict.passed).lower()}">',
         f'<div class="line {look}">{escape(_top_line(verdict))}</div>',
@@ -105,7 +101,7 @@ def as_text(verdict: Verdict) -> str:
 
 
 def progress_html(line: str) -> str:
-    return f'{STYLE}<div class="shardlab-check" data-running>{escape(line)} …</div>'
+    return f'{_STYLE}<div class="shardlab-check" data-running>{escape(line)} …</div>'
 
 
 def _top_line(verdict: Verdict) -> str:

@@ -12,7 +12,6 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from traitlets import default
 
-from autograder import present
 from autograder.feedback.page import Page, make_page
 from autograder.feedback.source import record_of
 from autograder.report.scores import read_scores
@@ -61,9 +60,7 @@ def render(page: Page) -> str:
     )
     environment.filters["points"] = points
     style = (HERE / "page.css").read_text() + (HERE / "output.css").read_text()
-    return environment.get_template("page.html").render(
-        page=page, style=Markup(style), table_style=Markup(present.STYLE)
-    )
+    return environment.get_template("page.html").render(page=page, style=Markup(style))
 
 
 def points(value: float) -> str:

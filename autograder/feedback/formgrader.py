@@ -12,12 +12,9 @@ from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
-from autograder import present
 from autograder.feedback import inert
-from autograder.feedback.source import record_of
+from autograder.feedback.source import grade_id, record_of, told
 from autograder.grading.record import Record
-from autograder.grading.template import grade_id
-from autograder.verdict import Verdict
 
 
 class InertOutputs(Preprocessor):
@@ -38,12 +35,12 @@ class InertOutputs(Preprocessor):
 
 
 def _outputs(cell: NotebookNode, record: Record | None) -> list[str]:
-    verdict = record.verdicts.get(grade_id(cell) or "") if record else None
-    if verdict is None:
+    table = told(record, grade_id(cell))[0] if record else ""
+    if not table:
         return [inert.output(out) for out in cell.outputs]
     # Beside its table the cell has the points, or the error that says why there are none.
     beside = [out for out in cell.outputs if "text/html" not in out.get("data", {})]
-    return [present.as_html(Verdict.from_plain(verdict)), *map(inert.output, beside)]
+    return [table, *map(inert.output, beside)]
 
 
 def _display(html: str) -> NotebookNode:

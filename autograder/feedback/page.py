@@ -18,17 +18,16 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from autograder import present
 from autograder.feedback import inert
+from autograder.feedback.source import grade_id, told
 from autograder.grading.record import GRADED, Record
-from autograder.grading.template import grade_id, is_answer, is_check
+from autograder.grading.template import is_answer, is_check
 from autograder.report.scores import Mark, Scores
-from autograder.verdict import Verdict
 
 MAX_CELLS = 400
 MAX_PAGE = 3_000_000  # characters of cells and outputs; what follows is left out
-OWN_CELL = "own-"  # how the ids of cells begin that are the student's alone
 NOTHING = Markup("")
+OWN_CELL = "own-"  # how the ids of cells begin that are the student's alone
 NOTE_CELL = "note"  # what was mended: told at the top of the page
 
 
@@ -37,7 +36,10 @@ class Exercise:
     grade_id: str
     heading: Markup
     mark: Mark | None  # None: the gradebook has none, though the notebook asks for one
-    verdict: Verdict | None = None
+    cases: tuple[bool, ...] = ()  # passed or not
+    unwritten: bool = False
+    table: Markup = NOTHING
+    sentence: Markup = NOTHING  # where there is no table: why
     pictures: tuple[tuple[str, Markup], ...] = ()  # title and SVG
     comments: tuple[Markup, ...] = ()
 
@@ -63,16 +65,9 @@ class Exercise:
             return "waits for a person to read it"
         if self.mark.by_hand:
             return "graded by a person"
-        if self.verdict is None:
-            return ""
-        if self.verdict.unwritten:
+        if self.unwritten:
             return "not written yet"
-        passed = sum(case.passed for case in self.verdict.cases)
-        return f"{passed} of {len(self.verdict.cases)} cases"
-
-    @property
-    def table(self) -> Markup:
-        return Markup(present.as_table(self.verdict)) if self.verdict else NOTHING
+        return f"{sum(self.cases)} of {len(self.cases)} cases" if self.cases else ""
 
 
 @dataclass(frozen=True)
@@ -144,18 +139,22 @@ def _exercises(notebook: NotebookNode, scores: Scores, record: Record | None) ->
     for cell in notebook.cells:
         heading = _heading(cell) or heading
         name = grade_id(cell)
-        if name is None:
+        if not name:
             continue
         if name in scores.comments:
             comments.append(Markup(inert.markdown(scores.comments[name])))
         if not cell.metadata.nbgrader.get("grade") and not cell.metadata.nbgrader.get("task"):
             continue
-        decided = record.verdicts.get(name) if record else None
+        decided = record.verdicts.get(name, {}) if record else {}
+        table, sentence = told(record, name) if record else ("", "")
         yield Exercise(
             grade_id=name,
             heading=heading or escape(name),
             mark=scores.marks.get(name),
-            verdict=Verdict.from_plain(decided) if decided else None,
+            cases=tuple(bool(case["passed"]) for case in decided.get("cases", [])),
+            unwritten=bool(decided.get("unwritten")),
+            table=Markup(table),
+            sentence=NOTHING if table else prose(sentence),
             pictures=tuple(_pictures(record, name)) if record else (),
             comments=tuple(comments),
         )
@@ -171,7 +170,7 @@ def _pictures(record: Record, name: str) -> Iterator[tuple[str, Markup]]:
 def _cell(
     cell: NotebookNode, exercises: Mapping[str, Exercise], comments: Mapping[str, str]
 ) -> Cell:
-    name = grade_id(cell) or ""
+    name = grade_id(cell)
     exercise = exercises.get(name)
     comment = Markup(inert.markdown(comments[name])) if name in comments else NOTHING
     role = "own" if str(cell.get("id", "")).startswith(OWN_CELL) else ""
@@ -179,7 +178,7 @@ def _cell(
     if cell.cell_type != "code":
         return Cell("prose", Markup(inert.markdown(cell.source)), role, (), exercise, comment)
     outputs = tuple(Markup(inert.output(out)) for out in cell.get("outputs", []))
-    if is_check(cell) and exercise is not None and exercise.verdict is not None:
+    if is_check(cell) and exercise is not None and exercise.cases:
         outputs = ()  # told above, from the record
     return Cell("code", code(cell.source), role, outputs, exercise, comment)
 

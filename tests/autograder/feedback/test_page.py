@@ -1,0 +1,168 @@
+"""`nbgrader generate_feedback` makes one page for each student, with what they want to know."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autograder import exercises
+from tests.autograder.feedback import hostile
+from tests.autograder.feedback.made import (
+    LAB,
+    QUESTION,
+    HandedIn,
+    Made,
+    code_cell,
+    fail,
+    prose_cell,
+    ring_pictures,
+)
+
+pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(600)]
+
+MISTAKE = "returned the sum, not the mean: divide by world_size"
+CASES = exercises.load("ring_all_reduce.ring_all_reduce").cases
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = Made(tmp_path_factory.mktemp("course"))
+    made.enrol("ada", first_name="Ada", last_name="Lovelace")
+    made.grade(
+        "ada",
+        HandedIn(
+            failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, [CASES[1].name])},
+            unwritten=("bytes_per_rank",),
+            sources={QUESTION: "Nine times."},
+            pictures={"check_ring_all_reduce": ring_pictures()},
+            comments={QUESTION: "*Which* term wins?", "ring_all_reduce": "See `op`."},
+            by_hand=1.5,
+            penalty=1.0,
+            state="resource limit",
+            reason="`ring_all_reduce`, 4 ranks: used more than 2 GB.",
+            notes=("The answer cell `chunk_bounds` was there 2 times: one was kept.",),
+        ),
+    )
+    hidden = [case.name for case in CASES if case.hidden]
+    made.grade(
+        "grace",
+        HandedIn(failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, hidden)}),
+    )
+    made.grade("hand", HandedIn(by_hand=2.0, has_record=False))
+    html = [code_cell("show()", *outputs) for outputs in hostile.outputs().values()]
+    prose = [prose_cell("\n\n".join(hostile.FRAGMENTS.values()))]
+    prose += [prose_cell(source) for source in hostile.MARKDOWN.values()]
+    tag = hostile.FRAGMENTS["script"]
+    made.grade(
+        "mallory",
+        HandedIn(
+            own_cells=[*html, *prose],
+            sources={QUESTION: tag, "ring_all_reduce": tag},
+            outputs={"check_chunk_bounds": []},
+            notes=(f"The answer cell `{tag}` was missing.",),
+            state="student error",
+            reason=f"failed with {tag}",
+        ),
+    )
+    done = made.nbgrader("generate_feedback", LAB)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return made
+
+
+def text_of(html: str) -> str:
+    """Roughly what is read on the page."""
+    body = re.sub(r"<(style|head)\b.*?</\1>", "", html, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
+
+
+def row_of(html: str, cell: str) -> str:
+    return text_of(html.partition(f'<tr data-exercise="{cell}">')[2].partition("</tr>")[0]).strip()
+
+
+def test_points_by_exercise_add_up_to_the_total(made: Made) -> None:
+    page = made.feedback("ada")
+    assert row_of(page, "check_chunk_bounds") == "1 · chunk_bounds 5 of 5 cases 2 / 2"
+    assert row_of(page, "check_ring_all_reduce") == "4 · ring_all_reduce 9 of 10 cases 4.5 / 5"
+    assert row_of(page, "check_bytes_per_rank") == "5 · bytes_per_rank not written yet 0 / 2"
+    assert row_of(page, QUESTION) == "6 · From 8 to 64 ranks graded by a person 1.5 / 2"
+    assert 'data-total="16.0"' in page  # 2 + 5 + 4 + 4.5 + 1.5, less 1 for being late
+    assert "Taken off for handing in late −1" in text_of(page)
+    assert "Lab 03 · Ring all-reduce" in text_of(page)
+    assert "Ada Lovelace" in text_of(page)
+    assert ", due 12 November 2026, 12:00 UTC: late" in text_of(page)
+
+
+def test_the_failing_case_is_named_with_its_mistake_and_pictures(made: Made) -> None:
+    card = made.feedback("ada").partition('id="exercise-4"')[2].partition("</section>")[0]
+    assert CASES[1].name in card
+    assert f"rank 2 {MISTAKE}" in card
+    assert card.count('<svg xmlns="http://www.w3.org/2000/svg" class="shardlab-static"') == 2
+    assert "Who sent how much to whom" in card
+    assert "<p>See <code>op</code>.</p>" in card
+
+
+def test_state_repairs_and_comments_are_told(made: Made) -> None:
+    page = made.feedback("ada")
+    assert 'data-state="resource limit"' in page
+    assert "<code>ring_all_reduce</code>, 4 ranks: used more than 2 GB." in page
+    assert "The answer cell <code>chunk_bounds</code> was there 2 times" in page
+    assert "<em>Which</em> term wins?" in page
+
+
+def test_what_waits_for_a_person_is_no_zero(made: Made) -> None:
+    page = made.feedback("grace")
+    assert row_of(page, QUESTION).endswith("waits for a person to read it ? / 2")
+    assert "so far" in text_of(page)
+    assert "data-state" not in page
+
+
+def test_hidden_cases_keep_their_names_and_inputs(made: Made) -> None:
+    page = made.feedback("grace")
+    assert f"a rank {MISTAKE}" in page
+    for exercise in exercises.of_lab(LAB):
+        for case in exercise.cases:
+            assert not case.hidden or case.name not in page
+    assert "instructor" not in page
+    assert "(length " not in page
+    assert "seed" not in text_of(page)
+
+
+def test_without_a_record_the_gradebook_and_the_notebook_are_told(made: Made) -> None:
+    page = made.feedback("hand")
+    assert 'data-total="20.0"' in page
+    assert row_of(page, "check_chunk_bounds").endswith("2 / 2")
+    assert "chunk_bounds: all 5 cases pass" in text_of(page)  # in the notebook, as text
+
+
+def test_pages_stand_alone_and_are_small(made: Made) -> None:
+    for student in ("ada", "grace", "hand", "mallory"):
+        page = made.feedback(student)
+        assert len(page) < 400_000
+        assert "<script" not in page
+        for address in re.findall(r"\b(?:src|href|srcset|action)=\"([^\"]*)\"", page):
+            assert address.startswith(("data:", "#")), address
+        assert "@import" not in page
+        assert page.index("default-src 'none'") < page.index("<style")
+
+
+def test_a_hostile_notebook_is_text(made: Made) -> None:
+    page = made.feedback("mallory")
+    for attribute in ("onerror=", "onload=", "ontoggle=", "onfocus=", "srcdoc=", "position:fixed"):
+        unescaped = re.findall(rf"<[^>]*{attribute}", page)
+        assert unescaped == []
+    assert page.count('class="shardlab-check"') == 5  # ours alone, one for each check
+    assert page.count("</body>") == 1
+
+
+def test_nobody_is_told_of_a_student_who_is_not_in_the_gradebook(
+    made: Made, tmp_path: Path
+) -> None:
+    folder = made.root / "grading/autograded/nobody" / LAB
+    folder.mkdir(parents=True)
+    other = made.root / "grading/autograded/hand" / LAB / f"{LAB}.ipynb"
+    (folder / f"{LAB}.ipynb").write_bytes(other.read_bytes())
+    done = made.nbgrader("generate_feedback", LAB, "--student", "nobody")
+    assert done.returncode != 0
+    assert f"run `nbgrader autograde {LAB} --student nobody` first" in done.stderr
