@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 import torch
 
 from autograder.exercise import Finding, Plain
+
+_QUOTE = reprlib.Repr()
+_QUOTE.maxstring = _QUOTE.maxother = 100
 
 # Those of torch.testing.assert_close: (relative, absolute) by dtype; exact where not listed.
 TOLERANCE = {
@@ -58,7 +62,7 @@ def _difference(expected: Plain, got: Plain, tolerance: float | None) -> tuple[s
     if type(expected) is not type(got):
         return "has the wrong type", f"{_kind(got)}, expected {_kind(expected)}"
     if expected != got:
-        return "has the wrong value", f"{got!r}, expected {expected!r}"
+        return "has the wrong value", f"{_QUOTE.repr(got)}, expected {_QUOTE.repr(expected)}"
     return None
 
 
@@ -131,3 +135,16 @@ def _number_difference(
 
 def _kind(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+def size_of(value: Plain) -> int:
+    """Bytes of a value's tensors, and some for each other thing in it."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() + 100
+    if isinstance(value, np.ndarray):
+        return value.nbytes + 100
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values())) + 100 * len(value) + 100
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value)) + 100
+    return 100 + (len(value) if isinstance(value, str | bytes) else 0)

@@ -9,9 +9,9 @@ import signal
 
 import torch.distributed as dist
 
-from autograder.compare import find_difference
+from autograder.compare import find_difference, size_of
 from autograder.exercise import Attempt, Exercise, Finding
-from autograder.steady import steady
+from autograder.steady import shown, steady
 from autograder.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
@@ -19,6 +19,8 @@ from shardlab.run import Run
 
 log = logging.getLogger(__name__)
 
+MOST_TIMES, MOST_BYTES = 100, 1_000_000  # that an output may be larger, and still be looked into
+UNSEEN_BYTES = 16_384  # options of TCP, and what is sent twice on a busy machine
 OVERHEAD_BYTES = 256  # at most, of gloo's own messages for one send or receive (about 150)
 
 
@@ -29,7 +31,9 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
     if attempt.error is None:
         difference = find_difference(attempt.expected, attempt.outputs, exercise.tolerance)
     right = attempt.error is None and difference is None
-    tampering = _forged(attempt) or _unrecorded_bytes(exercise, attempt)
+    tampering = (
+        _forged(attempt) or _unrecorded_bytes(exercise, attempt) or _bytes_past_the_count(attempt)
+    )
     forbidden = _forbidden_call(exercise, attempt) or tampering
     passed = right and forbidden is None and all(spent.fits for spent in attempt.spent)
     finding = None
@@ -41,7 +45,7 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
             or difference
             or _over_budget(attempt)
         )
-    word = steady if attempt.steady else str
+    word = steady if attempt.steady else shown
     return CaseResult(
         name=case.name,
         hidden=case.hidden,
@@ -85,6 +89,9 @@ def is_unwritten(attempt: Attempt) -> bool:
 
 
 def _named_by_exercise(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    wanted = max(map(size_of, attempt.expected))
+    if any(size_of(output) > MOST_TIMES * wanted + MOST_BYTES for output in attempt.outputs):
+        return None  # a diagnosis of something like the right answer could take for ever
     for diagnose in exercise.diagnoses:
         try:
             finding = diagnose(attempt)
@@ -136,6 +143,23 @@ def _unrecorded_bytes(exercise: Exercise, attempt: Attempt) -> Finding | None:
                 f"{sent_bytes:,} on the wire, {recorded_bytes:,} in calls",
             )
     return None
+
+
+def _bytes_past_the_count(attempt: Attempt) -> Finding | None:
+    """What crossed the ranks' network in sockets that nobody counted: opened and closed by hand.
+
+    Groups that a rank makes and ends close theirs in all honesty: then nothing can be said.
+    """
+    run = attempt.run
+    if run is None or attempt.error is not None or run.traffic.unseen_bytes is None:
+        return None
+    if any(not call.is_p2p and len(call.group) != run.world_size for call in run.calls):
+        return None
+    counted, unseen = int(run.traffic.sent_bytes.sum()), run.traffic.unseen_bytes
+    if unseen <= UNSEEN_BYTES + 0.02 * counted:
+        return None
+    # How many they were is told a little differently each time.
+    return Finding("the ranks", "moved bytes past torch.distributed", anyone="the ranks")
 
 
 def _over_budget(attempt: Attempt) -> Finding | None:

@@ -14,8 +14,22 @@ _CHANGING = (
 )
 
 
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+MOST_CHARS = 2000
+
+
+def shown(text: str) -> str:
+    """What may be written into a page: no control characters, no halves of pairs, of some length.
+
+    Student code may have made any part of it.
+    """
+    text = _UNSEEN.sub("\ufffd", text[:MOST_CHARS])
+    return text.encode(errors="replace").decode()
+
+
 def steady(text: str) -> str:
-    """Of student code's own words, say: object at 0x7f3a…  ->  object at 0x…"""
+    """`shown`, and of student code's own words: object at 0x7f3a…  ->  object at 0x…"""
+    text = shown(text)
     for pattern, instead in _CHANGING:
         text = pattern.sub(instead, text)
     return text

@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+MOST_TREE_BYTES = 8 << 20  # of what is not in tensors
 PLAIN_TYPES = "tensors, numpy arrays, numbers, strings, bytes, None, lists, tuples and dicts"
 
 
@@ -46,24 +47,34 @@ def decode_any(data: bytes) -> Any:
 
 
 def encode_plain(value: Any) -> bytes:
-    """Raises TypeError for what is not plain data (PLAIN_TYPES)."""
+    """Raises TypeError for what is not plain data (PLAIN_TYPES), ValueError for too much of it."""
     from safetensors.torch import save
 
     tensors: dict[str, Any] = {}
     tree = json.dumps(_to_tree(value, tensors)).encode()
+    if len(tree) > MOST_TREE_BYTES:
+        raise ValueError(
+            f"{len(tree):,} bytes of numbers and strings, at most {MOST_TREE_BYTES:,}: return many "
+            "numbers as a tensor"
+        )
     return struct.pack("<Q", len(tree)) + tree + save(tensors)
 
 
 def decode_plain(data: bytes) -> Any:
-    """The value that `encode_plain` packed; raises ValueError for anything else. Runs no code."""
+    """The value that `encode_plain` packed; raises ValueError for anything else. Runs no code.
+
+    Takes memory in proportion to the data: some 40 times for what is not in a tensor.
+    """
     from safetensors.torch import load
 
     try:
         (tree_bytes,) = struct.unpack_from("<Q", data)
+        if tree_bytes > MOST_TREE_BYTES:
+            raise ValueError(f"{tree_bytes:,} bytes beside its tensors")
         tree = json.loads(data[8 : 8 + tree_bytes])
         return _from_tree(tree, load(data[8 + tree_bytes :]))
     except Exception as error:
-        raise ValueError(f"not plain data: {type(error).__name__}") from error
+        raise ValueError(f"not plain data: {type(error).__name__}") from None
 
 
 def _to_tree(value: Any, tensors: dict[str, Any]) -> Any:
@@ -92,7 +103,7 @@ def _to_tree(value: Any, tensors: dict[str, Any]) -> Any:
 
 
 def _from_tree(tree: Any, tensors: dict[str, Any]) -> Any:
-    if not isinstance(tree, dict):
+    if tree is None or isinstance(tree, bool | str):
         return tree
     ((kind, item),) = tree.items()
     if kind == "int":

@@ -17,6 +17,7 @@ ALIKE = {
     *("broadcast", "all_gather", "all_gather_single", "gather", "scatter"),
 }
 NO_RANKS: tuple[int, ...] = ()
+MOST_BYTES, MOST_SECONDS, MOST_CHARS, MOST_DIMENSIONS = 1 << 45, 1e9, 500, 64
 Counts = dict[Connection, int]  # bytes by connection
 
 
@@ -102,10 +103,10 @@ class CallLog:
         elif kind == "end":
             self._end(rank, *values)
         elif kind == "group":
-            self.groups[str(values[0])] = tuple(int(member) for member in values[1])
+            self._make_group(*values)
         elif kind == "block":
             label, start, end, sent = values
-            block = MeasuredBlock(rank, str(label), float(start), float(end), _counts(sent))
+            block = MeasuredBlock(rank, _text(label), _time(start), _time(end), _counts(sent))
             self.blocks.append(block)
         elif kind == "opened":
             self.opened.append((rank, _counts(values[0])))
@@ -114,12 +115,20 @@ class CallLog:
         elif kind == "memory":
             self.memory[rank] = values[0]
 
+    def _make_group(self, name: Any, members: Any) -> None:
+        ranks = tuple(operator.index(member) for member in members)
+        if len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.world_size)):
+            raise ValueError("a group has ranks of this run, each once")
+        self.groups.setdefault(_text(name), ranks)  # what it is it stays
+
     def _end(self, rank: int, call_id: int, end_s: float, source: int | None = None) -> None:
         call = self.pending[rank].pop(call_id)
-        call.end_s = float(end_s)
+        call.end_s = _time(end_s)
         if call.op == "recv" and call.peer is None and source is not None:
             group = self.groups.get(call.group, tuple(range(self.world_size)))
-            call.peer = group[source]  # from now on it is the receive that met that rank's send
+            call.peer = group[
+                operator.index(source)
+            ]  # from now on it is the receive that met that rank's send
             self._count(call)
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
@@ -127,18 +136,18 @@ class CallLog:
         dtype, shape, offset, storage_numel = tensor
         call = OpenCall(
             rank=rank,
-            op=str(op),
-            bytes=int(n_bytes),
+            op=_text(op),
+            bytes=_size(n_bytes),
             peer=peer if peer is None else operator.index(peer),
-            group=str(group),
-            start_s=float(start_s),
-            filename=str(filename),
-            line=int(line),
-            dtype=str(dtype),
-            shape=tuple(int(length) for length in shape),
-            offset=int(offset),
-            storage_numel=int(storage_numel),
-            tag=int(tag),
+            group=_text(group),
+            start_s=_time(start_s),
+            filename=_text(filename),
+            line=_size(line),
+            dtype=_text(dtype),
+            shape=tuple(_size(length) for length in shape[:MOST_DIMENSIONS]),
+            offset=_size(offset),
+            storage_numel=_size(storage_numel),
+            tag=operator.index(tag),
             waited=bool(waits),
         )
         if type(call_id) is not int or not (call.peer is None or 0 <= call.peer < self.world_size):
@@ -218,10 +227,34 @@ def meeting_key(call: OpenCall) -> Hashable:
     return "collective", call.group
 
 
+# What a rank wrote may be anything.  These let through what a recorder writes, and raise ValueError
+# or TypeError for the rest.
+
+
+def _size(value: Any) -> int:
+    size = operator.index(value)
+    if not 0 <= size <= MOST_BYTES:
+        raise ValueError("no size of anything")
+    return size
+
+
+def _time(value: Any) -> float:
+    moment = float(value)
+    if not 0 <= moment <= MOST_SECONDS:
+        raise ValueError("no time of this machine")
+    return moment
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value[:MOST_CHARS].encode(errors="replace").decode()
+
+
 def _counts(value: Any) -> Counts:
     """From {"local port:remote port": bytes}."""
     found = {}
     for ports, count in dict(value).items():
-        local, remote = str(ports).split(":")
-        found[int(local), int(remote)] = int(count)
+        local, remote = _text(ports).split(":")
+        found[_size(int(local)), _size(int(remote))] = _size(count)
     return found

@@ -19,15 +19,19 @@ Counts = Mapping[Connection, tuple[int, int]]  # connection -> (rank that owns i
 def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) -> Traffic:
     """Bytes written between the two readings, without those that opened new connections.
 
-    Of sockets closed in between the log has the last count, told by their rank.
+    Of sockets closed in between the log has the last count, told by their rank.  Of those that were
+    there at the start, or are at the end, the kernel's word stands.
     """
     written = dict(before)
     for rank, counts in log.closing:
-        written.update({connection: (rank, count) for connection, count in counts.items()})
+        for at, count in counts.items():
+            _, known = written.get(at, (rank, 0))
+            written[at] = rank, max(count, known)
     written.update(after)
-    start = {connection: count for connection, (_, count) in before.items()}
+    start: dict[Connection, int] = {}
     for _, counts in log.opened:  # told by the rank: taken for no more than a greeting has
         start.update({at: min(count, GREETING_BYTES) for at, count in counts.items()})
+    start.update({connection: count for connection, (_, count) in before.items()})
     owner = {connection: rank for connection, (rank, _) in written.items()}
 
     def peer_of(connection: Connection) -> int | None:

@@ -1,0 +1,200 @@
+"""Whatever a rank writes to the lines it has, reading it ends soon and in a known way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shardlab.memory import RankMemory
+from shardlab.ranks import codec, messages
+from shardlab.ranks.deadlock import stuck
+from shardlab.ranks.judge import Judge
+from shardlab.ranks.messages import Forged, Inbox, TooLarge
+from shardlab.ranks.process import RankProcess
+from shardlab.trace import log, traffic
+from shardlab.trace.calls import CallLog
+
+ODD: list[Any] = [
+    *(None, True, -1, 0, 10**400, 1.5, float("nan"), float("inf"), -(2**63), 2**64),
+    *("", "x", "\ud800", "x" * 2000, "1:2", "send", "recv", "all_reduce"),
+    *([], {}, [[]], {"a": 1}, {"1:2": 2**70}, [0, 1], [0, 0], [5], [-1], [None], [[0, 1]] * 3),
+]
+CALL = ["call", 1, "send", 8, 1, "0", 1.0, "a.py", 3, "float32", [2], 0, 2, 0, True]
+EVENTS: list[list[Any]] = [
+    ["group", "0", [0, 1]],
+    CALL,
+    [*CALL[:2], "recv", 8, None, *CALL[5:]],
+    [*CALL[:2], "all_reduce", 8, None, *CALL[5:]],
+    ["wait", 1],
+    ["end", 1, 2.0, 1],
+    ["block", "label", 1.0, 2.0, {"1:2": 3}],
+    ["opened", {"1:2": 3}],
+    ["closing", {"1:2": 3}],
+    ["memory", {"live": [[1]] * 6, "times": [1.0], "peak": [1.0, [1] * 6], "peaks": [1] * 6}],
+]
+HEADERS: list[dict[str, Any]] = [
+    {"is": "finished"},
+    {"is": "needs", "op": "x"},
+    {"is": "failed", "stage": "run", "chain": [{"kind": "E", "message": "m", "frames": []}]},
+]
+
+
+def mutated(value: Any, rng: random.Random) -> Any:
+    """``value`` with about one of its parts replaced, left out or doubled."""
+    if rng.random() < 0.15:
+        return rng.choice(ODD)
+    if isinstance(value, list):
+        items = [mutated(item, rng) for item in value]
+        if items and rng.random() < 0.1:
+            items.pop(rng.randrange(len(items)))
+        return items
+    if isinstance(value, dict):
+        return {key: mutated(item, rng) for key, item in value.items() if rng.random() > 0.05}
+    return value
+
+
+def garbled(data: bytes, rng: random.Random) -> bytes:
+    """Some bytes changed, the end cut off now and then."""
+    changed = bytearray(data)
+    for _ in range(rng.randrange(4)):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return bytes(changed[: rng.randrange(len(changed))] if rng.random() < 0.2 else changed)
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(4)
+
+
+def test_a_log_of_any_events(rng: random.Random) -> None:
+    """None stops the reading; what is left can be reasoned about, and counted."""
+    for _ in range(300):
+        calls = CallLog(2)
+        for event in rng.choices(EVENTS, k=20):
+            found = mutated(event, rng)
+            if isinstance(found, list) and found:
+                calls.add(rng.randrange(2), found)
+        judge = Judge([], 2)
+        judge.log = calls
+        judge.ranks = [RankProcess(rank, None, None, -1, state="running") for rank in range(2)]  # type: ignore[arg-type]
+        stuck(judge.views(), calls.groups)
+        assert calls.mismatch is None or calls.mismatch.calls
+        finished = calls.finished_calls(0.0, lambda filename, line: (filename, ""))
+        json.dumps([vars(call) for call in finished]).encode()
+        counted = traffic.from_kernel(calls, {}, {(1, 2): (0, 5), (2, 1): (1, 6)}, 0.0)
+        assert counted.sent_bytes.sum() <= 11
+        traffic.from_calls(calls, finished, 0.0)
+        for told in calls.memory.values():
+            with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, OverflowError):
+                RankMemory.from_told(told, 0.0)
+
+
+def test_a_rank_cannot_hide_bytes_behind_what_it_says_of_its_sockets() -> None:
+    log_of_run = CallLog(2)
+    for said in ("opened", "closing"):
+        log_of_run.add(0, [said, {"1:2": 1_000_000}])
+    before, after = {(1, 2): (0, 100), (2, 1): (1, 100)}, {(1, 2): (0, 1_000_100), (2, 1): (1, 100)}
+    assert traffic.from_kernel(log_of_run, before, after, 0.0).sent_bytes[0, 1] == 1_000_000
+
+
+def test_messages_of_any_form(rng: random.Random) -> None:
+    for _ in range(1000):
+        inbox = Inbox(max_body_bytes=1000)
+        process = RankProcess(0, None, None, -1, state="running")  # type: ignore[arg-type]
+        header = mutated(rng.choice(HEADERS), rng)
+        packed = messages.pack(header, b"body")
+        inbox.feed(garbled(packed, rng) if rng.random() < 0.5 else packed)
+        with contextlib.suppress(Forged, TooLarge):
+            message = inbox.next()
+            if message is not None:
+                process.hear(*message)
+                json.dumps(process.failure, ensure_ascii=False).encode()
+
+
+def test_outputs_of_any_form(rng: random.Random) -> None:
+    value = {"a": [torch.ones(3), np.ones(2), 1, 2.5, "x", b"y", None, (1, True)], "b": {}}
+    packed = codec.encode_plain(value)
+    for _ in range(1000):
+        with contextlib.suppress(ValueError):
+            codec.decode_plain(garbled(packed, rng))
+    for _ in range(200):
+        with contextlib.suppress(ValueError):
+            codec.decode_plain(rng.randbytes(rng.randrange(200)))
+
+
+def tree_of(tree: Any, tensors: bytes = b"") -> bytes:
+    text = json.dumps(tree).encode()
+    return struct.pack("<Q", len(text)) + text + tensors
+
+
+def safetensors_header(header: dict[str, Any], body: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+GIANT = {"0": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 8]}}
+NOTHING = safetensors_header({})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        tree_of({"tensor": "0"}, safetensors_header(GIANT, b"\0" * 8)),
+        tree_of({"tensor": "0"}, struct.pack("<Q", 1 << 60)),
+        tree_of({"tensor": ["0"]}, NOTHING),
+        tree_of({"int": "9" * 5000}, NOTHING),
+        tree_of({"int": "1", "float": "1"}, NOTHING),
+        tree_of([1, 2], NOTHING),
+        tree_of({"list": 3}, NOTHING),
+        tree_of({"dict": []}, NOTHING),
+        struct.pack("<Q", 20_000) + b'{"list":[' * 2000 + NOTHING,
+        struct.pack("<Q", 1 << 62),
+        struct.pack("<Q", codec.MOST_TREE_BYTES + 1) + b" " * (codec.MOST_TREE_BYTES + 1),
+    ],
+    ids=lambda data: "",
+)
+def test_outputs_that_claim_what_is_not_there(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not plain data"):
+        codec.decode_plain(data)
+
+
+def test_an_output_of_too_many_numbers_is_refused_where_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "MOST_TREE_BYTES", 1000)
+    with pytest.raises(ValueError, match="as a tensor"):
+        codec.encode_plain(list(range(600)))
+
+
+@pytest.fixture
+def written() -> Iterator[Callable[[bytes], log.Reader]]:
+    fds = []
+
+    def write(data: bytes) -> log.Reader:
+        fds.append(log.create())
+        os.pwrite(fds[-1], struct.pack("<QQ", len(data), 0) + data, 0)
+        return log.Reader(fds[-1], most_events=1000)
+
+    yield write
+    for fd in fds:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\n" * 1_500_000, b"[1]\n" * 200_000, b"[" * 12_000_000, b"\xff" * 1_000_000 + b"\n"],
+    ids=["empty lines", "short lines", "one line", "no text"],
+)
+def test_a_log_of_any_bytes(written: Callable[[bytes], log.Reader], data: bytes) -> None:
+    reader = written(data)
+    assert len(list(reader.new_events())) <= 1000
+    assert len(reader.partial) <= log.MOST_LINE_BYTES
