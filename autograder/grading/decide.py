@@ -11,7 +11,6 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Dict, Integer
 
-from autograder.grade import InfrastructureError
 from autograder.grading.engine import LocalPool
 from autograder.grading.journal import Journal
 from autograder.grading.record import BrokenRecord, Record, Task
@@ -19,6 +18,10 @@ from autograder.grading.tasks import TaskMaker, grading_folder
 from autograder.grading.template import CourseError
 
 RECORD = "shardlab_record"  # key of ``resources``: the writer's, who has chosen it already
+
+
+class NotGraded(Exception):
+    """The machine failed, and has been tried again: no grade rather than a 0."""
 
 
 class RunAndDecide(NbGraderPreprocessor):
@@ -54,7 +57,7 @@ class RunAndDecide(NbGraderPreprocessor):
         return decided, resources
 
     def _record(self, of: dict[str, str]) -> Record:
-        """Raises InfrastructureError: no grade rather than a 0."""
+        """Raises NotGraded."""
         if of["notebook"] != of["assignment"]:
             raise CourseError(f"a lab has one notebook, {of['assignment']}.ipynb")
         maker = self.maker(of["assignment"])
@@ -68,7 +71,7 @@ class RunAndDecide(NbGraderPreprocessor):
         if record is None or record.key != task.key or not record.is_final:
             record = self._grade(task)
             if not record.is_final:
-                raise InfrastructureError(record.reason)
+                raise NotGraded(record.reason)
             journal.write(record)
         self.log.info("%s: %s. %s", record.student, record.state, record.reason)
         return record

@@ -12,6 +12,7 @@ from autograder import exercises, grade
 from autograder.grading.checks import Check
 from autograder.grading.kernel import CellsRun, run_cells
 from autograder.grading.marks import earned_points, why_missing, write_verdict
+from autograder.grading.pictures import Picture, Seen
 from autograder.grading.reader import Unreadable, read_notebook
 from autograder.grading.rebuild import insert_notes, rebuild
 from autograder.grading.record import Record, Task
@@ -36,6 +37,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
 
     verdicts: dict[str, Verdict] = {}
     points: dict[str, float] = {}
+    pictures: dict[str, list[Picture]] = {}
     missing: list[str] = []
     for position, cell in enumerate(notebook.cells):
         name = grade_id(cell) or ""
@@ -43,7 +45,9 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
             continue
         check = checks[name]
         answer = run.answers.get(check.exercise)
-        verdict = verdicts[name] = decide_answer(check, answer, task.seed, sandbox)
+        seen = Seen()
+        verdict = verdicts[name] = decide_answer(check, answer, task.seed, sandbox, seen)
+        pictures[name] = seen.pictures(verdict)
         points[name] = earned_points(verdict, float(cell.metadata.nbgrader.points))
         why = "" if answer else unreadable or why_missing(check, notebook.cells, position)
         missing += [why] if why else []
@@ -63,6 +67,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
         notebook=dict(notebook),
         points=points,
         verdicts={name: verdict.to_plain() for name, verdict in verdicts.items()},
+        pictures={name: drawn for name, drawn in pictures.items() if drawn},
         timing={"ran_s": ran_s - started_s, "decided_s": time.monotonic() - ran_s},
     )
 
@@ -82,11 +87,12 @@ def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:
     return template, [*task.notes, unreadable], unreadable
 
 
-def decide_answer(check: Check, answer: bytes | None, seed: int, sandbox: Any) -> Verdict:
+def decide_answer(
+    check: Check, answer: bytes | None, seed: int, sandbox: Any, seen: Seen | None = None
+) -> Verdict:
     """Raises grade.InfrastructureError, and CourseError for an exercise that is not there."""
     try:
         exercise = exercises.load(check.exercise)
     except KeyError as error:
         raise CourseError(f"no exercise is called {check.exercise!r}") from error
-    host = {} if sandbox.host is None else {"host": sandbox.host}
-    return grade.decide(exercise, answer, seed, hidden=True, **host)
+    return grade.decide(exercise, answer, seed, hidden=True, on_attempt=seen, host=sandbox.host)

@@ -13,7 +13,6 @@ from typing import Any
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
-from autograder import exercises
 from autograder.grading.reader import Unreadable, find_notebook, read_content
 from autograder.grading.record import Task
 from autograder.grading.seed import grading_seed
@@ -54,11 +53,7 @@ class TaskMaker:
         self.course = CourseDirectory(parent=owner)
         nbgrader = {"assignment": lab, "notebook": lab, "db_url": self.course.db_url}
         template = load_template(owner, {"nbgrader": nbgrader})
-        for check in checks_of(template).values():
-            try:
-                exercises.load(check.exercise)
-            except KeyError as error:
-                raise CourseError(f"no exercise is called {check.exercise!r}") from error
+        checks_of(template)  # raises BadCheck
         try:
             self.limits = asdict(limits_of(lab, limits))
         except ValueError as error:

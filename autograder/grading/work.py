@@ -25,6 +25,7 @@ Worked = Record | str | Refused  # the str: why the machine failed at this one
 def work(connection: Connection, unsandboxed: bool) -> None:
     """Answers each task that comes with a record, or with why there is none."""
     _end_with_parent()
+    os.environ["SHARDLAB_RANK_SERVER"] = "1"  # a sandbox has its own: `import shardlab` starts none
     with ExitStack() as stack, Grader(unsandboxed) as grader:
         stack.callback(connection.close)
         with contextlib.suppress(EOFError, OSError):  # the parent hung up
@@ -51,11 +52,12 @@ class Grader:
     def grade(self, task: Task) -> Worked:
         # Only here: the parent of workers needs no torch.
         from autograder.grading.submission import grade_submission
+        from autograder.grading.template import CourseError
         from autograder.sandbox import Unavailable
 
         try:
             return grade_submission(task, self._open(task))
-        except Unavailable as error:
+        except (Unavailable, CourseError) as error:
             return Refused(str(error))
         except Exception as error:
             with contextlib.suppress(Exception):
