@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from autograder.exercise import Exercise
-from autograder.verdict import Verdict
+if TYPE_CHECKING:
+    from autograder.exercise import Exercise
+    from autograder.verdict import Verdict
 
 LINE_CHARS = 88  # fit into Validate's dialogue at JupyterLab's usual size
+MAX_ANSWER_BYTES = 64_000_000
+
+# Where a grader runs the cells (grading/cells.py): takes (exercise's name, cloudpickle).
+hand_over: Callable[[str, bytes], None] | None = None
 
 
 class CheckFailed(AssertionError):
@@ -32,12 +36,11 @@ def check(name: str, subject: Any) -> None:
     for: a function, a class, plain data, a number.  Raises CheckFailed where it falls short and
     KeyError for a name that no exercise has.
 
-    In a kernel that a grader started (SHARDLAB_DEPOSIT names its folder) the answer is written
-    there instead, to be decided where no student code runs.
+    In cells that a grader runs the answer is handed over instead, to be decided where no student
+    code runs; there the exercises are out of reach, and a name is only a name.
     """
-    deposit = os.environ.get("SHARDLAB_DEPOSIT")
-    if deposit:  # the exercises are not to be had there: a name is a name
-        _deposit(Path(deposit) / f"{name}.subject", _pickled(name, subject))
+    if hand_over is not None:
+        hand_over(name, _pickled(name.partition(".")[2], subject))
         return
     from autograder import exercises
 
@@ -47,36 +50,35 @@ def check(name: str, subject: Any) -> None:
         raise CheckFailed(verdict.headline) from None
 
 
-def _pickled(name: str, subject: Any) -> bytes:
+def _pickled(answer: str, subject: Any) -> bytes:
+    """Raises CheckFailed where the ``answer`` cannot be handed over."""
     try:
         blob: bytes = cloudpickle.dumps(subject)
     except Exception as error:
-        _, _, answer = name.partition(".")
         raise CheckFailed(
             f"{answer} cannot travel to the ranks ({type(error).__name__}: {error}). "
             "Does it hold on to a lock, a file or a running process?"
         ) from None
+    if len(blob) > MAX_ANSWER_BYTES:
+        raise CheckFailed(
+            f"{answer} is too large to travel to the ranks: {len(blob):,} bytes, and at most "
+            f"{MAX_ANSWER_BYTES:,} are taken. Does it hold on to a tensor or a data set?"
+        )
     return blob
 
 
-def _deposit(path: Path, blob: bytes) -> None:
-    """All of it or nothing, whenever the kernel dies."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(blob)
-    os.replace(part, path)
-
-
 def _decide(exercise: Exercise, subject: Any) -> Verdict:
-    # Only here: a grader's kernel deposits, and needs neither ranks nor tables.
+    # Only here: a grader's container has neither ranks nor tables.
     from autograder.grade import VISIBLE_SEED, decide
     from autograder.screen import Screen
+    from autograder.verdict import Verdict
 
     if subject is None or subject is ...:  # the blank of a number or of plain data
         return Verdict(exercise.name, exercise.points, (), VISIBLE_SEED, unwritten=True)
     screen = Screen(sum(not case.hidden for case in exercise.cases))
     verdict = decide(
         exercise,
-        _pickled(exercise.name, subject),
+        _pickled(exercise.answer, subject),
         VISIBLE_SEED,
         hidden=False,
         stop_at_hang=True,

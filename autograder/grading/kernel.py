@@ -1,268 +1,425 @@
-"""Runs a student's notebook in a kernel of its own, and outlives whatever that kernel does."""
+"""Runs a student's notebook in contained processes, and outlives whatever happens there.
+
+The other end of the socket is cells.py, at first; from the first cell on it is whatever the
+student's code has made of it.  So nothing that arrives is believed: it is text to be kept up to a
+limit, or an answer that is carried to the ranks unopened.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import contextlib
+import fcntl
 import os
-import signal
+import select
+import selectors
+import socket
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from copy import deepcopy
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_client.manager import AsyncKernelManager
-from jupyter_core.utils import ensure_async, run_sync
-from nbclient import NotebookClient
-from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
-from nbformat.v4 import new_output
 
-log = logging.getLogger(__name__)
-log.addHandler(logging.NullHandler())  # a dead kernel is the student's news, not the terminal's
+from autograder.grade import InfrastructureError
+from autograder.grading.contained import ContainedCells, Ending, Start
+from autograder.grading.outputs import Outputs
+from autograder.kernel import MAX_ANSWER_BYTES
+from autograder.sandbox import Limits
+from shardlab.ranks import messages, thread
 
-MAX_SOCKET_FOLDER = 90  # characters: Unix takes about 104 for the name of a socket
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one submission may use. The one place for these numbers."""
-
-    cell_s: float = 60.0
-    interrupt_grace_s: float = 5.0  # from the interrupt until the kernel is killed
-    submission_s: float = 300.0
-    deaths: int = 5  # kernels that may die; each costs a new one and a rerun
-    output_bytes: int = 1_000_000  # of one cell
+START_S = 60.0  # until a fresh process has said that it is ready
+OUTPUTS_IN_ALL = 10  # times the output of one cell: what all cells of a submission may keep
+MAX_MESSAGES = 200_000  # of one cell: far above what any cell displays
+PATIENCE = 10  # times a limit: of elapsed time, when the machine gives us too little
+PROCESSORS = 2  # times a limit: of processor time, however busy the container keeps the machine
+CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
 class CellEnd:
     """How one cell ended.
 
-    how: "ran", "raised", "limit" (time, output or memory), "died" (its process ended) or "not run"
+    how: "ran", "raised", "limit" (time or memory), "died" (its process ended) or "not run"
     """
 
     how: str
-    sentence: str = ""  # for the student; empty for "ran"
+    sentence: str = ""  # for the student; empty for "ran" and "raised"
 
 
 @dataclass
 class CellsRun:
-    """What ``run_cells(notebook, start, limits) -> CellsRun`` will return, the outputs aside."""
+    """What the cells left behind, besides the outputs in the notebook."""
 
-    answers: dict[str, bytes]  # by exercise's name: cloudpickles, never to be loaded here
-    ends: dict[int, CellEnd]  # by the position of each code cell that is not empty
-    limits_hit: list[str]  # a sentence each, for the student
-    tampering: list[str]  # what cannot be an accident: forged messages
+    # By exercise's name: cloudpickles, never to be loaded here.  The last one of each.
+    answers: dict[str, bytes] = field(default_factory=dict)
+    # By the position of each code cell that is not empty.
+    ends: dict[int, CellEnd] = field(default_factory=dict)
+    limits_hit: list[str] = field(default_factory=list)  # a sentence each, for the student
+    tampering: list[str] = field(default_factory=list)  # what cannot be an accident
 
 
-def run_student_kernel(
-    notebook: NotebookNode, *, private: Path, deposits: Path, limits: Limits
-) -> None:
-    """Runs all code cells and leaves their outputs in ``notebook``; checks leave theirs in
-    ``deposits``.
+def run_cells(
+    notebook: NotebookNode, start: Start, limits: Limits, exercises: Collection[str]
+) -> CellsRun:
+    """Runs all code cells and leaves their outputs in ``notebook``; keeps the answers to
+    ``exercises`` and to no others.
 
-    A cell that kills its kernel or ignores its time limit gets an error output that says so; a
-    new kernel reruns the cells before it, without it, and goes on behind it.  ``private`` is an
-    empty folder: the kernel's sockets and working folder.
-
-    This is where a sandbox belongs: besides the ranks of ``grade.decide`` only the kernel that
-    starts here runs student code.
+    A cell that kills its process or ignores its time limit gets an error output that says so; a
+    new process reruns the cells before it, without it, and goes on behind it.  Raises
+    InfrastructureError where the machine, and not the student's code, is to blame.
     """
-    for cell in _code_cells(notebook).values():
-        cell.outputs, cell.execution_count = [], None
-    run_sync(_run)(notebook, private, deposits, limits)
+    return _Submission(notebook, start, limits, exercises).run()
 
 
-async def _run(notebook: NotebookNode, private: Path, deposits: Path, limits: Limits) -> None:
-    cells = _code_cells(notebook)
-    waiting = [index for index, cell in cells.items() if cell.source.strip()]
-    ran: list[int] = []  # and worth running again: they neither killed their kernel nor hung
-    deadline = time.monotonic() + limits.submission_s
-    for life in range(limits.deaths + 1):
-        if not waiting or time.monotonic() >= deadline:
-            break
-        folder = private / f"kernel{life}"
-        async with _kernel(deepcopy(notebook), folder, deposits, limits.output_bytes) as kernel:
-            await _one_life(kernel, cells, ran, waiting, deadline, limits)
-    why = (
-        f"the {limits.submission_s:.0f} s for the whole notebook were used up"
-        if time.monotonic() >= deadline
-        else f"the kernel had died {limits.deaths + 1} times"
-    )
-    for index in waiting:
-        cells[index].outputs = [_error("NotRun", f"This cell was not run: {why}.")]
+class _Submission:
+    def __init__(
+        self, notebook: NotebookNode, start: Start, limits: Limits, exercises: Collection[str]
+    ) -> None:
+        self.exercises = exercises
+        self.cells = {i: cell for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"}
+        self.start = start
+        self.limits = limits
+        self.outputs = Outputs(limits.output_bytes, OUTPUTS_IN_ALL * limits.output_bytes)
+        self.result = CellsRun()
+        self.left_s = limits.submission_s  # of time that the machine gives
+        self.waiting = [i for i, cell in self.cells.items() if cell.source.strip()]
+        # And worth running again: they neither lost their process nor hung.
+        self.ran: list[int] = []
+        self.counts: dict[int, int] = {}
 
+    def run(self) -> CellsRun:
+        lives = 0
+        while self.waiting and self.left_s > 0 and lives <= self.limits.deaths:
+            lives += 1
+            with (
+                self.start() as contained,
+                contextlib.closing(_Process(contained, self.limits)) as process,
+            ):
+                self._one_life(process)
+        self._say_what_did_not_run()
+        for position, cell in self.cells.items():
+            cell.outputs = self.outputs.of(position)
+            cell.execution_count = self.counts.get(position)
+        for position in sorted(self.outputs.overfull):
+            self._hit(position, "it printed more than is kept")
+        return self.result
 
-async def _one_life(
-    kernel: _Kernel,
-    cells: dict[int, NotebookNode],
-    ran: list[int],
-    waiting: list[int],
-    deadline: float,
-    limits: Limits,
-) -> None:
-    """Runs ``ran`` again, then ``waiting``, up to the end, the deadline or the kernel's death.
+    def _one_life(self, process: _Process) -> None:
+        """Runs ``ran`` again, then ``waiting``, up to the end, the deadline or a death."""
+        for count, position in enumerate([*self.ran, *self.waiting], 1):
+            if self.left_s <= 0:
+                return
+            seconds = min(self.limits.cell_s, self.left_s)
+            # What a rerun puts out is the same once more: nowhere to go.
+            is_new = position in self.waiting
+            outputs = self.outputs if is_new else Outputs(0, 0)
+            sink = _Sink(position, count, outputs, self.result.answers, self.exercises)
+            end, kernel_lost = process.run(self.cells[position].source, seconds, sink)
+            self.left_s -= process.used_s
+            self._note(position, end, count, is_new)
+            if kernel_lost:
+                return
 
-    Moves cells from ``waiting`` to ``ran``, and out of both where they are not to be run again.
-    """
-    for index in [*ran, *waiting]:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            return
-        end = await _run_cell(kernel, index, min(limits.cell_s, left_s), limits)
-        if index in waiting:
-            waiting.remove(index)
-            cells[index].outputs = kernel.nb.cells[index].outputs
-            cells[index].execution_count = kernel.nb.cells[index].execution_count
+    def _note(self, position: int, end: _End, count: int, is_new: bool) -> None:
+        if is_new:
+            self.waiting.remove(position)
+            self.counts[position] = count
             if end.clean:
-                ran.append(index)
-        elif not end.clean:
-            ran.remove(index)
-        if not end.clean:
-            cells[index].outputs.append(_error(end.name, end.sentence))
-        if end.kernel_lost:
+                self.ran.append(position)
+        elif end.clean:
             return
+        else:
+            self.ran.remove(position)
+        self.result.ends[position] = CellEnd(end.how, end.sentence)
+        if not end.clean:
+            self.outputs.add_error(position, end.name, end.sentence)
+        if end.how == "limit":
+            self._hit(position, end.sentence)
+        if end.forged:
+            self.result.tampering.append(f"The cell `{self._name(position)}`: {end.sentence}")
+
+    def _say_what_did_not_run(self) -> None:
+        why = (
+            f"the {self.limits.submission_s:.0f} s for the whole notebook were used up"
+            if self.left_s <= 0
+            else f"the kernel had died {self.limits.deaths + 1} times"
+        )
+        for position in self.waiting:
+            sentence = f"This cell was not run: {why}."
+            self.outputs.add_error(position, "NotRun", sentence)
+            self.result.ends[position] = CellEnd("not run", sentence)
+        if self.waiting:
+            self._hit(self.waiting[0], f"This cell was not run: {why}.")
+
+    def _hit(self, position: int, sentence: str) -> None:
+        self.result.limits_hit.append(f"The cell `{self._name(position)}`: {sentence}")
+
+    def _name(self, position: int) -> str:
+        cell = self.cells[position]
+        return str(cell.metadata.get("nbgrader", {}).get("grade_id") or cell.get("id", position))
 
 
 @dataclass(frozen=True)
 class _End:
-    """How one cell ended, as far as that is not what the cell itself raised."""
+    """How one cell ended; ``name`` is empty as far as that is what the cell itself raised."""
 
+    how: str
     name: str = ""
     sentence: str = ""
-    kernel_lost: bool = False
+    forged: bool = False
 
     @property
     def clean(self) -> bool:
         return not self.name
 
 
-async def _run_cell(kernel: _Kernel, index: int, seconds: float, limits: Limits) -> _End:
-    assert kernel.km is not None
-    running = asyncio.ensure_future(kernel.async_execute_cell(kernel.nb.cells[index], index))
-    await asyncio.wait({running}, timeout=seconds)
-    late = not running.done()
-    if late:
-        await ensure_async(kernel.km.interrupt_kernel())
-        await asyncio.wait({running}, timeout=limits.interrupt_grace_s)
-    stubborn = not running.done()
-    if stubborn:
-        await ensure_async(kernel.km.signal_kernel(signal.SIGKILL))
-    try:
-        await running
-    except DeadKernelError:
-        if late:
-            return _End(
-                "CellTimeout",
-                f"This cell was still running after {seconds:.0f} s and did not stop when asked "
-                "to: its kernel was ended.",
-                kernel_lost=True,
+class _Forged(Exception):
+    """A message that cells.py does not send."""
+
+
+@dataclass
+class _Sink:
+    """Where the messages of one cell go."""
+
+    position: int
+    count: int  # In[count]
+    outputs: Outputs
+    answers: dict[str, bytes]
+    exercises: Collection[str]
+
+    def take(self, header: dict[str, Any], body: bytes) -> None:
+        """Raises _Forged."""
+        match header:
+            case {"is": "display" | "update" | "result" | "error" as kind}:
+                self.outputs.show(self.position, kind, body, self.count)
+            case {"is": "too much"}:
+                self.outputs.overflow(self.position)
+            case {"is": "clear", "wait": bool(wait)}:
+                self.outputs.clear(self.position, wait)
+            case {"is": "mark"}:
+                pass
+            case {"is": "answer", "name": str(name)}:
+                if name in self.exercises:
+                    self.answers[name] = body
+            case _:
+                raise _Forged
+
+
+class _Clock:
+    """Seconds that the machine gave a cell: those its main thread stood in a queue do not count."""
+
+    def __init__(self, contained: ContainedCells) -> None:
+        self.contained = contained
+        self.begun_s = time.monotonic()
+        self.waited_before_ns = self.waited_ns = thread.waited_ns(contained.pid) or 0
+        self.cpu_before_s: float | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.begun_s
+
+    def given_s(self) -> float:
+        waited_ns = thread.waited_ns(self.contained.pid) or 0  # 0 of one that has ended
+        self.waited_ns = max(self.waited_ns, waited_ns)
+        return self.elapsed_s - (self.waited_ns - self.waited_before_ns) / 1e9
+
+    def is_over(self, seconds: float) -> bool:
+        """Raises InfrastructureError where the machine gave far too little for far too long."""
+        if self.given_s() >= seconds:
+            return True
+        if self.elapsed_s < seconds:
+            return False
+        # The queue may be of the cell's own making: dozens of busy processes.
+        cpu_s = self.contained.cpu_s()
+        if self.cpu_before_s is None:
+            self.cpu_before_s = cpu_s
+        if cpu_s - self.cpu_before_s >= PROCESSORS * seconds:
+            return True
+        if self.elapsed_s >= max(PATIENCE * seconds, START_S):
+            raise InfrastructureError(
+                f"the machine gave a cell {self.given_s():.1f} s of {self.elapsed_s:.0f} s: it is "
+                "too busy to grade"
             )
-        return _End("DeadKernel", f"The kernel died in this cell: {kernel.death()}.", True)
-    except Exception as error:
-        # Only messages from the kernel can lead here, and those are the student's to shape.
-        log.info("cell %d: unreadable messages", index, exc_info=True)
-        return _End("DeadKernel", f"The kernel sent what cannot be read ({error}).", True)
-    if late:
-        return _End("CellTimeout", f"This cell was stopped after {seconds:.0f} s.")
-    return _End()
+        return False
 
 
-class _Kernel(NotebookClient):
-    """nbclient's bookkeeping of outputs, with a bound on them."""
+class _Process:
+    """One contained process, and how far its files and its messages have been read."""
 
-    def __init__(self, notebook: NotebookNode, output_bytes: int, **kw: Any) -> None:
-        super().__init__(notebook, coalesce_streams=True, **kw)
-        self.log = log
-        self._most = output_bytes
-        self._seen: Counter[int] = Counter()  # bytes, by cell
+    def __init__(self, contained: ContainedCells, limits: Limits) -> None:
+        self.contained = contained
+        self.grace_s = limits.interrupt_grace_s
+        self.used_s = 0.0  # of the cell that has just run
+        self.cell = 0
+        self.raised = False
+        self.read_to = [0, 0]
+        self.inbox = messages.Inbox(max_body_bytes=MAX_ANSWER_BYTES)
+        self.received = 0  # messages, of this cell
+        self.sock = contained.sock
+        self.sock.setblocking(False)
+        self.is_closed = False
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.sock, selectors.EVENT_READ)
+        self.files = [_memory_file(name) for name in ("stdout", "stderr")]
+        self.death: int | None = None
+        with contextlib.suppress(ProcessLookupError):
+            # The socket alone does not tell: a fork of the process may hold it open.
+            self.death = os.pidfd_open(contained.pid)
+            self.selector.register(self.death, selectors.EVENT_READ)
+        start = messages.pack({"do": "start", "output_bytes": limits.output_bytes})
+        with contextlib.suppress(OSError):
+            socket.send_fds(self.sock, [start], self.files)
+        if self._until_done(b"", _Clock(contained), START_S, None) != "done":
+            raise InfrastructureError(f"the cells' process did not start: {self._why().sentence}")
 
-    def output(
-        self, outs: list[NotebookNode], msg: dict[str, Any], display_id: str | None, cell_index: int
-    ) -> NotebookNode | None:
-        if not outs or self.clear_before_next_output:
-            self._seen[cell_index] = 0
-        was_full = self._seen[cell_index] > self._most
-        self._seen[cell_index] += _size(msg["content"])
-        if self._seen[cell_index] <= self._most:
-            return super().output(outs, msg, display_id, cell_index)
-        if not was_full:
-            outs.append(new_output("display_data", data={"text/plain": TOO_MUCH}))
-        return None
+    def close(self) -> None:
+        self.selector.close()
+        for fd in [*self.files, *([] if self.death is None else [self.death])]:
+            os.close(fd)
 
-    def death(self) -> str:
-        """How the process ended: "killed by SIGSEGV"."""
-        process = getattr(getattr(self.km, "provisioner", None), "process", None)
-        code = process.poll() if process else None
-        if code is None:
-            return "it is gone"
-        if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"it exited with status {code}"
+    def run(self, source: str, seconds: float, sink: _Sink) -> tuple[_End, bool]:
+        """(how the cell ended, whether the process is lost)."""
+        self.cell += 1
+        self.received = 0
+        clock = _Clock(self.contained)
+        request = messages.pack({"do": "run", "cell": self.cell}, source.encode(errors="replace"))
+        try:
+            end, is_lost = self._run(request, clock, seconds, sink)
+        except _Forged:
+            self.contained.kill()
+            sentence = "The kernel sent the grader what no kernel sends, and was ended."
+            end, is_lost = _End("died", "DeadKernel", sentence, forged=True), True
+        self._read_files(sink)
+        for index, fd in enumerate(self.files):
+            os.ftruncate(fd, 0)
+            self.read_to[index] = 0
+        self.used_s = clock.given_s()
+        return end, is_lost
+
+    def _run(self, request: bytes, clock: _Clock, seconds: float, sink: _Sink) -> tuple[_End, bool]:
+        how = self._until_done(request, clock, seconds, sink)
+        if how == "done":
+            return _End("raised" if self.raised else "ran"), False
+        if how == "late":
+            self.contained.interrupt()
+            how = self._until_done(b"", _Clock(self.contained), self.grace_s, sink)
+            if how == "done":
+                sentence = f"This cell was stopped after {seconds:.0f} s."
+                return _End("limit", "CellTimeout", sentence), False
+            self.contained.kill()
+            sentence = (
+                f"This cell was still running after {seconds:.0f} s and did not stop when asked "
+                "to: its kernel was ended."
+            )
+            return _End("limit", "CellTimeout", sentence), True
+        ending = self._why()
+        sentence = f"The kernel died in this cell: {ending.sentence}."
+        return _End("limit" if ending.by_limit else "died", "DeadKernel", sentence), True
+
+    def _until_done(self, request: bytes, clock: _Clock, seconds: float, sink: _Sink | None) -> str:
+        """ "done", "late" or "dead"; raises _Forged and InfrastructureError."""
+        if self._take_messages(sink):  # that came behind those of the cell before
+            return "done"
+        while not clock.is_over(seconds):
+            if self.is_closed:
+                return "dead"
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if request else 0)
+            self.selector.modify(self.sock, events)
+            left_s = max(seconds - clock.given_s(), 0.01)
+            ready = {key.fileobj: events for key, events in self.selector.select(min(left_s, 1))}
+            if ready.get(self.sock, 0) & selectors.EVENT_WRITE:
+                request = request[self._send(request) :]
+            if ready.get(self.sock, 0) & selectors.EVENT_READ and self._receive(sink):
+                return "done"
+            if self.death in ready or self.death is None:
+                while not self.is_closed and self._has_more():
+                    if self._receive(sink):
+                        return "done"
+                return "dead"
+        return "late"
+
+    def _send(self, request: bytes) -> int:
+        try:
+            return self.sock.send(request)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.is_closed = True
+            return 0
+
+    def _receive(self, sink: _Sink | None) -> bool:
+        """Whether the cell is done."""
+        try:
+            data = self.sock.recv(CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.is_closed = True
+        self.inbox.feed(data)
+        return self._take_messages(sink)
+
+    def _has_more(self) -> bool:
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _take_messages(self, sink: _Sink | None) -> bool:
+        try:
+            while (message := self.inbox.next()) is not None:
+                self.received += 1
+                if self.received > MAX_MESSAGES:
+                    raise _Forged
+                if self._take(*message, sink):
+                    return True
+        except ValueError as error:  # no message, or one above all limits
+            raise _Forged from error
+        return False
+
+    def _take(self, header: dict[str, Any], body: bytes, sink: _Sink | None) -> bool:
+        if sink is None:
+            if header != {"is": "ready"}:
+                raise _Forged
+            return True
+        match header.get("at"):
+            case [int(stdout), int(stderr)]:
+                self._read_files(sink, (stdout, stderr))
+            case None:
+                pass
+            case _:
+                raise _Forged
+        match header:
+            case {"is": "done", "cell": self.cell, "raised": bool(raised)}:
+                self.raised = raised
+                return True
+        sink.take(header, body)
+        return False
+
+    def _read_files(self, sink: _Sink, until: tuple[int, int] | None = None) -> None:
+        """What was written, and came before: as much of it as is kept."""
+        for index, name in enumerate(("stdout", "stderr")):
+            size = os.fstat(self.files[index]).st_size
+            begin = min(self.read_to[index], size)
+            end = size if until is None else max(begin, min(until[index], size))
+            most = max(sink.outputs.room(sink.position), 0) + 1 if end > begin else 0
+            text = os.pread(self.files[index], min(end - begin, most), begin)
+            sink.outputs.write(sink.position, name, text)
+            self.read_to[index] = end
+
+    def _why(self) -> Ending:
+        """Of a process that is dead, or that speaks with us no more."""
+        if self.death is not None:
+            poll = select.poll()
+            poll.register(self.death, select.POLLIN)
+            if not poll.poll(2000):
+                self.contained.kill()
+                return Ending("it closed its connection to the grader")
+        return self.contained.why_ended()
 
 
-TOO_MUCH = "... this cell printed more than is kept ..."
-
-
-@asynccontextmanager
-async def _kernel(
-    notebook: NotebookNode, private: Path, deposits: Path, output_bytes: int
-) -> AsyncIterator[_Kernel]:
-    scratch = private / "work"
-    scratch.mkdir(parents=True)
-    manager = AsyncKernelManager(kernel_name="python3")
-    # Sockets in a folder of ours rather than ports: nobody else can connect, none can clash.
-    if len(str(private)) <= MAX_SOCKET_FOLDER:
-        manager.transport, manager.ip = "ipc", str(private / "s")
-    manager.connection_file = str(private / "kernel.json")
-    environment = {
-        **os.environ,
-        "SHARDLAB_DEPOSIT": str(deposits),
-        "IPYTHONDIR": str(private / "ipython"),  # nobody's profile, history or start-up files
-    }
-    kernel = _Kernel(
-        notebook,
-        output_bytes,
-        km=manager,
-        timeout=None,  # ours: see _run_cell
-        allow_errors=True,
-        iopub_timeout=10,
-        store_widget_state=False,
-        record_timing=False,
-    )
-    try:
-        await manager.start_kernel(
-            cwd=str(scratch),
-            env=environment,
-            extra_arguments=["--HistoryManager.hist_file=:memory:"],
-        )
-        await kernel.async_start_new_kernel_client()
-        yield kernel
-    finally:
-        if kernel.kc is not None:
-            kernel.kc.stop_channels()
-        if manager.has_kernel:
-            await manager.shutdown_kernel(now=True)
-        await ensure_async(manager.cleanup_resources())
-
-
-def _code_cells(notebook: NotebookNode) -> dict[int, NotebookNode]:
-    return {i: cell for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"}
-
-
-def _error(name: str, sentence: str) -> NotebookNode:
-    return new_output("error", ename=name, evalue=sentence, traceback=[f"{name}: {sentence}"])
-
-
-def _size(content: Any) -> int:
-    """Roughly what it takes on disk."""
-    if isinstance(content, dict):
-        return sum(_size(value) for value in content.values())
-    if isinstance(content, list | tuple):
-        return sum(_size(value) for value in content)
-    return len(content) if isinstance(content, str) else 8
+def _memory_file(name: str) -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)  # several processes may write
+    return fd

@@ -16,11 +16,6 @@ LAB = "03_ring_all_reduce"
 NAME = "ring_all_reduce.chunk_bounds"
 
 
-@pytest.fixture(autouse=True)
-def in_no_graders_kernel(monkeypatch):
-    monkeypatch.delenv("SHARDLAB_DEPOSIT", raising=False)
-
-
 def chunk_bounds(answers):
     return planted.subjects(LAB, answers)["chunk_bounds"]
 
@@ -102,11 +97,13 @@ def test_answer_that_cannot_travel_says_so():
         check(NAME, lambda length, world_size: lock)
 
 
-def test_graders_kernel_deposits_and_says_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SHARDLAB_DEPOSIT", str(tmp_path))
+def test_in_a_graders_cells_the_answer_is_handed_over_and_nothing_said(monkeypatch, capsys):
+    handed = {}
+    monkeypatch.setattr(kernel, "hand_over", handed.__setitem__)
     monkeypatch.setattr(kernel, "_decide", lambda *_: pytest.fail("decided beside student code"))
-    check(NAME, lambda length, world_size: "deposited")
-    (path,) = tmp_path.iterdir()
-    assert path.name == f"{NAME}.subject"
-    assert cloudpickle.loads(path.read_bytes())(1, 1) == "deposited"
+    check(NAME, lambda length, world_size: "handed over")
+    assert cloudpickle.loads(handed[NAME])(1, 1) == "handed over"
     assert capsys.readouterr().out == ""
+    monkeypatch.setattr(kernel, "MAX_ANSWER_BYTES", 1000)
+    with pytest.raises(CheckFailed, match=r"chunk_bounds is too large.* at most 1,000"):
+        check(NAME, b"x" * 2000)

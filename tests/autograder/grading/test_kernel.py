@@ -1,24 +1,45 @@
-"""A student's kernel may die, hang, flood: the notebook runs to its end."""
+"""Student code may die, hang, flood and lie: the notebook runs to its end, and holds the rest."""
+
+from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import os
+import socket
+import struct
+import threading
+from functools import partial
 
+import cloudpickle
+import psutil
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grading.kernel import TOO_MUCH, Limits, run_student_kernel
+from autograder.grade import InfrastructureError
+from autograder.grading import kernel
+from autograder.grading.cells_unsandboxed import PlainCells, start_cells
+from autograder.grading.contained import Ending
+from autograder.grading.kernel import CellsRun, run_cells
+from autograder.grading.outputs import TOO_MUCH
+from autograder.sandbox import Limits
+from shardlab.ranks import messages
 
-QUICK = Limits(cell_s=3, interrupt_grace_s=1, output_bytes=10_000)
+QUICK = Limits(cell_s=4, interrupt_grace_s=1, output_bytes=10_000)
+# The socket to the grader, as a student would find it.
+FIND_SOCKET = """
+import os, socket, stat
+fds = [int(fd) for fd in os.listdir("/proc/self/fd")]
+sockets = [fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")
+           and stat.S_ISSOCK(os.fstat(fd).st_mode)]
+grader = [socket.socket(fileno=os.dup(fd)) for fd in sockets]
+grader = [one for one in grader if one.type == socket.SOCK_STREAM and one.family == socket.AF_UNIX]
+"""
 
 
-def run(tmp_path: Path, *sources: str, limits: Limits = QUICK) -> list[NotebookNode]:
+def run(*sources: str, limits: Limits = QUICK) -> tuple[list[NotebookNode], CellsRun]:
     notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
-    (tmp_path / "deposits").mkdir()
-    run_student_kernel(
-        notebook, private=tmp_path / "k", deposits=tmp_path / "deposits", limits=limits
-    )
-    return list(notebook.cells)
+    done = run_cells(notebook, partial(start_cells, limits), limits, {"lab.one", "lab.two"})
+    return list(notebook.cells), done
 
 
 def said(cell: NotebookNode) -> str:
@@ -27,65 +48,232 @@ def said(cell: NotebookNode) -> str:
     return "\n".join(filter(None, parts))
 
 
-def test_cells_after_a_dead_kernel_run_with_what_came_before(tmp_path: Path) -> None:
-    before, exits, after, crashes, last = run(
-        tmp_path,
-        "kept = 41\nprint('once')",
-        "import os; os._exit(3)",
-        "kept += 1",
-        "import ctypes; ctypes.string_at(0)",
-        "kept",
+def how(done: CellsRun) -> list[str]:
+    return [end.how for _, end in sorted(done.ends.items())]
+
+
+def test_cells_after_a_dead_process_run_with_what_came_before() -> None:
+    (before, exits, after, crashes, last), done = run(
+        "from autograder import check\nkept = 41\nprint('once')",
+        "import os; print('said before'); os._exit(3)",
+        "check('lab.one', lambda: kept)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "kept += 1; kept",
     )
     assert said(before) == "once\n"
-    assert said(exits) == "The kernel died in this cell: it exited with status 3."
+    assert said(exits) == "said before\n\nThe kernel died in this cell: it exited with status 3."
     assert after.outputs == []
-    assert said(crashes) == "The kernel died in this cell: killed by SIGSEGV."
+    assert said(crashes) == "The kernel died in this cell: killed by SIGKILL."
     assert said(last) == "42"
+    assert [cell.execution_count for cell in (before, exits, after, last)] == [1, 2, 2, 3]
+    assert how(done) == ["ran", "died", "ran", "died", "ran"]
+    assert cloudpickle.loads(done.answers["lab.one"])() == 41
+    assert (done.limits_hit, done.tampering) == ([], [])
 
 
-def test_a_cell_is_stopped_at_its_limit(tmp_path: Path) -> None:
-    endless, stubborn, last = run(
-        tmp_path,
-        "while True: pass",
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(99)",
+def test_a_cell_is_stopped_at_its_limit_whatever_it_holds() -> None:
+    (endless, waits, holds_the_gil, last), done = run(
+        "print('begun')\nwhile True: pass",
+        "import asyncio; await asyncio.sleep(99)",
+        "sum(range(10**15))",
         "'still here'",
+        limits=Limits(cell_s=1.5, interrupt_grace_s=3),
     )
-    assert "This cell was stopped after 3 s." in said(endless)
-    assert "did not stop when asked to: its kernel was ended." in said(stubborn)
+    assert said(endless).startswith("begun\n")
+    assert [output.get("ename") for output in endless.outputs][1:] == [
+        "KeyboardInterrupt",
+        "CellTimeout",
+    ]
+    assert "This cell was stopped after 2 s." in said(waits)
+    assert "did not stop when asked to: its kernel was ended." in said(holds_the_gil)
     assert said(last) == "'still here'"
+    assert how(done) == ["limit", "limit", "limit", "ran"]
+    assert len(done.limits_hit) == 3
 
 
-def test_output_is_bounded(tmp_path: Path) -> None:
-    lines, image = run(
-        tmp_path,
-        "for i in range(5000): print(i, flush=i % 100 == 0)",
-        "from IPython.display import HTML\nHTML('x' * 20_000)",
-    )
-    assert sum(len(text) for text in said(lines)) < 20_000
-    assert TOO_MUCH in said(lines)
-    assert said(image) == TOO_MUCH
-
-
-def test_a_notebook_that_only_dies_ends(tmp_path: Path) -> None:
+def test_a_notebook_that_only_dies_ends() -> None:
     limits = Limits(cell_s=3, deaths=1)
-    *dead, unrun = run(tmp_path, *["import os; os._exit(1)"] * 2, "1", limits=limits)
+    (*dead, unrun), done = run(*["import os; os._exit(1)"] * 2, "1", limits=limits)
     assert all("died in this cell" in said(cell) for cell in dead)
     assert said(unrun) == "This cell was not run: the kernel had died 2 times."
+    assert how(done) == ["died", "died", "not run"]
 
 
-def test_the_kernel_starts_far_from_the_solutions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where, deposits = run(
-        tmp_path, "import os; os.getcwd()", "print(os.environ['SHARDLAB_DEPOSIT'])"
+def test_output_is_bounded_and_an_error_behind_it_is_kept() -> None:
+    (lines, raw, image, animation, error), done = run(
+        "for i in range(1_000_000): print('50 MB of this' * 4)",
+        "import os; os.system('head -c 50000000 /dev/zero'); os.write(1, b'x' * 50_000_000)",
+        "from IPython.display import HTML, clear_output\nHTML('x' * 20_000)",
+        "for i in range(20): clear_output(wait=True); display(HTML('x' * 5000 + str(i)))",
+        "print('x' * 20_000); raise ValueError('the reason')",
+        limits=Limits(output_bytes=10_000),
     )
-    assert said(where) == repr(str(tmp_path / "k/kernel0/work"))
-    assert said(deposits) == f"{tmp_path / 'deposits'}\n"
+    assert all(10_000 <= len(cell.outputs[0].text) <= 10_001 for cell in (lines, raw, error))
+    assert all(TOO_MUCH in said(cell) for cell in (lines, raw, error))
+    assert said(image) == TOO_MUCH
+    assert len(animation.outputs) == 1
+    assert animation.outputs[0].data["text/html"].endswith("x19")
+    assert error.outputs[-1].evalue == "the reason"
+    assert len(done.limits_hit) == 4
+    assert how(done) == ["ran"] * 4 + ["raised"]
 
 
-def test_formgrader_calls_it_inside_its_event_loop(tmp_path: Path) -> None:
+def test_all_outputs_together_are_bounded() -> None:
+    limits = Limits(output_bytes=1000)
+    cells, done = run(*["print('x' * 900)"] * 15, limits=limits)
+    assert sum(len(said(cell)) for cell in cells if TOO_MUCH not in said(cell)) <= 10_000
+    assert how(done) == ["ran"] * 15
+    assert done.limits_hit
+
+
+def test_garbage_on_the_graders_socket_ends_the_process_and_is_named() -> None:
+    cells, done = run(
+        FIND_SOCKET + "for one in grader: one.sendall(b'garbage' * 100)",
+        "'goes on'",
+    )
+    assert "sent the grader what no kernel sends" in said(cells[0])
+    assert said(cells[1]) == "'goes on'"
+    assert len(done.tampering) == 1
+    assert how(done) == ["died", "ran"]
+
+
+class Scripted:
+    """In the place of a contained process: says what it is told to, once asked to run a cell."""
+
+    pid = os.getpid()
+
+    def __init__(self, *said: bytes) -> None:
+        self.sock, self.inside = socket.socketpair()
+        self.inside.sendall(messages.pack({"is": "ready"}) + b"".join(said))
+
+    def interrupt(self) -> None: ...
+    def kill(self) -> None: ...
+    def cpu_s(self) -> float:
+        return 0.0
+
+    def why_ended(self) -> Ending:
+        return Ending("it was never there")
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+        self.inside.close()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        messages.pack({"is": "done", "cell": 7, "raised": False}),  # another cell's
+        messages.pack({"is": "done", "cell": 1, "raised": "no"}),
+        messages.pack({"is": "verdict", "points": 5}),
+        messages.pack({"is": ["display"]}),
+        messages.pack({"is": "mark", "at": [-1, "x"]}),
+        messages.pack({"is": "answer", "name": 5}),
+        struct.pack("<IQ", 20, 1 << 62),  # a body larger than any machine
+        struct.pack("<IQ", 1 << 30, 0),
+        struct.pack("<IQ", 9, 0) + b"[" * 9,
+        struct.pack("<IQ", 50_000, 0) + b"[" * 50_000,
+        struct.pack("<IQ", 4, 0) + b"\xff" * 4,
+        messages.pack({"is": "mark"}) * 300,
+    ],
+)
+def test_forged_messages_are_named(lie: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "MAX_MESSAGES", 200)
+    notebook = new_notebook(cells=[new_code_cell("1")])
+    limits = Limits(cell_s=5, deaths=0)
+    with Scripted(lie) as scripted:
+        done = run_cells(notebook, lambda: scripted, limits, {"lab.one"})
+    assert how(done) == ["died"]
+    assert len(done.tampering) == 1
+
+
+def test_what_a_forger_could_say_is_no_more_than_any_cell_may() -> None:
+    (forger, last), done = run(
+        FIND_SOCKET
+        + """
+import json
+from shardlab.ranks import messages
+def say(header, body=b""):
+    for one in grader:
+        messages.send(one, header, body)
+deep = b'{"data": {"application/json": ' + b'[' * 500 + b']' * 500 + b'}}'
+for body in (deep, b'{"data": {"application/json": NaN}}', b'{"data": {"text/plain": {"a": 1}}}',
+             b'{"data": {"application/json": 1e999}}', b'[1]', b'[' * 5000,
+             b'{"data": {"<script>": "x"}}'):
+    say({"is": "display", "at": [0, 0]}, body)
+say({"is": "display"}, b'{"data": {"text/plain": "\\\\ud800"}}')
+say({"is": "error"}, b'{"ename": 1}')
+say({"is": "answer", "name": "another.lab"}, b"x")
+say({"is": "answer", "name": "lab.two"}, b"not a pickle")
+os.ftruncate(100, 1 << 27)
+""",
+        "'last'",
+    )
+    assert len(forger.outputs) <= 12
+    assert said(last) == "'last'"
+    assert done.answers == {"lab.two": b"not a pickle"}
+
+
+def test_nothing_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[PlainCells] = []
+    monkeypatch.setattr(
+        "autograder.grading.cells_unsandboxed.PlainCells.kill",
+        lambda cells, kill=PlainCells.kill: (kept.append(cells), kill(cells))[1],
+    )
+    (_, closes), done = run(
+        """
+import os, subprocess, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+orphan = subprocess.Popen("setsid sleep 601 & setsid sleep 602 & sleep 603", shell=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(604)
+    os._exit(0)
+print(os.getsid(0))
+""",
+        "import os; os.fork() or __import__('time').sleep(605); os.closerange(3, 4096)",
+    )
+    assert how(done) == ["ran", "died"]
+    assert "The kernel died in this cell" in said(closes)
+    commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if command.startswith("sleep 60")]
+    assert all(not psutil.pid_exists(cells.pid) for cells in kept)
+    assert all(cells.keeper.returncode is not None for cells in kept)
+
+
+def test_time_in_a_queue_for_a_processor_is_not_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that gives this process next to nothing."""
+    begun: dict[int | None, float] = {}
+
+    def waited_ns(pid: int | None) -> int:
+        now = kernel.time.monotonic()
+        return int((now - begun.setdefault(pid, now)) * 0.95e9)
+
+    monkeypatch.setattr(kernel.thread, "waited_ns", waited_ns)
+    monkeypatch.setattr(kernel, "PATIENCE", 3)
+    monkeypatch.setattr(kernel, "START_S", 0.6)
+    notebook = new_notebook(cells=[new_code_cell("1")])
+    limits = Limits(cell_s=0.2)
+    with Scripted() as scripted:
+        answer = messages.pack({"is": "done", "cell": 1, "raised": False})
+        threading.Timer(0.4, scripted.inside.sendall, [answer]).start()
+        assert how(run_cells(notebook, lambda: scripted, limits, ())) == ["ran"]
+    with Scripted() as scripted, pytest.raises(InfrastructureError, match="too busy"):
+        run_cells(notebook, lambda: scripted, limits, ())
+
+
+def test_formgrader_calls_it_inside_its_event_loop() -> None:
     async def handler() -> list[NotebookNode]:
-        return run(tmp_path, "6 * 7")
+        return run("6 * 7")[0]
 
     (cell,) = asyncio.run(handler())
     assert said(cell) == "42"
+
+
+def test_no_file_of_the_grader_is_left_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    run("1")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,229 @@
+"""What cells put out, as a notebook keeps it: from an untrusted process, and never too much."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any
+
+from nbformat import NotebookNode, from_dict
+from nbformat.v4 import new_output
+
+TOO_MUCH = "... this cell printed more than is kept ..."
+NOT_KEPT = "... an output that a notebook cannot hold ..."
+MAX_DEPTH = 30  # of JSON inside JSON
+MAX_ERRORS = 5  # of one cell, kept even where its output is full
+MAX_NAME = 200  # characters of an error's name, a MIME type, a display's id
+MAX_SAID = 4_000  # characters of an error's sentence
+MAX_TRACEBACK = 20_000
+_MIME = re.compile(r"[\w.+-]+/[\w.+-]+(;[\w.+= -]+)?")
+_WIDGET = "application/vnd.jupyter.widget-view+json"  # dead without the process that made it
+
+
+class NotPlain(ValueError):
+    """No output that a notebook can hold."""
+
+
+class Outputs:
+    """The outputs of a notebook's cells, below ``cell_bytes`` each and ``all_bytes`` together."""
+
+    def __init__(self, cell_bytes: int, all_bytes: int) -> None:
+        self.cell_bytes = cell_bytes
+        self.all_bytes = all_bytes
+        self.overfull: set[int] = set()  # cells that put out more than is kept, by position
+        self._kept: Counter[int] = Counter()  # bytes, by cell
+        self._outputs: dict[int, list[NotebookNode]] = {}
+        self._errors: Counter[int] = Counter()
+        self._by_id: dict[str, list[tuple[int, NotebookNode, int]]] = {}  # and bytes
+        self._to_clear: set[int] = set()
+
+    def of(self, cell: int) -> list[NotebookNode]:
+        """Finished: lines that were written over are gone."""
+        outputs = self._outputs.get(cell, [])
+        for output in outputs:
+            if output.output_type == "stream":
+                output.text = _settled(output.text)
+        return outputs
+
+    def room(self, cell: int) -> int:
+        """Bytes that this cell may still put out."""
+        if cell in self._to_clear:
+            self._clear(cell)
+        if cell in self.overfull:
+            return 0
+        return min(self.cell_bytes - self._kept[cell], self.all_bytes - self._kept.total())
+
+    def clear(self, cell: int, wait: bool) -> None:
+        if wait:
+            self._to_clear.add(cell)  # with the next output: nothing flickers
+        else:
+            self._clear(cell)
+
+    def write(self, cell: int, name: str, text: bytes) -> None:
+        """To the stream of that name."""
+        if not text:
+            return
+        room = self.room(cell)
+        if room > 0:
+            outputs = self._outputs.setdefault(cell, [])
+            said = text[:room].decode(errors="replace")
+            self._kept[cell] += len(text[:room])
+            if outputs and outputs[-1].output_type == "stream" and outputs[-1].name == name:
+                outputs[-1].text += said
+            else:
+                outputs.append(new_output("stream", name=name, text=said))
+        if len(text) > max(room, 0):
+            self.overflow(cell)
+
+    def show(self, cell: int, kind: str, body: bytes, count: int) -> None:
+        """A "display", "update", "result" or "error", as cells.py sends it."""
+        if kind == "error":
+            self._add_error(cell, body)
+            return
+        if len(body) > self.room(cell):
+            self.overflow(cell)
+            return
+        try:
+            content = read_json(body)
+            data, metadata = mime_bundle(content.get("data")), content.get("metadata", {})
+            if not isinstance(metadata, dict):
+                raise NotPlain("metadata is a dict")
+        except NotPlain:
+            data, metadata, content = {"text/plain": NOT_KEPT}, {}, {}
+        display_id = content.get("display_id")
+        if not isinstance(display_id, str) or len(display_id) > MAX_NAME:
+            display_id = None
+        if kind == "update":
+            if display_id is not None:
+                self._update(display_id, data, metadata, len(body))
+            return
+        if kind == "result":
+            output = new_output("execute_result", data, execution_count=count, metadata=metadata)
+        else:
+            output = new_output("display_data", data, metadata=metadata)
+        if display_id is not None:
+            self._by_id.setdefault(display_id, []).append((cell, output, len(body)))
+        self._add(cell, output, len(body))
+
+    def add_error(self, cell: int, name: str, sentence: str) -> None:
+        """Our own word on how a cell ended; there is always room for it."""
+        line = f"{name}: {sentence}"
+        error = new_output("error", ename=name, evalue=sentence, traceback=[line])
+        self._outputs.setdefault(cell, []).append(error)
+
+    def overflow(self, cell: int) -> None:
+        if cell not in self.overfull:
+            self.overfull.add(cell)
+            note = new_output("display_data", {"text/plain": TOO_MUCH})
+            self._outputs.setdefault(cell, []).append(note)
+
+    def _add(self, cell: int, output: NotebookNode, size: int) -> None:
+        self._kept[cell] += size + 100  # an empty one takes room, too
+        self._outputs.setdefault(cell, []).append(output)
+
+    def _add_error(self, cell: int, body: bytes) -> None:
+        self.room(cell)  # clears, where that was put off
+        self._errors[cell] += 1
+        if self._errors[cell] > MAX_ERRORS or len(body) > 2 * self.cell_bytes:
+            return
+        try:
+            content = read_json(body)
+            name, said, lines = (content.get(key) for key in ("ename", "evalue", "traceback"))
+            if not (isinstance(name, str) and isinstance(said, str) and isinstance(lines, list)):
+                raise NotPlain("an error has a name, a sentence and a traceback")
+            text = "\n".join(line for line in lines if isinstance(line, str))
+        except NotPlain:
+            name, said, text = "Error", NOT_KEPT, NOT_KEPT
+        if len(text) > MAX_TRACEBACK:
+            text = text[: MAX_TRACEBACK // 2] + "\n...\n" + text[-MAX_TRACEBACK // 2 :]
+        error = new_output("error", ename=name[:MAX_NAME], evalue=said[:MAX_SAID])
+        error.traceback = text.split("\n")
+        self._add(cell, error, len(text))
+
+    def _update(
+        self, display_id: str, data: dict[str, Any], metadata: dict[str, Any], size: int
+    ) -> None:
+        """Of every output with that id, in whichever cell."""
+        shown = self._by_id.get(display_id, [])
+        for at, (cell, output, before) in enumerate(shown):
+            if size - before > self.room(cell):
+                self.overflow(cell)
+                continue
+            self._kept[cell] += size - before
+            output.data, output.metadata = from_dict(data), from_dict(metadata)
+            shown[at] = cell, output, size
+
+    def _clear(self, cell: int) -> None:
+        self._to_clear.discard(cell)
+        self.overfull.discard(cell)
+        self._kept[cell] = 0
+        self._errors[cell] = 0
+        self._outputs[cell] = []
+        for display_id in list(self._by_id):
+            left = [shown for shown in self._by_id[display_id] if shown[0] != cell]
+            if left:
+                self._by_id[display_id] = left
+            else:
+                del self._by_id[display_id]
+
+
+def mime_bundle(data: Any) -> dict[str, Any]:
+    """{MIME type: text, or JSON where the type says so}; raises NotPlain."""
+    if not isinstance(data, dict):
+        raise NotPlain("an output is a dict")
+    for mime, value in data.items():
+        if len(mime) > MAX_NAME or not _MIME.fullmatch(mime):
+            raise NotPlain("no MIME type")
+        is_json = mime == "application/json" or mime.endswith("+json")
+        if not is_json and not isinstance(value, str):
+            raise NotPlain(f"{mime} is text")
+    return {mime: value for mime, value in data.items() if mime != _WIDGET}
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """A dict of plain JSON that any reader takes back; raises NotPlain."""
+    try:
+        content = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise NotPlain("no JSON") from error
+    if not isinstance(content, dict):
+        raise NotPlain("no JSON object")
+    return plain_json(content)
+
+
+def plain_json(value: Any, depth: int = 0) -> Any:
+    """Its copy with text that UTF-8 can hold; raises NotPlain for what is deep or no number."""
+    if depth > MAX_DEPTH:
+        raise NotPlain("too deep")
+    match value:
+        case dict():
+            return {_text(key): plain_json(item, depth + 1) for key, item in value.items()}
+        case list():
+            return [plain_json(item, depth + 1) for item in value]
+        case str():
+            return _text(value)
+        case float() if not math.isfinite(value):
+            raise NotPlain("not a number")
+        case int() if abs(value) >= 1 << 63:
+            raise NotPlain("too large a number")
+        case _:
+            return value
+
+
+def _refuse(name: str) -> None:
+    raise NotPlain(f"{name} is no number")
+
+
+def _text(value: str) -> str:
+    """Half a surrogate pair would make the notebook unwritable."""
+    return value.encode(errors="replace").decode()
+
+
+def _settled(text: str) -> str:
+    """As a terminal shows it: a progress bar's last state, not each of them."""
+    if "\r" not in text:
+        return text
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(lines)
