@@ -1,0 +1,129 @@
+"""Forbidden calls are found however they are said; honest answers and prose are left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from autograder import exercises
+from autograder.source_rules import CALL, MACHINERY, find_forbidden
+from tests.submissions import planted
+
+P2P = frozenset({"send", "recv"})
+
+
+def names(source, allows=P2P, kind=CALL, answer=""):
+    return [found.name for found in find_forbidden(source, allows, answer) if found.kind == kind]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "dist.all_reduce(t)",
+        "torch.distributed.all_reduce(t)",
+        "import torch.distributed as d\nd.all_reduce(t)",
+        "from torch import distributed as d\nd.all_reduce(t)",
+        "from torch.distributed import all_reduce as f\nf(t)",
+        "from torch.distributed import *\nall_reduce(t)",
+        "d = dist\ne = d\ne.all_reduce(t)",
+        "f = dist.all_reduce\nf(t)",
+        "getattr(dist, 'all_reduce')(t)",
+        "getattr(dist, 'all_' + 'reduce')(t)",
+        "vars(dist)['all_reduce'](t)",
+        "dist.__dict__['all_reduce'](t)",
+        "__import__('torch').distributed.all_reduce(t)",
+        "import importlib\nimportlib.import_module('torch.distributed').all_reduce(t)",
+        "import sys\nsys.modules['torch.distributed'].all_reduce(t)",
+        "exec('import torch.distributed as d; d.all_reduce(t)')",
+        "list(map(dist.all_reduce, tensors))",
+        "%time dist.all_reduce(t)\n!ls\nhelp?\ndist.all_reduce(t)",
+    ],
+)
+def test_a_call_is_found_by_any_name(source):
+    assert set(names(source)) == {"all_reduce"}
+
+
+def test_it_says_what_the_run_would_have_said():
+    (found,) = find_forbidden("x = 1\ndist.all_reduce(t)", P2P)
+    assert found.says == "calls all_reduce: build it from send and recv"
+    assert found.line == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "dist.send(t, 1); dist.recv(t, 0)",
+        "dist.isend(t, 1).wait(); dist.irecv(t, 0).wait()",
+        "dist.batch_isend_irecv([dist.P2POp(dist.isend, t, 1)])",
+        "# dist.all_reduce(t) would do it\nx = 'dist.all_reduce(t)'",
+        'def f(t):\n    """Not all_reduce, shardlab.trace or /proc/self/mem."""\n    return t',
+        "def all_reduce(t):\n    return t\nall_reduce(t)",
+        "mine.all_reduce(t)",
+        "dist.get_rank(); dist.get_world_size(); dist.ReduceOp.SUM",
+        "rank: int = dist.get_rank()\nt.add_(1); torch.add(t, t, out=t)",
+        "weight.data = weight.data + 1\nmodel.head.weight = model.embedding.weight",
+        "this is not python (",
+    ],
+)
+def test_what_is_allowed(source):
+    assert find_forbidden(source, P2P) == []
+
+
+def test_only_what_an_answer_can_reach():
+    source = (
+        "def spec(t):\n    dist.all_reduce(t)\n"
+        "def helper(t):\n    dist.broadcast(t, 0)\n"
+        "def answer(t):\n    helper(t)\n"
+    )
+    assert names(source) == ["all_reduce", "broadcast"]
+    assert names(source, answer="answer") == ["broadcast"]
+    assert names(source, allows=None) == []
+    assert names(source, allows=frozenset({"all_reduce"})) == ["broadcast"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import shardlab.trace.recorder", "shardlab.trace.recorder"),
+        ("from shardlab.ranks.rank import RECORDER", "shardlab.ranks.rank.RECORDER"),
+        ("from autograder import grade", "autograder.grade"),
+        ("import ctypes", "ctypes"),
+        ("import socket as s\ns.socket()", "socket"),
+        ("open('/proc/self/mem')", "'/proc/self'"),
+        ("exec(code)", "exec"),
+        ("import gc", "gc"),
+        ("import sys\nsys._getframe(1)", "sys._getframe"),
+        ("torch.ops.c10d.allreduce_", "torch.ops.c10d.allreduce_"),
+        ("torch.isclose = lambda *a: True", "torch.isclose = …"),
+        ("setattr(torch, 'isclose', 1)", "torch.… = …"),
+        ("import os\nos.execv('a', [])", "os.exec"),
+        ("def f():\n    yield\nf().gi_frame.f_back", "f_back"),
+    ],
+)
+def test_machinery_is_told(source, name):
+    assert name in names(source, kind=MACHINERY)
+
+
+def test_sources_without_end_are_no_harm():
+    assert find_forbidden("(" * 100_000, P2P) == []
+    assert find_forbidden("x" + ".y" * 50_000, P2P) == []
+    assert find_forbidden("-" * 50_000 + "1", P2P) == []
+    assert find_forbidden("\x00", P2P) == []
+
+
+@pytest.mark.parametrize("lab", exercises.labs())
+def test_right_answers_are_not_flagged(lab):
+    source = "\n\n".join(planted.solution(lab).values())
+    for exercise in exercises.of_lab(lab):
+        assert find_forbidden(source, exercise.allows, exercise.answer) == []
+
+
+@pytest.mark.parametrize("lab", exercises.labs())
+def test_of_planted_mistakes_only_forbidden_calls_are(lab):
+    right = planted.solution(lab)
+    for mistake in planted.of_lab(lab):
+        source = "\n\n".join((right | mistake.answers).values())
+        for exercise in exercises.of_lab(lab):
+            found = find_forbidden(source, exercise.allows, exercise.answer)
+            said = mistake.says.get(exercise.answer, "")
+            assert {one.kind for one in found} <= {CALL}
+            assert not found or any(one.says.startswith(said) or said in one.says for one in found)
