@@ -1,4 +1,4 @@
-"""python -m autograder COMMAND: build notebooks, grade a class"""
+"""python -m autograder COMMAND: build notebooks, grade a class, release the course"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autograder.build import SourceError, build, check
 from autograder.grading import arguments as grading
+from autograder.release import command as release
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,6 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--repo", type=Path, default=Path(), help="default: where you are")
     command.set_defaults(run=_build)
     grading.add_parser(commands)
+    release.add_parser(commands)
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))

@@ -6,10 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from autograder.build import check
-from autograder.release.package import package
 from autograder.release.refusal import ReleaseError
-from autograder.release.write import archives, write
 
 NAME = "shardlab-students"
 
@@ -25,6 +22,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
+    # Only here: oracles bring torch along, and other commands have no use for it.
+    from autograder.release.package import package
+    from autograder.release.write import archives, write
+
     repo = arguments.repo.resolve()
     folder = (arguments.to or repo / "dist" / NAME).resolve()
     try:
@@ -43,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _require_built(repo: Path) -> None:
     if not (repo / "nbgrader_config.py").exists():
         raise ReleaseError(f"{repo} is not the root of the repository: it has no labs to release")
+    from autograder.build import check
+
     drifts = [f"{drift.path.relative_to(repo)} {drift.why}" for drift in check(repo)]
     if drifts:
         raise ReleaseError("\n".join(drifts))
