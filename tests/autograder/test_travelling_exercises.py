@@ -14,6 +14,7 @@ import pytest
 from autograder import exercises
 from autograder.drive import on_rank
 from autograder.exercise import Case, Exercise
+from autograder.sandbox.bubblewrap import MODULES
 from shardlab.ranks import codec
 
 EXERCISES = [exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
@@ -53,14 +54,10 @@ def test_a_rank_needs_no_exercise_to_run_a_drive(tmp_path: Path) -> None:
         [sys.executable, "-c", IN_A_RANK, str(packed)], capture_output=True, text=True, check=False
     )
     assert told.returncode == 0, told.stderr
-    needed = set(told.stdout.split())
-    assert needed == {  # what the sandbox mounts has to have these
-        "autograder",
-        "autograder.drive",
-        "autograder.exercise",
-        "autograder.kernel",
-        "autograder.verdict",
-    }
+    paths = (module.removeprefix("autograder").lstrip(".") for module in told.stdout.split())
+    needed = {f"{path.replace('.', '/') or '__init__'}.py" for path in paths}
+    assert "drive.py" in needed
+    assert needed <= set(MODULES)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
