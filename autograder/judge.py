@@ -31,10 +31,10 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
     if attempt.error is None:
         difference = find_difference(attempt.expected, attempt.outputs, exercise.tolerance)
     right = attempt.error is None and difference is None
-    tampering = (
-        _forged(attempt) or _unrecorded_bytes(exercise, attempt) or _bytes_past_the_count(attempt)
-    )
-    forbidden = _forbidden_call(exercise, attempt) or tampering
+    forbidden = _forbidden_call(exercise, attempt)
+    # Bytes of a call that was recorded are explained, forbidden though it is.
+    tampering = _forged(attempt) or (None if forbidden else _against_the_wire(exercise, attempt))
+    forbidden = forbidden or tampering
     passed = right and forbidden is None and all(spent.fits for spent in attempt.spent)
     finding = None
     if not passed:
@@ -124,34 +124,35 @@ def _forged(attempt: Attempt) -> Finding | None:
     return None
 
 
-def _unrecorded_bytes(exercise: Exercise, attempt: Attempt) -> Finding | None:
-    """Calls are recorded beside student code, bytes are counted outside: they have to agree.
-
-    Of point-to-point calls alone: what a collective puts on the wire is its backend's choice.
-    """
-    if exercise.allows is None or not exercise.allows <= {"send", "recv"}:
-        return None
+def _against_the_wire(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Calls are recorded beside student code, bytes are counted outside: they have to agree."""
     if attempt.run is None or attempt.error is not None:
         return None
-    for rank, sent_bytes in enumerate(attempt.run.traffic.sent_by_rank.tolist()):
-        calls = [call for call in attempt.run.calls if call.rank == rank]
-        recorded_bytes = sum(call.bytes for call in calls if call.op == "send")
+    p2p_only = exercise.allows is not None and exercise.allows <= {"send", "recv"}
+    # What a collective puts on the wire is its backend's choice.
+    return (_unlike_the_calls(attempt.run) if p2p_only else None) or _past_the_count(attempt.run)
+
+
+def _unlike_the_calls(run: Run) -> Finding | None:
+    for rank, sent_bytes in enumerate(run.traffic.sent_by_rank.tolist()):
+        calls = [call for call in run.calls if call.rank == rank]
+        sends = [call for call in calls if call.op == "send"]
+        recorded_bytes = sum(call.bytes for call in sends)
+        ended_bytes = sum(call.bytes for call in sends if call.end_s is not None)
+        evidence = f"{sent_bytes:,} on the wire, {recorded_bytes:,} in calls"
         if sent_bytes > 1.01 * recorded_bytes + OVERHEAD_BYTES * (len(calls) + 1):
-            return Finding(
-                f"rank {rank}",
-                "moved bytes that no recorded call explains",
-                f"{sent_bytes:,} on the wire, {recorded_bytes:,} in calls",
-            )
+            return Finding(f"rank {rank}", "moved bytes that no recorded call explains", evidence)
+        if ended_bytes > 1.01 * sent_bytes + OVERHEAD_BYTES:
+            return Finding(f"rank {rank}", "recorded sends that never were on the wire", evidence)
     return None
 
 
-def _bytes_past_the_count(attempt: Attempt) -> Finding | None:
+def _past_the_count(run: Run) -> Finding | None:
     """What crossed the ranks' network in sockets that nobody counted: opened and closed by hand.
 
     Groups that a rank makes and ends close theirs in all honesty: then nothing can be said.
     """
-    run = attempt.run
-    if run is None or attempt.error is not None or run.traffic.unseen_bytes is None:
+    if run.traffic.unseen_bytes is None:
         return None
     if any(not call.is_p2p and len(call.group) != run.world_size for call in run.calls):
         return None

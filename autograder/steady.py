@@ -8,8 +8,8 @@ _CHANGING = (
     (re.compile(r"0x[0-9a-fA-F]{4,}"), "0x…"),
     (re.compile(r"(127\.0\.0\.1|localhost|\[::1\]|::1)\]?:\d+"), r"\1:…"),
     (re.compile(r"\b(pid|PID|port)([ =:]*)\d+"), r"\1\2…"),
-    (re.compile(r"ipykernel_\d+"), "ipykernel_…"),
     (re.compile(r"/tmp/[\w.+-]+"), "/tmp/…"),
+    (re.compile(r"ipykernel_\d+"), "ipykernel_…"),
     (re.compile(r"\b\d{10,}(\.\d+)?"), "…"),  # of a clock in s, ms or ns; sizes are written 1,234
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from autograder.exercise import Attempt, Case, Exercise, Finding, Spent
 from autograder.grade import _seen_across
 from autograder.judge import is_unwritten, judge
 from autograder.present import as_html, as_text
+from autograder.steady import steady
 from autograder.verdict import CaseResult, Verdict
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.run import Call, Run, Traffic
@@ -80,6 +82,87 @@ def test_budget_is_kept_from_above_and_below(used, words):
     assert result.outputs_right
     assert not result.passed
     assert words in result.diagnosis
+
+
+def test_calls_and_the_wire_have_to_agree():
+    p2p = exercise(allows=frozenset({"send", "recv"}))
+
+    def sent(n_bytes, *calls):
+        return judge(p2p, attempt(run=run_of(calls, ((0, n_bytes), (0, 0)))))
+
+    assert sent(4, call("send")).passed
+    for result, words in (
+        (sent(10_000, call("send")), "moved bytes that no recorded call explains"),
+        (sent(4, *[call("send")] * 100), "recorded sends that never were on the wire"),
+    ):
+        assert result.mistake == words
+        assert result.trouble == "tampering"
+    forbidden = sent(10_000, call("send"), call("all_reduce"))
+    assert forbidden.trouble == ""
+    assert "calls all_reduce" in forbidden.mistake
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "trouble"),
+    [
+        ("SIGKILL", "", "resource limit"),
+        ("MemoryError", "", "resource limit"),
+        ("OSError", "[Errno 28] No space left on device: 'x'", "resource limit"),
+        ("Forged", "it sent an unknown message", "tampering"),
+        ("ValueError", "no", ""),
+    ],
+)
+def test_trouble_that_is_more_than_a_wrong_answer_is_told(kind, message, trouble):
+    error = RankError("rank 1 failed", rank=1, kind=kind, message=message)
+    assert judge(exercise(), attempt(error=error)).trouble == trouble
+
+
+def test_outputs_far_larger_than_right_ones_are_not_looked_into():
+    asked = exercise(diagnoses=(lambda _: pytest.fail("asked"),))
+    assert not judge(asked, attempt(outputs=(1, np.zeros(1_000_000)))).passed
+
+
+@pytest.mark.parametrize(
+    ("said", "steady_text"),
+    [
+        ("<object at 0x7f3a91c2d0>", "<object at 0x…>"),
+        ("[127.0.0.1]:43215: reset", "[127.0.0.1:…: reset"),
+        ("pid 4711 of port=80", "pid … of port=…"),
+        ("/tmp/ipykernel_77/1.py and /tmp/tmpx8_f/a", "/tmp/…/1.py and /tmp/…/a"),
+        (
+            "1763741234.12 s, 1,234,567 bytes, element 123456",
+            "… s, 1,234,567 bytes, element 123456",
+        ),
+        ("half \ud800, bell \x07", "half ?, bell \ufffd"),
+    ],
+)
+def test_texts_are_the_same_each_time(said, steady_text):
+    assert steady(said) == steady_text
+
+
+def test_verdicts_are_plain_data_and_come_back():
+    spent = (Spent("sends", (3, 4), (5, 5), (0, 0)),)
+    case = CaseResult("2 ranks", True, 1, False, "m", "a", "b", sent_bytes=(3, 4), spent=spent)
+    verdict = Verdict("lab.answer", 4.0, (case,), seed=1)
+    plain = json.loads(json.dumps(verdict.to_plain()))
+    assert Verdict.from_plain(plain) == verdict
+    assert plain["points"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": "1"},
+        {"seed": True},
+        {"max_points": None},
+        {"cases": {}},
+        {"cases": [{}]},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_verdict_is_refused(change):
+    with pytest.raises(ValueError, match=r"Verdict|CaseResult"):
+        Verdict.from_plain(Verdict("lab.answer", 4.0, (), seed=1).to_plain() | change)
 
 
 def test_first_diagnosis_that_speaks_wins():

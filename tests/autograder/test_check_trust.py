@@ -108,6 +108,7 @@ def test_endless_work_ends_at_its_time():
     verdict = decide(echo(timeout_s=1.0), cloudpickle.dumps(spin), seed=1)
     assert verdict.points == 0.0
     assert verdict.cases[0].mistake == "was still at work when its time was up"
+    assert verdict.trouble == "resource limit"
 
 
 def test_after_a_hang_a_student_is_not_kept_waiting():
@@ -136,6 +137,21 @@ def test_a_silenced_recorder_gives_itself_away():
     p2p_only = echo(allows=frozenset({"send", "recv"}))
     verdict = decide(p2p_only, cloudpickle.dumps(silence), seed=1)
     assert verdict.cases[0].mistake == "moved bytes that no recorded call explains"
+    assert verdict.trouble == "tampering"
+    assert verdict.points == 0.0
+
+
+def test_a_forbidden_call_is_a_mistake_and_no_crime():
+    def short_cut(given):
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(2**10))
+        return given
+
+    p2p_only = echo(allows=frozenset({"send", "recv"}))
+    verdict = decide(p2p_only, cloudpickle.dumps(short_cut), seed=1)
+    assert verdict.cases[0].mistake == "calls all_reduce: build it from send and recv"
+    assert verdict.trouble == ""
     assert verdict.points == 0.0
 
 
@@ -146,3 +162,44 @@ def test_failure_of_the_machine_is_not_the_students(monkeypatch):
     monkeypatch.setattr(grade, "launch", no_more_processes)
     with pytest.raises(InfrastructureError, match=r"trust\.echo, 2 ranks: Resource"):
         decide(echo(), cloudpickle.dumps(lambda given: given), seed=1)
+
+
+def test_the_same_failure_is_told_in_the_same_words():
+    """All ranks fail at once; their words hold an address and a time; a file's name is a lie."""
+
+    def fail(given):
+        import torch.distributed as dist
+
+        stolen = compile("def f(x):\n    raise ValueError(x)", stolen_from, "exec")
+        names = {}
+        exec(stolen, names)
+        if dist.get_rank() == 0:
+            time.sleep(0.02)
+        names["f"](f"{object()} at {time.time()}")
+
+    stolen_from = grade.__file__
+    case = (Case("3 ranks", 3),)
+    verdicts = [decide(echo(case), cloudpickle.dumps(fail), seed=1) for _ in range(2)]
+    assert verdicts[0].to_plain() == verdicts[1].to_plain()
+    assert (
+        verdicts[0]
+        .cases[0]
+        .diagnosis.startswith("rank 0 failed: ValueError: <object object at 0x…> at …")
+    )
+    assert "grade.py, line 2" in verdicts[0].cases[0].diagnosis
+    assert "Decides an answer" not in str(verdicts[0])
+
+
+def test_too_large_an_output_is_not_taken():
+    cases = (Case("2 ranks", 2),)
+    blob = cloudpickle.dumps(lambda given: torch.zeros(2**20))
+    verdict = decide(echo(cases, output_bytes=2**21), blob, seed=1)
+    assert "at most 1,048,576 are taken" in verdict.cases[0].diagnosis
+    assert verdict.trouble == "resource limit"
+
+
+def test_what_a_case_left_behind_is_handed_on():
+    attempts = []
+    decide(echo(), cloudpickle.dumps(lambda given: given), seed=1, on_attempt=attempts.append)
+    assert [attempt.case.name for attempt in attempts] == ["2 ranks"]
+    assert attempts[0].run.traffic.sent_bytes.shape == (2, 2)

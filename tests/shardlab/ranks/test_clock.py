@@ -1,0 +1,104 @@
+"""A run's time on a machine that others use as well."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from shardlab.ranks import clock, thread
+from shardlab.ranks.clock import Clock
+
+
+class Machine:
+    """What Linux would tell of two ranks, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waited_s: dict[int, dict[str, float]] = {1: {"1": 0.0}, 2: {"2": 0.0}}
+        self.cpu_s = 0.0
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        monkeypatch.setattr(thread, "parent", lambda pid: 0)
+        monkeypatch.setattr(thread, "descendants", lambda pid: {1, 2})
+        monkeypatch.setattr(thread, "cpu_s", lambda pid: (self.cpu_s / 2 if pid else 0.0, 0.0))
+        monkeypatch.setattr(
+            thread,
+            "waits_ns",
+            lambda pid: {number: int(s * 1e9) for number, s in self.waited_s.get(pid, {}).items()},
+        )
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def started(patience: float) -> Clock:
+    begun = Clock(timeout_s=20, patience=patience)
+    begun.start(100.0, [1, 2])
+    return begun
+
+
+def test_without_patience_time_passes_as_it_does(machine: Machine) -> None:
+    plain = started(patience=1)
+    machine.waited_s[1]["1"] = 15.0
+    plain.look(119.0)
+    assert not plain.is_over(119.0)
+    assert plain.is_over(121.0)
+    assert not plain.is_over(121.0, paused_s=5.0)
+    assert not plain.is_past_patience(1000.0)
+
+
+def test_the_longest_wait_of_any_thread_does_not_count(machine: Machine) -> None:
+    machine.waited_s[2]["2"] = 5.0  # before it was released
+    patient = started(patience=10)
+    machine.waited_s[1]["1"] = 3.0
+    machine.waited_s[2] = {"2": 9.0, "7": 8.0}
+    patient.look(128.0)
+    assert patient.waited_s == pytest.approx(8.0)
+    assert not patient.is_over(127.0)
+    assert patient.is_over(129.0)
+    machine.waited_s = {}  # both have ended: what they waited they have waited
+    patient.look(129.0)
+    assert patient.waited_s == pytest.approx(8.0)
+
+
+def test_processor_time_ends_what_makes_itself_wait(machine: Machine) -> None:
+    patient = started(patience=10)
+    machine.waited_s[1]["1"] = 100.0
+    machine.cpu_s = 39.0  # two ranks may use 20 s each
+    patient.look(121.0)
+    assert not patient.is_over(121.0)
+    machine.cpu_s = 41.0
+    patient.look(121.0 + 1.1 * clock.CPU_LOOK_S)
+    assert patient.is_over(123.0)
+
+
+def test_patience_ends(machine: Machine) -> None:
+    patient = started(patience=10)
+    machine.waited_s[1]["1"] = 199.0
+    patient.look(299.0)
+    assert not patient.is_past_patience(299.0)
+    assert patient.is_past_patience(301.0)
+
+
+def test_where_linux_tells_nothing_time_passes_as_it_does(machine: Machine) -> None:
+    machine.waited_s = {}
+    patient = started(patience=10)
+    patient.look(121.0)
+    assert patient.is_over(121.0)
+
+
+def test_this_very_process_can_be_looked_at() -> None:
+    own = os.getpid()
+    assert (thread.run_ns(own) or 0) > 0
+    assert thread.waited_ns(own) is not None
+    assert str(own) in thread.waits_ns(own)
+    assert thread.is_busy(own)
+    assert thread.parent(own) == os.getppid()
+    assert sum(thread.cpu_s(own)) > 0
+    assert own in thread.descendants(os.getppid())
+    for gone in (None, 2**30):
+        assert thread.run_ns(gone) is thread.waited_ns(gone) is thread.parent(gone) is None
+        assert thread.waits_ns(gone) == {}
+        assert thread.descendants(gone) == set()
+        assert not thread.is_busy(gone)
