@@ -78,8 +78,8 @@ class Supervisor:
         self.released_s = 0.0  # when the ranks were let go: the origin of all times in the run
         self.before: Counts = {}
         self.after: Counts = {}
-        self.crossed_before: int | None = None
-        self.crossed_after: int | None = None
+        self.unseen_before: int | None = None
+        self.unseen_after: int | None = None
 
     def __enter__(self) -> Supervisor:
         return self
@@ -162,7 +162,7 @@ class Supervisor:
     def release(self, inputs: list[bytes]) -> None:
         """Count the sockets as they are now and let all ranks go, each with its own input."""
         self.before = self._count()
-        self.crossed_before = self._crossed()
+        self.unseen_before = self._crossed_unseen()
         self.released_s = time.monotonic()
         self.clock.start(self.released_s, [process.pid for process in self.ranks])
         for process, given in zip(self.ranks, inputs, strict=True):
@@ -193,7 +193,7 @@ class Supervisor:
         self.judge.read_logs()
         self.judge.raise_mismatch(float("inf"), at_once=True)
         self.after = self._count()
-        self.crossed_after = self._crossed()
+        self.unseen_after = self._crossed_unseen()
 
     def _keep_to_its_time(self, now: float) -> None:
         paused_s = self.building.taken_s(now)
@@ -233,25 +233,25 @@ class Supervisor:
             return {}
         return {connection: (rank_of[pid], count) for connection, (pid, count) in found.items()}
 
-    def _crossed(self) -> int | None:
-        """Bytes that have crossed the ranks' loopback; None where it is not theirs alone."""
-        if self.channel is None or self.channel.interfaces is None:
+    def _crossed_unseen(self) -> int | None:
+        """Bytes that have crossed the ranks' loopback so far in no socket that is open now; None
+        where loopback is not theirs alone."""
+        if self.channel is None or self.channel.netlink is None or self.channel.interfaces is None:
             return None
         try:
-            return wire.loopback_payload_bytes(self.channel.interfaces)
+            crossed = wire.loopback_payload_bytes(self.channel.interfaces)
+            return crossed - wire.carried_bytes(self.channel.netlink)
         except OSError:
             return None
 
     @property
     def unseen_bytes(self) -> int | None:
-        """What crossed the ranks' loopback and was in none of the sockets that were counted: in
-        sockets closed in between, say.  None where nobody can tell."""
-        if self.crossed_before is None or self.crossed_after is None:
+        """What crossed the ranks' loopback during the run and was in none of the counted sockets:
+        in some that were opened and closed by hand, say.  None where nobody can tell."""
+        if self.unseen_before is None or self.unseen_after is None:
             return None
-        counted = {c: count for _, counts in self.judge.log.closing for c, count in counts.items()}
-        counted |= {connection: count for connection, (_, count) in self.after.items()}
-        seen = sum(counted.values()) - sum(count for _, count in self.before.values())
-        return max(0, self.crossed_after - self.crossed_before - seen)
+        closed = {at: count for _, counts in self.judge.log.closing for at, count in counts.items()}
+        return max(0, self.unseen_after - self.unseen_before - sum(closed.values()))
 
     def _listen(self, timeout_s: float) -> None:
         for key, _ in self.selector.select(timeout_s):

@@ -58,11 +58,16 @@ def connections_of(
     found = {}
     with contextlib.ExitStack() as stack:
         asked = stack.enter_context(open_netlink()) if netlink is None else netlink
-        for family in (socket.AF_INET, socket.AF_INET6):
-            for inode, connection, written in _dump(asked, family):
-                if inode in owner:
-                    found[connection] = (owner[inode], written)
+        for inode, connection, tcp_info in _dump(asked):
+            if inode in owner:
+                found[connection] = (owner[inode], written_bytes(tcp_info))
     return found
+
+
+def carried_bytes(netlink: socket.socket) -> int:
+    """What all open sockets of that namespace have put on the wire, twice sent included."""
+    sent = (struct.unpack_from("<Q", tcp_info, _SENT_AT)[0] for _, _, tcp_info in _dump(netlink))
+    return int(sum(sent))
 
 
 def open_netlink() -> socket.socket:
@@ -107,8 +112,13 @@ def _socket_fds(process: str) -> dict[int, int]:
     return found
 
 
-def _dump(netlink: socket.socket, family: int) -> Iterator[tuple[int, Connection, int]]:
-    """(inode, connection, written bytes) of all TCP sockets of the netlink's namespace."""
+def _dump(netlink: socket.socket) -> Iterator[tuple[int, Connection, bytes]]:
+    """(inode, connection, struct tcp_info) of all TCP sockets of the netlink's namespace."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        yield from _dump_family(netlink, family)
+
+
+def _dump_family(netlink: socket.socket, family: int) -> Iterator[tuple[int, Connection, bytes]]:
     request = struct.pack(
         "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES
     )
@@ -130,13 +140,13 @@ def _dump(netlink: socket.socket, family: int) -> Iterator[tuple[int, Connection
             at += (length + 3) & ~3
 
 
-def _parse(message: bytes) -> Iterator[tuple[int, Connection, int]]:
+def _parse(message: bytes) -> Iterator[tuple[int, Connection, bytes]]:
     local, remote = struct.unpack_from(">HH", message, 4)
     (inode,) = struct.unpack_from("=I", message, 68)
     at = 72
     while at + 4 <= len(message):
         length, kind = struct.unpack_from("=HH", message, at)
         if kind == _INET_DIAG_INFO and length - 4 >= TCP_INFO_BYTES:
-            yield inode, (local, remote), written_bytes(message[at + 4 : at + length])
+            yield inode, (local, remote), message[at + 4 : at + length]
             return
         at += (length + 3) & ~3
