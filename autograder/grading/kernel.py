@@ -101,7 +101,9 @@ class _Submission:
             cell.outputs = self.outputs.of(position)
             cell.execution_count = self.counts.get(position)
         for position in sorted(self.outputs.overfull):
-            self._hit(position, "it printed more than is kept")
+            self._hit(position, "It printed more than is kept.")
+        for position, what in sorted(self.outputs.out_of.items()):
+            self._hit(position, f"It was to use more {what} than it may.")
         return self.result
 
     def _one_life(self, process: _Process) -> None:

@@ -18,6 +18,16 @@ MAX_ERRORS = 5  # of one cell, kept even where its output is full
 MAX_NAME = 200  # characters of an error's name, a MIME type, a display's id
 MAX_SAID = 4_000  # characters of an error's sentence
 MAX_TRACEBACK = 20_000
+# How an error speaks of a container's limits (autograder.sandbox.Limits), and which one it was.
+_LIMITS = {
+    "MemoryError": "memory",
+    "can't allocate memory": "memory",  # torch
+    "Cannot allocate memory": "memory",
+    "can't start new thread": "processes and threads",
+    "No space left on device": "disk",
+    "File too large": "disk",
+    "Too many open files": "open files",
+}
 _MIME = re.compile(r"[\w.+-]+/[\w.+-]+(;[\w.+= -]+)?")
 _WIDGET = "application/vnd.jupyter.widget-view+json"  # dead without the process that made it
 
@@ -33,6 +43,7 @@ class Outputs:
         self.cell_bytes = cell_bytes
         self.all_bytes = all_bytes
         self.overfull: set[int] = set()  # cells that put out more than is kept, by position
+        self.out_of: dict[int, str] = {}  # by cell: what an error says there was too little of
         self._kept: Counter[int] = Counter()  # bytes, by cell
         self._outputs: dict[int, list[NotebookNode]] = {}
         self._errors: Counter[int] = Counter()
@@ -136,6 +147,11 @@ class Outputs:
             text = "\n".join(line for line in lines if isinstance(line, str))
         except NotPlain:
             name, said, text = "Error", NOT_KEPT, NOT_KEPT
+        for words, what in _LIMITS.items():
+            if words in f"{name}: {said[:MAX_SAID]}":
+                self.out_of[cell] = what
+        if "Resource temporarily unavailable" in said and "fork" in text:
+            self.out_of[cell] = "processes and threads"
         if len(text) > MAX_TRACEBACK:
             text = text[: MAX_TRACEBACK // 2] + "\n...\n" + text[-MAX_TRACEBACK // 2 :]
         error = new_output("error", ename=name[:MAX_NAME], evalue=said[:MAX_SAID])
@@ -158,6 +174,7 @@ class Outputs:
     def _clear(self, cell: int) -> None:
         self._to_clear.discard(cell)
         self.overfull.discard(cell)
+        self.out_of.pop(cell, None)
         self._kept[cell] = 0
         self._errors[cell] = 0
         self._outputs[cell] = []

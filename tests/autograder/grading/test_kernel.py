@@ -118,6 +118,19 @@ def test_output_is_bounded_and_an_error_behind_it_is_kept() -> None:
     assert how(done) == ["ran"] * 4 + ["raised"]
 
 
+def test_an_error_that_speaks_of_a_limit_is_one() -> None:
+    cells, done = run(
+        "raise MemoryError",
+        "import os\nwith open('file', 'wb') as file:\n    os.ftruncate(file.fileno(), 1 << 40)",
+        "raise OSError(11, 'Resource temporarily unavailable')",
+    )
+    assert how(done) == ["raised"] * 3
+    assert done.limits_hit == [
+        f"The cell `{cells[0].id}`: It was to use more memory than it may.",
+        f"The cell `{cells[1].id}`: It was to use more disk than it may.",
+    ]
+
+
 def test_all_outputs_together_are_bounded() -> None:
     limits = Limits(output_bytes=1000)
     cells, done = run(*["print('x' * 900)"] * 15, limits=limits)
