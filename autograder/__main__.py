@@ -1,4 +1,4 @@
-"""python -m autograder COMMAND: build notebooks, grade a class, release the course"""
+"""python -m autograder COMMAND: build notebooks, grade a class, report on it, release the course"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from autograder.build import SourceError, build, check
 from autograder.grading import arguments as grading
 from autograder.release import command as release
+from autograder.report import command as report
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(run=_build)
     grading.add_parser(commands)
     release.add_parser(commands)
+    report.add_parser(commands)
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))

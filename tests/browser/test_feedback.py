@@ -1,0 +1,144 @@
+"""Feedback as a student opens it and formgrader as an instructor does, with hostile notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, Route, expect
+
+from tests.autograder.feedback import hostile
+from tests.autograder.feedback.made import (
+    HandedIn,
+    Made,
+    code_cell,
+    fail,
+    prose_cell,
+    ring_pictures,
+)
+from tests.conftest import STEP_LIMIT_MS
+from tests.running_lab import LabServer
+
+pytestmark = [pytest.mark.browser, pytest.mark.nbgrader]
+
+LAB = "01_one_device"
+CHECKS = 4
+MISTAKE = "counts a target of -100: cross_entropy leaves it out of its mean"
+
+
+@pytest.fixture(scope="module")
+def made(lab_server: LabServer) -> Made:
+    """ada, who has a page worth looking at, and mallory, whose notebook attacks it."""
+    made = Made(lab_server.root, LAB)
+    made.grade(
+        "ada",
+        HandedIn(
+            failing={"accumulate": fail("accumulate", MISTAKE, ["some targets are -100"], LAB)},
+            pictures={"check_accumulate": ring_pictures()},
+            comments={"accumulate": "Close. Which sum do you **divide** by?"},
+            state="resource limit",
+            reason="`DynamicLossScaler`, 3 ranks: the run used more than 2 GB of memory.",
+            notes=("The cell `check_accumulate` had been changed: the lab's own text was used.",),
+            own_cells=[
+                code_cell("1", {"output_type": "stream", "name": "stdout", "text": "hello"})
+            ],
+        ),
+    )
+    cells = [code_cell("show()", *outputs) for outputs in hostile.outputs().values()]
+    cells += [prose_cell(fragment) for fragment in hostile.FRAGMENTS.values()]
+    cells += [prose_cell(source) for source in hostile.MARKDOWN.values()]
+    made.grade("mallory", HandedIn(own_cells=cells))
+    for student in ("ada", "mallory"):
+        (made.root / "grading/submitted" / student / LAB).mkdir(parents=True)
+    return made
+
+
+class Watch:
+    """A page in a window of its own, and what it asked of others than ``home``."""
+
+    def __init__(self, browser: Browser, home: str) -> None:
+        context = self.context = browser.new_context(viewport={"width": 1200, "height": 1000})
+        context.set_default_timeout(STEP_LIMIT_MS)
+        self.home = home
+        self.asked: list[str] = []
+        self.errors: list[str] = []
+        self.page: Page = context.new_page()
+        context.on("request", self._note)
+        context.route(lambda url: not self._is_home(url), lambda route: self._refuse(route))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def _is_home(self, url: str) -> bool:
+        return url.startswith((self.home, "data:", "about:"))
+
+    def _note(self, request: Request) -> None:
+        if not self._is_home(request.url):
+            self.asked.append(request.url)
+
+    def _refuse(self, route: Route) -> None:
+        route.abort()
+
+    def assert_nothing_happened(self, title: str) -> None:
+        """After a click on everything that was laid out to be clicked."""
+        for bait in self.page.get_by_text("grade me").all():
+            bait.click(no_wait_after=True)
+        assert self.page.evaluate("window.pwned") is None
+        assert self.page.title() == title
+        assert self.asked == []
+        assert self.context.pages == [self.page]
+        assert self.page.frames == [self.page.main_frame]
+        assert self.errors == []
+
+
+@pytest.fixture
+def watch(browser: Browser) -> Iterator[Callable[[str], Watch]]:
+    opened: list[Watch] = []
+
+    def open_window(home: str) -> Watch:
+        opened.append(Watch(browser, home))
+        return opened[-1]
+
+    yield open_window
+    for window in opened:
+        window.context.close()
+
+
+def test_formgrader_shows_a_hostile_notebook_and_nothing_happens(
+    made: Made, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
+) -> None:
+    with made.gradebook as gradebook:
+        submission = gradebook.find_submission_notebook(LAB, LAB, "mallory").id
+    window = watch(lab_server.url)
+    page = window.page
+    page.goto(lab_server.url_of("/formgrader/manage_students"))  # and is known from here on
+    page.goto(lab_server.url_of(f"/formgrader/submissions/{submission}/"))
+    # formgrader's own script has run to its end, without MathJax.
+    expect(page.locator("#check_accumulate")).to_have_attribute("placeholder", "5")
+    expect(page.locator(".shardlab-check")).to_have_count(CHECKS)
+    expect(page.locator(".shardlab-check .line.ok").first).to_be_visible()
+    expect(page.locator("nav")).to_be_visible()
+    window.assert_nothing_happened(LAB)
+    page.screenshot(path=artifacts / "formgrader-hostile.png")
+
+
+def test_formgraders_button_makes_pages_that_stand_alone(
+    made: Made, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
+) -> None:
+    window = watch(lab_server.url)
+    page = window.page
+    page.goto(lab_server.url_of("/formgrader/manage_students"))  # and is known from here on
+    page.goto(lab_server.url_of("/formgrader/manage_assignments"))
+    page.locator("tr", has_text=LAB).locator(".generate-feedback a").click()
+    expect(page.get_by_text(f"Successfully generated feedback of '{LAB}'.")).to_be_visible()
+
+    for student in ("ada", "mallory"):
+        path = made.root / "grading/feedback" / student / LAB / f"{LAB}.html"
+        alone = watch(path.as_uri())
+        alone.page.goto(path.as_uri())
+        expect(alone.page.locator(".shardlab-check")).to_have_count(CHECKS)
+        alone.assert_nothing_happened(f"{LAB}: {student}")
+        for theme in ("light", "dark"):
+            alone.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            alone.page.screenshot(
+                path=artifacts / f"feedback-{student}-{theme}.png", full_page=student == "ada"
+            )
