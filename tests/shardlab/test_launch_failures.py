@@ -19,6 +19,9 @@ import torch
 import torch.distributed as dist
 
 from shardlab import DeadlockError, LaunchError, RankError, RunTimeout, launch
+from shardlab.errors import MachineTooBusy
+from shardlab.ranks.client import OwnHost
+from shardlab.ranks.clock import Clock
 
 pytestmark = pytest.mark.ranks
 HERE = os.path.basename(__file__)
@@ -351,6 +354,25 @@ class TestMismatches:
             "rank 1 receives into float32[4] what rank 0 sends as float32[8]"
         )
         assert names_line(error, "dist.recv(torch.empty(4), 0)")
+
+
+class TestTheMachinesDoing:
+    """What fails before any code of the user's runs is no RankError: a grader tries again."""
+
+    def test_ranks_that_cannot_start(self) -> None:
+        class Elsewhere(OwnHost):
+            def surroundings(self) -> dict[str, Any]:
+                return super().surroundings() | {"cwd": "/no/such/folder"}
+
+        error = fails(int, host=Elsewhere())
+        assert type(error) is LaunchError
+        assert error.headline.startswith("the ranks could not be started: rank ")
+
+    def test_a_machine_too_busy_for_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # As if every rank had waited for a processor all the time
+        monkeypatch.setattr(Clock, "is_over", lambda *_: False)
+        error = fails(lambda: time.sleep(20), timeout_s=0.1, patience=2)
+        assert isinstance(error, MachineTooBusy)
 
 
 class TestTimeout:
