@@ -11,14 +11,18 @@ class NotPlain(Exception):
 
 
 def read_plain_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """What is in ``path`` itself: no link is followed, no pipe waited for. Raises NotPlain."""
+    """What is in ``path`` itself: no link is followed, no pipe waited for, no file read that
+    also has another name, which may be anywhere. Raises NotPlain."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise NotPlain(f"it cannot be opened ({error.strerror})") from error
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode):
             raise NotPlain("it is not a plain file")
+        if state.st_nlink > 1:
+            raise NotPlain("it is a hard link, another name of some other file: hand in a copy")
         with os.fdopen(file, "rb", closefd=False) as stream:
             content = stream.read(max_bytes + 1)
     finally:

@@ -26,7 +26,8 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("{}")
     (tmp_path / "link.ipynb").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "pipe.ipynb")
-    for name in ("link.ipynb", "pipe.ipynb"):
+    os.link(tmp_path / "secret", tmp_path / "hard.ipynb")
+    for name in ("link.ipynb", "pipe.ipynb", "hard.ipynb"):
         with pytest.raises(Unreadable):
             read_content(tmp_path / name)
 

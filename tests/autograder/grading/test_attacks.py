@@ -1,0 +1,263 @@
+"""The corpus through the real command: a class of attackers, with honest neighbours among them.
+
+For each attack: no undeserved points, the state named, nothing of what it was after in anything
+that was recorded.  For all of them together: nobody else's grade and no file changed, nothing
+left running, nothing left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autograder.grading.record import Record
+from tests.autograder.grading.course import REPO, Course, source_of, with_answers
+from tests.autograder.sandbox.ordinary import is_possible, run_as_ordinary_user
+from tests.submissions import corpus
+from tests.submissions.corpus import LAB, NAME, Entry, Place
+
+pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(1800)]
+
+# Small and short, so that a whole class of bombs is cheap.
+LIMITS = {
+    "cell_s": 5, "submission_s": 20, "interrupt_grace_s": 1, "deaths": 1, "cpu_s": 60,
+    "memory_bytes": 1_000_000_000, "processes": 64,
+    "scratch_bytes": 64_000_000, "file_bytes": 100_000_000,
+}  # fmt: skip
+SECRET = "CANARY-7f3a"
+MARK = f"mark{os.getpid()}"
+WITH_NEIGHBOUR = ("fork_bomb", "kills_the_parent", "opens_the_gradebook", "shared_memory_bomb")
+# What depends on who grades; an ordinary user's class has these.
+OF_AN_ORDINARY_USER = (
+    "disk_bomb", "fork_bomb", "fork_bomb_on_a_rank", "goes_online", "hard_link", "kills_the_parent",
+    "malicious_pickle", "memory_bomb_of_many", "opens_the_gradebook", "orphans", "ptrace",
+    "raises_its_limits", "reads_all_files", "reads_the_environment", "uses_the_shell",
+)  # fmt: skip
+# Names or kinds, to try these alone: SHARDLAB_CORPUS=theft,fork_bomb
+CHOSEN = set(filter(None, os.environ.get("SHARDLAB_CORPUS", "").split(",")))
+ENTRIES = [
+    entry
+    for entry in [*corpus.attacks(), *corpus.honest()]
+    if not CHOSEN or {entry.name, entry.kind} & CHOSEN
+]
+ATTACKS = [entry for entry in ENTRIES if entry.kind != "honest"]
+HONEST = [entry for entry in ENTRIES if entry.kind == "honest"]
+
+
+def by_name(entries: list[Entry]) -> Any:
+    return pytest.mark.parametrize("entry", entries, ids=[entry.name for entry in entries])
+
+
+@dataclass
+class Class:
+    """A graded class, and what was seen around it."""
+
+    course: Course
+    home: Path
+    temporary: Path
+    calls: list[str]  # who reached the sockets outside
+    before: dict[str, str] = field(default_factory=dict)  # {path: hash} of all that may not change
+    said: str = ""
+
+    def record(self, student: str) -> Record:
+        path = self.course.root / f"grading/records/{LAB}/{student}.json"
+        return Record.from_json(path.read_bytes())
+
+    def run(self, *arguments: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "autograder", "grade", LAB, "--jobs", "2", *arguments],
+            cwd=self.course.root,
+            env={
+                **os.environ,
+                "HOME": str(self.home),
+                "TMPDIR": str(self.temporary),
+                "SHARDLAB_CANARY": SECRET,
+                "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "course")]),
+            },
+            capture_output=True,
+            text=True,
+            timeout=1700,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        self.said += done.stdout + done.stderr
+
+    def fingerprints(self) -> dict[str, str]:
+        """Of everything but what grading writes."""
+        found = {}
+        for root in (self.course.root, self.home):
+            for path in sorted(root.rglob("*")):
+                name = str(path.relative_to(root.parent))
+                if "/grading/" in name and "/grading/submitted" not in name:
+                    continue
+                if path.is_symlink() or not path.is_file():
+                    found[name] = str(path.lstat().st_mode)
+                elif not {".cache", "__pycache__"} & set(path.parts):
+                    found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return {name: value for name, value in found.items() if "/.cache" not in name}
+
+
+@contextlib.contextmanager
+def listeners(calls: list[str]) -> Iterator[int]:
+    """The port of somebody on this machine's loopback, who is also at an abstract unix address."""
+    tcp = socket.create_server(("127.0.0.1", 0))
+    unix = socket.socket(socket.AF_UNIX)
+    unix.bind(f"\0{MARK}")
+    unix.listen()
+
+    def listen(sock: socket.socket, name: str) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                sock.accept()[0].close()
+                calls.append(name)
+
+    for sock, name in ((tcp, "loopback"), (unix, "unix")):
+        threading.Thread(target=listen, args=(sock, name), daemon=True).start()
+    try:
+        yield tcp.getsockname()[1]
+    finally:
+        for sock in (tcp, unix):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
+    root = tmp_path_factory.mktemp("attacks")
+    for name in ("course", "home", "tmp"):
+        (root / name).mkdir()
+    course = Course.begin(root / "course")
+    with (course.root / "nbgrader_config.py").open("a") as config:
+        config.write(f"\nc.RunAndDecide.limits = {LIMITS!r}\n")
+    assert course.nbgrader("generate_assignment", LAB).returncode == 0
+    (root / "home/.canary").write_text(SECRET)
+    (course.root / "solutions/canary.txt").write_text(SECRET)
+    found = Class(course, root / "home", root / "tmp", [])
+
+    solution = course.solution(LAB)
+    easy = {name: source_of(solution, name) for name in ("chunk_bounds", "bytes_per_rank")}
+    easy["bytes_per_rank"] += f"\n# {SECRET}"
+    honest = with_answers(course.released(LAB), easy)
+    present = {entry.name for entry in ENTRIES}
+    neighbours = [f"{name}-neighbour" for name in WITH_NEIGHBOUR if name in present]
+    for student in ("alone", *neighbours):
+        course.hand_in(LAB, student, honest)
+    found.run("--student", "alone")  # a quiet class of one
+    with listeners(found.calls) as port:
+        for entry in ENTRIES:
+            folder = course.root / "grading/submitted" / entry.name / LAB
+            folder.mkdir(parents=True)
+            neighbour = course.root / "grading/submitted/alone" / LAB
+            host = socket.gethostbyname(socket.gethostname())
+            entry.hand_in(Place(folder, course.root, found.home, MARK, neighbour, port, host))
+        found.before = found.fingerprints()
+        found.run()
+    return found
+
+
+@by_name(ATTACKS)
+def test_an_attack_earns_nothing_and_is_named(graded: Class, entry: Entry) -> None:
+    record = graded.record(entry.name)
+    scores = graded.course.scores(LAB, entry.name)
+    for answer, points in scores.items():
+        assert (points or 0.0) <= entry.earns.get(answer, 0.0), (answer, record.verdicts)
+    assert record.state in entry.states, record.reason
+    if record.state != "graded":
+        assert record.reason
+    for cell in record.notebook["cells"]:
+        cell["source"] = ""  # where the word stands anyhow
+    recorded = record.to_json()
+    for loot in ("LOOT", SECRET):
+        at = recorded.find(loot)
+        assert at < 0, recorded[max(at - 200, 0) : at + 300]
+    assert len(recorded) < 5_000_000
+
+
+@by_name(HONEST)
+def test_honest_work_that_looks_odd_keeps_its_marks(graded: Class, entry: Entry) -> None:
+    record = graded.record(entry.name)
+    scores = graded.course.scores(LAB, entry.name)
+    assert {name: points for name, points in scores.items() if points} == entry.earns, (
+        record.reason,
+        record.verdicts,
+    )
+    assert record.state in entry.states, record.reason
+
+
+def test_neighbours_are_graded_as_if_alone(graded: Class) -> None:
+    def decided(student: str) -> dict[str, Any]:
+        plain: dict[str, Any] = json.loads(graded.record(student).decided())
+        return {**plain, "student": ""}
+
+    alone = decided("alone")
+    assert alone["state"] == "graded"
+    assert sorted(alone["points"].values()) == [0, 0, 0, 2, 2]
+    for name in WITH_NEIGHBOUR:
+        if name in {entry.name for entry in ENTRIES}:
+            assert decided(f"{name}-neighbour") == alone
+            assert graded.course.scores(LAB, f"{name}-neighbour")["chunk_bounds"] == 2
+
+
+def test_no_file_was_changed_or_left(graded: Class) -> None:
+    assert graded.fingerprints() == graded.before
+    assert [path for path in graded.temporary.rglob("*") if path.is_file()] == []
+    for folder in ("/tmp", "/dev/shm", "/var/tmp"):
+        assert [name for name in os.listdir(folder) if MARK in name] == []
+    rows = {path.stem for path in (graded.course.root / f"grading/records/{LAB}").glob("*.json")}
+    assert {entry.name for entry in ENTRIES} < rows
+
+
+def test_nobody_left_the_machine(graded: Class) -> None:
+    assert graded.calls == []
+
+
+def test_nothing_is_left_running(graded: Class) -> None:
+    left = [
+        process.info
+        for process in psutil.process_iter(["pid", "cmdline", "environ"])
+        if MARK in " ".join(process.info["cmdline"] or [])
+        or str(graded.temporary) in (process.info["environ"] or {}).get("TMPDIR", "")
+    ]
+    assert left == []
+
+
+def test_the_grader_tells_how_each_ended(graded: Class) -> None:
+    assert "infrastructure error" not in {graded.record(entry.name).state for entry in ENTRIES}, (
+        graded.said[-3000:]
+    )
+
+
+@pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
+@pytest.mark.skipif(os.geteuid() != 0, reason="this is one already")
+def test_an_ordinary_user_grades_them_as_safely(tmp_path: Path) -> None:
+    """This file again without root, with the attacks that could tell the difference."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
+    done = run_as_ordinary_user(
+        [*command, f"--basetemp={tmp_path}/t"],
+        tmp_path,
+        cwd=REPO,
+        env={"SHARDLAB_CORPUS": ",".join(OF_AN_ORDINARY_USER)},
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def test_every_kind_of_attack_is_there() -> None:
+    kinds = {entry.kind for entry in corpus.attacks()}
+    assert kinds == {"forging", "theft", "destruction", "smuggling", "distributed"}
+    for entry in corpus.attacks():
+        assert entry.tries, entry.name
+        assert entry.seen_by in ("points", "loot", "canary", "neighbours", "survivors"), entry.name
+    assert f"{LAB}.ipynb" == NAME
