@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.compare import equal, find_difference
+from autograder.compare import equal, find_difference, size_of
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,33 @@ def test_every_rank_is_compared():
     assert found
     assert found.text(hidden=False).startswith("rank 3 has wrong values (element 0 is 0, expected")
     assert found.text(hidden=True) == "a rank has wrong values"
+
+
+ODD = {
+    "sparse": torch.ones(3).to_sparse(),
+    "meta": torch.ones(3, device="meta"),
+    "complex": torch.ones(3, dtype=torch.complex64),
+    "float8": torch.ones(3).to(torch.float8_e4m3fn),
+    "empty": torch.ones(0),
+    "a number's shape": torch.tensor(1.0),
+    "long text": "x" * 10_000_000,
+    "text that cannot be written": "\ud800",
+    "nan": float("nan"),
+    "large number": 10**4000,
+    "deep": [[[[[[[[[[]]]]]]]]]],
+}
+EXPECTED = [torch.ones(3), np.ones(3), 1, 1.5, "x", True, None, [1.0], (1,), {"a": 1}]
+
+
+@pytest.mark.parametrize("got", ODD.values(), ids=ODD)
+def test_of_whatever_comes_a_difference_is_told_in_few_words(got):
+    for expected in EXPECTED:
+        found = find_difference([expected], [got])
+        assert found
+        assert len(found.mistake) < 200
+        assert len(found.evidence) < 10_000
+
+
+def test_sizes_are_counted_to_leave_the_large_alone():
+    assert size_of([torch.ones(1000), np.ones(500), {"a": "x" * 50}, None]) > 8050
+    assert size_of(None) == size_of(1) == 100
