@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.exercise import Finding, Plain
+from autograder.exercise import Finding, Plain, shorten
 
 _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 100
@@ -32,7 +32,7 @@ def find_difference(
         try:
             found = _difference(wanted, outputs[rank], tolerance)
         except (ValueError, OverflowError, RuntimeError) as error:  # 10**5000, say
-            found = "cannot be compared with what was expected", str(error)
+            found = "cannot be compared with what was expected", shorten(str(error))
         if found:
             mistake, evidence = found
             if len(expected) == 1:
@@ -71,6 +71,8 @@ def _tensor_difference(
 ) -> tuple[str, str] | None:
     if not isinstance(got, torch.Tensor):
         return "should be a tensor", f"it is {_kind(got)}"
+    if got.layout != torch.strided or got.device.type != "cpu":
+        return "should be an ordinary tensor", f"{got.layout} on {got.device}"
     if got.dtype != expected.dtype:
         return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
     if got.shape != expected.shape:

@@ -74,12 +74,12 @@ def test_every_rank_is_compared():
 
 
 ODD = {
-    "sparse": torch.ones(3).to_sparse(),
+    "sparse": torch.eye(3)[0].to_sparse(),
     "meta": torch.ones(3, device="meta"),
     "complex": torch.ones(3, dtype=torch.complex64),
     "float8": torch.ones(3).to(torch.float8_e4m3fn),
     "empty": torch.ones(0),
-    "a number's shape": torch.tensor(1.0),
+    "a number's shape": torch.tensor(7.0),
     "long text": "x" * 10_000_000,
     "text that cannot be written": "\ud800",
     "nan": float("nan"),
