@@ -122,7 +122,7 @@ def attempt_case(
                 device="cpu",
                 engine=exercise.engine,
                 memory=exercise.memory,
-                seed=seed,
+                seed=seed_of_ranks(exercise, case, seed),
                 results="plain",
                 quiet=True,
                 host=host,
@@ -165,8 +165,16 @@ def _ints(values: Iterable[float]) -> tuple[int, ...]:
 
 def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
     """A case's own generator: adding or reordering cases leaves the others' inputs alone."""
-    digest = hashlib.sha256(f"{seed}/{exercise.name}/{case.name}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "little"))
+    return np.random.default_rng(_derived(f"{seed}/{exercise.name}/{case.name}"))
+
+
+def seed_of_ranks(exercise: Exercise, case: Case, seed: int) -> int:
+    """What ranks draw from. Not ``seed``: a rank that knew it would know the others' inputs."""
+    return _derived(f"ranks/{seed}/{exercise.name}/{case.name}")
+
+
+def _derived(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def _seen_across(cases: list[Case], results: list[CaseResult]) -> str:

@@ -9,8 +9,13 @@ from pathlib import Path
 
 
 def grading_seed(folder: Path, lab: str) -> int:
-    """Drawn from a secret in ``folder``, made at its first use: keep it, and grades repeat."""
-    return int.from_bytes(hashlib.sha256(f"{_secret(folder)}/{lab}".encode()).digest()[:4], "big")
+    """Drawn from a secret in ``folder``, made at its first use: keep it, and grades repeat.
+
+    Of 62 bits: visible cases show students some of what is drawn, and nobody should find the seed
+    by trying them all.
+    """
+    digest = hashlib.sha256(f"{_secret(folder)}/{lab}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
 
 
 def _secret(folder: Path) -> str:
