@@ -1,0 +1,131 @@
+"""`python -m autograder export` and `report`: what an instructor takes away."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autograder import exercises
+from autograder.__main__ import main
+from tests.autograder.feedback.made import LAB, QUESTION, HandedIn, Made, fail
+
+pytestmark = pytest.mark.timeout(600)
+
+MEAN = "returned the sum, not the mean: divide by world_size"
+ORDER = "put the chunks in another order"
+RING = exercises.load("ring_all_reduce.ring_all_reduce").cases
+HIDDEN = [case.name for case in RING if case.hidden]
+RING_NAMES = [case.name for case in RING]
+VISIBLE = [case.name for case in RING if not case.hidden]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = Made(tmp_path_factory.mktemp("course"))
+    (made.root / "solutions").symlink_to(Path(__file__).parents[3] / "solutions")
+    made.enrol("ada", first_name="Ada", last_name="Lovelace")
+    made.enrol("absent", last_name="=1+2")
+    made.grade("ada", HandedIn(by_hand=2.0))
+    for student, mistake, cases in (
+        ("ben", MEAN, VISIBLE), ("cyd", MEAN, RING_NAMES), ("dee", ORDER, HIDDEN),
+    ):  # fmt: skip
+        failing = {"ring_all_reduce": fail("ring_all_reduce", mistake, cases)}
+        made.grade(student, HandedIn(failing=failing, penalty=1.0 if student == "ben" else 0.0))
+    made.grade(
+        "eve",
+        HandedIn(
+            unwritten=tuple(e.answer for e in exercises.of_lab(LAB)),
+            state="tampering",
+            reason="`import ctypes` <b>",
+            timing={"ran_s": 80.0, "decided_s": 1.0, "peak_bytes": 3.0 * 2**30},
+        ),
+    )
+    return made
+
+
+@pytest.fixture
+def run(
+    made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """A command of `python -m autograder`, and what it says."""
+    monkeypatch.chdir(made.root)
+    monkeypatch.setenv("SHARDLAB_RANK_SERVER", "1")
+
+    def run(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_row_for_each_student_and_a_column_for_each_exercise(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
+    run("export", LAB, "--to", str(tmp_path / "out/grades.csv"))
+    with (tmp_path / "out/grades.csv").open(newline="") as file:
+        rows = {row["student"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["absent", "ada", "ben", "cyd", "dee", "eve"]
+    names = [exercise.answer for exercise in exercises.of_lab(LAB)]
+    columns = list(rows["ada"])
+    assert columns[6 : 6 + len(names) + 1] == [*names, QUESTION]  # in the lab's order
+    ada, ben, absent = rows["ada"], rows["ben"], rows["absent"]
+    assert (ada["first_name"], ada["ring_all_reduce"], ada["total"], ada["max"]) == (
+        "Ada", "5", "20", "20",
+    )  # fmt: skip
+    half = 5 * len(HIDDEN) / len(RING)
+    assert float(ben["ring_all_reduce"]) == pytest.approx(half)
+    assert float(ben["total"]) == pytest.approx(13 + half - 1)
+    assert (ben["late_penalty"], ben[QUESTION], ben["to_grade_by_hand"]) == ("1", "", "1")
+    assert (absent["state"], absent["total"], absent["chunk_bounds"]) == ("not handed in", "0", "")
+    assert absent["last_name"] == "'=1+2"  # no formula
+    assert rows["eve"]["state"] == "tampering"
+
+
+def test_without_a_lab_all_labs_are_exported(run: Callable[..., str]) -> None:
+    assert run("export").splitlines()[0] == run("export", LAB).splitlines()[0]  # it has but one
+
+
+def test_an_unknown_lab_is_refused_with_what_there_is(
+    run: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("export", "report"):
+        assert main([command, "03_rign"]) == 2
+        assert f"it has: {LAB}" in capsys.readouterr().err
+
+
+def test_the_report_counts_points_mistakes_time_and_states(
+    run: Callable[..., str], made: Made
+) -> None:
+    said = run("report", LAB)
+    assert "5 handed in (4 graded, 1 tampering, 1 not handed in)" in said
+    assert "1 late" in said
+    assert "4 wait for a person" in said
+    row = re.search(r"  ring_all_reduce  (.*)", said)
+    assert row is not None
+    assert row[1].split()[:5] == ["1", "2", "1", "1", "0"]  # full, part, none, stub, waits
+    mistakes = [line.strip() for line in said.splitlines() if "  ring_all_reduce: " in line]
+    assert mistakes == [
+        f"2  ring_all_reduce: {MEAN}",
+        f"1  ring_all_reduce: {ORDER} (in hidden cases only)",
+    ]
+    assert re.search(r"the notebook's cells +4.0 s +80.0 s +80.0 s", said)
+    assert "eve: tampering. `import ctypes` <b>" in said
+    for student in ("ada", "ben", "cyd", "dee"):
+        assert student not in said  # by name only those whom somebody should look at
+
+
+def test_the_reports_page_stands_alone(run: Callable[..., str], tmp_path: Path) -> None:
+    run("report", LAB, "--to", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert len(page) < 100_000
+    assert page.count('<svg xmlns="http://www.w3.org/2000/svg" class="shardlab-static"') == 2
+    assert "<script" not in page
+    assert not re.search(r"\b(src|href)=\"(?!data:)", page)
+    assert "<code>import ctypes</code> &lt;b&gt;" in page
+    assert MEAN in page
+    for hidden in HIDDEN:
+        assert hidden not in page
