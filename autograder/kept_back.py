@@ -30,3 +30,8 @@ def kept_back(asked: Asked) -> Callable[[Function], Function]:
 def by_case(case: Case, inputs: Any) -> Iterable[tuple[Any, ...]]:
     """Of functions that are called with the case alone."""
     return [(case,)]
+
+
+def never(case: Case, inputs: Any) -> Iterable[tuple[Any, ...]]:
+    """Of functions that only hidden cases call, such as those that draw their sizes."""
+    return []

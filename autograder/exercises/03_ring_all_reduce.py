@@ -33,6 +33,7 @@ from autograder.exercises.ring import (
     wrong_chunk,
     wrong_neighbour,
 )
+from autograder.kept_back import kept_back, never
 
 
 def halves_cases() -> tuple[Case, ...]:
@@ -215,6 +216,11 @@ def draw_sizes(case: Case, rng: np.random.Generator) -> list[Plain]:
     """Those the case names, or `draws` of them: [length, world_size] with a remainder or short."""
     if "sizes" in case.params:
         return [case.params["sizes"]]
+    return [random_sizes(case, rng)]
+
+
+@kept_back(never)
+def random_sizes(case: Case, rng: np.random.Generator) -> Plain:
     sizes = []
     for _ in range(case.params["draws"]):
         world_size = int(rng.integers(3, 17))
@@ -223,7 +229,7 @@ def draw_sizes(case: Case, rng: np.random.Generator) -> list[Plain]:
         else:
             length = world_size * int(rng.integers(1, 1000)) + int(rng.integers(1, world_size))
         sizes.append([length, world_size])
-    return [sizes]
+    return sizes
 
 
 def drive_chunk_bounds(
@@ -288,12 +294,17 @@ def draw_transfers(case: Case, rng: np.random.Generator) -> list[Plain]:
     """[length, element_bytes, world_size], lengths that divide: the formula gives whole bytes."""
     if "transfers" in case.params:
         return [case.params["transfers"]]
+    return [random_transfers(rng)]
+
+
+@kept_back(never)
+def random_transfers(rng: np.random.Generator) -> Plain:
     transfers = []
     for _ in range(20):
         world_size = int(rng.integers(3, 65))
         length = world_size * int(rng.integers(1, 10**6))
         transfers.append([length, int(rng.choice([1, 2, 4, 8])), world_size])
-    return [transfers]
+    return transfers
 
 
 def drive_bytes_per_rank(

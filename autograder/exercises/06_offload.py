@@ -11,7 +11,7 @@ from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.exercises.offload import OFFLOADED_ADAM
 from autograder.exercises.offload_configs import FIX_CONFIG, WRITE_CONFIG
-from autograder.kept_back import kept_back
+from autograder.kept_back import kept_back, never
 from shardlab.estimate import offload
 
 METHODS = ("swap", "zero-offload", "parameters")
@@ -26,13 +26,18 @@ def draw_questions(case: Case, rng: np.random.Generator) -> list[Plain]:
     """Counts of parameters that divide by the ranks, so that answers are whole bytes."""
     if "questions" in case.params:
         return [case.params["questions"]]
+    return [random_questions(rng)]
+
+
+@kept_back(never)
+def random_questions(rng: np.random.Generator) -> Plain:
     questions = []
     for _ in range(24):
         world_size = int(rng.integers(1, 33))
         parameters = world_size * int(rng.integers(10**5, 10**8))
         method, precision = str(rng.choice(METHODS)), str(rng.choice(PRECISIONS))
         questions.append([method, parameters, world_size, precision, int(rng.integers(1, 9))])
-    return [questions]
+    return questions
 
 
 def drive_bytes(subject: Callable[..., Any], questions: list[Question], case: Case) -> Plain:

@@ -12,6 +12,7 @@ from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.exercises.bounds import as_pairs, is_pairs
 from autograder.exercises.zero import shard_bounds
+from autograder.kept_back import kept_back, never
 from shardlab.estimate import memory
 
 # ---- zero_bytes ---------------------------------------------------------------------------------
@@ -28,11 +29,14 @@ def draw_questions(case: Case, rng: np.random.Generator) -> list[Plain]:
     if "parameters" in case.params:
         sizes = [(case.params["parameters"], n) for n in case.params["ranks"]]
     else:
-        sizes = [
-            (int(rng.integers(10**6, 10**12)), int(rng.integers(3, 2000)))
-            for _ in range(case.params["draws"])
-        ]
+        sizes = random_sizes(case, rng)
     return [[[parameters, n, stage, offload] for parameters, n in sizes for stage in stages]]
+
+
+@kept_back(never)
+def random_sizes(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:
+    draws = range(case.params["draws"])
+    return [(int(rng.integers(10**6, 10**12)), int(rng.integers(3, 2000))) for _ in draws]
 
 
 def drive_zero_bytes(subject: Callable[..., Any], questions: Any, case: Case) -> Plain:
@@ -182,13 +186,18 @@ def draw_partitions(case: Case, rng: np.random.Generator) -> list[Plain]:
     """[sizes of the parameters, world_size], those the case names or `draws` of them."""
     if "partitions" in case.params:
         return [case.params["partitions"]]
+    return [random_partitions(case, rng)]
+
+
+@kept_back(never)
+def random_partitions(case: Case, rng: np.random.Generator) -> Plain:
     partitions: list[Plain] = []
     while len(partitions) < case.params["draws"]:
         world_size = int(rng.integers(3, 33))
         sizes = [int(size) for size in rng.integers(1, 2000, size=int(rng.integers(3, 9)))]
         if sum(sizes) % world_size:  # with padding: without it mistakes would pass
             partitions.append([sizes, world_size])
-    return [partitions]
+    return partitions
 
 
 def drive_shard_bounds(subject: Callable[..., Any], partitions: Any, case: Case) -> Plain:
