@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 MOST_TIMES, MOST_BYTES = 100, 1_000_000  # that an output may be larger, and still be looked into
 UNSEEN_BYTES = 4096  # options of TCP on a busy machine: below 1,000 bytes were seen
+STORED_BYTES = 16_384  # of each rank's addresses: a new group of four ranks takes 150 of each
 OVERHEAD_BYTES = 256  # at most, of gloo's own messages for one send or receive (about 150)
 
 
@@ -128,9 +129,9 @@ def _against_the_wire(exercise: Exercise, attempt: Attempt) -> Finding | None:
     """Calls are recorded beside student code, bytes are counted outside: they have to agree."""
     if attempt.run is None or attempt.error is not None:
         return None
-    p2p_only = exercise.allows is not None and exercise.allows <= {"send", "recv"}
     # What a collective puts on the wire is its backend's choice.
-    return (_unlike_the_calls(attempt.run) if p2p_only else None) or _past_the_count(attempt.run)
+    unlike = _unlike_the_calls(attempt.run) if exercise.is_point_to_point else None
+    return unlike or _past_the_count(attempt.run) or _through_the_store(attempt.run)
 
 
 def _unlike_the_calls(run: Run) -> Finding | None:
@@ -161,6 +162,14 @@ def _past_the_count(run: Run) -> Finding | None:
         return None
     # How many they were is told a little differently each time.
     return Finding("the ranks", "moved bytes past torch.distributed", anyone="the ranks")
+
+
+def _through_the_store(run: Run) -> Finding | None:
+    """Ranks find each other by a small store, at the start and for each new group of ranks."""
+    if run.traffic.stored_bytes <= STORED_BYTES * run.world_size:
+        return None
+    mistake = "passed data through the store that ranks meet by"
+    return Finding("the ranks", mistake, anyone="the ranks")
 
 
 def _over_budget(attempt: Attempt) -> Finding | None:

@@ -35,6 +35,7 @@ def launch(
     memory: bool = False,
     engine: str = "auto",
     host: Host | None = None,
+    may_connect: bool = True,
     patience: float = 1.0,
     output_bytes: int = 4 << 30,
 ) -> Run:
@@ -53,6 +54,7 @@ def launch(
     ``engine``: "deepspeed" ranks have DeepSpeed loaded and settled (ranks/engines.py); "auto" is
     that where ``fn`` or its arguments name ``deepspeed``, else "torch".
     ``host``: who forks the ranks, a sandbox say; by default a rank server of this process.
+    ``may_connect``: False keeps a sandbox's ranks to the connections that they have at the start.
     ``patience``: above 1, what ranks wait for a busy machine's processors does not count, and only
     after so many times ``timeout_s`` it is MachineTooBusy; and whom an error blames does not hang
     on which rank was first by a moment.
@@ -72,6 +74,7 @@ def launch(
         given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
     host = host or OwnHost()
     setup = _setup(world_size, timeout_s, device, seed, results, memory, host)
+    setup["may_connect"] = may_connect
     setup["engine"] = engines.choose_engine(engine, fn, [program, *given])
     supervisor = Supervisor(
         setup, program, stream.screen(quiet), timeout_s, host, patience, output_bytes
@@ -275,5 +278,9 @@ def _traffic(supervisor: Supervisor, device: str, origin_s: float, calls: list[C
     kernel_saw_it = device == "cpu" and (before or supervisor.world_size == 1)
     if kernel_saw_it:
         counted = traffic.from_kernel(log, before, after, origin_s)
-        return dataclasses.replace(counted, unseen_bytes=supervisor.unseen_bytes)
+        return dataclasses.replace(
+            counted,
+            unseen_bytes=supervisor.unseen_bytes,
+            stored_bytes=supervisor.stored_bytes,
+        )
     return traffic.from_calls(log, calls, origin_s)

@@ -65,9 +65,8 @@ class Traffic(Mapping[str, "Traffic"]):
     sent_bytes: Bytes  # [N, N]: row sends to column
     source: str  # how it was counted
     blocks: tuple[Block, ...] = field(default=(), repr=False)
-    unseen_bytes: int | None = (
-        None  # crossed the ranks' network past counted sockets; None: unknown
-    )
+    unseen_bytes: int | None = None  # past all counted sockets, on the network; None: unknown
+    stored_bytes: int = 0  # written to the store by which ranks meet, while they ran
 
     @property
     def received_bytes(self) -> Bytes:

@@ -141,6 +141,34 @@ def test_a_silenced_recorder_gives_itself_away():
     assert verdict.points == 0.0
 
 
+def test_data_passed_through_the_ranks_meeting_place():
+    def pass_it_on(given):
+        import torch.distributed as dist
+
+        store = dist.distributed_c10d._get_default_store()
+        store.set(str(dist.get_rank()), "x" * 2**17)
+        store.wait(["0", "1"])
+        return given
+
+    verdict = decide(echo(), cloudpickle.dumps(pass_it_on), seed=1)
+    assert verdict.cases[0].mistake == "passed data through the store that ranks meet by"
+    assert verdict.trouble == "tampering"
+
+
+def test_groups_of_ranks_are_nothing_to_hide():
+    def in_groups(given):
+        import torch.distributed as dist
+
+        for ranks in ([0], [0, 1], [1], None):
+            group = dist.new_group(ranks)
+            if ranks is None or dist.get_rank() in ranks:
+                dist.all_reduce(torch.ones(3), group=group)
+                dist.destroy_process_group(group)
+        return given
+
+    assert decide(echo(), cloudpickle.dumps(in_groups), seed=1).passed
+
+
 def test_a_forbidden_call_is_a_mistake_and_no_crime():
     def short_cut(given):
         import torch.distributed as dist

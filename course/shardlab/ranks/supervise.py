@@ -76,6 +76,8 @@ class Supervisor:
         self.channel: Channel | None = None
         self.begun_s = time.monotonic()
         self.released_s = 0.0  # when the ranks were let go: the origin of all times in the run
+        self.store_fd = -1
+        self.stored_before = self.stored_bytes = 0
         self.before: Counts = {}
         self.after: Counts = {}
         self.unseen_before: int | None = None
@@ -100,8 +102,9 @@ class Supervisor:
         try:
             self.channel = self.host.open_channel(self.server, setup_fd, store_fd)
         finally:
-            os.close(store_fd)
+            self.cleanup.callback(os.close, store_fd)
             os.close(setup_fd)
+        self.store_fd = store_fd
         self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)
@@ -163,6 +166,7 @@ class Supervisor:
         """Count the sockets as they are now and let all ranks go, each with its own input."""
         self.before = self._count()
         self.unseen_before = self._crossed_unseen()
+        self.stored_before = os.fstat(self.store_fd).st_size
         self.released_s = time.monotonic()
         self.clock.start(self.released_s, [process.pid for process in self.ranks])
         for process, given in zip(self.ranks, inputs, strict=True):
@@ -194,6 +198,7 @@ class Supervisor:
         self.judge.raise_mismatch(float("inf"), at_once=True)
         self.after = self._count()
         self.unseen_after = self._crossed_unseen()
+        self.stored_bytes = os.fstat(self.store_fd).st_size - self.stored_before
 
     def _keep_to_its_time(self, now: float) -> None:
         paused_s = self.building.taken_s(now)
