@@ -20,6 +20,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
 from tools import browser as chromium
 
+# Before torch is loaded, here and in all that is started here: idle threads of OpenMP must not spin
+# on cores that other tests need.
+os.environ["OMP_WAIT_POLICY"] = "passive"
+
 ARTIFACTS = ROOT / "tests/artifacts"
 STEP_LIMIT_MS = 60_000  # a cell may start real ranks: give each browser step time
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-START_LIMIT_S = 60
+START_LIMIT_S = 180  # a crowded machine is no error
 STOP_LIMIT_S = 15
 
 

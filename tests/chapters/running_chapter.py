@@ -31,6 +31,7 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 class Chapter:
     """A chapter that ran from top to bottom; a cell that raised would have ended it."""
 
+    name: str
     notebook: NotebookNode
     seconds: float
 
@@ -90,6 +91,10 @@ def run(
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
     )
+    # Name the cell that runs, as a notebook's page does: widgets are live then, and the notebook
+    # keeps what a page needs to show them again.
+    client.create_kernel_manager()
+    client.km.session.metadata = {"cellId": "chapter"}
     begun = time.monotonic()
     client.execute()
-    return Chapter(notebook, time.monotonic() - begun)
+    return Chapter(name, notebook, time.monotonic() - begun)

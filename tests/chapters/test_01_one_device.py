@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.chapters.reopened import play_with_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -122,3 +123,8 @@ def test_a_mean_of_means_is_another_gradient(chapter):
     (percent,) = numbers(chapter.said("mean_of_means = "))
     assert percent > 10
     assert float(chapter.said("shares = counted").split()[-1]) < 1e-5
+
+
+@pytest.mark.browser
+def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+    assert play_with_pictures(chapter, desk, artifacts) >= {"memory-timeline"}

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.chapters.reopened import play_with_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -144,3 +145,8 @@ def test_ddp_keeps_everything_everywhere(chapter):
 def test_dps_hub_runs_full_first(chapter):
     assert float(re.search(r"holds (\d+\.\d) times", chapter.said("DP's hub holds"))[1]) > 2
     assert "<svg" in chapter.drew("live bytes, in copies of Ψ")
+
+
+@pytest.mark.browser
+def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+    assert play_with_pictures(chapter, desk, artifacts) >= {"timeline", "traffic-map"}

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.chapters.reopened import play_with_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -108,3 +109,8 @@ def test_pictures_are_drawn(chapter):
 
 def test_fsdp2_holds_a_slice(chapter):
     assert "[0.5 0.5]" in chapter.said("fsdp2 = launch")
+
+
+@pytest.mark.browser
+def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+    assert play_with_pictures(chapter, desk, artifacts) >= {"memory-bars", "shard-map"}

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.chapters.reopened import play_with_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -84,3 +85,8 @@ def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
 def test_keys_at_wrong_places_offload_nothing(chapter):
     said = chapter.said("run = launch(where_things_are")
     assert said.count("optimizer on the device, parameters on the device") == 3
+
+
+@pytest.mark.browser
+def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+    assert play_with_pictures(chapter, desk, artifacts) >= {"memory-bars", "offload-times"}

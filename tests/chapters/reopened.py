@@ -1,0 +1,77 @@
+"""A chapter that ran, opened again in JupyterLab: what a student finds there the next day."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import nbformat
+from nbformat.sign import NotebookNotary
+from playwright.sync_api import Locator, expect
+
+from tests.browser.jupyterlab import Cell, JupyterLab, Notebook
+from tests.chapters.running_chapter import Chapter
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
+    """The kinds of pictures in it; each answers to keys and sliders, though no kernel runs."""
+    path = lab.server.root / "course/chapters" / f"{chapter.name}-ran.ipynb"
+    nbformat.write(chapter.notebook, path)
+    # What a student has run and saved is trusted; the page shows no live widget of any other.
+    notary = NotebookNotary(data_dir=str(lab.server.home / ".local/share/jupyter"))
+    notary.sign(nbformat.read(path, as_version=4))
+    notebook = lab.open(f"course/chapters/{path.name}")
+    assert notebook.complaints() == []
+    notebook.end_kernel()
+    seen = set()
+    for cell in with_pictures(notebook, VIEW):
+        widget = cell.element.locator(".shardlab-widget")
+        expect(widget).to_have_count(1)
+        seen.add(widget.get_attribute("data-widget") or "")
+        play_with(widget, lab, f"cell {cell.index}")
+    lab.photograph(artifacts, views_of(notebook, chapter.name[:2]))
+    assert lab.errors == []
+    notebook.close()
+    return seen
+
+
+def play_with(widget: Locator, lab: JupyterLab, name: str) -> None:
+    widget.locator(".shardlab-plot").focus()
+    before = picture(widget)
+    lab.page.keyboard.press("ArrowRight")
+    assert picture(widget) != before, f"{name}: a key changes nothing"
+    for slider in widget.get_by_role("slider").all():
+        slider.focus()
+        before = picture(widget)
+        at_end = slider.evaluate("(input) => input.value === input.max")
+        lab.page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
+        assert picture(widget) != before, f"{name}: a slider changes nothing"
+
+
+def picture(widget: Locator) -> str:
+    """What the canvas shows and what is written beside it."""
+    return str(
+        widget.evaluate(
+            "(root) => root.querySelector('canvas').toDataURL() + JSON.stringify(root.dataset)"
+        )
+    )
+
+
+def views_of(notebook: Notebook, number: str) -> dict[str, partial[Locator]]:
+    # Plots, and widgets, which have one too.
+    cells = with_pictures(notebook, "image/svg+xml")
+    return {f"chapter-{number}-cell-{cell.index}": partial(element_of, cell) for cell in cells}
+
+
+def element_of(cell: Cell) -> Locator:
+    return cell.element
+
+
+def with_pictures(notebook: Notebook, kind: str) -> list[Cell]:
+    return [
+        cell
+        for cell in notebook.cells()
+        if any(kind in output.get("data", {}) for output in cell.outputs())
+    ]
