@@ -25,16 +25,20 @@ NOTEBOOK = notebook_of(LAB)
 POINTS = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
 QUESTION = "from_8_to_64_ranks"
 MISTAKES = {mistake.name: mistake for mistake in planted.of_lab(LAB)}
+MADE = [  # one for each answer; test_labs.py has them all
+    "skips_the_remainder",
+    "stops_one_step_early",
+    "receives_from_the_wrong_neighbour",
+    "sum_instead_of_mean",
+    "forgets_n_minus_1_over_n",
+]
 
 pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)
 class Class:
-    """A graded class, and who made which mistake."""
-
     course: Course
-    made_by: dict[str, str]  # {mistake: student}
 
     def scores(self, student: str) -> dict[str, float]:
         return self.course.scores(LAB, student)
@@ -43,20 +47,6 @@ class Class:
         """What the student reads below the check of ``answer``."""
         cell = cell_of(self.course.autograded(LAB, student), f"check_{answer}")
         return json.dumps(cell["outputs"], ensure_ascii=False)
-
-
-def share_out(mistakes: list[planted.Submission]) -> list[dict[str, planted.Submission]]:
-    """As few students as can make all mistakes, one mistake for each answer."""
-    students: list[dict[str, planted.Submission]] = []
-    for mistake in mistakes:
-        assert len(mistake.answers) == 1
-        (answer,) = mistake.answers
-        free = next((student for student in students if answer not in student), None)
-        if free is None:
-            free = {}
-            students.append(free)
-        free[answer] = mistake
-    return students
 
 
 def damaged(solution: Notebook, lab: Notebook) -> Notebook:
@@ -86,15 +76,12 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     course.hand_in(LAB, "damaged", damaged(solution, lab))
     course.hand_in(LAB, "damaged_file", '{"cells": [')
     course.hand_in(LAB, "zoe_comes_last", with_answers(lab, easy))
-    made_by = {}
-    for number, mistakes in enumerate(share_out(list(MISTAKES.values()))):
-        answers = {answer: mistake.answers[answer] for answer, mistake in mistakes.items()}
-        course.hand_in(LAB, f"mistaken{number}", with_answers(lab, answers))
-        made_by.update({mistake.name: f"mistaken{number}" for mistake in mistakes.values()})
+    wrong = {grade_id: text for m in MADE for grade_id, text in MISTAKES[m].answers.items()}
+    course.hand_in(LAB, "mistaken", with_answers(lab, wrong))
 
     done = course.nbgrader("autograde", LAB)
     assert done.returncode == 0, done.stderr[-3000:]
-    return Class(course, made_by)
+    return Class(course)
 
 
 def test_the_release_is_the_one_in_git(graded: Class) -> None:
@@ -111,12 +98,11 @@ def test_an_untouched_lab_earns_nothing(graded: Class) -> None:
     assert set(graded.scores("untouched").values()) == {0.0}
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", MADE)
 def test_a_mistake_costs_its_own_points_and_is_named(graded: Class, name: str) -> None:
     ((answer, lost),) = MISTAKES[name].loses.items()
-    student = graded.made_by[name]
-    assert graded.scores(student)[answer] == pytest.approx(POINTS[answer] - lost)
-    assert MISTAKES[name].says[answer] in graded.outputs(student, answer)
+    assert graded.scores("mistaken")[answer] == pytest.approx(POINTS[answer] - lost)
+    assert MISTAKES[name].says[answer] in graded.outputs("mistaken", answer)
 
 
 def test_a_crashing_kernel_costs_one_answer(graded: Class) -> None:
@@ -157,9 +143,9 @@ def test_scores_are_exported(graded: Class) -> None:
 
 
 def test_feedback_names_the_mistake(graded: Class) -> None:
-    student = graded.made_by["skips_the_remainder"]
-    assert graded.course.nbgrader("generate_feedback", LAB, "--student", student).returncode == 0
-    feedback = graded.course.root / "grading/feedback" / student / f"{LAB}/{LAB}.html"
+    done = graded.course.nbgrader("generate_feedback", LAB, "--student", "mistaken")
+    assert done.returncode == 0, done.stderr[-3000:]
+    feedback = graded.course.root / "grading/feedback/mistaken" / LAB / f"{LAB}.html"
     assert MISTAKES["skips_the_remainder"].says["chunk_bounds"] in feedback.read_text()
 
 

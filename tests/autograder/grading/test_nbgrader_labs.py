@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from autograder import exercises
-from tests.autograder.grading.course import REPO, Course, Notebook, notebook_of
+from tests.autograder.grading.course import (
+    REPO,
+    Course,
+    cell_of,
+    notebook_of,
+    source_of,
+    with_answers,
+)
+from tests.submissions import planted
 
 LABS = [lab for lab in exercises.labs() if lab != "03_ring_all_reduce"]
 
@@ -16,12 +25,15 @@ pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Course]:
+    """A course in which two students share out a lab: every other answer is the solution's."""
     course = Course.begin(tmp_path_factory.mktemp("course"))
 
     def grade(lab: str) -> Course:
         assert course.nbgrader("generate_assignment", lab).returncode == 0
-        course.hand_in(lab, "solution", course.solution(lab))
-        course.hand_in(lab, "untouched", course.released(lab))
+        solution, released = course.solution(lab), course.released(lab)
+        for student, answers in shared_out(lab).items():
+            sources = {answer: source_of(solution, answer) for answer in answers}
+            course.hand_in(lab, student, with_answers(released, sources))
         done = course.nbgrader("autograde", lab)
         assert done.returncode == 0, done.stderr[-3000:]
         return course
@@ -29,29 +41,28 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Course]:
     return grade
 
 
+def shared_out(lab: str) -> dict[str, list[str]]:
+    """{student: answers written}; all others are as released."""
+    answers = list(planted.solution(lab))
+    return {"even": answers[::2], "odd": answers[1::2]}
+
+
 @pytest.mark.parametrize("lab", LABS)
-def test_a_lab_is_released_and_graded(graded: Callable[[str], Course], lab: str) -> None:
+def test_a_lab_is_released_and_each_answer_graded_by_itself(
+    graded: Callable[[str], Course], lab: str
+) -> None:
     course = graded(lab)
     released = course.root / "labs" / notebook_of(lab)
     assert released.read_bytes() == (REPO / "labs" / notebook_of(lab)).read_bytes()
 
-    automatic = {exercise.answer: exercise.points for exercise in exercises.of_lab(lab)}
-    scores = course.scores(lab, "solution")
-    earned = {answer: scores[answer] for answer in automatic}
-    assert earned == automatic, verdicts_of(course.autograded(lab, "solution"))
-    # what a person reads has no score yet
-    assert {score for answer, score in scores.items() if answer not in automatic} <= {None}
-    assert set(course.scores(lab, "untouched").values()) == {0.0}
-
-
-def verdicts_of(notebook: Notebook) -> str:
-    """The seed and the tables of the checks: why an answer did not earn its points."""
-    said = [f"seed {notebook['metadata'].get('shardlab')}"]
-    for cell in notebook["cells"]:
-        if cell["metadata"].get("nbgrader", {}).get("grade"):
-            said += [
-                "".join(text) if isinstance(text := output["data"]["text/plain"], list) else text
-                for output in cell.get("outputs", [])
-                if "data" in output
-            ]
-    return "\n".join(said)
+    for student, written in shared_out(lab).items():
+        scores = course.scores(lab, student)
+        for exercise in exercises.of_lab(lab):
+            if exercise.answer in written:
+                assert scores.pop(exercise.answer) == exercise.points, exercise.name
+                continue
+            assert scores.pop(exercise.answer) == 0.0, exercise.name
+            check = cell_of(course.autograded(lab, student), f"check_{exercise.answer}")
+            said = json.dumps(check["outputs"], ensure_ascii=False)
+            assert f"Not written yet: {exercise.answer}." in said
+        assert set(scores.values()) <= {0.0}  # questions that nobody wrote anything about
