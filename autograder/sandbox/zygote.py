@@ -20,8 +20,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from autograder.sandbox import container
-from shardlab.ranks import client, server
+from autograder.sandbox import container, seccomp
+from shardlab.ranks import client, rank, server
 from shardlab.trace import wire
 
 CELLS = "cells"  # stands for a rank's number where a notebook's cells are to be run
@@ -110,6 +110,7 @@ class FirstProcess(server.Server):
 
     def enclose(self) -> None:
         container.enclose(self.limits)
+        rank.refuse_connections = seccomp.refuse_connections
 
     def become_other(self, run: server.RunOfRanks, name: str, fds: list[int]) -> None:
         """A notebook's cells, with a rank server of their own for `launch` in a cell."""
@@ -198,6 +199,7 @@ def main() -> None:
     container.hide()
     server.preload_for_kind(kind)
     server.preload(*PRELOAD, CELLS_MODULE)
+    importlib.import_module(CELLS_MODULE).preload()
     Zygote(door, kind).serve(os.getppid())
 
 
