@@ -1,0 +1,124 @@
+"""A class graded in earnest: by the command with two workers, and by nbgrader's with one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from autograder.grading.journal import Journal
+from autograder.grading.record import GRADED, STUDENT_ERROR, Record
+from tests.autograder.grading.course import REPO, Course, Notebook, source_of, with_answers
+
+LAB = "03_ring_all_reduce"
+
+pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Graded:
+    records: dict[str, Record]
+    scores: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class TwoWays:
+    by_command: Graded
+    by_nbgrader: Graded
+    said: str
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> TwoWays:
+    course = Course.begin(tmp_path_factory.mktemp("course"))
+    assert course.nbgrader("generate_assignment", LAB).returncode == 0
+    for student, notebook in the_class(course).items():
+        course.hand_in(LAB, student, notebook)
+    done = subprocess.run(
+        [sys.executable, "-m", "autograder", "grade", LAB, "--jobs", "2"],
+        cwd=course.root,
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    by_command = look(course)
+    journal = Journal(course.root / "grading/records", LAB)
+    for student in by_command.records:
+        journal.path(student).unlink()
+    again = course.nbgrader("autograde", LAB, "--force")
+    assert again.returncode == 0, again.stderr[-3000:]
+    return TwoWays(by_command, look(course), done.stdout)
+
+
+def the_class(course: Course) -> dict[str, Notebook | str]:
+    solution, lab = course.solution(LAB), course.released(LAB)
+    easy = {name: source_of(solution, name) for name in ("chunk_bounds", "bytes_per_rank")}
+    return {
+        "right": with_answers(lab, {**easy, "all_gather": source_of(solution, "all_gather")}),
+        "wrong": with_answers(
+            lab, {**easy, "all_gather": "def all_gather(buffer, rank, world_size):\n    pass"}
+        ),
+        "crash": with_answers(lab, {**easy, "reduce_scatter": "import os\nos._exit(7)"}),
+        "no_notebook": '{"cells": [',
+    }
+
+
+def look(course: Course) -> Graded:
+    journal = Journal(course.root / "grading/records", LAB)
+    records = {student: journal.read(student) for student in journal.students()}
+    return Graded(
+        {student: record for student, record in records.items() if record is not None},
+        {student: course.scores(LAB, student) for student in records},
+    )
+
+
+def test_the_same_submission_is_decided_alike_to_the_byte(graded: TwoWays) -> None:
+    for student, record in graded.by_command.records.items():
+        again = graded.by_nbgrader.records[student]
+        assert again.decided() == record.decided()
+        assert again.key == record.key
+        assert record.timing != again.timing or student == "no_notebook"
+
+
+def test_nbgraders_own_command_fills_the_same_gradebook(graded: TwoWays) -> None:
+    assert graded.by_nbgrader.scores == graded.by_command.scores
+
+
+def test_each_ends_in_its_state(graded: TwoWays) -> None:
+    records = graded.by_command.records
+    assert {student: record.state for student, record in records.items()} == {
+        "right": GRADED, "wrong": GRADED, "crash": STUDENT_ERROR, "no_notebook": STUDENT_ERROR,
+    }  # fmt: skip
+    assert "exited with status 7" in records["crash"].reason
+    assert "could not be read" in records["no_notebook"].reason
+    assert "graded                    2" in graded.said
+    assert "student error             2" in graded.said
+
+
+def test_points_are_those_of_the_verdicts(graded: TwoWays) -> None:
+    for student, record in graded.by_command.records.items():
+        scores = graded.by_command.scores[student]
+        for name, points in record.points.items():
+            assert scores[name.removeprefix("check_")] == points
+            assert record.verdicts[name]["points"] == points
+    assert graded.by_command.records["right"].points["check_all_gather"] == 4
+    assert graded.by_command.records["wrong"].points["check_all_gather"] == 0
+
+
+def test_pictures_are_of_the_students_own_run(graded: TwoWays) -> None:
+    records = graded.by_command.records
+    traffic, calls = records["right"].pictures["check_all_gather"]
+    assert traffic["title"].startswith("Who sent how much to whom")
+    assert calls["title"].startswith("Which rank was in which call")
+    for record in records.values():
+        assert all(
+            picture["svg"].startswith("<svg") and len(picture["svg"]) <= 60_000
+            for pictures in record.pictures.values()
+            for picture in pictures
+        )
+    assert records["no_notebook"].pictures == {}

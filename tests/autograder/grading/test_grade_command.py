@@ -1,0 +1,303 @@
+"""`python -m autograder grade`: to the end, into nbgrader's gradebook, nobody lost or twice.
+
+What runs and decides is a stand-in here; test_grade_class.py has the real thing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from nbgrader.api import Gradebook
+
+from autograder.__main__ import main
+from autograder.grading import command, tasks
+from autograder.grading.journal import Journal, JournalError
+from tests.autograder.grading.course import REPO, Course, with_answers
+from tests.autograder.grading.fake_class import FakePool
+
+LAB = "03_ring_all_reduce"
+QUESTION = "from_8_to_64_ranks"  # a person reads that one
+
+pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Course:
+    course = Course.begin(tmp_path_factory.mktemp("released"))
+    done = course.nbgrader("generate_assignment", LAB)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return course
+
+
+@dataclass
+class Class:
+    course: Course
+    capsys: pytest.CaptureFixture[str]
+    pool: FakePool = field(default_factory=FakePool)
+
+    def hand_in(self, **worth: float) -> None:
+        for student, points in worth.items():
+            answer = {"chunk_bounds": f"# worth {points}\npass"}
+            notebook = with_answers(self.course.released(LAB), answer)
+            path = self.path("submitted", student)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(notebook))
+
+    def path(self, step: str, student: str) -> Path:
+        return self.course.root / "grading" / step / student / LAB / f"{LAB}.ipynb"
+
+    def grade(self, *options: str) -> int:
+        """The exit code; ``pool.graded`` then has those that were graded in this run."""
+        self.pool.graded.clear()
+        return main(["grade", LAB, *options])
+
+    @property
+    def said(self) -> str:
+        out, err = self.capsys.readouterr()
+        return out + err
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.course.root / "grading/records", LAB)
+
+    def points(self) -> dict[str, float | None]:
+        """{student: points of the first answer} as the gradebook has them."""
+        with self.gradebook() as gradebook:
+            return {
+                submission.student.id: grade.auto_score
+                for submission in gradebook.assignment_submissions(LAB)
+                for grade in submission.notebooks[0].grades
+                if grade.name == "check_chunk_bounds"
+            }
+
+    def gradebook(self) -> Gradebook:
+        return Gradebook(f"sqlite:///{self.course.root}/grading/gradebook.db")
+
+
+@pytest.fixture
+def lab(
+    released: Course,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Class:
+    """Nobody has handed in anything yet."""
+    root = tmp_path / "course"
+    subprocess.run(["cp", "-r", released.root, root], check=True)
+    monkeypatch.chdir(root)
+    a_class = Class(Course(root), capsys)
+    monkeypatch.setattr(command, "_pool", lambda *_: a_class.pool)
+    return a_class
+
+
+def test_a_class_is_graded_once(lab: Class) -> None:
+    lab.hand_in(ann=2, bob=0.5, cid=0)
+    assert lab.grade() == 0
+    said = lab.said
+    assert "[3/3] cid: graded, 0 points" in said
+    assert "graded                    3" in said
+    assert lab.points() == {"ann": 2, "bob": 0.5, "cid": 0}
+    assert lab.journal.students() == ["ann", "bob", "cid"]
+
+    written = lab.path("autograded", "ann").stat().st_mtime_ns
+    assert lab.grade("--jobs", "1") == 0
+    assert lab.pool.graded == []
+    assert "3 submissions, none to be graded" in lab.said
+    assert lab.path("autograded", "ann").stat().st_mtime_ns == written
+
+    lab.hand_in(bob=1.5, dan=1)
+    assert lab.grade() == 0
+    assert lab.pool.graded == ["bob", "dan"]
+    assert lab.points() == {"ann": 2, "bob": 1.5, "cid": 0, "dan": 1}
+
+
+def test_a_machine_that_fails_writes_no_zero(lab: Class) -> None:
+    lab.hand_in(ann=2, bob=1)
+    lab.pool.fails_at = {"bob": "its worker died (killed by SIGKILL)"}
+    assert lab.grade() == 3
+    said = lab.said
+    assert "infrastructure error      1" in said
+    assert "bob: its worker died (killed by SIGKILL)" in said
+    assert lab.points() == {"ann": 2}
+
+    lab.pool.fails_at = {}
+    assert lab.grade() == 0
+    assert lab.pool.graded == ["bob"]
+    assert lab.points() == {"ann": 2, "bob": 1}
+
+    lab.pool.fails_at = {"bob": "no memory"}
+    lab.hand_in(bob=2)
+    assert lab.grade() == 3
+    assert lab.points() == {"ann": 2, "bob": 1}  # what there was is kept
+    record = lab.journal.read("bob")
+    assert record is not None
+    assert record.points["check_chunk_bounds"] == 1
+
+
+def test_what_was_lost_is_made_again(
+    lab: Class, released: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.hand_in(ann=2, bob=1, cid=0.5)
+    written: list[str] = []
+    write = Journal.write
+
+    def full_after_one(self: Journal, record: object) -> None:
+        if written:
+            raise JournalError("bob.json cannot be written (No space left on device): make room")
+        written.append("ann")
+        write(self, record)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Journal, "write", full_after_one)
+    assert lab.grade() == 3
+    assert "No space left on device" in lab.said
+    assert lab.points() == {"ann": 2}
+    monkeypatch.setattr(Journal, "write", write)
+    assert lab.grade() == 0
+    assert lab.pool.graded == ["bob", "cid"]
+    lab.said  # noqa: B018
+
+    # a broken record, and half a notebook
+    lab.journal.path("bob").write_text(lab.journal.path("bob").read_text()[:-50])
+    notebook = lab.path("autograded", "cid")
+    notebook.chmod(0o600)
+    notebook.write_text(notebook.read_text()[:-50])
+    assert lab.grade() == 0
+    assert lab.pool.graded == ["bob"]
+    assert "graded anew, their records were broken:\n  bob: not a record" in lab.said
+    assert json.loads(notebook.read_text())["cells"]
+
+    # the gradebook: grades come back from the records
+    shutil.copy(released.root / "grading/gradebook.db", lab.course.root / "grading")
+    assert lab.grade() == 0
+    assert lab.pool.graded == []
+    assert lab.points() == {"ann": 2, "bob": 1, "cid": 0.5}
+
+
+def test_a_regrade_shows_who_changes_and_keeps_what_people_did(
+    lab: Class, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.hand_in(ann=2, bob=1)
+    assert lab.grade() == 0
+    with lab.gradebook() as gradebook:
+        notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
+        for grade in notebook.grades:
+            if grade.name == QUESTION:
+                grade.manual_score, grade.needs_manual_grade = 1.5, False
+        notebook.comments[0].manual_comment = "Well put."
+        gradebook.db.commit()
+
+    monkeypatch.setattr(tasks, "code_version", lambda: "another")
+    lab.pool.bonus = 0.5
+    assert lab.grade() == 0
+    assert lab.pool.graded == []
+    assert "2 were graded by an older version: --regrade" in lab.said
+
+    monkeypatch.setattr("builtins.input", lambda: "n")
+    assert lab.grade("--regrade") == 0
+    assert lab.pool.graded == ["ann", "bob"]
+    said = lab.said
+    assert "Regraded 2 by the present version: 1 change.\n" in said
+    assert "  bob: 1 → 1.5 (+0.5): chunk_bounds 1 → 1.5\n" in said
+    assert "Nothing was changed" in said
+    assert lab.points() == {"ann": 2, "bob": 1}
+
+    assert lab.grade("--regrade", "--yes") == 0
+    assert lab.pool.graded == []  # kept from before
+    assert "bob: 1 → 1.5" in lab.said
+    assert lab.points() == {"ann": 2, "bob": 1.5}
+    with lab.gradebook() as gradebook:
+        notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
+        (question,) = [grade for grade in notebook.grades if grade.name == QUESTION]
+        assert (question.manual_score, question.needs_manual_grade) == (1.5, False)
+        assert [comment.manual_comment for comment in notebook.comments].count("Well put.") == 1
+
+    assert lab.grade("--regrade") == 0
+    assert lab.pool.graded == []
+    assert "older version" not in lab.said
+
+
+def test_everybody_with_a_folder_has_a_row(lab: Class) -> None:
+    lab.hand_in(ann=2, eve=1)
+    lab.path("submitted", "ben").parent.mkdir(parents=True)
+    lab.hand_in(cas=1)
+    lab.path("submitted", "cas").rename(lab.path("submitted", "cas").with_name("homework.ipynb"))
+    (lab.course.root / "grading/submitted/dot").symlink_to("ann")
+    (lab.path("submitted", "eve").parent / "notes.txt").symlink_to("/etc/passwd")
+    with lab.gradebook() as gradebook:
+        gradebook.add_student("zoe")
+    assert lab.grade() == 0
+    assert "1 student handed in nothing: zoe" in lab.said
+    assert lab.points() == {"ann": 2, "ben": 0, "cas": 1, "dot": 0, "eve": 1}
+    record = lab.journal.read("ben")
+    assert record is not None
+    assert "No notebook was handed in" in record.reason
+    assert [path.name for path in lab.path("autograded", "eve").parent.iterdir()] == [
+        f"{LAB}.ipynb"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["grade", "03_ring"], "no lab is called '03_ring': there are 01_one_device, "),
+        (["grade", "04_zero"], "run `nbgrader generate_assignment 04_zero`"),
+        (["grade", LAB], f"nobody has handed in {LAB}: put notebooks at "),
+        (["grade", LAB, "--jobs", "0"], "--jobs 0: one worker at least has to grade"),
+        (["grade", LAB, "--student", "anm"], "anm has not handed in 03_ring_all_reduce: did you "),
+    ],
+)
+def test_wrong_usage_says_what_to_do(lab: Class, arguments: list[str], says: str) -> None:
+    if "--student" in arguments:
+        lab.hand_in(ann=1)
+    assert main(arguments) == 2
+    assert says in lab.said
+
+
+def test_one_at_a_time(lab: Class) -> None:
+    lab.hand_in(ann=1)
+    with lab.journal.locked():
+        assert lab.grade() == 3
+    assert "is being graded already" in lab.said
+
+
+def test_killed_at_any_moment_it_goes_on_where_it_was(lab: Class, tmp_path: Path) -> None:
+    lab.hand_in(**{f"s{number}": number / 4 for number in range(5)})
+    graded, gate = tmp_path / "graded", tmp_path / "gate"
+    environment = {
+        **os.environ,
+        "GRADED": str(graded), "GATE": str(gate), "SLOW": "s2 s3 s4",
+        "PYTHONPATH": str(REPO), "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    command_line = [sys.executable, "-m", "tests.autograder.grading.fake_class"]
+    command_line += ["grade", LAB, "--jobs", "2"]
+    first = subprocess.Popen(
+        command_line, env=environment, cwd=lab.course.root, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    waiting_for = ["s3: started", "s0: graded", "s1: graded"]
+    for line in first.stdout:
+        waiting_for = [words for words in waiting_for if words not in line]
+        if not waiting_for:
+            break
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    while len(graded.read_text().split()) < 4:
+        time.sleep(0.05)
+    before = set(lab.journal.students())
+    assert before == {"s0", "s1"}
+
+    gate.touch()
+    second = subprocess.run(command_line, env=environment, cwd=lab.course.root, check=False)
+    assert second.returncode == 0
+    assert lab.points() == {f"s{number}": number / 4 for number in range(5)}
+    counts = sorted(graded.read_text().split())
+    assert counts == ["s0", "s1", "s2", "s2", "s3", "s3", "s4"]
