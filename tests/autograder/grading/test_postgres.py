@@ -41,13 +41,14 @@ def test_a_class_from_release_to_export(server: str, tmp_path: Path) -> None:
     course = Course.begin(tmp_path, server)
     nbgrader(course, "generate_assignment", LAB)
     lab = course.released(LAB)
+    points = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
+    empty = dict.fromkeys(points, "")  # nothing to start ranks for
     one_answer = {"chunk_bounds": source_of(course.solution(LAB), "chunk_bounds")}
-    course.hand_in(LAB, "ada", with_answers(lab, one_answer))
+    course.hand_in(LAB, "ada", with_answers(lab, empty | one_answer))
     course.hand_in(LAB, "damaged", '{"cells": [')
     nbgrader(course, "autograde", LAB)
     nbgrader(course, "export")
 
-    points = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
     nothing = {**dict.fromkeys(points, 0.0), QUESTION: 0.0}
     assert course.scores(LAB, "ada") == {**nothing, "chunk_bounds": points["chunk_bounds"]}
     assert course.scores(LAB, "damaged") == nothing
