@@ -15,6 +15,7 @@ from tests.autograder.feedback.made import LAB, QUESTION, HandedIn, Made, fail
 
 pytestmark = pytest.mark.timeout(600)
 
+OTHER = "01_one_device"
 MEAN = "returned the sum, not the mean: divide by world_size"
 ORDER = "put the chunks in another order"
 RING = exercises.load("ring_all_reduce.ring_all_reduce").cases
@@ -26,6 +27,7 @@ VISIBLE = [case.name for case in RING if not case.hidden]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = Made(tmp_path_factory.mktemp("course"))
+    Made(made.root, OTHER)  # nobody has handed it in
     (made.root / "solutions").symlink_to(Path(__file__).parents[3] / "solutions")
     made.enrol("ada", first_name="Ada", last_name="Lovelace")
     made.enrol("absent", last_name="=1+2")
@@ -86,7 +88,11 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
 
 
 def test_without_a_lab_all_labs_are_exported(run: Callable[..., str]) -> None:
-    assert run("export").splitlines()[0] == run("export", LAB).splitlines()[0]  # it has but one
+    rows = list(csv.DictReader(run("export").splitlines()))
+    assert [row["lab"] for row in rows] == [OTHER] * 6 + [LAB] * 6
+    ada_01, ada_03 = (row for row in rows if row["student"] == "ada")
+    assert (ada_01["state"], ada_01[f"{OTHER}.accumulate"]) == ("not handed in", "")
+    assert ada_03[f"{LAB}.ring_all_reduce"] == "5"
 
 
 def test_an_unknown_lab_is_refused_with_what_there_is(
@@ -94,7 +100,7 @@ def test_an_unknown_lab_is_refused_with_what_there_is(
 ) -> None:
     for command in ("export", "report"):
         assert main([command, "03_rign"]) == 2
-        assert f"it has: {LAB}" in capsys.readouterr().err
+        assert f"it has: {OTHER}, {LAB}" in capsys.readouterr().err
 
 
 def test_the_report_counts_points_mistakes_time_and_states(
