@@ -149,6 +149,11 @@ class Exercise:
             raise ValueError(f"{self.name}: two cases share a name, and so would share inputs")
 
     @property
+    def is_point_to_point(self) -> bool:
+        """Whether ranks may send and receive, and nothing else."""
+        return self.allows is not None and self.allows <= {"send", "recv"}
+
+    @property
     def answer(self) -> str:
         """The name that the student's cell defines: ``reduce_scatter``."""
         return self.name.partition(".")[2]

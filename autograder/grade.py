@@ -126,6 +126,8 @@ def attempt_case(
                 results="plain",
                 quiet=True,
                 host=host,
+                # all are connected from the start: who opens another connection hides something
+                may_connect=not exercise.is_point_to_point,
                 patience=PATIENCE if steady else 1.0,
                 output_bytes=exercise.output_bytes,
             )

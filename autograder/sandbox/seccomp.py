@@ -17,6 +17,7 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _NEW_NAMESPACES = 0x7E020000 | 0x80
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
+_OF_SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
 # By the name of the machine: the kernel's word for it, and the numbers of its calls.
 _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
@@ -36,6 +37,7 @@ _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
             "io_uring_enter": 426, "io_uring_register": 427, "keyctl": 250, "add_key": 248,
             "request_key": 249, "fanotify_init": 300, "vhangup": 153, "iopl": 172, "ioperm": 173,
             "personality": 135,
+            "connect": 42, "accept": 43, "accept4": 288, "bind": 49, "listen": 50,
         },
     ),
     "aarch64": (
@@ -55,6 +57,7 @@ _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
             "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "keyctl": 219,
             "add_key": 217, "request_key": 218, "fanotify_init": 262, "vhangup": 58,
             "personality": 92,
+            "connect": 203, "accept": 202, "accept4": 242, "bind": 200, "listen": 201,
         },
     ),
 }  # fmt: skip
@@ -66,7 +69,20 @@ def is_known(machine: str = platform.machine()) -> bool:
 
 def install() -> None:
     """For this thread and what it starts, for ever. Raises OSError."""
-    program = filter_program()
+    _install(filter_program())
+
+
+def refuse_connections() -> None:
+    """From now on this process and what it starts make no sockets and take in no connections: what
+    is connected stays so.  Raises OSError."""
+    word, number = _NUMBERS[platform.machine()]
+    lines = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, word), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    for name in _OF_SOCKETS:
+        lines += [(_JUMP_EQUAL, 0, 1, number[name]), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
+    _install(_packed([*lines, (_RETURN, 0, 0, _ALLOW)]))
+
+
+def _install(program: bytes) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog {unsigned short len; struct sock_filter *filter;}
     pointer = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
@@ -91,7 +107,7 @@ def filter_program(machine: str = platform.machine()) -> bytes:
     # The C library then uses clone, whose flags can be read.
     lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
     for name, at in number.items():
-        if name not in ("socket", "clone", "clone3"):
+        if name not in ("clone", "clone3", *_OF_SOCKETS):
             lines += [(_JUMP_EQUAL, 0, 1, at), refused]
     lines += [
         (_JUMP_EQUAL, 0, 4, number["clone"]),
@@ -118,4 +134,8 @@ def filter_program(machine: str = platform.machine()) -> bytes:
         refused,
         (_RETURN, 0, 0, _ALLOW),
     ]
+    return _packed(lines)
+
+
+def _packed(lines: list[tuple[int, int, int, int]]) -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in lines)

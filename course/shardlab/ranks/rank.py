@@ -27,6 +27,8 @@ from shardlab.trace.recorder import Recorder
 # The rank server imports this module: registered there once, inherited by every rank.
 RECORDER = Recorder()
 LEAVE = os._exit
+# A sandbox puts its own here: for ranks that are connected, and are to stay as they are.
+refuse_connections: Callable[[], None] = lambda: None  # noqa: E731
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -51,6 +53,8 @@ def main(
         messages.send(kernel, {"is": "ready"})
         given = _wait_for_input(kernel)
         builds.ask = _builds_asked_of(kernel)
+        if not setup["may_connect"]:
+            refuse_connections()
         stage = "unpickle"
         fn, args = cloudpickle.loads(program)
         if given:

@@ -245,3 +245,20 @@ def test_a_machine_without_namespaces_is_told_what_to_do(monkeypatch: pytest.Mon
             open_sandbox(LIMITS)
     finally:
         bubblewrap.program.cache_clear()
+
+
+def connect_anew() -> list[str]:
+    dist.barrier()
+    refused = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.socket(family, socket.SOCK_STREAM)
+        except PermissionError:
+            refused.append(family.name)
+    return refused
+
+
+def test_ranks_may_be_kept_to_their_first_connections(sandbox: Sandbox) -> None:
+    sealed = contained(sandbox, connect_anew, world_size=2, may_connect=False)
+    assert sealed.outputs == [["AF_INET", "AF_INET6"]] * 2
+    assert contained(sandbox, connect_anew, world_size=2).outputs == [[], []]
