@@ -53,7 +53,13 @@ class Verdict:
 
     @property
     def points(self) -> float:
-        """Partial credit by weight: a plain float from 0 to ``max_points``; 0 without any case."""
+        """Partial credit by weight: a plain float from 0 to ``max_points``; 0 without any case.
+
+        An answer that tampers in one case is believed in none: what it does unseen in small cases
+        shows in large ones.
+        """
+        if self.trouble == TAMPERING:
+            return 0.0
         total = sum(case.weight for case in self.cases)
         earned = sum(case.weight for case in self.cases if case.passed)
         if total <= 0 or not math.isfinite(earned / total):
