@@ -6,7 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from autograder.build import SourceError, build, check
 from autograder.grading import arguments as grading
 from autograder.release import command as release
 from autograder.report import command as report
@@ -26,23 +25,28 @@ def main(argv: list[str] | None = None) -> int:
     release.add_parser(commands)
     report.add_parser(commands)
     arguments = parser.parse_args(argv)
-    try:
-        return int(arguments.run(arguments))
-    except SourceError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return int(arguments.run(arguments))
 
 
 def _build(arguments: argparse.Namespace) -> int:
+    # Only here: it imports nbgrader, which takes seconds.
+    from autograder.build import SourceError, build, check
+
     repo = arguments.repo.resolve()
-    if not (repo / "nbgrader_config.py").exists():
-        raise SourceError(f"{repo} is not the root of the repository: it has no nbgrader_config.py")
-    if arguments.check:
-        drifts = check(repo)
-    else:
-        written, drifts = build(repo, overwrite=arguments.overwrite)
-        for path in written:
-            print(f"built {path.relative_to(repo)}")
+    try:
+        if not (repo / "nbgrader_config.py").exists():
+            raise SourceError(
+                f"{repo} is not the root of the repository: it has no nbgrader_config.py"
+            )
+        if arguments.check:
+            drifts = check(repo)
+        else:
+            written, drifts = build(repo, overwrite=arguments.overwrite)
+            for path in written:
+                print(f"built {path.relative_to(repo)}")
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 2
     for drift in drifts:
         print(f"{drift.path.relative_to(repo)} {drift.why}", file=sys.stderr)
     return 1 if drifts else 0

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -25,6 +26,7 @@ Worked = Record | str | Refused  # the str: why the machine failed at this one
 def work(connection: Connection, unsandboxed: bool) -> None:
     """Answers each task that comes with a record, or with why there is none."""
     _end_with_parent()
+    without_what_is_slow()
     os.environ["SHARDLAB_RANK_SERVER"] = "1"  # a sandbox has its own: `import shardlab` starts none
     with ExitStack() as stack, Grader(unsandboxed) as grader:
         stack.callback(connection.close)
@@ -77,6 +79,12 @@ class Grader:
             self._sandbox = self._opened.enter_context(opened)
             self._opened_for = (limits, kind)
         return self._sandbox
+
+
+def without_what_is_slow() -> None:
+    """Before nbgrader is imported: more than half of that time goes into one of jsonschema's
+    optional checks, of internationalised web addresses."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 def _end_with_parent() -> None:
