@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ ENTRIES = [
     for entry in [*corpus.attacks(), *corpus.honest()]
     if not CHOSEN or {entry.name, entry.kind} & CHOSEN
 ]
+# The others of tests/submissions/accidents are in test_accidents.py.
+ACCIDENTS = ("downloaded_twice", "merge_conflict_in_the_file", "zipped")
 ATTACKS = [entry for entry in ENTRIES if entry.kind != "honest"]
 HONEST = [entry for entry in ENTRIES if entry.kind == "honest"]
 
@@ -134,6 +137,19 @@ def listeners(calls: list[str]) -> Iterator[int]:
             sock.close()
 
 
+def without_demonstrations(lab: Path) -> None:
+    """Of the lab's own code only the imports and the checks: a class of attackers runs faster."""
+    notebook = json.loads(lab.read_text())
+    notebook["cells"] = [
+        cell
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "markdown"
+        or "nbgrader" in cell["metadata"]
+        or "from autograder import check" in "".join(cell["source"])
+    ]
+    lab.write_text(json.dumps(notebook))
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     root = tmp_path_factory.mktemp("attacks")
@@ -142,7 +158,9 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     course = Course.begin(root / "course")
     with (course.root / "nbgrader_config.py").open("a") as config:
         config.write(f"\nc.RunAndDecide.limits = {LIMITS!r}\n")
+    without_demonstrations(course.root / "solutions" / LAB / NAME)
     assert course.nbgrader("generate_assignment", LAB).returncode == 0
+    corpus.LABS = course.root / "labs"
     (root / "home/.canary").write_text(SECRET)
     (course.root / "solutions/canary.txt").write_text(SECRET)
     found = Class(course, root / "home", root / "tmp", [])
@@ -155,6 +173,11 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     neighbours = [f"{name}-neighbour" for name in WITH_NEIGHBOUR if name in present]
     for student in ("alone", *neighbours):
         course.hand_in(LAB, student, honest)
+    for accident in ACCIDENTS:
+        folder = course.root / "grading/submitted" / accident / LAB
+        folder.mkdir(parents=True)
+        happened = import_module(f"tests.submissions.accidents.{accident}")
+        happened.hand_in(json.loads(json.dumps(honest)), folder)
     found.run("--student", "alone")  # a quiet class of one
     with listeners(found.calls) as port:
         for entry in ENTRIES:
@@ -195,6 +218,14 @@ def test_honest_work_that_looks_odd_keeps_its_marks(graded: Class, entry: Entry)
         record.verdicts,
     )
     assert record.state in entry.states, record.reason
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_an_accident_costs_nothing(graded: Class, accident: str) -> None:
+    record = graded.record(accident)
+    assert record.points == graded.record("alone").points
+    assert record.state == "graded"
+    assert len(record.notes) == 1
 
 
 def test_neighbours_are_graded_as_if_alone(graded: Class) -> None:
