@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from autograder import exercises
+from autograder.feedback import FeedbackExporter
+from autograder.feedback.exporter import NotInGradebook
 from tests.autograder.feedback import hostile
 from tests.autograder.feedback.made import (
     LAB,
@@ -156,13 +157,7 @@ def test_a_hostile_notebook_is_text(made: Made) -> None:
     assert page.count("</body>") == 1
 
 
-def test_nobody_is_told_of_a_student_who_is_not_in_the_gradebook(
-    made: Made, tmp_path: Path
-) -> None:
-    folder = made.root / "grading/autograded/nobody" / LAB
-    folder.mkdir(parents=True)
-    other = made.root / "grading/autograded/hand" / LAB / f"{LAB}.ipynb"
-    (folder / f"{LAB}.ipynb").write_bytes(other.read_bytes())
-    done = made.nbgrader("generate_feedback", LAB, "--student", "nobody")
-    assert done.returncode != 0
-    assert f"run `nbgrader autograde {LAB} --student nobody` first" in done.stderr
+def test_a_student_who_is_not_in_the_gradebook_is_graded_first(made: Made) -> None:
+    of = {"assignment": LAB, "notebook": LAB, "student": "nobody", "db_url": made.db_url}
+    with pytest.raises(NotInGradebook, match=f"run `nbgrader autograde {LAB} --student nobody`"):
+        FeedbackExporter().from_notebook_node(made.released, {"nbgrader": of})
