@@ -220,7 +220,6 @@ class _Run:
             self.outcome.records[record.student] = record
             self.outcome.older.discard(record.student)
             self._write(record, same_submission=True)
-        self.waiting.clear()
 
 
 def _agreed(out: TextIO) -> bool:

@@ -70,13 +70,6 @@ class Journal:
         os.replace(self.path(student), other.path(student))
         _sync_folder(other.folder)
 
-    def clear(self) -> None:
-        """Remove all records, and the folder."""
-        for path in self.folder.glob("*"):
-            path.unlink()
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process grades a lab. The lock is the kernel's: it ends with its process."""

@@ -37,7 +37,7 @@ class Task:
     limits: Mapping[str, float]  # autograder.sandbox.Limits
     code: str  # version.code_version() of whoever made the task
     notes: tuple[str, ...] = ()  # what was mended before the notebook was read, for the student
-    patience_s: float = 3600.0  # for a worker that may hang: far above what the limits come to
+    patience_s: float = 7200.0  # for a worker that may hang: far above what the limits come to
 
     @property
     def submission_hash(self) -> str:

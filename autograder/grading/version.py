@@ -10,10 +10,10 @@ from pathlib import Path
 
 AUTOGRADER = Path(__file__).parents[1]
 # Makes notebooks or pages, or moves records about: no grade depends on it.
-DECIDES_NOTHING = ("build", "release", "feedback", "report", "commands")
+DECIDES_NOTHING = ("build", "release", "feedback", "report", "__main__.py")
 DECIDES_NOTHING_IN_GRADING = (
     "engine", "work", "cluster", "journal", "writer", "progress", "table", "regrade", "command",
-    "tasks", "decide", "gradebook", "seed", "version",
+    "arguments", "pictures", "tasks", "decide", "gradebook", "seed", "version",
 )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from nbgrader.apps import NbGrader
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
+from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Any as AnyTrait
 
 from autograder.grading.decide import RECORD
@@ -102,14 +103,14 @@ class Writer:
         looked at again where the automatic score has not changed.
         """
         assert record.notebook is not None
-        before = self._scored_by_hand(record) if same_submission else {}
         self._said.lines.clear()
         self._converter.record = record
         try:
+            before = self._scored_by_hand(record) if same_submission else {}
             self._converter.start()
-        except (NbGraderException, OSError) as error:
-            raise NotWritten(self._said.last() or str(error)) from error
-        self._confirm(record, before)
+            self._confirm(record, before)
+        except (NbGraderException, SQLAlchemyError, OSError) as error:
+            raise NotWritten(self._said.last() or str(error).splitlines()[0]) from error
 
     def _scored_by_hand(self, record: Record) -> dict[str, float | None]:
         with Gradebook(self._course.db_url, self._course.course_id) as gradebook:
