@@ -214,14 +214,15 @@ class Channel:
 
     @contextlib.contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        self.sending = True
+        # Handlers run in the main thread: another one's message is in no danger.
+        self.sending = threading.current_thread() is threading.main_thread()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             yield
         finally:
             self.sending = False
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if self.was_interrupted and threading.current_thread() is threading.main_thread():
+        if self.was_interrupted:
             self.was_interrupted = False
             raise KeyboardInterrupt
 
