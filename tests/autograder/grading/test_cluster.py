@@ -33,12 +33,13 @@ LAB = "03_ring_all_reduce"
 START_LIMIT_S = 60
 DEATHS = 2  # of workers, until this scheduler gives a task up: its default 3 + 1 takes longer
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
 
 
 @dataclass
 class Cluster:
     client: Client
+    scheduler: subprocess.Popen[bytes]
     folder: Path
     started: ExitStack
 
@@ -103,7 +104,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("dask")
     record = folder / "scheduler.json"
     with ExitStack() as started:
-        started.enter_context(
+        scheduler = started.enter_context(
             dask(
                 folder,
                 *("scheduler", "--port", "0", "--host", "127.0.0.1", "--no-dashboard"),
@@ -113,7 +114,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         wait_for(lambda: record.exists() and record.read_text().endswith("}"), folder)
         address = json.loads(record.read_text())["address"]
         client = started.enter_context(Client(address, set_as_default=False))
-        found = Cluster(client, folder, started)
+        found = Cluster(client, scheduler, folder, started)
         found.add_worker()
         yield found
 
@@ -133,14 +134,14 @@ def task_of(student: str, submitted: bytes | None = b"", unreadable: str = "") -
 
 
 def a_class() -> list[Task]:
-    """Right, wrong and unreadable; where nothing is answered there are no ranks to wait for."""
+    """Right, wrong and unreadable; what is no answer at all needs no ranks."""
     solution, lab = (read(REPO / side / notebook_of(LAB)) for side in ("solutions", "labs"))
     answers = {
         "ada": {"chunk_bounds": source_of(solution, "chunk_bounds")},
         "bob": {"chunk_bounds": "def chunk_bounds(length, parts):\n    return [0] * parts"},
     }
-    empty = {exercise.answer: "" for exercise in exercises.of_lab(LAB)}
-    notebooks = {name: with_answers(lab, empty | given) for name, given in answers.items()}
+    blank = {exercise.answer: "0" for exercise in exercises.of_lab(LAB)}
+    notebooks = {name: with_answers(lab, blank | given) for name, given in answers.items()}
     tasks = [task_of(name, json.dumps(given).encode()) for name, given in notebooks.items()]
     return [*tasks, task_of("cleo", b'{"cells": [')]
 
@@ -277,3 +278,21 @@ def test_a_task_comes_out_of_its_text_as_it_went_in() -> None:
     assert from_text(to_text(task)) == task
     assert from_text(to_text(task)).key == task.key
     assert from_text(to_text(task_of("bob", None, "it is a link"))).submitted is None
+
+
+def test_a_scheduler_that_ends_is_told(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last in this file: there is no scheduler afterwards."""
+    monkeypatch.setattr(cluster, "grade_here", fake_graders.endless)
+    done, never = tmp_path / "done", tmp_path / "never"
+    done.touch()
+    tasks = [task_of("ada", unreadable=str(done)), task_of("bob", unreadable=str(never))]
+    with ClusterPool(running.address) as pool:
+        records = pool.grade_all(tasks)
+        assert next(records).student == "ada"
+        running.client.close()
+        running.scheduler.kill()
+        with pytest.raises(Refused, match="is gone: every grade that was reported is kept"):
+            next(records)
+    never.touch()

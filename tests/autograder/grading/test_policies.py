@@ -76,7 +76,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
     with course.gradebook as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate=DUE)
     answers = {
-        **dict.fromkeys(POINTS, ""),  # nothing to start ranks for
+        **dict.fromkeys(POINTS, "0"),  # no answer at all: nothing to start ranks for
         "chunk_bounds": source_of(course.solution(LAB), "chunk_bounds"),
         QUESTION: "Twice as many hops of half the size.",
     }

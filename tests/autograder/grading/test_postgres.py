@@ -42,9 +42,9 @@ def test_a_class_from_release_to_export(server: str, tmp_path: Path) -> None:
     nbgrader(course, "generate_assignment", LAB)
     lab = course.released(LAB)
     points = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
-    empty = dict.fromkeys(points, "")  # nothing to start ranks for
+    blank = dict.fromkeys(points, "0")  # no answer at all: nothing to start ranks for
     one_answer = {"chunk_bounds": source_of(course.solution(LAB), "chunk_bounds")}
-    course.hand_in(LAB, "ada", with_answers(lab, empty | one_answer))
+    course.hand_in(LAB, "ada", with_answers(lab, blank | one_answer))
     course.hand_in(LAB, "damaged", '{"cells": [')
     nbgrader(course, "autograde", LAB)
     nbgrader(course, "export")
