@@ -53,7 +53,7 @@ def check(name: str, subject: Any) -> None:
 def _pickled(answer: str, subject: Any) -> bytes:
     """Raises CheckFailed where the ``answer`` cannot be handed over."""
     try:
-        blob: bytes = cloudpickle.dumps(subject)
+        blob = codec.encode_any(subject)
     except Exception as error:
         raise CheckFailed(
             f"{answer} cannot travel to the ranks ({type(error).__name__}: {error}). "

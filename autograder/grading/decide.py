@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Dict, Integer
 
@@ -17,6 +21,7 @@ from autograder.grading.record import BrokenRecord, Record, Task
 from autograder.grading.tasks import TaskMaker, grading_folder
 from autograder.grading.template import CourseError
 
+TIMESTAMP = "timestamp.txt"  # nbgrader's, of when a submission was handed in
 RECORD = "shardlab_record"  # key of ``resources``: the writer's, who has chosen it already
 
 
@@ -51,6 +56,7 @@ class RunAndDecide(NbGraderPreprocessor):
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         record = resources.get(RECORD) or self._record(resources["nbgrader"])
+        _drop_other_files(self, record)
         decided = nbformat.from_dict(record.notebook)
         # To repeat this grading, and to know that it was written; feedback shows neither.
         decided.metadata["shardlab"] = {"key": record.key}
@@ -79,6 +85,20 @@ class RunAndDecide(NbGraderPreprocessor):
     def _grade(self, task: Task) -> Record:
         (record,) = _one_worker(self.unsandboxed).grade_all([task])
         return record
+
+
+def _drop_other_files(owner: NbGraderPreprocessor, record: Record) -> None:
+    """nbgrader has copied all that was handed in, what links lead to included, and feedback would
+    hand that on."""
+    course = CourseDirectory(parent=owner)
+    folder = Path(course.format_path(course.autograded_directory, record.student, record.lab))
+    for entry in os.scandir(folder) if folder.is_dir() else ():
+        if entry.name in (f"{record.lab}.ipynb", TIMESTAMP):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
 
 
 @functools.cache

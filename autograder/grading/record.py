@@ -65,6 +65,7 @@ class Record:
     state: str  # one of STATES
     reason: str  # of a state other than graded: a sentence for the student
     notes: tuple[str, ...] = ()  # what was mended in the notebook, a sentence each
+    flags: tuple[str, ...] = ()  # for the instructor alone: what the source shows, a sentence each
     notebook: dict[str, Any] | None = None  # rebuilt, run, with verdicts; None: nothing was decided
     points: dict[str, float] = field(default_factory=dict)  # {grade id of the check: earned}
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # {grade id: plain Verdict}
@@ -89,7 +90,7 @@ class Record:
         """Raises BrokenRecord."""
         try:
             plain = json.loads(text)
-            record = cls(**{**plain, "notes": tuple(plain["notes"])})
+            record = cls(**{**plain, **{name: tuple(plain[name]) for name in ("notes", "flags")}})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BrokenRecord(f"not a record ({type(error).__name__})") from error
         wrong = [
@@ -105,7 +106,7 @@ class Record:
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("lab", "student", "key", "submission_hash", "state", "reason"), str),
     **dict.fromkeys(("points", "verdicts", "pictures", "timing"), dict),
-    "notes": tuple,
+    **dict.fromkeys(("notes", "flags"), tuple),
     "notebook": (dict, type(None)),
 }
 

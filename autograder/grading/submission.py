@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import nbformat
@@ -18,6 +19,7 @@ from autograder.grading.rebuild import insert_notes, rebuild
 from autograder.grading.record import Record, Task
 from autograder.grading.states import state_of
 from autograder.grading.template import CourseError, checks_of, grade_id
+from autograder.source_rules import find_forbidden
 from autograder.verdict import Verdict
 
 
@@ -28,6 +30,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     """
     checks = checks_of(nbformat.from_dict(task.template))
     notebook, notes, unreadable = _put_in_order(task)
+    sandbox.take_account()  # of a submission that was broken off
     started_s = time.monotonic()
     run = CellsRun()
     if not unreadable:
@@ -64,12 +67,27 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
         state=state,
         reason=reason,
         notes=tuple(notes),
+        flags=tuple(_flags(notebook, checks.values())),
         notebook=dict(notebook),
         points=points,
         verdicts={name: verdict.to_plain() for name, verdict in verdicts.items()},
         pictures={name: drawn for name, drawn in pictures.items() if drawn},
-        timing={"ran_s": ran_s - started_s, "decided_s": time.monotonic() - ran_s},
+        timing={
+            "ran_s": ran_s - started_s,
+            "decided_s": time.monotonic() - ran_s,
+            **sandbox.take_account(),
+        },
     )
+
+
+def _flags(notebook: NotebookNode, checks: Iterable[Check]) -> Iterator[str]:
+    """What an answer's source says of calls it may not make, and of tools that no answer needs."""
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    source = "\n".join(code)
+    for check in checks:
+        exercise = exercises.load(check.exercise)
+        for found in find_forbidden(source, exercise.allows, exercise.answer):
+            yield f"{exercise.answer}: its source {found.says}"
 
 
 def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:

@@ -26,12 +26,10 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Any as AnyTrait
 
-from autograder.grading.decide import RECORD
+from autograder.grading.decide import RECORD, TIMESTAMP
 from autograder.grading.files import NotPlain, read_plain_file
 from autograder.grading.record import Record
 from autograder.grading.tasks import submission_folder
-
-TIMESTAMP = "timestamp.txt"  # nbgrader's, of when a submission was handed in
 
 
 class NotWritten(Exception):

@@ -70,6 +70,7 @@ class Summary:
     mistakes: tuple[Mistake, ...]  # the most frequent first
     times: tuple[Times, ...]
     look_at: tuple[tuple[str, str, str], ...]  # student, state, reason
+    flagged: tuple[tuple[str, str], ...]  # student, what the source shows: no proof of anything
 
     @property
     def bins(self) -> list[int]:
@@ -102,6 +103,11 @@ def summarize(lab: Lab) -> Summary:
             for state in TO_LOOK_AT
             for record in sorted(records, key=lambda record: record.student)
             if record.state == state
+        ),
+        flagged=tuple(
+            (record.student, flag)
+            for record in sorted(records, key=lambda record: record.student)
+            for flag in record.flags
         ),
     )
 
@@ -205,6 +211,9 @@ def as_text(summary: Summary) -> str:
     if summary.look_at:
         lines += ["", "  to look at"]
         lines += [f"  {student}: {state}. {reason}" for student, state, reason in summary.look_at]
+    if summary.flagged:
+        lines += ["", "  to read: sources that look odd, which proves nothing"]
+        lines += [f"  {student}: {flag}" for student, flag in summary.flagged]
     return "\n".join(lines)
 
 

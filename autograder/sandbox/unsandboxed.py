@@ -33,3 +33,7 @@ class Unsandboxed:
         from autograder.grading.cells_unsandboxed import start_cells
 
         return start_cells(self.limits)
+
+    def take_account(self) -> dict[str, float]:
+        """Nobody counts."""
+        return {}

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +31,14 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 class Survivors(RuntimeError):
     """Processes of a container that has ended: must not be, and grading stops."""
+
+
+@dataclass
+class Account:
+    """What containers have used since it was last opened."""
+
+    cpu_s: float = 0.0
+    peak_bytes: int = 0  # of the largest; 0 where nobody counts
 
 
 class Zygote:
@@ -74,9 +82,12 @@ class Zygote:
 class Container(Channel):
     """One run's line to the first process of its container, which dies with all it holds."""
 
-    def __init__(self, sock: socket.socket, limits: Limits, zygote: Zygote) -> None:
+    def __init__(
+        self, sock: socket.socket, limits: Limits, zygote: Zygote, account: Account
+    ) -> None:
         super().__init__(sock)
         self.limits = limits
+        self.account = account
         self.was_out_of_memory = self.was_out_of_processes = False
         self.peak_bytes = 0
         self.cpu_s = 0.0
@@ -186,6 +197,8 @@ class Container(Channel):
         self.was_out_of_processes = self.group.out_of_processes
         self.peak_bytes = self.group.peak_bytes
         self.cpu_s = self.cpu_s_so_far()
+        self.account.cpu_s += self.cpu_s
+        self.account.peak_bytes = max(self.account.peak_bytes, self.peak_bytes)
 
     def cpu_s_so_far(self) -> float:
         """Processor time of everything in it; without control groups, of what has been waited for
@@ -208,7 +221,7 @@ class SandboxedHost:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.last: Container | None = None  # for what became of it
+        self.account = Account()
         self._zygotes: dict[str, Zygote] = {}
         self._lock = threading.Lock()
 
@@ -231,8 +244,7 @@ class SandboxedHost:
             except OSError as error:
                 ours.close()
                 raise LaunchError(f"no sandbox: {zygote.why_silent()}") from error
-        self.last = Container(ours, self.limits, zygote)
-        return self.last
+        return Container(ours, self.limits, zygote, self.account)
 
     def discard(self, kind: str) -> None:
         """A container's first process was killed; its zygote goes on."""
@@ -329,3 +341,8 @@ class Sandbox:
 
     def cells(self) -> Cells:
         return Cells(self.host, self.kind)
+
+    def take_account(self) -> dict[str, float]:
+        """What containers have used since this was last asked."""
+        used, self.host.account = self.host.account, Account()
+        return {"cpu_s": used.cpu_s, "peak_bytes": used.peak_bytes}
