@@ -3,8 +3,8 @@
 .venv/bin/python benchmarks/formgrader.py [--students N] [--rounds N] [--json FILE]
 
 A page is its HTML and what that asks of formgrader's own API before it shows anything.  The
-gradebook is filled through nbgrader's API, without any grading; every fifth submission waits for a
-person.  The server is the JupyterLab of `make lab`.
+gradebook is filled through nbgrader's own models, without any grading; every fifth submission waits
+for a person.  The server is the JupyterLab of `make lab`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from nbgrader.api import Gradebook
+from nbgrader.api import (
+    Comment,
+    Grade,
+    Gradebook,
+    Student,
+    SubmittedAssignment,
+    SubmittedNotebook,
+    new_uuid,
+)
 
 from autograder import exercises
 from benchmarks import descendants
@@ -38,19 +46,44 @@ def fill(root: Path, students: int) -> None:
             raise RuntimeError(f"generate_assignment {lab} failed:\n{done.output[-3000:]}")
     with Gradebook(database(root)) as gradebook:
         for number in range(students):
-            student = name_of(number)
-            gradebook.add_student(student, first_name="Student", last_name=f"{number:03d}")
-            for lab in LABS:
-                submission = gradebook.add_submission(lab, student)
-                for grade in submission.notebooks[0].grades:
-                    grade.auto_score = grade.cell.max_score * (number % 5) / 4
-                    grade.needs_manual_grade = number % 5 == 0
-                released = (root / "labs" / lab / f"{lab}.ipynb").read_bytes()
-                for step in ("submitted", "autograded"):
-                    path = root / "grading" / step / student / lab / f"{lab}.ipynb"
-                    path.parent.mkdir(parents=True)
-                    path.write_bytes(released)
+            gradebook.db.add(Student(id=name_of(number), last_name=f"{number:03d}"))
+        for lab in LABS:
+            gradebook.db.add_all(rows(gradebook, lab, students))
         gradebook.db.commit()
+    for lab in LABS:
+        released = (root / "labs" / lab / f"{lab}.ipynb").read_bytes()
+        for number in range(students):
+            for step in ("submitted", "autograded"):
+                path = root / "grading" / step / name_of(number) / lab / f"{lab}.ipynb"
+                path.parent.mkdir(parents=True)
+                path.write_bytes(released)
+
+
+def rows(gradebook: Gradebook, lab: str, students: int) -> Iterator[object]:
+    """What Gradebook.add_submission makes, which gets slower with each submission that is there."""
+    assignment = gradebook.find_assignment(lab)
+    (notebook,) = assignment.notebooks
+    cells = [(cell.id, cell.max_score) for cell in notebook.grade_cells]
+    answers = [cell.id for cell in notebook.solution_cells]
+    for number in range(students):
+        submission = SubmittedAssignment(
+            id=new_uuid(), assignment_id=assignment.id, student_id=name_of(number)
+        )
+        work = SubmittedNotebook(
+            id=new_uuid(), assignment_id=submission.id, notebook_id=notebook.id, flagged=False
+        )
+        yield submission
+        yield work
+        for cell, points in cells:
+            yield Grade(
+                id=new_uuid(),
+                cell_id=cell,
+                notebook_id=work.id,
+                auto_score=points * (number % 5) / 4,
+                needs_manual_grade=number % 5 == 0,
+            )
+        for answer in answers:
+            yield Comment(id=new_uuid(), cell_id=answer, notebook_id=work.id)
 
 
 def database(root: Path) -> str:
