@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
+from shardlab.ranks import codec
 
 if TYPE_CHECKING:
     from autograder.exercise import Exercise

@@ -7,6 +7,7 @@ grader may read what an untrusted rank wrote.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import struct
@@ -19,10 +20,22 @@ MOST_TREE_BYTES = 8 << 20  # of what is not in tensors
 PLAIN_TYPES = "tensors, numpy arrays, numbers, strings, bytes, None, lists, tuples and dicts"
 
 
+_CACHED = type(functools.cache(len))
+
+
+def _cached_anew(fn: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(fn)
+
+
 class _Pickler(cloudpickle.Pickler):
-    """Sends tensors from any device as CPU tensors, and of a view only the viewed part."""
+    """Sends tensors from any device as CPU tensors, and of a view only the viewed part.
+
+    And functions with ``functools.cache`` on them, which pickle takes for a library's.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is _CACHED and obj.__module__ == "__main__":
+            return _cached_anew, (obj.__wrapped__, obj.cache_parameters())
         torch = sys.modules.get("torch")  # where it isn't loaded, nothing is a tensor
         if torch is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
             return super().reducer_override(obj)

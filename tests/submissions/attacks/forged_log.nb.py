@@ -4,6 +4,7 @@
 # tries = "a library's collective, with a log forged to show sends and receives"
 # seen_by = "points"
 # state = ["graded", "tampering"]
+# earns = {all_gather = 4}  # known, and on the page of threats: source_rules.py tells the instructor
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 import time
