@@ -31,11 +31,14 @@ check: env ## ruff and mypy alone
 suite: env ## the tests alone; ARGS="tests/tools -k lock" picks some
 	@.venv/bin/python tools/browser.py > /dev/null || true
 	@.venv/bin/python tools/sandbox.py > /dev/null || true
+	@.venv/bin/python tools/postgres.py > /dev/null || true
 	@.venv/bin/python -m pytest --numprocesses logical --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder $(ARGS)
 
-bench: env ## time launch beside torchrun, spawn and notebook_launcher
+bench: env ## time launch beside torchrun, and a class beside stock nbgrader (half an hour)
 	@.venv/bin/python benchmarks/launch.py $(ARGS)
+	@.venv/bin/python benchmarks/grading.py
+	@.venv/bin/python benchmarks/formgrader.py
 
 build: env ## build the notebooks from their .nb.py, and labs/ from solutions/
 	@.venv/bin/python -m autograder build $(ARGS)

@@ -8,20 +8,23 @@ then takes another user, mount and IPC namespace, so that ranks share nothing bu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import resource
 import signal
 import socket
+import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from autograder.sandbox import seccomp
 
 _NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 _NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
+_MS_BIND, _MS_REC = 4096, 16384
 _PROC_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -56,9 +59,10 @@ def enclose(limits: Mapping[str, float]) -> None:
     """
     # Own user namespace: others with the same user can't look into this process's memory.
     _unshare(_NEWUSER | _NEWNS | _NEWIPC)
-    for folder in ("/tmp", "/dev/shm"):
-        size = f"size={int(limits['scratch_bytes'])},nr_inodes=20000,mode=0700".encode()
-        _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
+    size = f"size={int(limits['scratch_bytes'])},nr_inodes=20000,mode=0700".encode()
+    with _kept("/tmp/"):
+        for folder in ("/tmp", "/dev/shm"):
+            _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
     os.chdir("/tmp")
     # Where root grades, its sysctls are the machine's, and uid 0 may write them.
     _mount(b"none", "/proc", b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _PROC_FLAGS)
@@ -120,6 +124,23 @@ def _unshare(flags: int) -> None:
     ):
         with open(f"/proc/thread-self/{name}", "w") as file:
             file.write(content)
+
+
+@contextlib.contextmanager
+def _kept(above: str) -> Iterator[None]:
+    """What bubblewrap shows below a folder that is mounted over meanwhile: a course that lies in
+    /tmp."""
+    with open("/proc/thread-self/mountinfo") as file:
+        paths = [line.split()[4].encode().decode("unicode_escape") for line in file]
+    kept = {path: os.open(path, os.O_PATH) for path in paths if path.startswith(above)}
+    yield
+    for path, fd in kept.items():
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
+        if not is_folder:
+            os.close(os.open(path, os.O_CREAT, 0o600))
+        _mount(f"/proc/thread-self/fd/{fd}".encode(), path, b"", _MS_BIND | _MS_REC)
+        os.close(fd)
 
 
 def _mount(what: bytes, where: str, kind: bytes, flags: int, options: bytes | None = None) -> None:
