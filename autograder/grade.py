@@ -22,6 +22,7 @@ from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.client import Host
 from shardlab.run import Run
 
+MOST_LATE = 2  # cases of one answer that may run out of time: the others then cost a class nothing
 VISIBLE_SEED = 2026  # of a student's own checks: the same inputs each time
 PATIENCE = 10.0  # times an exercise's timeout_s that may pass on a busy machine
 
@@ -54,11 +55,13 @@ def decide(
     ``hidden`` is how a grader calls it: all cases, and for the same answer and seed the same
     verdict to the byte, however busy the machine is.
     ``stop_at_hang`` skips what follows a case that hung: a student at the keyboard needs that one.
+    A grader goes on, but only until MOST_LATE cases have run out of time.
     ``host``: who forks the ranks, a sandbox's say.
     Raises InfrastructureError where ranks could not be had.
     """
     cases = [case for case in exercise.cases if hidden or not case.hidden]
     results: list[CaseResult] = []
+    late = 0
     unwritten = False
     skipped = "nothing was handed in" if subject_blob is None else ""
     for case in cases:
@@ -78,6 +81,9 @@ def decide(
             unwritten, skipped = True, "not written yet"
         elif stop_at_hang and isinstance(attempt.error, DeadlockError | RunTimeout):
             skipped = "mend the case that hangs first"
+        late += isinstance(attempt.error, RunTimeout)
+        if late == MOST_LATE:
+            skipped = f"{MOST_LATE} cases had run out of time"
     return Verdict(
         exercise=exercise.name,
         max_points=float(exercise.points),
