@@ -22,6 +22,7 @@ from typing import Any
 
 from autograder.sandbox import container, seccomp
 from shardlab.ranks import client, rank, server
+from shardlab.ranks.pages import collapse_heap
 from shardlab.trace import wire
 
 CELLS = "cells"  # stands for a rank's number where a notebook's cells are to be run
@@ -200,6 +201,7 @@ def main() -> None:
     server.preload_for_kind(kind)
     server.preload(*PRELOAD, CELLS_MODULE)
     importlib.import_module(CELLS_MODULE).preload()
+    collapse_heap()  # at once: in the middle of a class it is never idle
     Zygote(door, kind).serve(os.getppid())
 
 

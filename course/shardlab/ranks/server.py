@@ -146,11 +146,12 @@ class Server:
         return True
 
     def preload_for(self, run: RunOfRanks) -> None:
+        """At once what this run will use, if that is still to be imported."""
         if self.idle_work:
             program = os.pread(run.setup_fd, os.fstat(run.setup_fd).st_size, 0)
             if any(name in program for name in NAMES_OF_USE):
-                for name in PRELOAD_WHEN_IDLE:
-                    preload_ahead(name)
+                while self.idle_work:
+                    self.idle_work.pop(0)()
 
     def take(self, run: RunOfRanks) -> None:
         self.runs.append(run)
