@@ -4,6 +4,7 @@
 # tries = "a hub that sends whole tensors, and tells that they were the handshake of a new group"
 # seen_by = "points"
 # state = ["graded", "tampering"]
+# earns = {all_gather = 2}  # what the same answer earns without the forgery: cases too small for a budget
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(tensor, bounds):
