@@ -61,7 +61,7 @@ def test_the_lab_and_its_submissions_are_listed(formgrader: FrameLocator) -> Non
 
 
 def test_both_scores_are_shown(lab: JupyterLab, formgrader: FrameLocator, artifacts: Path) -> None:
-    formgrader.locator(".num-submissions a").click()
+    formgrader.locator("tr", has_text=LAB).locator(".num-submissions a").click()
     lost = sum(GRACE.loses.values())
     for student, points in (("ada", CODE_POINTS), ("grace", CODE_POINTS - lost)):
         row = formgrader.locator("tr", has_text=student)
