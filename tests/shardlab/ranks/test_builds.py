@@ -110,7 +110,7 @@ class Asked:
 def rank_that_needs(op: str) -> tuple[RankProcess, socket.socket]:
     ours, theirs = socket.socketpair()
     process = RankProcess(0, ours, None, -1, state="running")  # type: ignore[arg-type]
-    process.hear({"is": "needs", "op": op}, b"", 0.0)
+    process.hear({"is": "needs", "op": op}, b"")
     return process, theirs
 
 
