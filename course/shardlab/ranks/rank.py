@@ -62,10 +62,12 @@ def main(
             args = (cloudpickle.loads(given), *args)
         stage = "run"
         measure.recorder = RECORDER
-        with RECORDER.run(with_memory=setup["memory"]):
+        with_memory = setup["memory"]
+        encode = codec.encode_plain if setup["results"] == "plain" else codec.encode_any
+        del setup, program  # nor to find in a frame above its own
+        with RECORDER.run(with_memory=with_memory):
             output = fn(*args)
         stage = "output"
-        encode = codec.encode_plain if setup["results"] == "plain" else codec.encode_any
         body = encode(output)
     except BaseException as error:
         # SystemExit and KeyboardInterrupt of a student's are failures too.
