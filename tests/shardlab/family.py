@@ -80,8 +80,9 @@ class Family:
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm, without those of browsers in other tests."""
-    return {name for name in os.listdir("/dev/shm") if "chromium" not in name}
+    """Names in /dev/shm, without those of browsers and of multiprocessing in other tests."""
+    others = ("chromium", "sem.mp-")
+    return {name for name in os.listdir("/dev/shm") if not any(map(name.__contains__, others))}
 
 
 @contextlib.contextmanager
