@@ -67,6 +67,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 }
 
 
+CALLBACK_S = 0.2  # for a thread that has only a line to write
 BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory.__file__)
 
 
@@ -75,6 +76,7 @@ class OpenWork(NamedTuple):
     work: dist.Work
     from_any: bool  # a receive that learns at its end whose message it took
     waits: bool  # its wait follows at once, and is in the log already
+    called_back: bool  # its end is told by another thread, when it gets to run
 
 
 class Recorder:
@@ -183,9 +185,11 @@ class Recorder:
             return
         work = dist.Work.unbox(boxed)
         key = id(work)
-        self.open_works[key] = OpenWork(call, work, name == "recv_any_source_", waits)
         # gloo's sends and receives have no future, but always a wait in Python
-        if not waits and OPERATORS[name][0] not in ("send", "recv"):
+        called_back = not waits and OPERATORS[name][0] not in ("send", "recv")
+        from_any = name == "recv_any_source_"
+        self.open_works[key] = OpenWork(call, work, from_any, waits, called_back)
+        if called_back:
             with contextlib.suppress(RuntimeError):
                 work.get_future().add_done_callback(lambda future: self._done(key, future))
 
@@ -246,13 +250,22 @@ class Recorder:
         try:
             if not with_memory:
                 yield
-                return
-            with memory.MemoryRecorder() as self.memory:
-                yield
+            else:
+                with memory.MemoryRecorder() as self.memory:
+                    yield
+            self._hear_ends()
         finally:
             self.enabled = False
             if self.memory is not None:
                 self.log.write("memory", self.memory.told())
+
+    def _hear_ends(self) -> None:
+        """The word that a collective has ended may come after its rank is done."""
+        until = time.monotonic() + CALLBACK_S
+        while time.monotonic() < until and any(
+            known.called_back and known.work.is_completed() for known in [*self.open_works.values()]
+        ):
+            time.sleep(0.001)
 
     @contextlib.contextmanager
     def block(self, label: str) -> Iterator[None]:
