@@ -61,10 +61,6 @@ class ControlGroup:
         return self._event("memory", "memory.oom_control", "oom_kill")
 
     @property
-    def out_of_processes(self) -> bool:
-        return self._event("" if self.is_v2 else "pids", "pids.events", "max")
-
-    @property
     def cpu_s(self) -> float | None:
         """Of all its processes, the dead included; None where nobody counts."""
         if not self.is_v2:

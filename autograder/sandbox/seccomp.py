@@ -14,7 +14,7 @@ import struct
 _LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
-_NEW_NAMESPACES = 0x7E020000 | 0x80
+_NEW_NAMESPACES = 0x7E020000
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
 _OF_SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
@@ -112,7 +112,7 @@ def filter_program(machine: str = platform.machine()) -> bytes:
     lines += [
         (_JUMP_EQUAL, 0, 4, number["clone"]),
         (_LOAD, 0, 0, 16),
-        (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES & ~0x80),
+        (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
         refused,
         (_RETURN, 0, 0, _ALLOW),
         (_JUMP_EQUAL, 1, 0, number["socket"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 from autograder.grading.contained import ContainedCells
 from autograder.sandbox.limits import Limits
@@ -20,12 +19,7 @@ class Unsandboxed:
     def __enter__(self) -> Unsandboxed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def cells(self) -> AbstractContextManager[ContainedCells]:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any
 
 from autograder.grading.contained import Ending
@@ -88,7 +87,7 @@ class Container(Channel):
         super().__init__(sock)
         self.limits = limits
         self.account = account
-        self.was_out_of_memory = self.was_out_of_processes = False
+        self.was_out_of_memory = False
         self.peak_bytes = 0
         self.cpu_s = 0.0
         self._closed = False
@@ -194,7 +193,6 @@ class Container(Channel):
 
     def _take_account(self) -> None:
         self.was_out_of_memory = self.group.out_of_memory
-        self.was_out_of_processes = self.group.out_of_processes
         self.peak_bytes = self.group.peak_bytes
         self.cpu_s = self.cpu_s_so_far()
         self.account.cpu_s += self.cpu_s
@@ -278,12 +276,7 @@ class Cells:
     def __enter__(self) -> Cells:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
         self.sock.close()
 
@@ -331,12 +324,7 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.host.close()
 
     def cells(self) -> Cells:
