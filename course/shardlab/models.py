@@ -57,14 +57,47 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, T, D] -> [B, T, D]"""
-        batch, tokens, width = x.shape
+        batch, tokens, _ = x.shape
         q, k, v = (
-            part.view(batch, tokens, self.heads, width // self.heads).transpose(1, 2)
+            part.view(batch, tokens, self.heads, -1).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
-        )  # each [B, H, T, D/H]
+        )  # each [B, H, T, D/H]; heads may be fewer here than H: those of one rank
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, -1))
+        return y
+
+
+class SeparateAttention(nn.Module):
+    """The same with a matrix each for queries, keys and values.
+
+    Their rows go head by head, so that equal shares of rows are whole heads: what tensor
+    parallelism cuts.  How many heads it computes it reads from what its matrices give.
+    """
+
+    def __init__(self, fused: Attention) -> None:
+        super().__init__()
+        width = fused.out.in_features
+        self.head_width = width // fused.heads
+        self.dropout = fused.dropout
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        weights, biases = fused.qkv.weight.chunk(3), fused.qkv.bias.chunk(3)
+        for part, weight, bias in zip(self._parts, weights, biases, strict=True):
+            part.weight, part.bias = _own(weight), _own(bias)
+        self.out = fused.out
+
+    @property
+    def _parts(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+        return self.query, self.key, self.value
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] -> [B, T, D]"""
+        q, k, v = (
+            part(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in self._parts
+        )  # each [B, heads of this rank, T, D/H]
+        dropout = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        y: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return y
 
 
@@ -145,6 +178,18 @@ def gpt(size: str) -> GPT:
     return GPT(SIZES[size])
 
 
+def separate_projections(model: GPT) -> GPT:
+    """``model``, changed in place: `SeparateAttention` with the same numbers in every block."""
+    for block in model.blocks:
+        block.attention = SeparateAttention(block.attention)
+    return model
+
+
 def count_parameters(model: nn.Module) -> int:
     """Elements of all parameters; one that is used in two places is counted once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _own(part: Tensor) -> nn.Parameter:
+    """A parameter of its own with the numbers of ``part``."""
+    return nn.Parameter(part.detach().clone())
