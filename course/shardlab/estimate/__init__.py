@@ -1,6 +1,6 @@
 """Pure formulas, free of processes: what a run should send and how long it should take."""
 
-from shardlab.estimate import memory, offload, traffic
+from shardlab.estimate import activations, memory, offload, traffic
 from shardlab.estimate.alpha_beta import AlphaBeta
 from shardlab.estimate.collectives import (
     hub_sent_bytes,
@@ -11,6 +11,7 @@ from shardlab.estimate.collectives import (
 
 __all__ = [
     "AlphaBeta",
+    "activations",
     "hub_sent_bytes",
     "memory",
     "offload",
