@@ -119,7 +119,8 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.norm_1, self.norm_2 = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
-        self.attention, self.mlp = Attention(config), MLP(config)
+        self.attention: Attention | SeparateAttention = Attention(config)
+        self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -180,8 +181,9 @@ def gpt(size: str) -> GPT:
 
 def separate_projections(model: GPT) -> GPT:
     """``model``, changed in place: `SeparateAttention` with the same numbers in every block."""
-    for block in model.blocks:
-        block.attention = SeparateAttention(block.attention)
+    for block in model.modules():
+        if isinstance(block, Block) and isinstance(block.attention, Attention):
+            block.attention = SeparateAttention(block.attention)
     return model
 
 

@@ -39,6 +39,23 @@ def test_a_token_sees_only_what_came_before():
     assert not torch.allclose(before[:, 10:], after[:, 10:])
 
 
+def test_separate_projections_compute_the_same():
+    torch.manual_seed(0)
+    model = models.gpt("0.1M")
+    tokens, targets = data.batch(0, batch_size=2, context=16)
+    fused = model(tokens, targets)
+    fused.backward()
+    weight = model.blocks[0].attention.qkv.weight.grad
+    parameters = models.count_parameters(model)
+    separate = models.separate_projections(model)(tokens, targets)
+    torch.testing.assert_close(separate, fused)
+    separate.backward()
+    attention = model.blocks[0].attention
+    parts = [part.weight.grad for part in (attention.query, attention.key, attention.value)]
+    torch.testing.assert_close(torch.cat(parts), weight)
+    assert models.count_parameters(model) == parameters
+
+
 def test_targets_of_minus_100_do_not_count():
     torch.manual_seed(0)
     model = models.gpt("0.1M")

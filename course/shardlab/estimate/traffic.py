@@ -3,6 +3,9 @@
 All of it follows from the collectives a method makes (shardlab.estimate.collectives), each counted
 as a ring runs it.  With Ψ parameters and large N, in elements per rank: DDP 2Ψ, ZeRO-1 and -2 2Ψ,
 ZeRO-3 3Ψ (Rajbhandari et al., arXiv 1910.02054, section 7).
+
+Where ranks share one model, activations travel instead: shardlab.estimate.model_traffic, whose
+functions are at hand here, too.
 """
 
 from __future__ import annotations
@@ -13,6 +16,25 @@ from shardlab.estimate.collectives import (
     scatter_or_gather_sent_bytes,
 )
 from shardlab.estimate.memory import check_world
+from shardlab.estimate.model_traffic import (
+    PassBytes,
+    activation_bytes,
+    pipeline_boundaries,
+    tensor_parallel_layer,
+    vocabulary_parallel_ends,
+)
+
+__all__ = [
+    "METHODS",
+    "REDUCE_SCATTERS",
+    "SYNCS",
+    "PassBytes",
+    "activation_bytes",
+    "pipeline_boundaries",
+    "sent_bytes",
+    "tensor_parallel_layer",
+    "vocabulary_parallel_ends",
+]
 
 METHODS = ("hub", "ddp", "zero1", "zero2", "zero3")
 SYNCS = ("step", "micro_batch")
