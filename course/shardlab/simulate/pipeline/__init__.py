@@ -1,0 +1,34 @@
+"""Pipeline schedules as data, and what they cost by simulation.
+
+    timeline = simulate(one_f_one_b(p=4, m=8))
+    timeline.bubble_over_ideal, timeline.peak_in_flight
+
+The same list runs on real ranks: see shardlab.pipeline.
+"""
+
+from shardlab.simulate.pipeline.generators import (
+    gpipe,
+    interleaved_one_f_one_b,
+    naive,
+    one_f_one_b,
+)
+from shardlab.simulate.pipeline.schedule import KINDS, Action, Illegal, Schedule
+from shardlab.simulate.pipeline.simulator import Costs, Slot, Timeline, simulate
+from shardlab.simulate.pipeline.zero_bubble import zb_h1, zb_v
+
+__all__ = [
+    "KINDS",
+    "Action",
+    "Costs",
+    "Illegal",
+    "Schedule",
+    "Slot",
+    "Timeline",
+    "gpipe",
+    "interleaved_one_f_one_b",
+    "naive",
+    "one_f_one_b",
+    "simulate",
+    "zb_h1",
+    "zb_v",
+]

@@ -1,0 +1,154 @@
+"""A pipeline's schedule as data: for each device the ordered list of what it computes.
+
+    schedule[0] == [("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1)]
+    schedule[1] == [("F", 1, 0), ("B", 1, 0), ("F", 1, 1), ("B", 1, 1)]
+
+Nothing is said of time, and no idle slot is written down: each action begins as soon as what it
+needs is there and its device is free.  Nor is anything said of who holds a stage: the device whose
+list it stands in.  With p devices of v chunks each, stages are numbered along the model, 0 … p·v−1.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+KINDS = {"F": "forward", "B": "backward", "I": "input backward", "W": "weight backward"}
+
+
+class Action(NamedTuple):
+    """What a device does at one time: a plain tuple with names.
+
+    kind  "F" forward; "B" the whole backward, or its two halves: "I" the gradient of the stage's
+          input, which the stage before waits for, and "W" those of its weights, which nobody does
+    stage, micro_batch  both from 0
+
+    torch.distributed.pipelining writes the same as "0F1": stage 0, forward, micro-batch 1.
+    """
+
+    kind: str
+    stage: int
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.micro_batch}"
+
+    @property
+    def words(self) -> str:
+        """ "stage 1's forward of micro-batch 0" """
+        return f"stage {self.stage}'s {KINDS[self.kind]} of micro-batch {self.micro_batch}"
+
+
+Schedule = list[list[Action]]
+
+
+class Illegal(ValueError):
+    """A schedule that cannot run, or that leaves something out. ``str(error)`` says what and where.
+
+    rule: "form" it is no schedule at all; "placement" one stage on two devices; "missing"; "twice";
+    "order" a device does something before what it needs of itself; "waits" devices wait for one
+    another for ever.
+    """
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class Checked(NamedTuple):
+    """A schedule in which each action stands once and none is missing. Its order may be illegal."""
+
+    schedule: Schedule
+    device_of: dict[int, int]  # stage -> device
+    stages: int
+    micro_batches: int
+    split: set[tuple[int, int]]  # (stage, micro-batch) whose backward is in two halves
+
+    def needs(self, action: Action) -> Iterator[Action]:
+        """The actions that have to end before this one begins."""
+        kind, stage, micro_batch = action
+        if kind == "W":
+            yield Action("I", stage, micro_batch)
+            return
+        if kind == "F":
+            if stage > 0:
+                yield Action("F", stage - 1, micro_batch)
+            return
+        yield Action("F", stage, micro_batch)
+        if stage + 1 < self.stages:
+            half = "I" if (stage + 1, micro_batch) in self.split else "B"
+            yield Action(half, stage + 1, micro_batch)
+
+
+def check(schedule: Sequence[Iterable[Any]]) -> Checked:
+    """That each stage lives on one device and does everything once for each micro-batch.
+
+    Raises Illegal.  Whether the order can run is found by ``simulate``.
+    """
+    actions = [list(_actions(device, listed)) for device, listed in enumerate(_devices(schedule))]
+    device_of: dict[int, int] = {}
+    seen: dict[Action, int] = {}
+    for device, listed in enumerate(actions):
+        for action in listed:
+            home = device_of.setdefault(action.stage, device)
+            if home != device:
+                raise Illegal(
+                    "placement",
+                    f"stage {action.stage} stands on devices {home} and {device}: "
+                    "its weights live on one",
+                )
+            if action in seen:
+                raise Illegal("twice", f"device {device} runs {action.words} twice")
+            seen[action] = device
+    if not seen:
+        raise Illegal("form", "the schedule is empty: no device does anything")
+    stages = max(device_of) + 1
+    micro_batches = max(action.micro_batch for action in seen) + 1
+    split = {(action.stage, action.micro_batch) for action in seen if action.kind in "IW"}
+    for stage in range(stages):
+        if stage not in device_of:
+            raise Illegal("missing", f"no device runs stage {stage} of stages 0 to {stages - 1}")
+        for micro_batch in range(micro_batches):
+            _check_whole(stage, micro_batch, seen, split)
+    return Checked(actions, device_of, stages, micro_batches, split)
+
+
+def _devices(schedule: Any) -> list[Any]:
+    if isinstance(schedule, dict) and set(schedule) == set(range(len(schedule))):
+        return [schedule[device] for device in range(len(schedule))]
+    if not isinstance(schedule, list | tuple):
+        raise Illegal("form", f"a schedule is a list by device, not {type(schedule).__name__}")
+    return list(schedule)
+
+
+def _actions(device: int, listed: Any) -> Iterator[Action]:
+    if not isinstance(listed, list | tuple):
+        kind = type(listed).__name__
+        raise Illegal("form", f"device {device} has {kind} where its list of actions should be")
+    for position, entry in enumerate(listed):
+        where = f"device {device}, position {position}: {entry!r}"
+        if not isinstance(entry, list | tuple) or len(entry) != 3:
+            raise Illegal("form", f"{where} is no action: (kind, stage, micro_batch)")
+        if not isinstance(entry[0], str) or entry[0] not in KINDS:
+            raise Illegal("form", f"{where}: kinds are {', '.join(KINDS)}")
+        try:
+            stage, micro_batch = operator.index(entry[1]), operator.index(entry[2])
+        except TypeError:
+            raise Illegal("form", f"{where}: stage and micro-batch are whole numbers") from None
+        if min(stage, micro_batch) < 0:
+            raise Illegal("form", f"{where}: stage and micro-batch count from 0")
+        yield Action(entry[0], stage, micro_batch)
+
+
+def _check_whole(
+    stage: int, micro_batch: int, seen: dict[Action, int], split: set[tuple[int, int]]
+) -> None:
+    """One forward and one backward, whole or in its two halves."""
+    wanted = "FIW" if (stage, micro_batch) in split else "FB"
+    for kind in wanted:
+        action = Action(kind, stage, micro_batch)
+        if action not in seen:
+            raise Illegal("missing", f"no device runs {action.words}")
+    if "I" in wanted and (whole := Action("B", stage, micro_batch)) in seen:
+        raise Illegal("twice", f"{whole.words} stands there whole, and in halves besides")
