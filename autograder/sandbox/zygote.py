@@ -27,7 +27,13 @@ from shardlab.trace import wire
 
 CELLS = "cells"  # stands for a rank's number where a notebook's cells are to be run
 CELLS_MODULE = "autograder.grading.cells"
-PRELOAD = ("IPython.core.interactiveshell", "safetensors.torch", "psutil")
+PRELOAD = (
+    "IPython.core.interactiveshell",
+    "autograder.drive",
+    "safetensors.torch",
+    "torch.utils.serialization.config",  # a first torch.load would import it
+    "psutil",
+)
 
 
 class Zygote(server.Server):
