@@ -331,7 +331,8 @@ class MemoryRecorder(TorchDispatchMode):
 
     def told(self) -> dict[str, Any]:
         """All that is known, as plain data: what `RankMemory.from_told` reads."""
-        rows = np.array([_category(followed.marks) for followed in self.all], dtype=np.int64)
+        categories = [CATEGORIES.index(category_of(followed.marks)) for followed in self.all]
+        rows = np.array(categories, dtype=np.int64)
         # A copy: gloo's threads let go of a collective's tensors when it suits them, even now.
         changes = list(self.changes)
         live = np.zeros((len(changes) + 1, len(CATEGORIES)), dtype=np.int64)  # [T + 1, C]
@@ -360,11 +361,8 @@ class MemoryRecorder(TorchDispatchMode):
         }
 
 
-def _category(marks: int) -> int:
-    for mark, meaning in MEANING.items():
-        if marks & mark:
-            return CATEGORIES.index(meaning)
-    return CATEGORIES.index("other")
+def category_of(marks: int) -> str:
+    return next((meaning for mark, meaning in MEANING.items() if marks & mark), "other")
 
 
 def _kept(total: np.ndarray) -> list[int]:

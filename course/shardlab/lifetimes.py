@@ -1,0 +1,209 @@
+"""Which tensors live when: every tensor of one step with the operators that it lived between.
+
+Mechanism: the recorder of ``run.memory`` (shardlab.trace.memory) follows storages; here each also
+notes which module made it, and between which operators it lived.  Time is counted in operators that
+make a tensor, so that two recordings of one step are equal, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from shardlab.trace.memory import Followed, MemoryRecorder, category_of
+from shardlab.trace.tensors import tensors_in
+
+KINDS = (
+    "kept",  # made by forward, and still there when forward ends
+    "recomputed",  # made by a forward within backward
+    "temporary",  # all others: gone before forward ends, or made by backward for itself
+)
+
+
+@dataclass(frozen=True)
+class Life:
+    """One storage, from the operator that made it to the one that found it gone.
+
+    module: path of the module that was at work; "" outside of all, and in backward.
+    """
+
+    module: str
+    operator: str
+    bytes: int
+    born: int
+    gone: int  # > born; the number of all operators where it outlived the step
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """As a reader would call it: "blocks.0.mlp.up: addmm"."""
+        return f"{self.module}: {self.operator}" if self.module else self.operator
+
+    @property
+    def part(self) -> str:
+        """The part of the model that it belongs to: "blocks.0", "head", ""."""
+        return part_of(self.module)
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """All tensors that a step made but gradients of parameters, in the order of their birth.
+
+    phases: (name, first operator, the one after the last) of "forward" and "backward".
+    """
+
+    lives: tuple[Life, ...]
+    operators: int
+    phases: tuple[tuple[str, int, int], ...]
+
+    @cached_property
+    def live_bytes(self) -> NDArray[np.int64]:
+        """[operators] bytes that were live after each operator."""
+        changes = np.zeros(self.operators + 1, np.int64)
+        for life in self.lives:
+            changes[life.born] += life.bytes
+            changes[life.gone] -= life.bytes
+        live: NDArray[np.int64] = changes.cumsum()[:-1]
+        return live
+
+    @property
+    def peak_bytes(self) -> int:
+        return int(self.live_bytes.max(initial=0))
+
+    @property
+    def peak_at(self) -> int:
+        """The first operator after which most was live."""
+        return int(self.live_bytes.argmax()) if self.operators else 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What forward left for backward."""
+        return sum(life.bytes for life in self.lives if life.kind == "kept")
+
+    def at(self, operator: int) -> list[Life]:
+        """What was live after this operator, the oldest first."""
+        return [life for life in self.lives if life.born <= operator < life.gone]
+
+
+def part_of(module: str) -> str:
+    """A module's path up to its first number: "blocks.0" of "blocks.0.mlp.up"."""
+    names = module.split(".")
+    number = next((i for i, name in enumerate(names) if name.isdigit()), 0)
+    return ".".join(names[: number + 1])
+
+
+def record(model: nn.Module, step: Callable[[], object]) -> Lifetimes:
+    """Run ``step``, a forward and backward pass of ``model``, and follow each tensor that it makes.
+
+    A tensor is a storage here: views are not counted again.  Parameters, their gradients, and what
+    was there before, such as the batch, are left out.
+    """
+    recorder = _Recorder(model)
+    with recorder:
+        step()
+    return recorder.lifetimes()
+
+
+class _Recorder(MemoryRecorder):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.names = {module: name for name, module in model.named_modules()}
+        self.at_work: list[str] = []  # modules, the innermost last
+        self.operators = 0  # that have made a tensor
+        self.made: list[_Made] = []
+        self.gone_at: dict[int, int] = {}  # number of a storage: operators before it was gone
+        self.spans: list[tuple[str, int, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {_address(tensor) for tensor in tensors_in((args, kwargs or {}))}
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        new = []
+        for tensor in tensors_in(result):
+            followed = self.living.get(_address(tensor))
+            if followed is not None and followed.bytes and _address(tensor) not in known:
+                known.add(_address(tensor))
+                new.append(followed)
+        if new:
+            module = self.at_work[-1] if self.at_work else ""
+            operator = _plain(func.overloadpacket.__name__)
+            self.made += [
+                _Made(followed, followed.bytes, module, operator, self.operators)
+                for followed in new
+            ]
+            self.operators += 1
+        return result
+
+    def _change(self, followed: Followed, now_bytes: int) -> None:
+        super()._change(followed, now_bytes)
+        if now_bytes == 0:
+            self.gone_at[followed.number] = self.operators
+
+    def _watch_modules(self) -> None:
+        super()._watch_modules()
+        hooks = nn.modules.module
+        for handle in (
+            hooks.register_module_forward_pre_hook(
+                lambda module, _: self.at_work.append(self.names.get(module, ""))
+            ),
+            hooks.register_module_forward_hook(lambda *_: self._leave(), always_call=True),
+        ):
+            self.exits.callback(handle.remove)
+
+    def _leave(self) -> None:
+        self.at_work.pop()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start, is_outermost = self.operators, name not in self.open_phases
+        # A module that is called again within backward is no forward phase of the step.
+        is_outermost = is_outermost and not self.open_phases
+        with super().phase(name):
+            yield
+        if is_outermost:
+            self.spans.append((name, start, self.operators))
+
+    def lifetimes(self) -> Lifetimes:
+        forward_end = next((end for name, _, end in self.spans if name == "forward"), 0)
+        lives: list[Life] = []
+        part = ""  # of what was recomputed last
+        for made in self.made:
+            category = category_of(made.followed.marks)
+            if category in ("parameters", "gradients", "optimizer"):
+                continue
+            gone = min(self.gone_at.get(made.followed.number, self.operators), self.operators)
+            kind, module = "temporary", made.module
+            if not made.followed.born_in_backward:
+                kind = "kept" if made.born < forward_end < gone else kind
+            elif category == "activations":
+                # A function that is run again is not called as a module: its parts are.
+                kind, module = "recomputed", module or part
+                part = part_of(module)
+            lives.append(Life(module, made.operator, made.bytes, made.born, gone, kind))
+        return Lifetimes(tuple(lives), self.operators, tuple(self.spans))
+
+
+class _Made(NamedTuple):
+    followed: Followed
+    bytes: int
+    module: str
+    operator: str
+    born: int
+
+
+def _plain(operator: str) -> str:
+    """torch's long names in fewer words."""
+    is_attention = "scaled_dot_product" in operator
+    words = "attention" + " backward" * operator.endswith("backward")
+    return words if is_attention else operator.strip("_").replace("native_", "")
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata

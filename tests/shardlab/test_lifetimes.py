@@ -1,0 +1,97 @@
+"""Which tensors live when, of a step small enough to follow by hand and of our GPT."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from shardlab import data, models
+from shardlab.estimate.activations import cpu_kernels, gpt_terms, small_terms
+from shardlab.lifetimes import Life, Lifetimes, part_of, record
+
+CONFIG = models.GPTConfig(layers=3, heads=2, width=32, context=32)
+
+
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8, bias=False), nn.Linear(8, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x))).sum()
+
+
+def step(model: nn.Module, *inputs: Tensor) -> Lifetimes:
+    return record(model, lambda: model(*inputs).backward())
+
+
+@pytest.fixture(scope="module")
+def gpt() -> tuple[Lifetimes, Lifetimes]:
+    """As it is, and with every block checkpointed."""
+    model, inputs = models.GPT(CONFIG), data.batch(0, 2, 32)
+    whole = step(model, *inputs)
+    for block in model.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    return whole, step(model, *inputs)
+
+
+def test_two_layers_by_hand() -> None:
+    told = step(TwoLayers(), torch.ones(3, 4))
+    forward = [life for life in told.lives if life.born < 4]
+    assert forward == [
+        Life("first", "mm", 96, 0, 2, "temporary"),  # relu keeps what it gave, not what it got
+        Life("", "relu", 96, 1, forward[1].gone, "kept"),
+        Life("second", "mm", 24, 2, 4, "temporary"),  # sum keeps a shape alone
+        Life("", "sum", 4, 3, told.operators, "kept"),
+    ]
+    assert told.kept_bytes == 96 + 4
+    assert [name for name, *_ in told.phases] == ["forward", "backward"]
+    assert told.live_bytes[:4].tolist() == [96, 192, 120, 124]
+    assert told.at(2) == forward[1:3]
+
+
+def test_what_is_kept_is_the_formulas(gpt: tuple[Lifetimes, Lifetimes]) -> None:
+    kernels = cpu_kernels(4, dropout=False)
+    for told, recompute in zip(gpt, ("none", "full"), strict=True):
+        about = (CONFIG, 2, 32, kernels)
+        small = small_terms(*about, recompute=recompute)
+        batch = 8 * 2 * 2 * 32  # tokens and targets were there before
+        loss = 4
+        counted = sum(gpt_terms(*about, recompute=recompute).values()) + sum(small.values())
+        assert told.kept_bytes == counted - batch + loss
+
+
+def test_the_peak_is_where_forward_ends_and_lower_with_checkpoints(
+    gpt: tuple[Lifetimes, Lifetimes],
+) -> None:
+    whole, checkpointed = gpt
+    backward = next(start for name, start, _ in whole.phases if name == "backward")
+    assert backward <= whole.peak_at < backward + 5
+    assert checkpointed.peak_bytes < 0.6 * whole.peak_bytes
+    for told in gpt:
+        assert told.peak_bytes == sum(life.bytes for life in told.at(told.peak_at))
+
+
+def test_a_block_is_recomputed_when_its_turn_comes(gpt: tuple[Lifetimes, Lifetimes]) -> None:
+    whole, checkpointed = gpt
+    again = [life for life in checkpointed.lives if life.kind == "recomputed"]
+    assert [life for life in whole.lives if life.kind == "recomputed"] == []
+    assert list(dict.fromkeys(life.part for life in again)) == ["blocks.2", "blocks.1", "blocks.0"]
+    assert {"blocks.0.mlp.up: addmm", "blocks.0.attention: attention"} <= {
+        life.name for life in again
+    }
+    # The last matmul's result is needed by nobody: torch stops before it.
+    assert "blocks.0.mlp.down: addmm" not in {life.name for life in again}
+
+
+def test_two_recordings_are_equal(gpt: tuple[Lifetimes, Lifetimes]) -> None:
+    torch.manual_seed(1)
+    assert step(models.GPT(CONFIG), *data.batch(5, 2, 32)) == gpt[0]
+
+
+def test_parts_of_a_model() -> None:
+    assert [part_of(name) for name in ("blocks.10.mlp.up", "head", "")] == ["blocks.10", "head", ""]
