@@ -1,0 +1,229 @@
+"""Schedules on real ranks: gradients of one process, whatever the order; nothing ever hangs."""
+
+import random
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from shardlab import launch, models
+from shardlab.pipeline import cut_gpt, messages, run_schedule
+from shardlab.simulate.pipeline import (
+    Costs,
+    Illegal,
+    gpipe,
+    interleaved_one_f_one_b,
+    naive,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+    zb_v,
+)
+from shardlab.simulate.pipeline.schedule import check
+
+SCHEDULES = {
+    "naive": naive(4, 2),
+    "gpipe": gpipe(4, 4),
+    "1f1b": one_f_one_b(4, 8),
+    "fewer micro-batches than devices": one_f_one_b(4, 2),
+    "interleaved": interleaved_one_f_one_b(4, 8, 2),
+    "zb-h1": zb_h1(4, 8),
+    "zb-v": zb_v(4, 8),
+}
+WIDTH, TOKENS = 8, 6
+
+
+def a_gpt():
+    torch.manual_seed(3)
+    model = models.GPT(models.GPTConfig(layers=8, heads=2, width=WIDTH, context=TOKENS))
+    for parameter in model.parameters():  # biases are not zero, and nothing is small by chance
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def micro_batches(m):
+    generator = torch.Generator().manual_seed(m)
+    tokens = torch.randint(256, (m, 3, TOKENS + 1), generator=generator)
+    return list(tokens[..., :-1]), list(tokens[..., 1:])
+
+
+def loss(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def on_a_rank(schedules):
+    rank, told = dist.get_rank(), {}
+    for name, schedule in schedules.items():
+        checked = check(schedule)
+        pieces = cut_gpt(a_gpt(), checked.stages)
+        mine = {s: pieces[s] for s in range(checked.stages) if checked.device_of[s] == rank}
+        given = micro_batches(checked.micro_batches)
+        ran = run_schedule(schedule, mine, *given, loss, between=(3, TOKENS, WIDTH))
+        grads = {
+            (stage, parameter): value.grad
+            for stage, piece in mine.items()
+            for parameter, value in piece.named_parameters()
+        }
+        told[name] = ran, grads
+    return told
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    return launch(on_a_rank, SCHEDULES, world_size=4, device="cpu").outputs
+
+
+def in_one_process(m, stages):
+    """Gradients by stage and name; the head's and the embedding's are told apart, as in pieces."""
+    model = a_gpt()
+    model.head.weight = torch.nn.Parameter(model.head.weight.detach().clone())
+    total = sum(loss(model(x), y) for x, y in zip(*micro_batches(m), strict=True)) / m
+    total.backward()
+    return total.item(), {name: value.grad for name, value in model.named_parameters()}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_gradients_are_those_of_one_process(outputs, name):
+    checked = check(SCHEDULES[name])
+    expected_loss, expected = in_one_process(checked.micro_batches, checked.stages)
+    found = {}
+    for told in outputs:
+        found |= {parameter: grad for (_, parameter), grad in told[name][1].items()}
+    assert found.keys() == expected.keys()
+    for parameter, grad in expected.items():
+        torch.testing.assert_close(found[parameter], grad, rtol=1e-4, atol=1e-6, msg=parameter)
+    losses = [told[name][0].loss for told in outputs if told[name][0].loss is not None]
+    assert losses == [pytest.approx(expected_loss, abs=1e-5)]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_each_rank_does_its_list_in_order_and_holds_what_was_simulated(outputs, name):
+    timeline = simulate(SCHEDULES[name])
+    for rank, told in enumerate(outputs):
+        ran = told[name][0]
+        assert [slot.action for slot in ran.slots] == SCHEDULES[name][rank]
+        assert ran.peak_in_flight == timeline.peak_in_flight[rank]
+        assert all(a.end <= b.start for a, b in zip(ran.slots, ran.slots[1:], strict=False))
+
+
+def any_legal_schedule(seed):
+    """p devices, v chunks anywhere, a random order that a run of it could have taken."""
+    draw = random.Random(seed)
+    p, m, v = draw.choice([2, 3, 4]), draw.randint(1, 5), draw.choice([1, 2])
+    device_of = [stage % p for stage in range(p * v)]
+    draw.shuffle(device_of)
+    split = draw.random() < 0.5
+    chains = [
+        [("F", s, mb) for s in range(p * v)]
+        + [(k, s, mb) for s in range(p * v - 1, -1, -1) for k in ("IW" if split else "B")]
+        for mb in range(m)
+    ]
+    schedule = [[] for _ in range(p)]
+    while chains:
+        chain = draw.choice(chains)
+        action = chain.pop(0)
+        schedule[device_of[action[1]]].append(action)
+        chains = [chain for chain in chains if chain]
+    return schedule
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_come_in_an_order_that_even_blocking_sends_cannot_hang_in(seed):
+    """A harder world than the real one: a message passes only as the next one of both its ranks."""
+    schedule = any_legal_schedule(seed)
+    checked = check(schedule)
+    made, passed, waiting = set(), set(), messages(schedule)
+    at = [0] * len(schedule)
+
+    def is_there(need, action):
+        at_home = checked.device_of[need.stage] == checked.device_of[action.stage]
+        kind = "F" if action.kind == "F" else "B"
+        return need in made and (at_home or (kind, *need[1:]) in passed)
+
+    while any(at[d] < len(actions) for d, actions in enumerate(checked.schedule)):
+        before = len(made) + len(passed)
+        for device, actions in enumerate(checked.schedule):
+            for action in actions[at[device] :]:
+                if not all(is_there(need, action) for need in checked.needs(action)):
+                    break
+                made.add(action)
+                at[device] += 1
+        busy = set()  # ranks that an earlier message has not let go of yet
+        for message in list(waiting):
+            kinds = "F" if message.kind == "F" else "BI"
+            is_made = any((kind, message.stage, message.micro_batch) in made for kind in kinds)
+            if is_made and not busy & {message.sender, message.receiver}:
+                passed.add(message[:3])
+                waiting.remove(message)
+            else:
+                busy |= {message.sender, message.receiver}
+        assert len(made) + len(passed) > before, "everybody waits"
+    assert not waiting
+
+
+@pytest.mark.ranks
+def test_odd_legal_orders_run_too():
+    """Stages anywhere, micro-batches in any order: what the simulator accepts does not hang."""
+    odd = {seed: s for seed in range(40) if len(s := any_legal_schedule(seed)) == 2}
+    assert len(odd) > 5
+    outputs = launch(on_a_rank, odd, world_size=2, device="cpu").outputs
+    for seed, schedule in odd.items():
+        checked = check(schedule)
+        _, expected = in_one_process(checked.micro_batches, checked.stages)
+        for told in outputs:
+            for (_, parameter), grad in told[seed][1].items():
+                torch.testing.assert_close(grad, expected[parameter], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.ranks
+def test_what_cannot_run_is_refused_before_anything_is_sent():
+    def refused(schedule, stages, m):
+        try:
+            run_schedule(schedule, stages, [0] * m, [0] * m, loss, between=(1,))
+        except ValueError as error:
+            return type(error).__name__, str(error)
+
+    def fn():
+        linear = torch.nn.Linear(1, 1)
+        mine = {dist.get_rank(): linear}
+        backwards = [[("B", 0, 0), ("F", 0, 0)], [("F", 1, 0), ("B", 1, 0)]]
+        return [
+            refused(backwards, mine, 1),
+            refused(gpipe(3, 2), mine, 2),
+            refused(gpipe(2, 2), {5: linear}, 2),
+            refused(gpipe(2, 2), mine, 3),
+        ]
+
+    run = launch(fn, world_size=2, device="cpu")
+    assert not run.calls
+    order, ranks, stages, inputs = run.outputs[1]
+    assert order[0] == Illegal.__name__
+    assert "needs its forward first" in order[1]
+    assert ranks[1] == "a schedule of 3 devices on 2 ranks"
+    assert stages[1] == "rank 1 runs stages [1] and was given [5]"
+    assert inputs[1] == "3 inputs for 2 micro-batches"
+
+
+@pytest.mark.ranks
+def test_ranks_can_play_devices_that_take_their_time():
+    def fn():
+        stage = {dist.get_rank(): torch.nn.Linear(2, 2)}
+        xs = [torch.ones(1, 2)] * 2
+        paced = Costs(0.01, 0.02, 0.03)
+        return run_schedule(
+            gpipe(2, 2), stage, xs, xs, F.mse_loss, between=(1, 2), at_least_s=paced
+        ).slots
+
+    for slots in launch(fn, world_size=2, device="cpu").outputs:
+        for (kind, *_), start, end in slots:
+            assert end - start >= {"F": 0.01, "B": 0.05}[kind]
+
+
+def test_bytes_between_stages_follow_from_the_messages():
+    """m micro-batches over each of p·v−1 borders, there and back; a V's turn sends nothing."""
+    assert len(messages(one_f_one_b(4, 8))) == 2 * 3 * 8
+    assert len(messages(interleaved_one_f_one_b(4, 8, 2))) == 2 * 7 * 8
+    assert len(messages(zb_v(4, 8))) == 2 * 6 * 8
