@@ -1,10 +1,11 @@
 """Pictures that can be pointed at, of a run or by a formula.
 
-Of a run: traffic map, ring player, timeline, memory timeline. By formula, with what was measured
+Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. By formula, with what was measured
 beside it: memory bars, shard map, offload times.
 """
 
 from shardlab.widgets import palette
+from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
@@ -15,6 +16,7 @@ from shardlab.widgets.traffic_map import TrafficMap, traffic_map
 from shardlab.widgets.units import format_bytes
 
 __all__ = [
+    "ActivationTimeline",
     "MemoryBars",
     "MemoryTimeline",
     "OffloadTimes",
@@ -22,6 +24,7 @@ __all__ = [
     "ShardMap",
     "Timeline",
     "TrafficMap",
+    "activation_timeline",
     "format_bytes",
     "memory_bars",
     "memory_timeline",

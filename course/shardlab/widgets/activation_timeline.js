@@ -1,0 +1,235 @@
+// The activation timeline: all shapes come from activation_timeline.py; here is what a reader
+// points at, an operator and a tensor in the stack.
+
+function render({ model, el }) {
+  const scene = model.get("scene");
+  const stop = new AbortController();
+  const { signal } = stop;
+  const { left, right, panels } = scene;
+  let selected = null; // { panel, operator, place }: place in the stack from the bottom, or null
+  let drawn = null; // the picture without the selection, kept until it changes
+
+  const root = make("div", { class: "shardlab-widget" });
+  root.dataset.widget = "activation-timeline";
+  root.dataset.runs = panels.length;
+  for (const name of ["peak", "kept"]) {
+    root.dataset[`${name}Bytes`] = panels.map((panel) => panel[`${name}_bytes`]).join(" ");
+  }
+  root.dataset.operators = panels.map(({ operators }) => operators).join(" ");
+  const head = make("div", { class: "shardlab-head" });
+  head.append(make("span", { class: "shardlab-title" }, "Activations of a step, tensor by tensor"));
+  const told = panels.map(
+    ({ name, peak_bytes, kept_bytes }) =>
+      `${name && `${name}: `}peak ${formatBytes(peak_bytes)}, ${formatBytes(kept_bytes)} kept by forward`,
+  );
+  const stage = createStage({
+    root, width: scene.width, height: scene.height, draw, signal,
+    label: `Activation timeline. ${told.join("; ")}.`,
+  });
+  const plot = make("div", {
+    class: "shardlab-plot",
+    tabindex: "0",
+    role: "group",
+    "aria-label":
+      "Activation timeline. Left and right move from operator to operator, up and down from tensor to " +
+      "tensor in the stack, P goes to the peak, page up and down from run to run.",
+  });
+  plot.append(stage.canvas);
+  const detail = make("p", {
+    class: "shardlab-detail",
+    "aria-live": "polite",
+    "data-hint": "Point at a tensor, or use the arrow keys, for its bytes and its life. P is the peak.",
+  });
+  const table = tableDetails(
+    "As a table", ["run", "tensor", "kind", "bytes", "made by operator", "gone before"], rows, signal,
+  );
+  root.append(head, plot, detail, table);
+
+  function rows() {
+    return panels.flatMap(({ name, lives }) =>
+      [...lives]
+        .sort((a, b) => a[2] - b[2])
+        .map(([tensor, bytes, born, gone, kind]) => [
+          name, tensor, kind, bytes.toLocaleString("en-US"), born, gone,
+        ]),
+    );
+  }
+
+  // ---- what is pointed at ----
+
+  const toX = (operator) => left + (operator / scene.operators) * (right - left);
+  const toY = (panel, bytes) => panel.bottom - (bytes / scene.most) * (panel.bottom - panel.top);
+
+  /** What lives after this operator, from the bottom up: [{ life, below }]. */
+  function stackAt({ lives }, operator) {
+    const stack = [];
+    let below = 0;
+    for (const life of lives) {
+      const [, bytes, born, gone] = life;
+      if (operator < born || operator >= gone) continue;
+      stack.push({ life, below });
+      below += bytes;
+    }
+    return stack;
+  }
+
+  function select(next) {
+    selected = next;
+    for (const name of ["selectedRun", "selectedOperator", "selectedBytes", "selectedTensor", "selectedKind"]) {
+      delete root.dataset[name];
+    }
+    detail.textContent = "";
+    if (selected) tell();
+    stage.redraw();
+  }
+
+  function tell() {
+    const panel = panels[selected.panel];
+    const stack = stackAt(panel, selected.operator);
+    const bytes = stack.reduce((sum, { life }) => sum + life[1], 0);
+    const phase = panel.phases.find(([, start, end]) => start <= selected.operator && selected.operator < end);
+    const where = [panel.name, `operator ${selected.operator}`, phase && `in ${phase[0]}`];
+    let text = `${where.filter(Boolean).join(", ")}: ${formatBytes(bytes)} in ${stack.length} ${stack.length === 1 ? "tensor" : "tensors"}`;
+    Object.assign(root.dataset, {
+      selectedRun: panel.name, selectedOperator: selected.operator, selectedBytes: bytes,
+    });
+    if (selected.place !== null && stack[selected.place]) {
+      const [name, size, born, gone, kind] = stack[selected.place].life;
+      text += ` · ${name}, ${exactBytes(size)}, ${kind}, made by operator ${born}, gone before ${gone}`;
+      Object.assign(root.dataset, { selectedTensor: name, selectedKind: kind });
+    }
+    detail.textContent = text;
+  }
+
+  function pointAt({ x, y }) {
+    const panel = panels.findIndex(({ top, bottom }) => y >= top && y <= bottom);
+    if (panel < 0 || x < left || x >= right) return null;
+    const operator = Math.floor(((x - left) / (right - left)) * scene.operators);
+    if (operator >= panels[panel].operators) return null;
+    const { top, bottom } = panels[panel];
+    const bytes = ((bottom - y) / (bottom - top)) * scene.most;
+    const place = stackAt(panels[panel], operator).findIndex(
+      ({ life, below }) => bytes >= below && bytes < below + life[1],
+    );
+    return { panel, operator, place: place < 0 ? null : place };
+  }
+
+  /** To another operator, with the same tensor where it still lives. */
+  function goTo(panel, at) {
+    const operator = clamp(at, 0, panels[panel].operators - 1);
+    let place = null;
+    if (selected && selected.place !== null && selected.panel === panel) {
+      const { life } = stackAt(panels[panel], selected.operator)[selected.place];
+      const found = stackAt(panels[panel], operator).findIndex((each) => each.life === life);
+      place = found < 0 ? null : found;
+    }
+    select({ panel, operator, place });
+  }
+
+  function climb(by) {
+    const { panel, operator, place } = selected ?? start();
+    const top = stackAt(panels[panel], operator).length - 1;
+    const next = place === null ? (by > 0 ? 0 : top) : clamp(place + by, 0, top);
+    select({ panel, operator, place: top < 0 ? null : next });
+  }
+
+  const start = () => ({ panel: 0, operator: 0, place: null });
+
+  plot.addEventListener("pointermove", (event) => select(pointAt(stage.at(event))), { signal });
+  plot.addEventListener("pointerleave", () => select(null), { signal });
+  plot.addEventListener(
+    "keydown",
+    (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const { panel, operator } = selected ?? start();
+      const toPanel = (by) => goTo(clamp(panel + by, 0, panels.length - 1), operator);
+      const moves = {
+        ArrowLeft: () => goTo(panel, operator - 1),
+        ArrowRight: () => goTo(panel, selected ? operator + 1 : 0),
+        ArrowUp: () => climb(1),
+        ArrowDown: () => climb(-1),
+        PageUp: () => toPanel(-1),
+        PageDown: () => toPanel(selected ? 1 : 0),
+        Home: () => goTo(panel, 0),
+        End: () => goTo(panel, panels[panel].operators - 1),
+        Escape: () => select(null),
+        p: () => goTo(panel, panels[panel].peak_at),
+      };
+      const move = moves[event.key] ?? moves[event.key.toLowerCase()];
+      if (!move) return;
+      move();
+      event.preventDefault();
+      event.stopPropagation(); // or the notebook would move to another cell
+    },
+    { signal },
+  );
+
+  // ---- drawing ----
+
+  function picture({ canvas }, theme) {
+    const image = new OffscreenCanvas(canvas.width, canvas.height);
+    const context = image.getContext("2d");
+    const scale = canvas.width / scene.width;
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    const marks = paint(context, [...scene.ground, ...scene.ribbons, ...scene.over], theme);
+    return { image, marks };
+  }
+
+  function draw(context, theme) {
+    const key = JSON.stringify([context.canvas.width, context.canvas.height, theme]);
+    if (drawn?.key !== key) drawn = { key, ...picture(context, theme) };
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(drawn.image, 0, 0);
+    context.restore();
+    if (selected) drawSelection(context, theme);
+    return drawn.marks;
+  }
+
+  function drawSelection(context, theme) {
+    const panel = panels[selected.panel];
+    const x = toX(selected.operator + 0.5);
+    const stack = stackAt(panel, selected.operator);
+    if (selected.place !== null && stack[selected.place]) outline(context, theme, panel, stack[selected.place].life);
+    for (const [color, width] of [[theme.surface, 4], [theme.text, 1.5]]) {
+      context.strokeStyle = color;
+      context.lineWidth = width;
+      context.beginPath();
+      context.moveTo(x, panel.top);
+      context.lineTo(x, panel.bottom);
+      context.stroke();
+    }
+  }
+
+  /** The whole life of a tensor, as it sinks when those below it are gone. */
+  function outline(context, theme, panel, life) {
+    const [, bytes, born, gone] = life;
+    const below = [];
+    for (let operator = born; operator < gone; operator += 1) {
+      below.push(stackAt(panel, operator).find((each) => each.life === life).below);
+    }
+    context.beginPath();
+    below.forEach((edge, index) => {
+      const y = toY(panel, edge);
+      if (index === 0) context.moveTo(toX(born), y);
+      else context.lineTo(toX(born + index), y);
+      context.lineTo(toX(born + index + 1), y);
+    });
+    for (let index = below.length - 1; index >= 0; index -= 1) {
+      const y = toY(panel, below[index] + bytes);
+      context.lineTo(toX(born + index + 1), y);
+      context.lineTo(toX(born + index), y);
+    }
+    context.closePath();
+    for (const [color, width] of [[theme.surface, 4], [theme.text, 2]]) {
+      context.strokeStyle = color;
+      context.lineWidth = width;
+      context.stroke();
+    }
+  }
+
+  el.append(root);
+  return () => stop.abort();
+}
+
+export default { render };
