@@ -1,7 +1,7 @@
 """Pictures that can be pointed at, of a run or by a formula.
 
-Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. By formula, with what was measured
-beside it: memory bars, shard map, offload times.
+Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. By formula, with
+what was measured beside it: memory bars, shard map, offload times.
 """
 
 from shardlab.widgets import palette
