@@ -91,6 +91,8 @@ def test_only_what_an_answer_can_reach():
         ("open('/proc/self/mem')", "'/proc/self'"),
         ("exec(code)", "exec"),
         ("import gc", "gc"),
+        ("from shardlab.pipeline import run_schedule", "shardlab.pipeline.run_schedule"),
+        ("import shardlab.simulate.pipeline as p\np.zb_v(2, 4)", "shardlab.simulate.pipeline.zb_v"),
         ("import sys\nsys._getframe(1)", "sys._getframe"),
         ("torch.ops.c10d.allreduce_", "torch.ops.c10d.allreduce_"),
         ("torch.isclose = lambda *a: True", "torch.isclose = …"),
