@@ -1,0 +1,208 @@
+"""The tensor split: a layer's matrices, who has which part of them, and what travels when.
+
+The upper row is the forward pass, the lower the gradients of backward. A part in a rank's colour
+lies on that rank alone; grey lies on all of them; sheets one behind the other are summands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import traitlets
+
+from shardlab.run import Run
+from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
+from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.scene import as_json, to_svg
+from shardlab.widgets.tensor_split_marks import (
+    BARS,
+    BARS_LEFT,
+    BARS_RIGHT,
+    HEIGHT,
+    MIDDLES,
+    PILLS,
+    WIDTH,
+    Measured,
+    bars_of,
+    boxes_of,
+    ground,
+    marks_of,
+    signs_of,
+)
+from shardlab.widgets.tensor_split_model import CUTS, HIDDEN, TIMES, Cut, step_bytes
+from shardlab.widgets.units import format_bytes, format_count
+
+RANKS = (1, 2, 3, 4, 6, 8)
+SMALL_PRINT = (
+    "Colour: the rank that alone has it. Grey: all ranks have it. Sheets: each rank has a summand. "
+    "Sides are not to scale."
+)
+ON_GLOO = " gloo runs reduce-scatter as an all-reduce: twice the bytes."
+
+
+class TensorSplit(Picture):
+    """A layer cut over ranks. Made by `tensor_split`.
+
+    ``settings`` follows the controls and may be set: cut, ranks, tokens, width, step.
+    """
+
+    _esm: ClassVar[str] = module("tensor_split_marks.js", "tensor_split.js")
+    settings = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, settings: dict[str, Any], measured: Measured | None) -> None:
+        self._given = {**settings, "step": 0}
+        self._measured = measured
+        scene = {
+            "width": WIDTH,
+            "height": HEIGHT,
+            "cuts": [_plain(name, cut) for name, cut in CUTS.items()],
+            "hidden": HIDDEN,
+            "times": TIMES,
+            "ranks": sorted({*RANKS, settings["ranks"]}),
+            "tokens": _values(settings["tokens"], 64, 2**17),
+            "widths": _values(settings["width"], 16, 2**15),
+            "colors": [[rank_color(r), ink_on(rank_color(r))] for r in range(max(RANKS) + 8)],
+            "ops": {op: [op_color(op), ink_on(op_color(op))] for op in TIMES},
+            "roles": {"predicted": PREDICTED, "measured": MEASURED},
+            "bars": [BARS, BARS_LEFT, BARS_RIGHT],
+            "middles": list(MIDDLES),
+            "pills": PILLS,
+            "ground": as_json(ground()),
+            "small": SMALL_PRINT,
+            "on_gloo": ON_GLOO,
+            "given": self._given,
+            "measured": measured and list(measured),
+        }
+        super().__init__(scene=scene, settings=settings)
+
+    @traitlets.validate("settings")
+    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        settings = {**self.settings, **proposal["value"]}
+        try:
+            check_settings(settings)
+        except ValueError as error:
+            raise traitlets.TraitError(str(error)) from error
+        return settings
+
+    @property
+    def measured(self) -> Measured | None:
+        """What was measured, where the settings are those of the run."""
+        return self._measured if {**self.settings, "step": 0} == self._given else None
+
+    def static_svg(self) -> str:
+        """All steps done."""
+        settings = self.settings | {"step": len(CUTS[self.settings["cut"]].steps) - 1}
+        return to_svg(
+            [*ground(), *marks_of(settings), *bars_of(settings, self.measured)],
+            WIDTH,
+            HEIGHT,
+            title=f"Tensor split: {CUTS[settings['cut']].title}",
+            subtitle=_sizes(settings),
+            footer=f"{self.summary()}. {SMALL_PRINT}{ON_GLOO if _doubles(settings) else ''}",
+        )
+
+    def summary(self) -> str:
+        settings = self.settings
+        cut = CUTS[settings["cut"]]
+        travels = [
+            f"{step.op.replace('_', '-')} of {next(iter(step.becomes))} "
+            f"{format_bytes(step_bytes(step, settings))}"
+            for step in cut.steps
+            if step.op
+        ]
+        return f"{cut.title}, {_sizes(settings)}; each rank sends: {', '.join(travels)}"
+
+
+def tensor_split(
+    cut: str = "mlp",
+    *,
+    tokens: int = 512,
+    width: int = 96,
+    world_size: int = 4,
+    element_bytes: int = 4,
+    reduce_scatter: str = "ring",
+    measured: Run | None = None,
+) -> TensorSplit:
+    """Draw how one layer is cut over ranks, and what travels in its two passes.
+
+    cut: "columns" or "rows", one product X·W; "mlp", X·A by columns, then H·B by rows; "sequence",
+      the same with X and Y cut by tokens.
+    tokens, width: T and D; F is 4·D.
+    reduce_scatter: "ring", or "gloo", which runs it as an all-reduce.
+    measured: a run that marked its passes with measure("forward") and measure("backward").
+
+    Raises ValueError for what cannot be.
+    """
+    if reduce_scatter not in ("ring", "gloo"):
+        raise ValueError(f"reduce_scatter={reduce_scatter!r} is not known: one of ring, gloo")
+    settings = {
+        "cut": cut,
+        "tokens": tokens,
+        "width": width,
+        "ranks": world_size,
+        "element_bytes": element_bytes,
+        "gloo": reduce_scatter == "gloo",
+        "step": 0,
+    }
+    check_settings(settings)
+    sent = None
+    if measured is not None:
+        known = [label for label in ("forward", "backward") if label in measured.traffic]
+        if len(known) < 2:
+            raise ValueError('the run marked no measure("forward") and measure("backward")')
+        forward, backward = (float(measured.traffic[label].sent_by_rank.mean()) for label in known)
+        sent = (forward, backward)
+    return TensorSplit(settings, sent)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for what cannot be."""
+    if settings["cut"] not in CUTS:
+        raise ValueError(f"cut={settings['cut']!r} is not known: one of {', '.join(CUTS)}")
+    if not 1 <= settings["ranks"] <= max(RANKS) + 8:
+        raise ValueError(f"world_size={settings['ranks']}: the picture has room for 1 to 16")
+    for name in ("tokens", "width", "element_bytes"):
+        if settings[name] < 1:
+            raise ValueError(f"{name}={settings[name]}: 1 or more")
+    last = len(CUTS[settings["cut"]].steps) - 1
+    if not 0 <= settings["step"] <= last:
+        raise ValueError(f"step={settings['step']}: 0 to {last}")
+
+
+def _doubles(settings: Mapping[str, Any]) -> bool:
+    return settings["gloo"] and settings["cut"] == "sequence"
+
+
+def _sizes(settings: Mapping[str, Any]) -> str:
+    ranks = f"{settings['ranks']} rank{'s' * (settings['ranks'] != 1)}"
+    return f"T = {format_count(settings['tokens'])}, D = {format_count(settings['width'])}, {ranks}"
+
+
+def _values(given: int, least: int, most: int) -> list[int]:
+    """A slider's: powers of two, half-way ones between, and the one that was given."""
+    found, power = {given}, least
+    while power <= most:
+        found |= {power, power * 3 // 2}
+        power *= 2
+    return sorted(found)
+
+
+def _plain(name: str, cut: Cut) -> dict[str, Any]:
+    return {
+        "name": name,
+        "title": cut.title,
+        "matrices": [[matrix, *sides] for matrix, sides in cut.matrices.items()],
+        "boxes": {matrix: list(box) for matrix, box in boxes_of(cut).items()},
+        "signs": as_json(signs_of(cut, boxes_of(cut))),
+        "steps": [
+            {
+                "told": step.told,
+                "states": cut.states(index),
+                "backward": step.backward,
+                "op": step.op,
+                "on": next(iter(step.becomes)),
+            }
+            for index, step in enumerate(cut.steps)
+        ],
+    }
