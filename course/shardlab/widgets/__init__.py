@@ -1,7 +1,7 @@
 """Pictures that can be pointed at, of a run or by a formula.
 
 Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. By formula, with
-what was measured beside it: memory bars, shard map, offload times.
+what was measured beside it: memory bars, shard map, offload times, tensor split.
 """
 
 from shardlab.widgets import palette
@@ -11,6 +11,7 @@ from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
 from shardlab.widgets.ring_player import RingPlayer, ring_player
 from shardlab.widgets.shard_map import ShardMap, shard_map
+from shardlab.widgets.tensor_split import TensorSplit, tensor_split
 from shardlab.widgets.timeline import Timeline, timeline
 from shardlab.widgets.traffic_map import TrafficMap, traffic_map
 from shardlab.widgets.units import format_bytes
@@ -22,6 +23,7 @@ __all__ = [
     "OffloadTimes",
     "RingPlayer",
     "ShardMap",
+    "TensorSplit",
     "Timeline",
     "TrafficMap",
     "activation_timeline",
@@ -32,6 +34,7 @@ __all__ = [
     "palette",
     "ring_player",
     "shard_map",
+    "tensor_split",
     "timeline",
     "traffic_map",
 ]

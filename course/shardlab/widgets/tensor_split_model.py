@@ -32,7 +32,7 @@ class Cut:
     """A way to cut one layer. ``signs`` stand between its matrices."""
 
     title: str
-    matrices: Mapping[str, str]  # name: its sides, "TD"
+    matrices: Mapping[str, tuple[str, str]]  # name: its sides, rows and columns
     signs: tuple[str, ...]
     steps: tuple[Step, ...] = field(repr=False)
 
@@ -44,8 +44,8 @@ class Cut:
         return found
 
 
-PRODUCT = {"X": "TD", "W": "DF", "Y": "TF"}
-LAYER = {"X": "TD", "A": "DF", "H": "TF", "B": "FD", "Y": "TD"}
+PRODUCT = {"X": ("T", "D"), "W": ("D", "F"), "Y": ("T", "F")}
+LAYER = {"X": ("T", "D"), "A": ("D", "F"), "H": ("T", "F"), "B": ("F", "D"), "Y": ("T", "D")}
 ONE, TWO = ("·", "="), ("·", "→", "·", "=")
 
 CUTS = {
