@@ -22,9 +22,9 @@ from shardlab.trace.memory import Followed, MemoryRecorder, category_of
 from shardlab.trace.tensors import tensors_in
 
 KINDS = (
-    "kept",  # made by forward, and still there when forward ends
+    "kept",  # made before backward, and there when it begins
     "recomputed",  # made by a forward within backward
-    "temporary",  # all others: gone before forward ends, or made by backward for itself
+    "temporary",  # all others: gone before backward begins, or made by backward for itself
 )
 
 
@@ -171,7 +171,7 @@ class _Recorder(MemoryRecorder):
             self.spans.append((name, start, self.operators))
 
     def lifetimes(self) -> Lifetimes:
-        forward_end = next((end for name, _, end in self.spans if name == "forward"), 0)
+        turn = next((start for name, start, _ in self.spans if name == "backward"), self.operators)
         lives: list[Life] = []
         part = ""  # of what was recomputed last
         for made in self.made:
@@ -181,13 +181,25 @@ class _Recorder(MemoryRecorder):
             gone = min(self.gone_at.get(made.followed.number, self.operators), self.operators)
             kind, module = "temporary", made.module
             if not made.followed.born_in_backward:
-                kind = "kept" if made.born < forward_end < gone else kind
+                # backward() itself makes the loss's gradient, of one element, before its phase.
+                is_seed = made.operator == "ones_like" and made.born == turn - 1
+                kind = "kept" if made.born < turn < gone and not is_seed else kind
             elif category == "activations":
                 # A function that is run again is not called as a module: its parts are.
                 kind, module = "recomputed", module or part
                 part = part_of(module)
             lives.append(Life(module, made.operator, made.bytes, made.born, gone, kind))
-        return Lifetimes(tuple(lives), self.operators, tuple(self.spans))
+        return Lifetimes(tuple(lives), self.operators, _joined(self.spans))
+
+
+def _joined(spans: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ...]:
+    """Forward passes of several modules, one after the other, are one phase."""
+    joined: list[tuple[str, int, int]] = []
+    for name, start, end in spans:
+        if joined and joined[-1][0] == name:
+            start = joined.pop()[1]
+        joined.append((name, start, end))
+    return tuple(joined)
 
 
 class _Made(NamedTuple):

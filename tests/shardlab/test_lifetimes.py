@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from shardlab import data, models
 from shardlab.estimate.activations import cpu_kernels, gpt_terms, small_terms
@@ -86,6 +86,23 @@ def test_a_block_is_recomputed_when_its_turn_comes(gpt: tuple[Lifetimes, Lifetim
     }
     # The last matmul's result is needed by nobody: torch stops before it.
     assert "blocks.0.mlp.down: addmm" not in {life.name for life in again}
+
+
+def test_a_chain_that_is_called_piece_by_piece() -> None:
+    """No module spans the whole: forward is all that comes before backward."""
+    chain = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(16)))
+    x = torch.ones(64, 4)
+    peaks = {}
+    for segments in (1, 4, 16):
+        told = record(
+            chain,
+            lambda count=segments: (
+                checkpoint_sequential(chain, count, x, use_reentrant=False).sum().backward()
+            ),
+        )
+        assert [name for name, *_ in told.phases] == ["forward", "backward"]
+        peaks[segments] = told.peak_bytes // x.nbytes
+    assert peaks == {1: 17, 4: 8, 16: 17}  # segments + layers / segments
 
 
 def test_two_recordings_are_equal(gpt: tuple[Lifetimes, Lifetimes]) -> None:
