@@ -29,9 +29,9 @@ check: env ## ruff and mypy alone
 
 # One file at a time on each core: what a module has set up serves all of its tests.
 suite: env ## the tests alone; ARGS="tests/tools -k lock" picks some
-	@.venv/bin/python tools/browser.py > /dev/null || true
-	@.venv/bin/python tools/sandbox.py > /dev/null || true
-	@.venv/bin/python tools/postgres.py > /dev/null || true
+	@.venv/bin/python -m tools.browser > /dev/null || true
+	@.venv/bin/python -m tools.sandbox > /dev/null || true
+	@.venv/bin/python -m tools.postgres > /dev/null || true
 	@.venv/bin/python -m pytest --numprocesses logical --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder $(ARGS)
 

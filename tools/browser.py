@@ -1,7 +1,7 @@
 """Find a Chromium for the browser tests, or get one.
 
-    python tools/browser.py            prints its path; installs one where there is none
-    python tools/browser.py --find     only looks
+    python -m tools.browser            prints its path; installs one where there is none
+    python -m tools.browser --find     only looks
 
 Looked for in this order: $SHARDLAB_CHROMIUM, a browser on the PATH, one that Playwright downloaded.
 Installed in this order: Debian's package where we are root and have apt, Playwright's own build.
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from tools import debian
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MAC_CHROME = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
 # Without fonts every letter on a page is a box.
 DEBIAN_PACKAGES = ("chromium", "fonts-liberation", "fonts-dejavu-core")
-INSTALL_TIMEOUT_S = 900
+FOR = "a browser for the tests"
 
 # What headless Chromium needs in a container, and no phoning home while the tests run.
 FLAGS = (
@@ -66,36 +67,11 @@ def _downloaded_by_playwright() -> str | None:
 
 
 def _install_from_debian() -> bool:
-    if not shutil.which("apt-get") or not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return False
-    return _quietly("apt-get", "update") and _quietly(
-        "apt-get", "install", "--yes", "--no-install-recommends", *DEBIAN_PACKAGES
-    )
+    return debian.install(FOR, *DEBIAN_PACKAGES)
 
 
 def _download_by_playwright() -> bool:
-    return _quietly(sys.executable, "-m", "playwright", "install", "chromium")
-
-
-def _quietly(*command: str) -> bool:
-    """Run an installer; its last lines are shown only if it fails."""
-    print(f"getting a browser for the tests: {' '.join(command)}", file=sys.stderr, flush=True)
-    try:
-        done = subprocess.run(
-            command,
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=INSTALL_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"  {error}", file=sys.stderr)
-        return False
-    if done.returncode:
-        print("".join(f"  {line}\n" for line in done.stdout.splitlines()[-4:]), file=sys.stderr)
-    return done.returncode == 0
+    return debian.quietly(FOR, sys.executable, "-m", "playwright", "install", "chromium")
 
 
 def main() -> int:

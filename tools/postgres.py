@@ -1,7 +1,7 @@
 """Find PostgreSQL's server for the tests, or get it.
 
-    python tools/postgres.py            prints the folder of its programs; installs it if need be
-    python tools/postgres.py --find     only looks
+    python -m tools.postgres            prints the folder of its programs; installs it if need be
+    python -m tools.postgres --find     only looks
 
 Looked for in this order: $SHARDLAB_POSTGRES (a folder with initdb in it), the PATH, where Debian,
 Red Hat and Homebrew put it. Installed where we are root and have apt. Exits 1 with one line on
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from tools import debian
 
 PLACES = (
     "/usr/lib/postgresql/*/bin",
@@ -24,7 +25,6 @@ PLACES = (
 )
 # Debian would start a server of its own, on port 5432, as soon as the package is there.
 NO_SERVER = Path("/etc/postgresql-common/createcluster.d/shardlab.conf")
-INSTALL_TIMEOUT_S = 600
 NONE = "no PostgreSQL server here and none could be installed: its tests are skipped"
 
 
@@ -44,38 +44,14 @@ def has_server(folder: Path) -> bool:
 
 def get() -> Path | None:
     """The folder, installed now if need be, or None where that cannot be done."""
-    return find() or (find() if _install_from_debian() else None)
+    return find() or (find() if _install() else None)
 
 
-def _install_from_debian() -> bool:
-    if not shutil.which("apt-get") or os.geteuid() != 0:
-        return False
-    NO_SERVER.parent.mkdir(parents=True, exist_ok=True)
-    NO_SERVER.write_text("create_main_cluster = false\n")
-    return _quietly("apt-get", "update") and _quietly(
-        "apt-get", "install", "--yes", "--no-install-recommends", "postgresql"
-    )
-
-
-def _quietly(*command: str) -> bool:
-    """Run an installer; its last lines are shown only if it fails."""
-    print(f"getting PostgreSQL for the tests: {' '.join(command)}", file=sys.stderr, flush=True)
-    try:
-        done = subprocess.run(
-            command,
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=INSTALL_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"  {error}", file=sys.stderr)
-        return False
-    if done.returncode:
-        print("".join(f"  {line}\n" for line in done.stdout.splitlines()[-4:]), file=sys.stderr)
-    return done.returncode == 0
+def _install() -> bool:
+    if debian.can_install():
+        NO_SERVER.parent.mkdir(parents=True, exist_ok=True)
+        NO_SERVER.write_text("create_main_cluster = false\n")
+    return debian.install("PostgreSQL for the tests", "postgresql")
 
 
 def main() -> int:

@@ -55,7 +55,7 @@ def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("bare_machine")
 def test_where_none_can_be_had_one_line_says_so() -> None:
     asked = subprocess.run(
-        [sys.executable, "tools/browser.py", "--find"],
+        [sys.executable, "-m", "tools.browser", "--find"],
         cwd=ROOT,
         env=os.environ,
         capture_output=True,

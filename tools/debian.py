@@ -1,0 +1,44 @@
+"""Install what the tests need, quietly: from Debian's packages where we are root and have apt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+INSTALL_TIMEOUT_S = 900
+
+
+def can_install() -> bool:
+    return bool(shutil.which("apt-get")) and hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def install(what: str, *packages: str) -> bool:
+    """Whether Debian's ``packages`` are installed now; ``what`` they give is said on stderr."""
+    if not can_install():
+        return False
+    return quietly(what, "apt-get", "update") and quietly(
+        what, "apt-get", "install", "--yes", "--no-install-recommends", *packages
+    )
+
+
+def quietly(what: str, *command: str) -> bool:
+    """Run an installer to its end or its time limit; its last lines are shown only if it fails."""
+    print(f"getting {what}: {' '.join(command)}", file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=INSTALL_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"  {error}", file=sys.stderr)
+        return False
+    if done.returncode:
+        print("".join(f"  {line}\n" for line in done.stdout.splitlines()[-4:]), file=sys.stderr)
+    return done.returncode == 0
