@@ -1,7 +1,8 @@
 """Pictures that can be pointed at, of a run or by a formula.
 
 Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. By formula, with
-what was measured beside it: memory bars, shard map, offload times, tensor split.
+what was measured beside it: memory bars, shard map, offload times, tensor split,
+pipeline schedules.
 """
 
 from shardlab.widgets import palette
@@ -9,6 +10,7 @@ from shardlab.widgets.activation_timeline import ActivationTimeline, activation_
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
+from shardlab.widgets.pipeline_schedule import PipelineSchedule, pipeline_schedule
 from shardlab.widgets.ring_player import RingPlayer, ring_player
 from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.tensor_split import TensorSplit, tensor_split
@@ -21,6 +23,7 @@ __all__ = [
     "MemoryBars",
     "MemoryTimeline",
     "OffloadTimes",
+    "PipelineSchedule",
     "RingPlayer",
     "ShardMap",
     "TensorSplit",
@@ -32,6 +35,7 @@ __all__ = [
     "memory_timeline",
     "offload_times",
     "palette",
+    "pipeline_schedule",
     "ring_player",
     "shard_map",
     "tensor_split",

@@ -15,6 +15,7 @@ from shardlab.errors import DeadlockError, Waiting
 from shardlab.widgets import (
     memory_timeline,
     offload_times,
+    pipeline_schedule,
     ring_player,
     timeline,
     traffic_map,
@@ -222,6 +223,7 @@ EVERY = {
     "timeline": lambda: timeline(ring_all_reduce(4)),
     "memory timeline": lambda: memory_timeline(training(2)),
     "offload times": offload_times,
+    "pipeline schedule": pipeline_schedule,
 }
 of_every = pytest.mark.parametrize("draw", EVERY.values(), ids=EVERY)
 
@@ -338,6 +340,8 @@ def test_pictures_for_the_eye(show: Show, artifacts: Path, n: int, dark: bool) -
     if n == 4:  # more ranks look the same in these
         shots["memory_timeline"] = (memory_timeline(training(n), predicted=39 * MIB), ("p",))
         shots["offload_times"] = (offload_times(world_size=n), ("ArrowRight",))
+        every = pipeline_schedule(schedules=["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
+        shots["pipeline_schedule"] = (every, ("ArrowRight",))
     for name, (widget, keys) in shots.items():
         root = show(widget, dark=dark, still=True)
         press(root, *keys)

@@ -1,0 +1,262 @@
+"""The pipeline schedules: who does what when, one schedule below the other, bubble and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import traitlets
+
+from shardlab.simulate.pipeline import (
+    Costs,
+    Schedule,
+    Timeline,
+    gpipe,
+    interleaved_one_f_one_b,
+    naive,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+    zb_v,
+)
+from shardlab.widgets.palette import MEASURED, WAIT
+from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.pipeline_panels import (
+    LEFT,
+    MOST_CHUNKS,
+    PEAK_LEFT,
+    PEAK_RIGHT,
+    RIGHT,
+    WIDTH,
+    Panel,
+    colors,
+    format_percent,
+    picture,
+)
+from shardlab.widgets.scene import to_svg
+
+NAMES = {
+    "naive": "naive",
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "interleaved 1F1B",
+    "zb-h1": "ZB-H1",
+    "zb-v": "ZB-V",
+}
+SMALL_PRINT = (
+    "Simulated: each action as early as what it needs and its device allow. Costs are of a "
+    "device's whole share of the model; with v chunks an action takes 1/v of them, and those of a "
+    "device's later chunks are paler. In flight: micro-batches whose activations a device holds, "
+    "in such shares."
+)
+COSTS = ("forward", "backward_input", "backward_weight", "send")
+Slots = list[list[list[Any]]]  # by device: [kind, stage, micro-batch, start, end]
+
+
+class PipelineSchedule(Picture):
+    """Made by `pipeline_schedule`; ``settings`` may be read and set."""
+
+    _esm: ClassVar[str] = module("pipeline_model.js", "pipeline_schedule.js")
+    settings = traitlets.Dict().tag(sync=True)
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        own: Mapping[str, Schedule],
+        measured: Mapping[str, Slots],
+        unit_s: float | None,
+    ) -> None:
+        self._own, self._measured, self._unit_s = own, measured, unit_s
+        scene = {
+            "width": WIDTH,
+            "left": LEFT,
+            "right": RIGHT,
+            "peak_left": PEAK_LEFT,
+            "peak_right": PEAK_RIGHT,
+            "names": NAMES | {name: name for name in own},
+            "own": {name: [list(map(list, each)) for each in own[name]] for name in own},
+            "measured": dict(measured),
+            "unit_s": unit_s,
+            "colors": colors(),
+            "roles": {"wait": WAIT, "measured": MEASURED},
+            "most": {"p": max(8, settings["p"]), "m": max(32, settings["m"]), "v": MOST_CHUNKS},
+            "costs": _cost_values(settings),
+            "small": SMALL_PRINT,
+        }
+        super().__init__(scene=scene, settings=settings)
+
+    @traitlets.validate("settings")
+    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        settings = {**self.settings, **proposal["value"]}
+        try:
+            check_settings(settings, self._own)
+        except ValueError as error:
+            raise traitlets.TraitError(str(error)) from error
+        return settings
+
+    def panels(self) -> list[Panel]:
+        """What is shown, from top to bottom."""
+        shown = []
+        for name in self.settings["shown"]:
+            timeline = timeline_of(name, self.settings, self._own)
+            title = self.scene["names"][name]
+            if timeline is None:
+                shown.append(Panel(title, None, (), 1))
+                continue
+            slots = tuple(
+                tuple((*slot.action, slot.start, slot.end) for slot in listed)
+                for listed in timeline.slots
+            )
+            v = round(len(timeline.device_of) / len(slots))
+            shown.append(Panel(title, slots, timeline.peak_in_flight, max(1, v)))
+            ran = self._measured.get(name)
+            if ran and is_of(ran, slots):
+                unit = self._unit_s or 1.0
+                scaled = tuple(
+                    tuple((*slot[:3], slot[3] / unit, slot[4] / unit) for slot in listed)
+                    for listed in ran
+                )
+                shown.append(Panel(f"{title}, measured", scaled, timeline.peak_in_flight, v, True))
+        return shown
+
+    def static_svg(self) -> str:
+        marks, height = picture(self.panels(), self._unit_s)
+        settings = self.settings
+        told = f"p = {settings['p']}, m = {settings['m']}, v = {settings['v']}"
+        return to_svg(
+            marks, WIDTH, height, title="Pipeline schedules", subtitle=told, footer=SMALL_PRINT
+        )
+
+    def summary(self) -> str:
+        settings = self.settings
+        told = ", ".join(
+            f"{panel.title} {format_percent(panel.over_ideal)}"
+            for panel in self.panels()
+            if panel.slots
+        )
+        return (
+            f"{settings['p']} devices, {settings['m']} micro-batches, "
+            f"bubble over the ideal: {told or 'no schedule'}"
+        )
+
+
+def pipeline_schedule(
+    p: int = 4,
+    m: int = 8,
+    v: int = 2,
+    schedules: Sequence[str] | Mapping[str, Sequence[Iterable[Any]]] = ("gpipe", "1f1b", "zb-h1"),
+    costs: Costs | None = None,
+    *,
+    measured: Mapping[str, Sequence[Any]] | None = None,
+    unit_s: float | None = None,
+) -> PipelineSchedule:
+    """Draw pipeline schedules of p devices, m micro-batches and v chunks, with sliders for all.
+
+    schedules  names: "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"; or your own,
+               {name: schedule}, which no slider but those of the costs changes
+    costs      of a device's whole share of the model, one number for all stages
+    measured   {name: by rank what `shardlab.pipeline.run_schedule` returned, or its slots}: drawn
+               below the simulation of the same schedule, for as long as that is what ran
+    unit_s     seconds of one unit of the costs; without it times have no unit
+
+    Raises ValueError for what cannot be, Illegal (a ValueError) for a schedule that cannot run.
+    """
+    own: dict[str, Schedule] = {}
+    if isinstance(schedules, Mapping):
+        own = {
+            name: [list(map(_plain, each)) for each in given] for name, given in schedules.items()
+        }
+        if clash := set(own) & set(NAMES):
+            raise ValueError(f"{min(clash)!r} is the name of a schedule of the library's")
+        for schedule in own.values():
+            simulate(schedule)
+    costs = costs or Costs()
+    settings: dict[str, Any] = {"p": p, "m": m, "v": v, "shown": list(schedules)}
+    for name in COSTS:
+        settings[name] = getattr(costs, name)
+        if not isinstance(settings[name], int | float):
+            raise ValueError(
+                f"{name}: one number for all stages has a slider; simulate takes lists"
+            )
+    check_settings(settings, own)
+    if unit_s is not None and not unit_s > 0:
+        raise ValueError(f"unit_s={unit_s}: seconds, above 0")
+    slots = {name: slots_of(ran) for name, ran in (measured or {}).items()}
+    if unknown := set(slots) - set(NAMES) - set(own):
+        raise ValueError(f"measured[{min(unknown)!r}] is of no schedule: {', '.join(NAMES)}")
+    return PipelineSchedule(settings, own, slots, unit_s)
+
+
+def check_settings(settings: Mapping[str, Any], own: Mapping[str, Schedule]) -> None:
+    """Raises ValueError for what cannot be."""
+    for name in ("p", "m", "v"):
+        value = settings[name]
+        if isinstance(value, bool) or value != int(value) or value < 1:
+            raise ValueError(f"{name}={value}: a whole number, 1 or more")
+    if settings["v"] > MOST_CHUNKS:
+        raise ValueError(f"v={settings['v']}: at most {MOST_CHUNKS} chunks are told apart")
+    for name in settings["shown"]:
+        if name not in NAMES and name not in own:
+            raise ValueError(f"{name!r} is no schedule: {', '.join((*NAMES, *own))}")
+    for name in COSTS:
+        if not settings[name] >= 0 or (name != "send" and settings[name] == 0):
+            raise ValueError(f"{name}={settings[name]}: above 0, or for send not below")
+
+
+def schedule_of(
+    name: str, settings: Mapping[str, Any], own: Mapping[str, Schedule]
+) -> Schedule | None:
+    """None where m does not divide into interleaved's rounds."""
+    p, m, v = (int(settings[key]) for key in ("p", "m", "v"))
+    if name in own:
+        return own[name]
+    if name == "interleaved":
+        return interleaved_one_f_one_b(p, m, v) if v == 1 or m % max(1, m // p) == 0 else None
+    makers = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "zb-h1": zb_h1, "zb-v": zb_v}
+    return makers[name](p, m)
+
+
+def timeline_of(
+    name: str, settings: Mapping[str, Any], own: Mapping[str, Schedule]
+) -> Timeline | None:
+    schedule = schedule_of(name, settings, own)
+    if schedule is None:
+        return None
+    stages = max(action[1] for listed in schedule for action in listed) + 1
+    costs = Costs(*(settings[cost] for cost in COSTS))
+    return simulate(schedule, costs.in_chunks(max(1, round(stages / len(schedule)))))
+
+
+def slots_of(ran: Sequence[Any]) -> Slots:
+    """By rank, with times from the first start; of what run_schedule returned on each rank."""
+    listed = [
+        [[*slot[0], float(slot[1]), float(slot[2])] for slot in getattr(each, "slots", each)]
+        for each in ran
+    ]
+    if not any(listed):
+        raise ValueError("measured: nothing ran")
+    first_s = min(slots[0][3] for slots in listed if slots)
+    return [[[*slot[:3], slot[3] - first_s, slot[4] - first_s] for slot in each] for each in listed]
+
+
+def is_of(ran: Slots, slots: Sequence[Sequence[Sequence[Any]]]) -> bool:
+    """Whether what ran is this schedule, device by device in its order."""
+    mine, theirs = (
+        [[tuple(slot[:3]) for slot in listed] for listed in each] for each in (ran, slots)
+    )
+    return mine == theirs
+
+
+def _plain(action: Any) -> Any:
+    return tuple(action) if isinstance(action, list | tuple) else action
+
+
+def _cost_values(settings: Mapping[str, Any]) -> dict[str, list[float]]:
+    """What a slider of a cost goes over: round values, and the one that was given."""
+    scale = float(settings["forward"])
+    whole = [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0]
+    parts = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0]
+    values = {name: [scale * each for each in whole] for name in COSTS} | {
+        "send": [scale * each for each in parts]
+    }
+    return {name: sorted({*values[name], float(settings[name])}) for name in COSTS}
