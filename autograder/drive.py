@@ -11,10 +11,12 @@ import cloudpickle
 from autograder.exercise import Case, Plain
 
 
-def on_rank(
-    given: Plain, drive: Callable[[Any, Plain, Case], Plain], case: Case, subject_blob: bytes
-) -> Plain:
-    """Unpickles the student's answer here, in a rank's process, and puts it through one case."""
+def on_rank(given: Plain, drive_blob: bytes, case: Case, subject_blob: bytes) -> Plain:
+    """Unpickles the student's answer here, in a rank's process, and puts it through one case.
+
+    ``drive_blob``: a cloudpickle of the exercise's ``drive``.
+    """
+    drive: Callable[[Any, Plain, Case], Plain] = cloudpickle.loads(drive_blob)
     return drive(cloudpickle.loads(subject_blob), given, case)
 
 

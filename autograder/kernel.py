@@ -69,8 +69,9 @@ def _pickled(answer: str, subject: Any) -> bytes:
 
 def _decide(exercise: Exercise, subject: Any) -> Verdict:
     # Only here: a grader's container has neither ranks nor tables.
-    from autograder.grade import VISIBLE_SEED, decide
+    from autograder.grade import decide
     from autograder.screen import Screen
+    from autograder.trial import VISIBLE_SEED
     from autograder.verdict import Verdict
 
     if subject is None or subject is ...:  # the blank of a number or of plain data

@@ -7,8 +7,9 @@ to the instructor; only a run decides about points.  Nothing of the source is ru
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -96,17 +97,22 @@ def find_forbidden(source: str, allows: Set[str] | None, answer: str = "") -> li
     ``answer``: look only at what the definition of that name can reach; else at everything.
     """
     try:
-        tree = ast.parse(_without_magics(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    try:
-        reader = _Reader(allows)
-        reader.learn(tree)
+        tree, full_names = _learned(source)
+        reader = _Reader(allows, full_names)
         for statement in _reachable(tree, answer) if answer else tree.body:
             reader.visit(statement)
-    except RecursionError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     return sorted(set(reader.found), key=lambda found: (found.line, found.name))
+
+
+@functools.lru_cache(maxsize=1)  # every answer of a notebook is looked for in the same source
+def _learned(source: str) -> tuple[ast.Module, dict[str, str]]:
+    """(what was parsed, {name: what it stands for}); raises what ast.parse does."""
+    tree = ast.parse(_without_magics(source))
+    reader = _Reader(None, GIVEN)
+    reader.learn(tree)
+    return tree, reader.full_names
 
 
 def _without_magics(source: str) -> str:
@@ -152,9 +158,9 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 class _Reader(ast.NodeVisitor):
-    def __init__(self, allows: Set[str] | None) -> None:
+    def __init__(self, allows: Set[str] | None, full_names: Mapping[str, str]) -> None:
         self.allows = allows
-        self.full_names = dict(GIVEN)  # of what a name in the source stands for
+        self.full_names = dict(full_names)  # of what a name in the source stands for
         self.found: list[Found] = []
         self.depth = 0  # of sources within strings
 

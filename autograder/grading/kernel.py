@@ -20,11 +20,11 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from autograder.grade import InfrastructureError
 from autograder.grading.contained import ContainedCells, Ending, Start
 from autograder.grading.outputs import Outputs
 from autograder.kernel import MAX_ANSWER_BYTES
 from autograder.sandbox import Limits
+from autograder.trial import InfrastructureError
 from shardlab.ranks import messages, thread
 
 START_S = 60.0  # until a fresh process has said that it is ready

@@ -26,7 +26,7 @@ from autograder.verdict import Verdict
 def grade_submission(task: Task, sandbox: Any) -> Record:
     """Runs the cells in ``sandbox``, decides the answers here. The same task, the same record.
 
-    Raises grade.InfrastructureError and whatever else is the machine's doing, never the student's.
+    Raises trial.InfrastructureError and whatever else is the machine's doing, never the student's.
     """
     checks = checks_of(nbformat.from_dict(task.template))
     notebook, notes, unreadable = _put_in_order(task)
@@ -108,7 +108,7 @@ def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:
 def decide_answer(
     check: Check, answer: bytes | None, seed: int, sandbox: Any, seen: Seen | None = None
 ) -> Verdict:
-    """Raises grade.InfrastructureError, and CourseError for an exercise that is not there."""
+    """Raises trial.InfrastructureError, and CourseError for an exercise that is not there."""
     try:
         exercise = exercises.load(check.exercise)
     except KeyError as error:

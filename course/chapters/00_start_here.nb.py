@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import DeadlockError, RankError, launch
-from shardlab.launch import choose_device, most_ranks
+from shardlab.machine import choose_device, most_ranks
 from shardlab.widgets import format_bytes, timeline, traffic_map
 
 # %% [markdown]

@@ -54,5 +54,6 @@ def test_what_has_no_namespace_is_taken_as_it_is():
 
 def test_drive_gets_the_answer_this_ranks_input_and_the_case():
     case = Case("one", 1)
-    seen = on_rank("given", lambda *arguments: arguments, case, cloudpickle.dumps("answer"))
+    drive = cloudpickle.dumps(lambda *arguments: arguments)
+    seen = on_rank("given", drive, case, cloudpickle.dumps("answer"))
     assert seen == ("answer", "given", case)

@@ -10,9 +10,10 @@ import cloudpickle
 import pytest
 import torch
 
-from autograder import grade
+from autograder import trial
 from autograder.exercise import Case, Exercise
-from autograder.grade import InfrastructureError, decide
+from autograder.grade import decide
+from autograder.trial import InfrastructureError
 
 pytestmark = pytest.mark.ranks
 
@@ -187,7 +188,7 @@ def test_failure_of_the_machine_is_not_the_students(monkeypatch):
     def no_more_processes(*args, **kwargs):
         raise OSError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(grade, "launch", no_more_processes)
+    monkeypatch.setattr(trial.RankSet, "run", no_more_processes)
     with pytest.raises(InfrastructureError, match=r"trust\.echo, 2 ranks: Resource"):
         decide(echo(), cloudpickle.dumps(lambda given: given), seed=1)
 
@@ -205,7 +206,7 @@ def test_the_same_failure_is_told_in_the_same_words():
             time.sleep(0.02)
         names["f"](f"{object()} at {time.time()}")
 
-    stolen_from = grade.__file__
+    stolen_from = trial.__file__
     case = (Case("3 ranks", 3),)
     verdicts = [decide(echo(case), cloudpickle.dumps(fail), seed=1) for _ in range(2)]
     assert verdicts[0].to_plain() == verdicts[1].to_plain()
@@ -214,8 +215,8 @@ def test_the_same_failure_is_told_in_the_same_words():
         .cases[0]
         .diagnosis.startswith("rank 0 failed: ValueError: <object object at 0x…> at …")
     )
-    assert "grade.py, line 2" in verdicts[0].cases[0].diagnosis
-    assert "Decides an answer" not in str(verdicts[0])
+    assert "trial.py, line 2" in verdicts[0].cases[0].diagnosis
+    assert "Tries an answer" not in str(verdicts[0])
 
 
 def test_too_large_an_output_is_not_taken():

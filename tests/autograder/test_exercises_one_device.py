@@ -13,7 +13,7 @@ from autograder.compare import equal
 from autograder.exercise import Attempt
 from autograder.exercises import accumulation, loss_scaling, master_weights, step_bytes
 from autograder.exercises.step_bytes import TOLERANCE
-from autograder.grade import rng_for
+from autograder.trial import rng_for
 from shardlab import launch, reader
 from shardlab.estimate import memory
 from tests.submissions import planted

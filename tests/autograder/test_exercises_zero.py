@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from autograder.exercises import zero, zero_sizes, zero_stage1, zero_stage2, zero_stage3
-from autograder.grade import attempt_case, rng_for
-from autograder.judge import judge
 from autograder.threads import one_thread
+from autograder.trial import Trials, rng_for
 from shardlab.estimate import memory, traffic
 from tests.submissions import planted
 
@@ -218,7 +217,8 @@ class Zero1AdamW:
 
 def result_of(exercise, case, answers):
     subject = planted.subjects(LAB, answers)[exercise.answer]
-    return judge(exercise, attempt_case(exercise, case, cloudpickle.dumps(subject), SEED))
+    with Trials(exercise, cloudpickle.dumps(subject), SEED) as trials:
+        return trials.of(case)[1]
 
 
 @pytest.mark.ranks

@@ -20,7 +20,7 @@ from autograder import build, exercises, recorded
 from autograder.__main__ import main
 from autograder.compare import equal
 from autograder.exercise import Case, Exercise
-from autograder.grade import VISIBLE_SEED, decide
+from autograder.grade import decide
 from autograder.kept_back import KEPT_BACK
 from autograder.present import as_text
 from autograder.recorded import NotRecorded, Recorded, key_of, pack
@@ -28,6 +28,7 @@ from autograder.release.package import package
 from autograder.release.refusal import ReleaseError
 from autograder.release.strip import Stripped
 from autograder.release.write import archives, write
+from autograder.trial import VISIBLE_SEED
 from tests.autograder.build.test_repository import SOLUTION, SOURCES, passages, telling
 from tests.submissions import planted
 

@@ -30,7 +30,8 @@ class NotMounted(MetaPathFinder):
 sys.meta_path.insert(0, NotMounted())
 import cloudpickle
 for name, blob in cloudpickle.load(open(sys.argv[1], "rb")):
-    on_rank, (drive, case) = cloudpickle.loads(blob)
+    on_rank, (drive_blob, case) = cloudpickle.loads(blob)
+    drive = cloudpickle.loads(drive_blob)
     assert callable(drive) and case.params is not None, name
 loaded = sorted(module for module in sys.modules if module.startswith("autograder"))
 print(*loaded)
@@ -39,7 +40,7 @@ print(*loaded)
 
 def travelling(exercise: Exercise, case: Case) -> bytes:
     """As launch packs it."""
-    return codec.encode_any((on_rank, (exercise.drive, case)))
+    return codec.encode_any((on_rank, (codec.encode_any(exercise.drive), case)))
 
 
 def test_a_rank_needs_no_exercise_to_run_a_drive(tmp_path: Path) -> None:

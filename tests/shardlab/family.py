@@ -80,8 +80,8 @@ class Family:
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm, without those of browsers and of multiprocessing in other tests."""
-    others = ("chromium", "sem.mp-")
+    """Names in /dev/shm, without those of browsers, servers and workers of other tests."""
+    others = ("chromium", "sem.mp-", "PostgreSQL.")
     return {name for name in os.listdir("/dev/shm") if not any(map(name.__contains__, others))}
 
 

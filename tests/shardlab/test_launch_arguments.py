@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
 import pytest
 
-from shardlab import launch
-from shardlab.launch import choose_device
-
-MODULE = sys.modules["shardlab.launch"]  # `shardlab.launch`, the attribute, is the function
+from shardlab import launch, machine
+from shardlab.machine import choose_device
 
 
 def work() -> None: ...
@@ -81,7 +78,7 @@ def test_an_input_that_cannot_travel_is_named_by_its_rank() -> None:
 
 class TestDevice:
     def test_cuda_without_enough_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(MODULE, "_gpu_count", lambda: 1)
+        monkeypatch.setattr(machine, "_gpu_count", lambda: 1)
         with pytest.raises(ValueError, match=r'2 ranks need 2 GPUs.*has 1.*pass device="cpu"'):
             launch(work, world_size=2, device="cuda")
 
@@ -97,9 +94,9 @@ class TestDevice:
     def test_auto_picks_and_says_why(
         self, monkeypatch: pytest.MonkeyPatch, gpus: int, device: str, why: str
     ) -> None:
-        monkeypatch.setattr(MODULE, "_gpu_count", lambda: gpus)
+        monkeypatch.setattr(machine, "_gpu_count", lambda: gpus)
         assert choose_device("auto", 4) == (device, why)
 
     def test_cpu_is_given_where_it_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(MODULE, "_gpu_count", lambda: 8)
+        monkeypatch.setattr(machine, "_gpu_count", lambda: 8)
         assert choose_device("cpu", 4) == ("cpu", "asked for")

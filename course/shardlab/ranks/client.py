@@ -214,5 +214,5 @@ def memory_file(name: str, content: bytes = b"") -> int:
     return fd
 
 
-def setup_file(setup: dict[str, Any], program: bytes) -> int:
-    return memory_file("shardlab-setup", messages.pack(setup, program))
+def setup_file(setup: dict[str, Any]) -> int:
+    return memory_file("shardlab-setup", messages.pack(setup))

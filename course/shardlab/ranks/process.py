@@ -25,7 +25,7 @@ class RankProcess:
     out: Printed = field(default_factory=Printed)
     err: Printed = field(default_factory=Printed)
     pid: int | None = None
-    state: str = "starting"  # then ready, running, and finished, failed or dead
+    state: str = "starting"  # then ready, running, and finished (or ready again), failed or dead
     output: bytes = b""
     failure: dict[str, Any] | None = None  # what it said of its exception
     forged: str = ""  # what it sent that no rank's own code sends
@@ -36,6 +36,14 @@ class RankProcess:
     run_ns: int | None = None
     still_since_s: float = 0.0
     busy_s: float = 0.0  # when it was last seen at work
+
+    def begin(self, out: Printed, err: Printed, most_bytes: int) -> None:
+        """It is given a function, whose output may have so many bytes."""
+        self.inbox.max_body_bytes = most_bytes
+        self.out, self.err = out, err
+        self.output, self.failure, self.forged = b"", None, ""
+        self.run_ns, self.busy_s = None, 0.0
+        self.state = "running" if self.exit_code is None else "dead"
 
     @property
     def is_over(self) -> bool:

@@ -1,4 +1,8 @@
-"""What runs in each rank, from its fork to its end."""
+"""What runs in each rank, from its fork to its end: one function, or several, one after another.
+
+What a rank is told with each function: ``world_size`` (the first so many ranks take part, in a
+group of their own that is the default one meanwhile), ``seed``, ``results``, ``memory``.
+"""
 
 from __future__ import annotations
 
@@ -44,52 +48,58 @@ def main(
     stack: int,
 ) -> NoReturn:
     kernel = socket.socket(fileno=control)
-    stage = "start"
     try:
-        setup, program = messages.read_file(setup_fd)
+        setup, _ = messages.read_file(setup_fd)
         os.close(setup_fd)  # not for student code to find
         _settle(rank, setup, stdout, stderr, stack)
-        _join(rank, setup, store_fd)
+        groups = _join(rank, setup, store_fd)
         RECORDER.log = Writer(log)
-        messages.send(kernel, {"is": "ready"})
-        given = _wait_for_input(kernel)
         builds.ask = _builds_asked_of(kernel)
-        if not setup["may_connect"]:
-            refuse_connections()
-        stage = "unpickle"
-        fn, args = cloudpickle.loads(program)
-        if given:
-            args = (cloudpickle.loads(given), *args)
-        stage = "run"
         measure.recorder = RECORDER
-        with_memory = setup["memory"]
-        encode = codec.encode_plain if setup["results"] == "plain" else codec.encode_any
-        del setup, program  # nor to find in a frame above its own
-        with RECORDER.run(with_memory=with_memory):
+        may_connect = setup.pop("may_connect")
+        del setup  # nor to find in a frame above its own
+        messages.send(kernel, {"is": "ready"})
+        if not may_connect:
+            refuse_connections()
+    except Exception as error:
+        messages.send(kernel, {"is": "failed", "stage": "start", **_describe(error)})
+        groups = {}
+    while True:  # until the kernel has counted our sockets, and closes the connection
+        messages.send(kernel, *_perform(*_wait(kernel), rank, groups))
+
+
+def _perform(
+    order: dict[str, Any], sent: bytes, rank: int, groups: dict[int, dist.ProcessGroup]
+) -> tuple[dict[str, Any], bytes]:
+    """Runs a function; the message that tells what came of it."""
+    stage = "start"
+    try:
+        _take_part(rank, order, groups)
+        stage = "unpickle"
+        fn, args = cloudpickle.loads(sent)
+        if given := sent[order["program_bytes"] :]:
+            args = (cloudpickle.loads(given), *args)
+        del sent, given  # not for student code to find
+        stage = "run"
+        with RECORDER.run(with_memory=order["memory"]):
             output = fn(*args)
         stage = "output"
+        encode = codec.encode_plain if order["results"] == "plain" else codec.encode_any
         body = encode(output)
     except BaseException as error:
         # SystemExit and KeyboardInterrupt of a student's are failures too.
         _flush()
-        messages.send(kernel, {"is": "failed", "stage": stage, **_describe(error)})
-    else:
-        _flush()
-        messages.send(kernel, {"is": "finished"}, body)
-    # Stay until the kernel has counted our sockets; it lets go by closing the connection.
-    with kernel:
-        while kernel.recv(1 << 16):
-            pass
-    LEAVE(0)
+        return {"is": "failed", "stage": stage, **_describe(error)}, b""
+    _flush()
+    return {"is": "finished"}, body
 
 
-def _wait_for_input(kernel: socket.socket) -> bytes:
-    """Until the kernel lets all ranks go; if it is gone or has called the run off, so are we."""
+def _wait(kernel: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """What the kernel says next; if it is gone or has called the run off, so are we."""
     try:
-        _, given = messages.receive(kernel)
-    except EOFError:
+        return messages.receive(kernel)
+    except (OSError, EOFError):
         LEAVE(0)
-    return given
 
 
 def _builds_asked_of(kernel: socket.socket) -> Callable[[str], None]:
@@ -100,7 +110,7 @@ def _builds_asked_of(kernel: socket.socket) -> Callable[[str], None]:
         if os.getpid() != own_pid:
             raise RuntimeError(f"{op} isn't compiled, and only a rank itself can ask for it")
         messages.send(kernel, {"is": "needs", "op": op})
-        _wait_for_input(kernel)
+        _wait(kernel)
 
     return ask
 
@@ -108,8 +118,7 @@ def _builds_asked_of(kernel: socket.socket) -> Callable[[str], None]:
 def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
     """Make this fork the process that torchrun would have started, in the kernel's place."""
     os.environ.clear()
-    os.environ.update(setup["environment"])
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(setup["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
     os.chdir(setup["cwd"])
     if setup["sys_path"] is not None:
         sys.path[:] = setup["sys_path"]
@@ -135,15 +144,25 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
 
     os._exit = _exit
     torch.set_num_threads(1)  # sums in another order give other last digits: never by core count
-    seed = setup["seed"]
+
+
+def _take_part(rank: int, order: dict[str, Any], groups: dict[int, dist.ProcessGroup]) -> None:
+    """Be a rank among so many, and draw from this seed."""
+    world_size, seed = order["world_size"], order["seed"]
+    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)})
+    if len(groups) > 1:
+        dist.distributed_c10d._update_default_pg(groups[world_size])
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed * 1_000_003 + rank
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed % 2**63)
 
 
-def _join(rank: int, setup: dict[str, Any], store_fd: int) -> None:
-    """Initialise torch.distributed; the rendezvous is a file in memory that has no name."""
+def _join(rank: int, setup: dict[str, Any], store_fd: int) -> dict[int, dist.ProcessGroup]:
+    """Initialise torch.distributed; the rendezvous is a file in memory that has no name.
+
+    Returns, by their size, the groups of the first ranks that this one is in.
+    """
     backend = "gloo"
     if setup["device"] == "cuda":
         backend = "cpu:gloo,cuda:nccl"
@@ -156,6 +175,9 @@ def _join(rank: int, setup: dict[str, Any], store_fd: int) -> None:
         # the kernel ends the run before, and its clock stands still while something is compiled
         timeout=timedelta(seconds=setup["timeout_s"] + 60 + builds.LIMIT_S),
     )
+    groups = {size: dist.new_group(list(range(size))) for size in setup["smaller_groups"]}
+    groups[setup["world_size"]] = dist.group.WORLD
+    return {size: group for size, group in groups.items() if rank < size}
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

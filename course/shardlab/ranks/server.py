@@ -51,7 +51,6 @@ PRELOAD_WHEN_IDLE = (
     "torch.optim",
 )
 IDLE_S = 1.5
-NAMES_OF_USE = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
 RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # that come with a fork request
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_PACKET = 1 << 16
@@ -147,11 +146,10 @@ class Server:
 
     def preload_for(self, run: RunOfRanks) -> None:
         """At once what this run will use, if that is still to be imported."""
-        if self.idle_work:
-            program = os.pread(run.setup_fd, os.fstat(run.setup_fd).st_size, 0)
-            if any(name in program for name in NAMES_OF_USE):
-                while self.idle_work:
-                    self.idle_work.pop(0)()
+        if self.idle_work and os.fstat(run.setup_fd).st_size:
+            setup, _ = messages.read_file(run.setup_fd)
+            while self.idle_work and setup["uses_more"]:
+                self.idle_work.pop(0)()
 
     def take(self, run: RunOfRanks) -> None:
         self.runs.append(run)

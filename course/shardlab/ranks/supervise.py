@@ -1,7 +1,7 @@
-"""Sees one run through, in the kernel's process: starts the ranks, listens to them, ends them.
+"""Sees ranks through, in the kernel's process: starts them, gives them functions, listens, ends.
 
 All in one thread and one loop.  Whatever happens in between, an interrupt included, leaving the
-`with` block ends every process of the run and waits until they are gone.
+`with` block ends every process and waits until they are gone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import selectors
 import signal
 import socket
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardlab.errors import LaunchError, MachineTooBusy, RankError
-from shardlab.ranks import engines, messages
+from shardlab.ranks import engines, messages, meter
 from shardlab.ranks.building import Building
 from shardlab.ranks.client import (
     Channel,
@@ -26,10 +27,9 @@ from shardlab.ranks.client import (
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.judge import Judge
-from shardlab.ranks.messages import Inbox
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import PRINTED_BYTES, PROGRESS_AFTER_S, Printed, Screen
-from shardlab.trace import log, wire
+from shardlab.trace import log
 
 STARTUP_LIMIT_S = {  # a first import of torch, and of all of DeepSpeed, on a cold disk is within it
     "torch": 120.0,
@@ -41,55 +41,84 @@ GRADED_EVENTS = 100_000  # of each rank's log; labs write some hundreds
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 LOOK_S = 0.05  # how often the ranks' logs are read
-Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes written)
+PIPE_READS = 2  # of 64 KiB, as much as a pipe holds
+
+
+@dataclass
+class Turn:
+    """One function on the first ``world_size`` of the ranks, as far as it has come."""
+
+    ranks: list[RankProcess]
+    judge: Judge
+    clock: Clock
+    before: meter.Reading
+    begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
+    after: meter.Reading | None = None  # None while it goes on
+    is_complete: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def unseen_bytes(self) -> int | None:
+        """What crossed the ranks' loopback during the turn and was in none of the sockets that are
+        counted between its ranks: in some that were opened and closed by hand, say, or by way of a
+        rank that has no part in it.  None where nobody can tell."""
+        before = self.before.crossed_bytes
+        after = None if self.after is None else self.after.crossed_bytes
+        if self.after is None or before is None or after is None:
+            return None
+        closed = {at: count for _, counts in self.judge.log.closing for at, count in counts.items()}
+        crossed = after - before - sum(closed.values())
+        return max(0, crossed) + meter.strayed_bytes(self.before, self.after, self.world_size)
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0 if self.after is None else self.after.stored_bytes - self.before.stored_bytes
+
+    @property
+    def left_nothing_behind(self) -> bool:
+        """Whether another can follow on the same ranks: all of them have returned, nothing is on
+        its way between them, and they have made and ended no groups."""
+        seen = self.judge.log
+        return (
+            self.is_complete
+            and not any(seen.pending)
+            and not (seen.meetings or seen.opened or seen.closing)
+        )
 
 
 class Supervisor:
-    """`with Supervisor(...) as run: run.start(); run.release(inputs); run.watch()`."""
+    """`with Supervisor(...) as ranks: ranks.start(); turn = ranks.begin(...); ranks.watch(turn)`.
+
+    ``is_graded``: the ranks are untrusted, so what is kept of theirs here is little.
+    """
 
     def __init__(
-        self,
-        setup: dict[str, Any],
-        program: bytes,
-        screen: Screen,
-        timeout_s: float,
-        host: Host,
-        patience: float = 1.0,
-        output_bytes: int = 4 << 30,
+        self, setup: dict[str, Any], screen: Screen, host: Host, is_graded: bool = False
     ) -> None:
-        self.setup, self.program = setup, program
+        self.setup = setup
         self.world_size: int = setup["world_size"]
         self.screen = screen
-        self.timeout_s = timeout_s
         self.host = host
         self.ranks: list[RankProcess] = []
-        self.clock = Clock(timeout_s, patience)
-        is_graded = patience > 1  # and so untrusted: what is kept of it here is little
-        self.output_bytes = output_bytes
         self.printed_bytes = GRADED_PRINTED_BYTES if is_graded else PRINTED_BYTES
         self.most_events = GRADED_EVENTS if is_graded else log.MOST_EVENTS
-        self.judge = Judge(self.ranks, self.world_size, is_patient=patience > 1)
         self.server = engines.server_of(setup["engine"], setup["device"])
         self.building = Building(screen)
         self.selector = selectors.DefaultSelector()
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
         self.begun_s = time.monotonic()
-        self.released_s = 0.0  # when the ranks were let go: the origin of all times in the run
         self.store_fd = -1
-        self.stored_before = self.stored_bytes = 0
-        self.before: Counts = {}
-        self.after: Counts = {}
-        self.unseen_before: int | None = None
-        self.unseen_after: int | None = None
+        self.turn: Turn | None = None
 
     def __enter__(self) -> Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self.released_s and not self.after:
-                self.after = self._count()  # of a failed run: as far as it came
             self.screen.close(time.monotonic() - self.begun_s)
         finally:
             self._end_all()
@@ -97,8 +126,9 @@ class Supervisor:
     def start(self) -> None:
         """Fork the ranks and wait until all can communicate; raises LaunchError."""
         begun_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
+        judge = Judge(self.ranks, self.world_size)
         store_fd = memory_file("shardlab-store")
-        setup_fd = setup_file(self.setup, self.program)
+        setup_fd = setup_file(self.setup)
         try:
             self.channel = self.host.open_channel(self.server, setup_fd, store_fd)
         finally:
@@ -111,7 +141,7 @@ class Supervisor:
         while not all(process.state == "ready" for process in self.ranks):
             self._listen(LOOK_S)
             try:
-                self.judge.raise_failures(time.monotonic(), at_once=True)
+                judge.raise_failures(time.monotonic(), at_once=True)
             except RankError as error:  # before any code of the user's: the machine's doing
                 headline = f"the ranks could not be started: {error.headline}"
                 raise LaunchError(headline, error.detail) from error
@@ -135,15 +165,7 @@ class Supervisor:
         log_fd, stack_fd = log.create(), memory_file("shardlab-stack")
         self.cleanup.callback(os.close, log_fd)
         self.cleanup.callback(os.close, stack_fd)
-        process = RankProcess(
-            rank,
-            ours,
-            log.Reader(log_fd, self.most_events),
-            stack_fd,
-            Inbox(self.output_bytes // self.world_size),
-            Printed(self.printed_bytes),
-            Printed(self.printed_bytes),
-        )
+        process = RankProcess(rank, ours, log.Reader(log_fd, self.most_events), stack_fd)
         self.ranks.append(process)
         self.selector.register(ours, selectors.EVENT_READ, ("control", process))
         out, err = self._pipe("stdout", process), self._pipe("stderr", process)
@@ -159,68 +181,97 @@ class Supervisor:
     def _pipe(self, kind: str, process: RankProcess) -> int:
         """The end to write into; the other is listened to until everyone has closed it."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_end, False)
         self.selector.register(read_end, selectors.EVENT_READ, (kind, process))
         return write_end
 
-    def release(self, inputs: list[bytes]) -> None:
-        """Count the sockets as they are now and let all ranks go, each with its own input."""
-        self.before = self._count()
-        self.unseen_before = self._crossed_unseen()
-        self.stored_before = os.fstat(self.store_fd).st_size
-        self.released_s = time.monotonic()
-        self.clock.start(self.released_s, [process.pid for process in self.ranks])
-        for process, given in zip(self.ranks, inputs, strict=True):
-            process.state = "running"
-            with contextlib.suppress(BrokenPipeError):  # it died: its end will be told
-                messages.send(process.control, {"is": "go"}, given)
+    def begin(
+        self,
+        order: dict[str, Any],
+        program: bytes,
+        inputs: list[bytes],
+        timeout_s: float,
+        patience: float = 1.0,
+        output_bytes: int = 4 << 30,
+    ) -> Turn:
+        """Count the sockets as they are now and let the first ranks go, each with its own input.
 
-    def watch(self) -> None:
-        """Until every rank has returned.
+        ``order``: what they are told beside the program (rank.py), its ``world_size`` among it.
+        """
+        assert self.channel is not None
+        taking_part = self.ranks[: order["world_size"]]
+        for process in self.ranks:
+            self._forget(process)
+        judge = Judge(taking_part, len(taking_part), is_patient=patience > 1)
+        last = self.turn
+        # What the ranks moved since is this turn's.
+        before = (last and last.after) or meter.read(self.channel, self.ranks, self.store_fd)
+        self.turn = turn = Turn(taking_part, judge, Clock(timeout_s, patience), before)
+        turn.clock.start(turn.begun_s, [process.pid for process in taking_part])
+        order = {"is": "go", "program_bytes": len(program), **order}
+        for process, given in zip(taking_part, inputs, strict=True):
+            printed = Printed(self.printed_bytes), Printed(self.printed_bytes)
+            process.begin(*printed, output_bytes // len(taking_part))
+            if process.control not in self.selector.get_map():  # nobody listens to one that is over
+                self.selector.register(process.control, selectors.EVENT_READ, ("control", process))
+            with contextlib.suppress(BrokenPipeError):  # it died: its end will be told
+                messages.send(process.control, order, program + given)
+        return turn
+
+    def _forget(self, process: RankProcess) -> None:
+        """What came of it since it was done."""
+        for _ in process.log.new_events():
+            pass
+        process.log.events_left = self.most_events
+
+    def watch(self, turn: Turn) -> None:
+        """Until every rank of the turn has returned.
 
         Raises RankError, DeadlockError, RunTimeout; MachineTooBusy where ranks waited more for a
-        processor than ``patience`` allows.
+        processor than the clock's patience allows.  What can be counted then is counted all the
+        same.
         """
+        try:
+            self._watch(turn)
+        finally:
+            if turn.after is None and self.channel is not None:
+                turn.after = meter.read(self.channel, self.ranks, self.store_fd)
+            turn.judge.read_logs()
+            self._hear_last_prints()
+
+    def _watch(self, turn: Turn) -> None:
         looked_s = 0.0
-        while not all(process.state == "finished" for process in self.ranks):
+        while not all(process.state == "finished" for process in turn.ranks):
             self._listen(LOOK_S)
             now = time.monotonic()
             if now - looked_s >= LOOK_S:  # printing and outputs wake us far more often
                 looked_s = now
-                self.clock.look(now)
-                self.judge.look(now)
+                turn.clock.look(now)
+                turn.judge.look(now)
                 if self.building.going_on:
                     self.building.show(now)
-                elif now - self.released_s > PROGRESS_AFTER_S:
-                    self.screen.progress(self._progress(now))
-            self.judge.raise_failures(now)
-            self._keep_to_its_time(now)
-        self.judge.read_logs()
-        self.judge.raise_mismatch(float("inf"), at_once=True)
-        self.after = self._count()
-        self.unseen_after = self._crossed_unseen()
-        self.stored_bytes = os.fstat(self.store_fd).st_size - self.stored_before
+                elif now - turn.begun_s > PROGRESS_AFTER_S:
+                    self.screen.progress(_progress(turn, now))
+            turn.judge.raise_failures(now)
+            self._keep_to_its_time(turn, now)
+        turn.judge.read_logs()
+        turn.judge.raise_mismatch(float("inf"), at_once=True)
+        assert self.channel is not None
+        turn.after = meter.read(self.channel, self.ranks, self.store_fd)
+        turn.is_complete = True
 
-    def _keep_to_its_time(self, now: float) -> None:
+    def _keep_to_its_time(self, turn: Turn, now: float) -> None:
         paused_s = self.building.taken_s(now)
-        if self.clock.is_over(now, paused_s):
-            self.judge.raise_what_is_known(now)
-            views = self.judge.views()  # before the question wakes those that wait
+        if turn.clock.is_over(now, paused_s):
+            turn.judge.raise_what_is_known(now)
+            views = turn.judge.views()  # before the question wakes those that wait
             stacks = self._stacks()
-            raise timeout_error(self.timeout_s, views, self.judge.log.groups, stacks)
-        if self.clock.is_past_patience(now, paused_s):
+            raise timeout_error(turn.clock.timeout_s, views, turn.judge.log.groups, stacks)
+        if turn.clock.is_past_patience(now, paused_s):
             raise MachineTooBusy(
-                f"after {now - self.released_s:.0f} s the ranks still had not had "
-                f"{self.timeout_s:g} s of this machine: it is too busy"
+                f"after {now - turn.begun_s:.0f} s the ranks still had not had "
+                f"{turn.clock.timeout_s:g} s of this machine: it is too busy"
             )
-
-    def _progress(self, now: float) -> str:
-        done = sum(process.state == "finished" for process in self.ranks)
-        waiting = sum(map(bool, self.judge.log.pending))
-        return (
-            f"{now - self.released_s:.0f} s of at most {self.timeout_s:g}: "
-            f"{done} of {self.world_size} ranks have finished, {waiting} are in a call, "
-            f"{len(self.judge.log.calls):,} calls so far"
-        )
 
     def _stacks(self) -> dict[int, str]:
         assert self.channel is not None
@@ -229,34 +280,6 @@ class Supervisor:
         while time.monotonic() < until:
             self._listen(LOOK_S)
         return {process.rank: process.stack() for process in self.ranks}
-
-    def _count(self) -> Counts:
-        rank_of = {process.pid: process.rank for process in self.ranks if process.pid is not None}
-        try:
-            found = wire.connections_of(rank_of, self.channel.netlink if self.channel else None)
-        except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
-            return {}
-        return {connection: (rank_of[pid], count) for connection, (pid, count) in found.items()}
-
-    def _crossed_unseen(self) -> int | None:
-        """Bytes that have crossed the ranks' loopback so far in no socket that is open now; None
-        where loopback is not theirs alone."""
-        if self.channel is None or self.channel.netlink is None or self.channel.interfaces is None:
-            return None
-        try:
-            crossed = wire.loopback_payload_bytes(self.channel.interfaces)
-            return crossed - wire.carried_bytes(self.channel.netlink)
-        except OSError:
-            return None
-
-    @property
-    def unseen_bytes(self) -> int | None:
-        """What crossed the ranks' loopback during the run and was in none of the counted sockets:
-        in some that were opened and closed by hand, say.  None where nobody can tell."""
-        if self.unseen_before is None or self.unseen_after is None:
-            return None
-        closed = {at: count for _, counts in self.judge.log.closing for at, count in counts.items()}
-        return max(0, self.unseen_after - self.unseen_before - sum(closed.values()))
 
     def _listen(self, timeout_s: float) -> None:
         for key, _ in self.selector.select(timeout_s):
@@ -324,7 +347,10 @@ class Supervisor:
         self.building.ask(process, self.channel)
 
     def _hear_print(self, process: RankProcess, kind: str, fd: int) -> None:
-        data = os.read(fd, 1 << 16)
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return
         printed = process.out if kind == "stdout" else process.err
         for line in printed.feed(data, final=not data):
             self.screen.line(process.rank, line, kind == "stderr")
@@ -332,25 +358,31 @@ class Supervisor:
             self.selector.unregister(fd)
             os.close(fd)
 
+    def _hear_last_prints(self) -> None:
+        """What is still in the pipes."""
+        for _ in range(PIPE_READS):
+            for key in list(self.selector.get_map().values()):
+                kind, process = key.data
+                if kind in ("stdout", "stderr"):
+                    self._hear_print(process, kind, key.fd)
+
     def _end_all(self) -> None:
         if self.channel is not None:
             has_answered = any(process.pid is not None for process in self.ranks)
             self.channel.kill(None if has_answered else LOADING_PATIENCE_S)
-        self.judge.read_logs()
         for key in list(self.selector.get_map().values()):
-            kind, process = key.data
-            if kind in ("stdout", "stderr"):
-                self._drain(process, kind, key.fd)
+            if key.data[0] in ("stdout", "stderr"):
+                os.close(key.fd)
         self.selector.close()
         self.building.close()
         self.cleanup.close()
 
-    def _drain(self, process: RankProcess, kind: str, fd: int) -> None:
-        """What is still in the pipe; never waits, should some process still hold its other end."""
-        os.set_blocking(fd, False)
-        try:
-            while fd in self.selector.get_map():
-                self._hear_print(process, kind, fd)
-        except BlockingIOError:
-            self.selector.unregister(fd)
-            os.close(fd)
+
+def _progress(turn: Turn, now: float) -> str:
+    done = sum(process.state == "finished" for process in turn.ranks)
+    waiting = sum(map(bool, turn.judge.log.pending))
+    return (
+        f"{now - turn.begun_s:.0f} s of at most {turn.clock.timeout_s:g}: "
+        f"{done} of {turn.world_size} ranks have finished, {waiting} are in a call, "
+        f"{len(turn.judge.log.calls):,} calls so far"
+    )

@@ -246,6 +246,8 @@ class Recorder:
     @contextlib.contextmanager
     def run(self, with_memory: bool) -> Iterator[None]:
         """Record what happens within."""
+        self.open_works.clear()
+        self.ranks_of.clear()  # whoever reads this run's events has not heard of them
         self.enabled = True
         try:
             if not with_memory:
@@ -258,6 +260,7 @@ class Recorder:
             self.enabled = False
             if self.memory is not None:
                 self.log.write("memory", self.memory.told())
+                self.memory = None
 
     def _hear_ends(self) -> None:
         """The word that a collective has ended may come after its rank is done."""

@@ -49,25 +49,22 @@ def own_connections() -> dict[Connection, int]:
 
 def connections_of(
     pids: Iterable[int], netlink: socket.socket | None = None
-) -> dict[Connection, tuple[int, int]]:
+) -> tuple[dict[Connection, tuple[int, int]], int]:
     """Of each connected TCP socket of these processes: (pid, bytes written), seen from outside.
 
-    ``netlink``: an ``open_netlink`` of the network namespace that they live in, if not this one.
+    And what all open sockets of that network namespace, whoever owns them, have put on the wire,
+    twice sent included.
+    ``netlink``: an ``open_netlink`` of the namespace that they live in, if not this one.
     """
     owner = {inode: pid for pid in pids for inode in _socket_fds(str(pid)).values()}
-    found = {}
+    found, carried_bytes = {}, 0
     with contextlib.ExitStack() as stack:
         asked = stack.enter_context(open_netlink()) if netlink is None else netlink
         for inode, connection, tcp_info in _dump(asked):
+            carried_bytes += struct.unpack_from("<Q", tcp_info, _SENT_AT)[0]
             if inode in owner:
                 found[connection] = (owner[inode], written_bytes(tcp_info))
-    return found
-
-
-def carried_bytes(netlink: socket.socket) -> int:
-    """What all open sockets of that namespace have put on the wire, twice sent included."""
-    sent = (struct.unpack_from("<Q", tcp_info, _SENT_AT)[0] for _, _, tcp_info in _dump(netlink))
-    return int(sum(sent))
+    return found, carried_bytes
 
 
 def open_netlink() -> socket.socket:

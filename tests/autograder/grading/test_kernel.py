@@ -15,13 +15,13 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grade import InfrastructureError
 from autograder.grading import kernel
 from autograder.grading.cells_unsandboxed import PlainCells, start_cells
 from autograder.grading.contained import Ending
 from autograder.grading.kernel import CellsRun, run_cells
 from autograder.grading.outputs import TOO_MUCH
 from autograder.sandbox import Limits
+from autograder.trial import InfrastructureError
 from shardlab.ranks import messages
 
 QUICK = Limits(cell_s=4, interrupt_grace_s=1, output_bytes=10_000)

@@ -1,0 +1,202 @@
+"""Tries an answer on real ranks, case after case, in a process that runs no student code.
+
+Inputs are drawn here, from a seed that is written down; every rank gets its own and no other.
+The answer is unpickled on ranks only, and what comes back is plain data, compared here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+
+from autograder.drive import on_rank
+from autograder.exercise import Attempt, Case, Exercise, Plain, Spent
+from autograder.judge import judge
+from autograder.verdict import CaseResult
+from shardlab import source
+from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.rank_set import RankSet
+from shardlab.ranks import codec
+from shardlab.ranks.client import Host
+from shardlab.run import Run
+
+VISIBLE_SEED = 2026  # of a student's own checks: the same inputs each time
+PATIENCE = 10.0  # times an exercise's timeout_s that may pass on a busy machine
+
+
+class InfrastructureError(Exception):
+    """The case could not be run, and that is not the student's doing: try again."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython's hook: the checker's own frames tell a student nothing."""
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your doing: try again)"]
+
+
+class Trials:
+    """`with Trials(exercise, blob, seed) as trials: attempt, result = trials.of(case)`.
+
+    Ranks stay from case to case: to start them costs far more than what an answer does on them.
+    But a case fails only on ranks on which nothing had run before.  One that does not pass on used
+    ranks, whatever the reason, is tried again on new ones, and that is the trial that counts.
+
+    ``subject_blob``: a cloudpickle of the answer.  ``world_sizes``: of the cases to come.
+    ``steady``: nothing in an attempt hangs on how busy the machine is.
+    """
+
+    def __init__(
+        self,
+        exercise: Exercise,
+        subject_blob: bytes,
+        seed: int,
+        *,
+        world_sizes: Collection[int] = (),
+        host: Host | None = None,
+        steady: bool = False,
+    ) -> None:
+        self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
+        self.drive_blob = _pickled(exercise.drive)
+        self.world_sizes = world_sizes
+        self.host, self.steady = host, steady
+        # Tensors of an earlier case would be in no later one's memory; DeepSpeed keeps much of what
+        # it was told first.
+        self.ranks_stay = not exercise.memory and exercise.engine != "deepspeed"
+        self.goes_well = True  # on the last ranks that were new
+        self._ranks: RankSet | None = None
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_ranks()
+
+    def of(self, case: Case) -> tuple[Attempt, CaseResult]:
+        """One case. A failure of student code is part of what it returns.
+
+        Raises InfrastructureError for a failure that is the machine's.
+        """
+        exercise = self.exercise
+        inputs = list(exercise.draw(case, rng_for(exercise, case, self.seed)))
+        expected = list(exercise.expect(case, inputs))
+        if not len(inputs) == len(expected) == case.world_size:
+            raise ValueError(
+                f"{exercise.name}, {case.name}: needs one input and output for each rank"
+            )
+        while True:
+            ranks = self._ranks_for(case)
+            was_fresh = ranks.is_fresh
+            attempt = self._attempt(ranks, case, inputs, expected)
+            result = judge(exercise, attempt)
+            is_well = result.passed and ranks.can_go_on
+            if not is_well:
+                self._end_ranks()
+            if was_fresh:
+                self.goes_well = is_well
+            if result.passed or was_fresh:
+                return attempt, result
+
+    def _ranks_for(self, case: Case) -> RankSet:
+        """Those of the case before, or new ones: as many as any case needs, while all goes well."""
+        if self._ranks is not None and self.ranks_stay and case.world_size in self._ranks.sizes:
+            return self._ranks
+        self._end_ranks()
+        more_to_come = self.ranks_stay and self.goes_well
+        sizes = {case.world_size, *(self.world_sizes if more_to_come else ())}
+        exercise = self.exercise
+        self._ranks = RankSet(
+            max(sizes),
+            smaller=sizes,
+            timeout_s=exercise.timeout_s,
+            device="cpu",
+            engine=exercise.engine,
+            quiet=True,
+            host=self.host,
+            # all are connected from the start: who opens another connection hides something
+            may_connect=not exercise.is_point_to_point,
+            patience=PATIENCE if self.steady else 1.0,
+            output_bytes=exercise.output_bytes,
+        )
+        return self._ranks
+
+    def _end_ranks(self) -> None:
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
+
+    def _attempt(
+        self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
+    ) -> Attempt:
+        exercise = self.exercise
+        error: LaunchError | None = None
+        run: Run | None
+        try:
+            # What student code says of a file's name must not have that file read here.
+            with source.without_files() if self.steady else contextlib.nullcontext():
+                run = ranks.run(
+                    on_rank,
+                    self.drive_blob,
+                    case,
+                    self.subject_blob,
+                    world_size=case.world_size,
+                    inputs=inputs,
+                    memory=exercise.memory,
+                    seed=seed_of_ranks(exercise, case, self.seed),
+                    results="plain",
+                )
+        except (RankError, DeadlockError, RunTimeout) as failure:
+            error, run = failure, failure.run
+        except Exception as failure:
+            raise InfrastructureError(f"{exercise.name}, {case.name}: {failure}") from failure
+        if run is not None:  # so that whose call is found first does not hang on a moment
+            run.calls.sort(key=lambda call: call.rank)
+        has_outputs = run is not None and (error is None or not self.steady)
+        return Attempt(
+            case=case,
+            inputs=inputs,
+            expected=expected,
+            outputs=run.outputs if run and has_outputs else [None] * case.world_size,
+            run=run,
+            error=error,
+            spent=_hold_against_budgets(exercise, case, run) if run else (),
+            steady=self.steady,
+        )
+
+
+@functools.cache
+def _pickled(drive: Callable[[Any, Plain, Case], Plain]) -> bytes:
+    """Once for a class: it holds all that ``drive`` calls."""
+    return codec.encode_any(drive)
+
+
+def _hold_against_budgets(exercise: Exercise, case: Case, run: Run) -> tuple[Spent, ...]:
+    held = []
+    for budget in exercise.budgets:
+        limit = budget.limit(case)
+        if limit is not None:
+            least = budget.least(case) if budget.least else [0] * case.world_size
+            used = budget.used(run)
+            measured = (_ints(used), _ints(limit), _ints(least))
+            held.append(Spent(budget.label, *measured, budget.heading, budget.unit))
+    return tuple(held)
+
+
+def _ints(values: Iterable[float]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
+    """A case's own generator: adding or reordering cases leaves the others' inputs alone."""
+    return np.random.default_rng(_derived(f"{seed}/{exercise.name}/{case.name}"))
+
+
+def seed_of_ranks(exercise: Exercise, case: Case, seed: int) -> int:
+    """What ranks draw from. Not ``seed``: a rank that knew it would know the others' inputs."""
+    return _derived(f"ranks/{seed}/{exercise.name}/{case.name}")
+
+
+def _derived(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

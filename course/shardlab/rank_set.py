@@ -1,0 +1,273 @@
+"""Ranks that stay: one function after another runs on them, each as `launch` would run it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+import warnings
+from collections.abc import Callable, Collection, Sequence, Sized
+from typing import Any
+
+from shardlab.errors import LaunchError, RankError
+from shardlab.machine import choose_device, most_ranks
+from shardlab.memory import Memory, RankMemory, nothing_known
+from shardlab.ranks import codec, engines, stream
+from shardlab.ranks.client import Host, OwnHost
+from shardlab.ranks.explain import exception_error
+from shardlab.ranks.supervise import Supervisor, Turn
+from shardlab.run import Call, Run, Traffic
+from shardlab.source import locate
+from shardlab.trace import traffic
+from shardlab.trace.calls import CallLog
+
+# A server imports what goes with these ahead of ranks whose program names them (ranks/server.py).
+NAMES_OF_USE = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
+
+
+class RankSet:
+    """`with RankSet(4) as ranks: ranks.run(fn, *args)`. The arguments are those of `launch`.
+
+    The ranks are started by the first `run`.  Whatever a function leaves behind in their processes
+    the next one finds: a grader therefore counts a failure only on ranks that were fresh.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        smaller: Collection[int] = (),
+        timeout_s: float = 30,
+        device: str = "auto",
+        quiet: bool = False,
+        engine: str = "auto",
+        host: Host | None = None,
+        may_connect: bool = True,
+        patience: float = 1.0,
+        output_bytes: int = 4 << 30,
+    ) -> None:
+        """``smaller``: other numbers of ranks that a function may run on: the first so many."""
+        _check_set(world_size, timeout_s, patience)
+        self.world_size = world_size
+        self.sizes = sorted({world_size, *smaller})
+        self.timeout_s = timeout_s
+        self.device, self.device_reason = choose_device(device, world_size)
+        self.quiet = quiet
+        self.engine = engine
+        self.host = host or OwnHost()
+        self.may_connect = may_connect
+        self.patience = patience
+        self.output_bytes = output_bytes
+        self._supervisor: Supervisor | None = None
+        self._last: Turn | None = None
+
+    def __enter__(self) -> RankSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every process of the set."""
+        if self._supervisor is not None:
+            supervisor, self._supervisor = self._supervisor, None
+            supervisor.__exit__()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing has run on these ranks yet."""
+        return self._last is None
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another function can run here: the last one has returned everywhere and has left
+        nothing behind in the ranks' groups."""
+        return self._supervisor is not None and (
+            self._last is None or self._last.left_nothing_behind
+        )
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        world_size: int | None = None,
+        inputs: Sequence[Any] | None = None,
+        seed: int | None = 0,
+        results: str = "any",
+        memory: bool = False,
+    ) -> Run:
+        """What `launch` does, on the first ``world_size`` ranks of the set (by default on all)."""
+        begun_s = time.monotonic()
+        world_size = self.world_size if world_size is None else world_size
+        _check_run(fn, world_size, inputs, seed, results)
+        if world_size not in self.sizes:
+            raise ValueError(f"world_size={world_size}: these ranks were not made for it")
+        program = _pickled((fn, args), "the function or its arguments")
+        given = [b""] * world_size
+        if inputs is not None:
+            given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
+        order = {"world_size": world_size, "seed": seed, "results": results, "memory": bool(memory)}
+        turn: Turn | None = None
+        error: LaunchError | None = None
+        startup_s = 0.0
+        try:
+            supervisor = self._started(fn, program, given)
+            startup_s = time.monotonic() - begun_s
+            limits = (self.timeout_s, self.patience, self.output_bytes)
+            turn = self._last = supervisor.begin(order, program, given, *limits)
+            supervisor.watch(turn)
+        except LaunchError as failure:
+            error = failure
+        except BaseException:
+            self.close()  # an interrupt: nothing outlives it
+            raise
+        outputs, unreadable = _outputs(turn, world_size, results)
+        error = error or unreadable
+        run = self._collect(turn, world_size, outputs, bool(memory))
+        run.startup_s, run.wall_s = startup_s, time.monotonic() - begun_s
+        if error is not None:
+            self.close()
+            error.run = run
+            raise error.with_traceback(None)
+        return run
+
+    def _started(self, fn: Callable[..., Any], program: bytes, given: list[bytes]) -> Supervisor:
+        if self._supervisor is None:
+            if self._last is not None:
+                raise ValueError("these ranks have ended: make a new set")
+            surroundings = self.host.surroundings()
+            environment = {
+                **surroundings["environment"],
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "SHARDLAB_RANK_SERVER": "1",
+                "DS_ACCELERATOR": self.device,
+            }
+            setup = {
+                **surroundings,
+                "environment": environment,
+                "world_size": self.world_size,
+                "smaller_groups": self.sizes[:-1],
+                "timeout_s": self.timeout_s,
+                "device": self.device,
+                "may_connect": self.may_connect,
+                "engine": engines.choose_engine(self.engine, fn, [program, *given]),
+                "uses_more": any(name in program for name in NAMES_OF_USE),
+            }
+            screen = stream.screen(self.quiet)
+            is_graded = self.patience > 1
+            self._supervisor = Supervisor(setup, screen, self.host, is_graded)
+            self._supervisor.start()
+        return self._supervisor
+
+    def _collect(
+        self, turn: Turn | None, world_size: int, outputs: list[Any], with_memory: bool
+    ) -> Run:
+        """What is known of the run, whole or partial."""
+        log = turn.judge.log if turn else CallLog(world_size)
+        origin_s = turn.begun_s if turn else 0.0
+        calls = log.finished_calls(origin_s, locate)
+        processes = turn.ranks if turn else []
+        if lost := sum(process.log.dropped for process in processes):
+            warnings.warn(
+                f"the logs of the ranks were full: {lost:,} events are not in run.calls",
+                stacklevel=4,
+            )
+        return Run(
+            world_size=world_size,
+            device=self.device,
+            device_reason=self.device_reason,
+            outputs=outputs,
+            stdout=[process.out.text for process in processes] or [""] * world_size,
+            stderr=[process.err.text for process in processes] or [""] * world_size,
+            traffic=self._traffic(turn, log, calls, origin_s),
+            calls=calls,
+            startup_s=0.0,
+            wall_s=0.0,
+            _memory=_memory(log, origin_s) if with_memory else None,
+        )
+
+    def _traffic(
+        self, turn: Turn | None, log: CallLog, calls: list[Call], origin_s: float
+    ) -> Traffic:
+        if turn is None or turn.after is None:
+            return traffic.from_calls(log, calls, origin_s)
+        before, after = (each.between(log.world_size) for each in (turn.before, turn.after))
+        if self.device != "cpu" or not (before or log.world_size == 1):
+            return traffic.from_calls(log, calls, origin_s)
+        counted = traffic.from_kernel(log, before, after, origin_s)
+        return dataclasses.replace(
+            counted, unseen_bytes=turn.unseen_bytes, stored_bytes=turn.stored_bytes
+        )
+
+
+def _outputs(
+    turn: Turn | None, world_size: int, results: str
+) -> tuple[list[Any], RankError | None]:
+    """By rank, None for those without; and the error of the first that can't be read here."""
+    decode = codec.decode_plain if results == "plain" else codec.decode_any
+    outputs: list[Any] = [None] * world_size
+    unreadable = None
+    for process in turn.ranks if turn else ():
+        if process.state == "finished":
+            try:
+                outputs[process.rank] = decode(process.output)
+            except Exception as error:  # unpickling can raise anything
+                process.fail_in_output(error)
+                unreadable = unreadable or exception_error(process)
+    return outputs, unreadable
+
+
+def _memory(log: CallLog, origin_s: float) -> Memory:
+    ranks = []
+    for rank in range(log.world_size):
+        try:
+            ranks.append(RankMemory.from_told(log.memory[rank], origin_s))
+        except (KeyError, ValueError, TypeError, IndexError, OverflowError):  # it ended too early
+            ranks.append(nothing_known())
+    return Memory(ranks)
+
+
+def _check_set(world_size: Any, timeout_s: Any, patience: float) -> None:
+    if not sys.platform.startswith("linux"):
+        raise LaunchError(
+            "ranks need Linux: on Windows use WSL 2, on a Mac a Linux container or Binder"
+        )
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise TypeError(f"world_size must be a whole number, not {world_size!r}")
+    most = most_ranks()
+    if not 1 <= world_size <= most:
+        raise ValueError(
+            f"world_size={world_size}: this machine has memory and open files for 1 to {most} ranks"
+        )
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r}")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s={timeout_s}: give the run some seconds")
+    if not patience >= 1:
+        raise ValueError(f"patience={patience}: 1 for none, or how many times timeout_s may pass")
+
+
+def _check_run(fn: Any, world_size: Any, inputs: Any, seed: Any, results: str) -> None:
+    if not callable(fn):
+        raise TypeError(f"launch(fn): fn must be a function, not a {type(fn).__name__}")
+    if inputs is not None and not isinstance(inputs, Sized):
+        raise TypeError(f"inputs must be a list with a value for each rank, not {inputs!r}")
+    if inputs is not None and len(inputs) != world_size:
+        raise ValueError(
+            f"inputs has {len(inputs)} values for {world_size} ranks: give each rank one"
+        )
+    if seed is not None and not isinstance(seed, int):
+        raise TypeError(f"seed must be a whole number, or None for another each time, not {seed!r}")
+    if results not in ("any", "plain"):
+        raise ValueError(f'results is "any" or "plain", not {results!r}')
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    try:
+        return codec.encode_any(value)
+    except Exception as error:
+        raise TypeError(
+            f"{what} can't be sent to the ranks ({type(error).__name__}: {error}). Make what can't "
+            "travel (open files, sockets, locks, widgets) inside the function"
+        ) from error

@@ -1,0 +1,64 @@
+"""What the sockets of a set of ranks have carried up to a moment, read from outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardlab.ranks.client import Channel
+from shardlab.ranks.process import RankProcess
+from shardlab.trace import wire
+
+Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes written)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """``crossed_bytes``: on the ranks' loopback in no socket that was open then; None where
+    loopback is not theirs alone.  ``stored_bytes``: in the store by which ranks meet."""
+
+    counts: Counts
+    crossed_bytes: int | None
+    stored_bytes: int
+
+    def between(self, ranks: int) -> Counts:
+        """Of the connections that the first so many ranks have among themselves."""
+        inside = {at: (rank, n) for at, (rank, n) in self.counts.items() if rank < ranks}
+        return {
+            (local, remote): counted
+            for (local, remote), counted in inside.items()
+            if (remote, local) in inside or (remote, local) not in self.counts
+        }
+
+
+def read(channel: Channel, ranks: Sequence[RankProcess], store_fd: int) -> Reading:
+    rank_of = {process.pid: process.rank for process in ranks if process.pid is not None}
+    stored_bytes = os.fstat(store_fd).st_size
+    try:
+        all_bytes = _loopback_bytes(channel)
+        found, carried_bytes = wire.connections_of(rank_of, channel.netlink)
+    except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
+        return Reading({}, None, stored_bytes)
+    counts = {connection: (rank_of[pid], count) for connection, (pid, count) in found.items()}
+    crossed_bytes = None if all_bytes is None else all_bytes - carried_bytes
+    return Reading(counts, crossed_bytes, stored_bytes)
+
+
+def _loopback_bytes(channel: Channel) -> int | None:
+    if channel.interfaces is None:
+        return None
+    try:
+        return wire.loopback_payload_bytes(channel.interfaces)
+    except OSError:
+        return None
+
+
+def strayed_bytes(before: Reading, after: Reading, ranks: int) -> int:
+    """What went to or came from ranks beyond the first so many, which have no part."""
+    inside = after.between(ranks)
+    return sum(
+        count - before.counts.get(at, (0, 0))[1]
+        for at, (_, count) in after.counts.items()
+        if at not in inside
+    )

@@ -1,0 +1,90 @@
+"""Cases on ranks that stay: a failure counts on fresh ranks alone."""
+
+from __future__ import annotations
+
+import cloudpickle
+import pytest
+
+from autograder.exercise import Case, Exercise
+from autograder.trial import Trials
+from autograder.verdict import CaseResult
+
+pytestmark = pytest.mark.ranks
+SIZES = (2, 3, 2, 1)
+CASES = tuple(Case(f"case {i}", size) for i, size in enumerate(SIZES))
+
+
+def pid_exercise(**changes: object) -> Exercise:
+    """The answer's ``right`` has to hold; its process comes along as evidence."""
+
+    def drive(subject, given, case):
+        import os
+
+        return {"right": bool(subject(case)), "pid": os.getpid()}
+
+    settings = {
+        "name": "trial.answer",
+        "points": 1,
+        "cases": CASES,
+        "draw": lambda case, rng: [None] * case.world_size,
+        "drive": drive,
+        "expect": lambda case, inputs: [{"right": True}] * case.world_size,
+    }
+    return Exercise(**(settings | changes))
+
+
+def tried(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
+    exercise = pid_exercise(**changes)
+    pids, results = [], []
+    with Trials(exercise, cloudpickle.dumps(answer), 1, world_sizes=SIZES) as trials:
+        for case in CASES:
+            attempt, result = trials.of(case)
+            pids.append(attempt.outputs[0]["pid"] if attempt.outputs[0] else 0)
+            results.append(result)
+    return pids, results
+
+
+def test_ranks_stay_while_all_goes_well():
+    pids, results = tried(lambda case: True)
+    assert all(result.passed for result in results)
+    assert len(set(pids)) == 1
+
+
+def test_what_a_case_leaves_behind_fails_no_later_one():
+    """It works once in a process: on fresh ranks it is right each time."""
+
+    def once(case):
+        import builtins
+
+        first = not hasattr(builtins, "seen_here")
+        builtins.seen_here = True
+        return first
+
+    pids, results = tried(once)
+    assert all(result.passed for result in results)
+    assert len(set(pids)) == len(CASES)
+
+
+def test_what_a_case_leaves_behind_passes_no_failing_one_that_comes_first():
+    def from_the_second_on(case):
+        import builtins
+
+        later = hasattr(builtins, "seen_here")
+        builtins.seen_here = True
+        return later
+
+    _, results = tried(from_the_second_on)
+    assert not any(result.passed for result in results)
+
+
+def test_a_case_that_fails_costs_the_others_nothing():
+    pids, results = tried(lambda case: case.world_size != 3)
+    assert [result.passed for result in results] == [True, False, True, True]
+    assert pids[0] != pids[1] != pids[2]
+
+
+@pytest.mark.parametrize("changes", [{"memory": True}])
+def test_some_exercises_have_fresh_ranks_for_each_case(changes):
+    pids, results = tried(lambda case: True, **changes)
+    assert all(result.passed for result in results)
+    assert len(set(pids)) == len(CASES)

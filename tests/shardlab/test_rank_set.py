@@ -1,0 +1,133 @@
+"""Ranks that stay: what one function leaves to the next, and what it does not."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from shardlab import RankError
+from shardlab.rank_set import RankSet
+
+pytestmark = pytest.mark.ranks
+
+
+def total_and_draw() -> tuple[float, float, float]:
+    mine = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(mine)
+    return mine.item(), torch.rand(1).item(), random.random()
+
+
+def pid() -> int:
+    print("from", dist.get_rank())
+    return os.getpid()
+
+
+def test_functions_run_on_the_same_processes_in_groups_of_several_sizes() -> None:
+    with RankSet(4, smaller=[2, 3], quiet=True) as ranks:
+        assert ranks.is_fresh
+        seen = [ranks.run(pid, world_size=size) for size in (4, 2, 3)]
+        assert not ranks.is_fresh
+        assert [run.outputs for run in seen[1:]] == [seen[0].outputs[:2], seen[0].outputs[:3]]
+        assert [run.stdout for run in seen[1:]] == [seen[0].stdout[:2], seen[0].stdout[:3]]
+        sums = [ranks.run(total_and_draw, world_size=size).outputs for size in (2, 4, 3)]
+        assert [[each[0] for each in outputs] for outputs in sums] == [
+            [3.0] * 2,
+            [10.0] * 4,
+            [6.0] * 3,
+        ]
+
+
+def test_each_function_has_its_own_seed_bytes_and_calls() -> None:
+    with RankSet(3, smaller=[2], quiet=True) as ranks:
+        first, other, again = (
+            ranks.run(total_and_draw, world_size=size, seed=seed)
+            for size, seed in ((2, 5), (3, 6), (2, 5))
+        )
+    assert first.outputs == again.outputs != other.outputs[:2]
+    assert first.traffic.sent_bytes.tolist() == again.traffic.sent_bytes.tolist()
+    for run, size in ((first, 2), (other, 3), (again, 2)):
+        assert run.traffic.sent_bytes.shape == (size, size)
+        assert [call.group for call in run.calls] == [tuple(range(size))] * size
+        assert all(call.end_s is not None and call.start_s >= 0 for call in run.calls)
+
+
+def test_a_failure_ends_the_ranks_and_is_told_as_launch_tells_it() -> None:
+    def fail() -> None:
+        raise KeyError("lost")
+
+    with RankSet(2, quiet=True) as ranks:
+        pids = ranks.run(pid).outputs
+        with pytest.raises(RankError, match="rank 0 failed: KeyError"):
+            ranks.run(fail)
+        assert not ranks.can_go_on
+        assert not [each for each in pids if os.path.exists(f"/proc/{each}")]
+        with pytest.raises(ValueError, match="make a new set"):
+            ranks.run(pid)
+
+
+@pytest.mark.parametrize("leave", ["a message", "a group", "an open call"])
+def test_what_is_left_behind_in_groups_is_seen(leave: str) -> None:
+    def leaves() -> None:
+        if leave == "a group":
+            dist.new_group([0, 1])
+        elif leave == "a message" and dist.get_rank() == 0:
+            dist.isend(torch.ones(2), 1)
+        elif leave == "an open call":
+            dist.all_reduce(torch.ones(2), async_op=True) if dist.get_rank() == 0 else None
+
+    with RankSet(2, quiet=True) as ranks:
+        ranks.run(pid)
+        assert ranks.can_go_on
+        ranks.run(leaves)
+        assert not ranks.can_go_on
+
+
+def test_bytes_by_way_of_a_rank_that_has_no_part_are_not_between_ranks() -> None:
+    """Rank 2 was taught in an earlier function to pass on what rank 0 sends it."""
+
+    def teach() -> None:
+        import builtins
+        import threading
+
+        world = dist.group.WORLD
+        builtins.world = world  # type: ignore[attr-defined]
+        if dist.get_rank() == 2:
+
+            def pass_on() -> None:
+                got = torch.empty(100_000)
+                dist.recv(got, 0, group=world)
+                dist.send(got, 1, group=world)
+
+            threading.Thread(target=pass_on, daemon=True).start()
+
+    def use() -> float:
+        import builtins
+
+        world = builtins.world  # type: ignore[attr-defined]
+        if dist.get_rank() == 0:
+            dist.send(torch.ones(100_000), 2, group=world)
+            return 1.0
+        got = torch.empty(100_000)
+        dist.recv(got, 2, group=world)
+        return got.mean().item()
+
+    with RankSet(3, smaller=[2], quiet=True) as ranks:
+        ranks.run(teach)
+        run = ranks.run(use, world_size=2)
+        turn = ranks._last
+    assert run.outputs == [1.0, 1.0]
+    assert run.traffic.sent_bytes.sum() < 5_000
+    assert turn is not None
+    assert turn.after is not None
+    from shardlab.ranks import meter
+
+    assert meter.strayed_bytes(turn.before, turn.after, 2) >= 800_000
+
+
+def test_a_size_that_was_not_asked_for_is_refused() -> None:
+    with RankSet(3, smaller=[2]) as ranks, pytest.raises(ValueError, match="not made for it"):
+        ranks.run(pid, world_size=1)
