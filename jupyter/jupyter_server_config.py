@@ -1,5 +1,7 @@
 """Settings of the JupyterLab that `make lab` starts (tools/lab.py puts this folder on the path)."""
 
+from pathlib import Path
+
 c = get_config()  # noqa: F821  Jupyter provides it
 
 # Only what matters: warnings, errors, and the address to open.
@@ -16,6 +18,13 @@ c.ContentsManager.hide_globs = [
     "*~",
 ]
 
-# Notebooks are built by `make build` alone: no second text form is written when one is saved
-# (labconfig/page_config.json hides the buttons).
-c.ServerApp.jpserver_extensions = {"jupyterlab_jupytext": False}
+# nbgrader's configuration is not in a students' copy, and nor is what instructors have of ours.
+instructors = (Path(__file__).parent.parent / "nbgrader_config.py").exists()
+
+c.ServerApp.jpserver_extensions = {
+    # Notebooks are built by `make build` alone: no second text form is written when one is saved
+    # (labconfig/page_config.json hides the buttons).
+    "jupyterlab_jupytext": False,
+    # formgrader's pages for a class of hundreds.
+    **({"autograder.formgrader": True} if instructors else {}),
+}

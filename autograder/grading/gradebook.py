@@ -9,6 +9,8 @@ from nbgrader.api import Gradebook
 from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from autograder.formgrader import indexes
+
 LOCK = 0x5A4D1AB  # PostgreSQL's advisory locks are known by number; ours alone in a gradebook
 
 
@@ -17,7 +19,7 @@ class GradebookUnreachable(Exception):
 
 
 def prepare(db_url: str) -> None:
-    """Makes nbgrader's tables where there are none, and returns once they are there.
+    """Makes nbgrader's tables and our indexes where there are none, and returns once they are.
 
     On PostgreSQL any number of processes may do so at once; nbgrader's own commands fail where
     two meet an empty database, so this runs before several of them do.  Raises
@@ -39,6 +41,7 @@ def prepare(db_url: str) -> None:
                 # Held until this connection closes.
                 connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
             Gradebook(db_url).close()
+            indexes.add(connection)
     except (SQLAlchemyError, ImportError) as error:
         said = str(getattr(error, "orig", None) or error).strip().splitlines()
         raise GradebookUnreachable(

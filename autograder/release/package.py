@@ -29,7 +29,10 @@ AS_THEY_ARE = (
 HERE = Path(__file__).parent / "student"  # README.md and Makefile of a students' copy
 SCRATCH = {".ipynb_checkpoints", "__pycache__"}
 # What only the checker has.  A student's `check` imports none of it.
-CHECKERS = ("build", "feedback", "grading", "kept_back", "release", "report", "sandbox")
+CHECKERS = (
+    *("build", "feedback", "formgrader", "grading"),
+    *("kept_back", "release", "report", "sandbox"),
+)
 
 
 def package(repo: Path) -> dict[str, bytes]:
