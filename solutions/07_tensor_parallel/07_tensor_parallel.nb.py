@@ -1,0 +1,564 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 07 · Tensor parallel
+#
+# Until now every rank computed whole layers, on its own part of the batch. Here all ranks have the **same** batch, and each of them a share of every **weight matrix**. You will cut a matrix both ways, put the two cuts together into an MLP and an attention that communicate once each, cut the vocabulary under the loss, and count the bytes.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `ColumnLinear` | 4 |
+# | 2 · `RowLinear` | 4 |
+# | 3 · `tp_mlp` | 3 |
+# | 4 · `tp_attention` | 4 |
+# | 5 · `vocab_parallel_cross_entropy` | 5 |
+# | 6 · `tp_bytes_per_layer` | 2 |
+# | 7 · `mesh_coords` | 2 |
+# | 8 · a question | 2 |
+#
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds cases that you do not see: other sizes, other numbers of heads and ranks. An exercise never loses points for a slip in an earlier one.
+#
+# N is the number of ranks, and it divides all that is cut. Shapes: B batch, T tokens, D width, H heads, V vocabulary.
+
+# %%
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from autograder import check
+from shardlab import data, launch, measure, models
+from shardlab.widgets import timeline, traffic_map
+
+# %% [markdown]
+# ## 1 · `ColumnLinear`
+#
+# `y = x @ W` needs all of `x`, but each **column** of y needs one column of `W` only. So cut `W` into N blocks of columns: every rank has all of x, and makes its own columns of y. Nobody has to talk.
+#
+# `ColumnLinear(linear)` takes a whole `nn.Linear`, equal on all ranks, and keeps this rank's share of it in two parameters, `weight` and `bias`. `forward(x)`, x [..., in] and equal on all ranks, returns this rank's columns [..., out/N].
+#
+# Backward is where the ranks meet. x went to all of them, so its gradient is the **sum** of what comes back from all. Every rank needs that sum.
+
+# %%
+def column_linear_spec(linear, x, world_size):
+    """x W  ->  [x W0 | x W1 | …], to rank r the r-th"""
+    return linear(x).chunk(world_size, dim=-1)
+
+column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
+
+# %% [markdown]
+# Autograd does not see through a collective. So the place where ranks meet is a `torch.autograd.Function`, whose backward is yours to write:
+#
+# ```python
+# class Double(torch.autograd.Function):
+#     @staticmethod
+#     def forward(ctx, x):
+#         return 2 * x
+#     @staticmethod
+#     def backward(ctx, y_grad):
+#         return 2 * y_grad          # one for each argument of forward
+#
+# y = Double.apply(x)
+# ```
+#
+# **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N of x's bytes · holds its share of the weights alone.
+#
+# <details><summary>Hint 1 · which way is a column?</summary>
+#
+# `nn.Linear` computes `x @ weight.T + bias`, and its weight is [out, in]. Columns of the product are **rows** of `weight`. The bias goes with them.
+# </details>
+# <details><summary>Hint 2 · what keeps memory alive</summary>
+#
+# A slice is a view, and a view keeps all of its tensor alive. `.detach().clone()` makes it a tensor of its own.
+# </details>
+# <details><summary>Hint 3 · forward does nothing, backward adds up</summary>
+#
+# In `CopyToRanks`, forward returns `x.view_as(x)`. Backward makes a copy of `y_grad`, calls `dist.all_reduce` on it, which adds in place, and returns it. The copy must be contiguous: `y_grad.clone(memory_format=torch.contiguous_format)`.
+# </details>
+# <details><summary>Hint 4 · nearly there</summary>
+#
+# `linear.weight.chunk(N)[rank]` is the share. `forward` is `F.linear(CopyToRanks.apply(x), self.weight, self.bias)`.
+# </details>
+
+# %% nbgrader={"grade_id": "ColumnLinear", "solution": true}
+class CopyToRanks(torch.autograd.Function):
+    """Forward: x as it is. Backward: all ranks' gradients, added up."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ### BEGIN SOLUTION
+        return x.view_as(x)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, y_grad):
+        ### BEGIN SOLUTION
+        x_grad = y_grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(x_grad)
+        return x_grad
+        ### END SOLUTION
+
+
+class ColumnLinear(nn.Module):
+    """An nn.Linear, equal on all ranks  ->  its r-th block of columns on rank r"""
+
+    def __init__(self, linear):
+        super().__init__()
+        ### BEGIN SOLUTION
+        world_size, rank = dist.get_world_size(), dist.get_rank()
+        self.weight = nn.Parameter(linear.weight.chunk(world_size)[rank].detach().clone())
+        self.bias = nn.Parameter(linear.bias.chunk(world_size)[rank].detach().clone())
+        ### END SOLUTION
+
+    def forward(self, x):
+        """x [..., in]  ->  [..., out/N]"""
+        ### BEGIN SOLUTION
+        return F.linear(CopyToRanks.apply(x), self.weight, self.bias)
+        ### END SOLUTION
+
+# %% [markdown]
+# Your layer on four ranks, in time. Forward is empty; in backward all ranks meet once.
+
+# %%
+def one_column_layer():
+    torch.manual_seed(0)  # the same layer and input on every rank
+    layer, x = ColumnLinear(nn.Linear(256, 1024)), torch.randn(64, 256, requires_grad=True)
+    with measure("forward"):
+        y = layer(x)
+    with measure("backward"):
+        y.sum().backward()
+    return list(layer.weight.shape), list(y.shape)
+
+run = launch(one_column_layer, world_size=4)
+print("weight and output on each rank:", run.outputs)
+timeline(run)
+
+# %% nbgrader={"grade_id": "check_ColumnLinear", "grade": true, "points": 4}
+check("tensor_parallel.ColumnLinear", ColumnLinear)
+
+# %% [markdown]
+# ## 2 · `RowLinear`
+#
+# The other way to cut: N blocks of **rows**. Row i of `W` meets column i of x and no other; so a rank that has a block of rows needs only the same block of x's columns, which is just what a `ColumnLinear` has left there. It makes a summand of y, as large as y itself, and the **sum** over the ranks is y.
+#
+# `RowLinear(linear)` keeps this rank's share of the weight and, on every rank, the **whole** bias: y has all its columns, so all ranks have the same bias, and it must come out of every backward with the same gradient. `forward(x)`, x [..., in/N], returns y [..., out], equal on all ranks.
+
+# %%
+def row_linear_spec(linear, x_parts):
+    """[x0 | x1 | …] and rows W0, W1, … one below the other  ->  x0 W0 + x1 W1 + … + bias"""
+    rows = linear.weight.chunk(len(x_parts), dim=1)
+    y = sum(x @ w.T for x, w in zip(x_parts, rows)) + linear.bias
+    assert torch.allclose(y, linear(torch.cat(x_parts, dim=-1)))
+    return y
+
+row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
+
+# %% [markdown]
+# **Budget** · 1 all-reduce in forward, of y and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N of y's bytes · no all-reduce in backward.
+#
+# <details><summary>Hint 1 · backward</summary>
+#
+# y is the sum of all summands, so the gradient of each summand is y's gradient. That is on every rank already: `SumOverRanks.backward` has nothing to do.
+# </details>
+# <details><summary>Hint 2 · the bias</summary>
+#
+# What is added before the all-reduce is added N times. With `bias / N` on every rank y is right, but the bias's gradient is not. With the bias on rank 0 alone only rank 0 ever trains it.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# The share is `linear.weight.chunk(N, dim=1)[rank]`. Forward: `SumOverRanks.apply(F.linear(x, self.weight)) + self.bias`, where `SumOverRanks.forward` copies its argument and all-reduces the copy.
+# </details>
+
+# %% nbgrader={"grade_id": "RowLinear", "solution": true}
+class SumOverRanks(torch.autograd.Function):
+    """Forward: all ranks' summands, added up. Backward: the gradient as it is."""
+
+    @staticmethod
+    def forward(ctx, summand):
+        ### BEGIN SOLUTION
+        y = summand.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(y)
+        return y
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, y_grad):
+        ### BEGIN SOLUTION
+        return y_grad
+        ### END SOLUTION
+
+
+class RowLinear(nn.Module):
+    """An nn.Linear, equal on all ranks  ->  its r-th block of rows on rank r, and the whole bias"""
+
+    def __init__(self, linear):
+        super().__init__()
+        ### BEGIN SOLUTION
+        share = linear.weight.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
+        self.weight = nn.Parameter(share.detach().clone())
+        self.bias = nn.Parameter(linear.bias.detach().clone())
+        ### END SOLUTION
+
+    def forward(self, x):
+        """x [..., in/N]  ->  [..., out]"""
+        ### BEGIN SOLUTION
+        return SumOverRanks.apply(F.linear(x, self.weight)) + self.bias
+        ### END SOLUTION
+
+# %% [markdown]
+# What each rank sends, beside the formula: the output is 64 · 1024 · 4 bytes, and a ring sends 2(N − 1)/N of it.
+
+# %%
+def one_row_layer():
+    torch.manual_seed(0)
+    layer, x = RowLinear(nn.Linear(1024, 1024)), torch.randn(64, 1024)
+    return layer(x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()])
+
+run = launch(one_row_layer, world_size=4)
+traffic_map(run, predicted=[2 * 3 / 4 * 64 * 1024 * 4] * 4)
+
+# %% nbgrader={"grade_id": "check_RowLinear", "grade": true, "points": 4}
+check("tensor_parallel.RowLinear", RowLinear)
+
+# %% [markdown]
+# ## 3 · `tp_mlp`
+#
+# The MLP of our GPT is `down(gelu(up(x)))`, D → 4D → D. Both matrices have to be cut, and between them stands a gelu. The gelu of a sum is not the sum of gelus, but it works on each element for itself: on a block of columns as well as on all of them. So there is one order in which nothing at all has to be exchanged between the two.
+#
+# `tp_mlp(mlp)` takes a whole `models.MLP`, equal on all ranks, and returns it with this rank's share in the places of `up` and `down`. Its `forward` stays as it is. x and y are whole on every rank.
+
+# %%
+def tp_mlp_spec(mlp, x, world_size):
+    """down(gelu(up(x))): each rank has columns of up, the same rows of down, and makes a summand"""
+    inner = F.gelu(mlp.up(x)).chunk(world_size, dim=-1)
+    rows = mlp.down.weight.chunk(world_size, dim=1)
+    return sum(part @ w.T for part, w in zip(inner, rows)) + mlp.down.bias
+
+small = models.MLP(models.GPTConfig(layers=1, heads=1, width=2, context=8))
+assert torch.allclose(tp_mlp_spec(small, torch.ones(3, 2), 4), small(torch.ones(3, 2)), atol=1e-6)
+
+# %% [markdown]
+# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · no tensors of the inner width 4D travel.
+#
+# <details><summary>Hint 1 · two cuts, two orders</summary>
+#
+# Column then row: up leaves each rank with columns, and those are what down's rows ask for. Row then column: up ends in a sum, and its output has to be cut again.
+# </details>
+# <details><summary>Hint 2 · nearly there</summary>
+#
+# `mlp.up = …` replaces a module by another. Two of these, and `return mlp`.
+# </details>
+
+# %% nbgrader={"grade_id": "tp_mlp", "solution": true}
+def tp_mlp(mlp):
+    """models.MLP, equal on all ranks  ->  the same, with this rank's share of up and down"""
+    ### BEGIN SOLUTION
+    mlp.up = ColumnLinear(mlp.up)
+    mlp.down = RowLinear(mlp.down)
+    return mlp
+    ### END SOLUTION
+
+# %% [markdown]
+# Two matrices, one meeting each way:
+
+# %%
+def one_mlp():
+    torch.manual_seed(0)
+    mlp = tp_mlp(models.MLP(models.SIZES["1M"]))
+    x = torch.randn(2, 128, 128, requires_grad=True)
+    with measure("forward"):
+        y = mlp(x)
+    with measure("backward"):
+        y.sum().backward()
+
+run = launch(one_mlp, world_size=4)
+timeline(run)
+
+# %% nbgrader={"grade_id": "check_tp_mlp", "grade": true, "points": 3}
+check("tensor_parallel.tp_mlp", tp_mlp)
+
+# %% [markdown]
+# ## 4 · `tp_attention`
+#
+# Attention cuts by itself: heads never look at each other. Give each rank H/N whole heads, with their queries, keys and values, and the rows of the output matrix that belong to them.
+#
+# The catch is how our GPT stores them. One matrix, `qkv`, makes all three at once. Its weight has 3D rows: first all heads' queries, then all keys, then all values. In each third, head h has rows h · D/H to (h + 1) · D/H.
+#
+# `tp_attention(attention)` takes a whole `models.Attention`, equal on all ranks, and returns it with this rank's share in the places of `qkv` and `out`: rank r has the r-th block of heads. Its `forward` stays as it is: it splits the output of `qkv` into three equal parts and each of those into `self.heads` heads.
+
+# %%
+def tp_attention_spec(heads, world_size):
+    """Rows of the qkv weight, a name for each head  ->  those of each rank, in their order"""
+    q, k, v = ([f"{name}{head}" for head in range(heads)] for name in "qkv")
+    own = heads // world_size
+    return [[*q[i : i + own], *k[i : i + own], *v[i : i + own]] for i in range(0, heads, own)]
+
+tp_attention_spec(heads=4, world_size=2)
+
+# %% [markdown]
+# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · each rank holds its own heads alone.
+#
+# <details><summary>Hint 1 · what goes wrong at first</summary>
+#
+# `ColumnLinear(attention.qkv)` as it stands gives rank 0 queries only, and no values. So put the rows into another order before you cut: q of rank 0, k of rank 0, v of rank 0, q of rank 1, …
+# </details>
+# <details><summary>Hint 2 · how many heads</summary>
+#
+# `attention.heads` tells forward into how many heads it splits what is there. A rank has fewer.
+# </details>
+# <details><summary>Hint 3 · another order</summary>
+#
+# `q, k, v = tensor.chunk(3)`, then cut each of them into N, and `torch.cat` the pieces in the new order. The weight and the bias both. `with torch.no_grad(): tensor.copy_(…)` writes into a parameter.
+# </details>
+# <details><summary>Hint 4 · nearly there</summary>
+#
+# `zip(q.chunk(N), k.chunk(N), v.chunk(N))` gives three pieces for each rank. After that it is as in `tp_mlp`: columns, then rows. The columns of `out`'s weight lie by heads already.
+# </details>
+
+# %% nbgrader={"grade_id": "tp_attention", "solution": true}
+def tp_attention(attention):
+    """models.Attention, equal on all ranks  ->  the same, with this rank's heads"""
+    ### BEGIN SOLUTION
+    world_size = dist.get_world_size()
+    for tensor in (attention.qkv.weight, attention.qkv.bias):
+        by_rank = zip(*(part.chunk(world_size) for part in tensor.detach().chunk(3)))
+        with torch.no_grad():
+            tensor.copy_(torch.cat([part for of_rank in by_rank for part in of_rank]))
+    attention.heads //= world_size
+    attention.qkv = ColumnLinear(attention.qkv)
+    attention.out = RowLinear(attention.out)
+    return attention
+    ### END SOLUTION
+
+# %% [markdown]
+# That was the last piece: a whole GPT, each of its layers cut over four ranks. All have the same batch. The loss is that of one process, and the all-reduces can be counted.
+
+# %%
+def tp_gpt(size):
+    torch.manual_seed(0)
+    model = models.gpt(size)
+    for block in model.blocks:
+        block.attention, block.mlp = tp_attention(block.attention), tp_mlp(block.mlp)
+    return model
+
+# %%
+def one_step():
+    model = tp_gpt("1M")
+    with measure("forward"):
+        loss = model(*data.batch(0, batch_size=2))
+    with measure("backward"):
+        loss.backward()
+    return loss.item()
+
+run = launch(one_step, world_size=4)
+
+# %%
+torch.manual_seed(0)
+print(f"one process  loss {models.gpt('1M')(*data.batch(0, batch_size=2)).item():.5f}")
+for rank, loss in enumerate(run.outputs):
+    print(f"rank {rank}       loss {loss:.5f}")
+calls = sum(call.rank == 0 and call.op == "all_reduce" for call in run.calls)
+print(f"{calls} all-reduces in {models.SIZES['1M'].layers} layers: {calls / models.SIZES['1M'].layers} each")
+
+# %%
+timeline(run)
+
+# %% nbgrader={"grade_id": "check_tp_attention", "grade": true, "points": 4}
+check("tensor_parallel.tp_attention", tp_attention)
+
+# %% [markdown]
+# ## 5 · `vocab_parallel_cross_entropy`
+#
+# The matrix that writes the logits is the widest of all: V columns, 50,000 and more. Cut by columns, it leaves each rank with logits [T, V/N] for its own words. Gathered, they would be the largest tensor of the whole model. The loss needs none of that. For one token with logits $l$ and target $t$ it is
+#
+# $$-\log \frac{e^{l_t}}{\sum_v e^{l_v}} \;=\; \log \sum_v e^{l_v - m} \;-\; (l_t - m), \qquad m = \max_v l_v,$$
+#
+# the same for any $m$; the largest logit keeps $e^{l}$ from overflowing. Each of the three, maximum, sum and target's logit, is one number for a token, put together over the ranks.
+#
+# `vocab_parallel_cross_entropy(logits, targets)`: logits [T, V/N], of which rank r has words r·V/N and on; targets [T] whole numbers below V, the same on every rank. Returns the mean loss [], the same on every rank. After `loss.backward()` each rank's logits have their part of the gradient.
+
+# %%
+def cross_entropy_spec(logits_parts, targets):
+    """[T, V/N] of each rank  ->  one mean loss"""
+    return F.cross_entropy(torch.cat(logits_parts, dim=1), targets)
+
+cross_entropy_spec([torch.zeros(2, 3), torch.ones(2, 3)], torch.tensor([0, 5]))
+
+# %% [markdown]
+# **Budget** · hands over ≤ 12 bytes for each token to collectives, three numbers in float32: no logits travel · holds ≤ 8 tensors of its own logits' size, and 4 KiB: no full logits on any rank.
+#
+# <details><summary>Hint 1 · the maximum</summary>
+#
+# `dist.all_reduce(tensor, op=dist.ReduceOp.MAX)`, on `logits.detach()`'s maximum: whatever m is, the loss is the same, so it has no gradient.
+# </details>
+# <details><summary>Hint 2 · whose target is it?</summary>
+#
+# Rank r has words start = r · V/N up to start + V/N. `inside = (targets >= start) & (targets < start + V/N)`. Exactly one rank is inside. The others must add 0, and must not look up a word that they do not have: `clamp` the index first, then `torch.where` or `* inside`.
+# </details>
+# <details><summary>Hint 3 · autograd</summary>
+#
+# Your `SumOverRanks` of exercise 2 adds over the ranks and hands the gradient back to each summand: right for both sums here. The check puts a right one in its place.
+# </details>
+# <details><summary>Hint 4 · nearly there</summary>
+#
+# `shifted = logits - top[:, None]`; `total = SumOverRanks.apply(shifted.exp().sum(dim=1))`; `found = SumOverRanks.apply(own)`, where own is `shifted` at the target, or 0. The loss is `(total.log() - found).mean()`.
+# </details>
+
+# %% nbgrader={"grade_id": "vocab_parallel_cross_entropy", "solution": true}
+def vocab_parallel_cross_entropy(logits, targets):
+    """logits [T, V/N] of this rank's words, targets [T]  ->  mean loss [], equal on all ranks"""
+    ### BEGIN SOLUTION
+    top = logits.detach().amax(dim=1)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    shifted = logits - top[:, None]
+    total = SumOverRanks.apply(shifted.exp().sum(dim=1))
+    here = targets - dist.get_rank() * logits.shape[1]
+    inside = (here >= 0) & (here < logits.shape[1])
+    own = shifted.gather(1, here.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    found = SumOverRanks.apply(own * inside)
+    return (total.log() - found).mean()
+    ### END SOLUTION
+
+# %% [markdown]
+# 256 tokens and 8,192 words on four ranks: what would be gathered, and what your loss handed over.
+
+# %%
+def one_loss():
+    torch.manual_seed(dist.get_rank())  # each rank its own logits
+    logits = torch.randn(256, 8192 // dist.get_world_size(), requires_grad=True)
+    vocab_parallel_cross_entropy(logits, torch.arange(256) * 32).backward()
+
+run = launch(one_loss, world_size=4)
+print(f"all logits       {256 * 8192 * 4:>9,} bytes")
+print(f"handed over      {sum(call.bytes for call in run.calls if call.rank == 0):>9,} bytes")
+
+# %% nbgrader={"grade_id": "check_vocab_parallel_cross_entropy", "grade": true, "points": 5}
+check("tensor_parallel.vocab_parallel_cross_entropy", vocab_parallel_cross_entropy)
+
+# %% [markdown]
+# ## 6 · `tp_bytes_per_layer`
+#
+# How many bytes does **one rank** send for one layer, attention and MLP, forward and backward, and one micro-batch? Each half of a layer is a pair of column and row, as you built them. Each all-reduce runs as a ring.
+
+# %%
+def tp_bytes_spec(run, layers):
+    """Measured: what each rank sent, for each layer"""
+    return [int(sent) / layers for sent in run.traffic.sent_by_rank]
+
+step = launch(one_step, world_size=4)
+tp_bytes_spec(step, models.SIZES["1M"].layers)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · what is summed</summary>
+#
+# In forward the output of each half, in backward the gradient of each half's input: all of them [B, T, D]. The inner width of the MLP and the number of heads never travel.
+# </details>
+# <details><summary>Hint 2 · nearly there</summary>
+#
+# Four all-reduces, and a ring sends 2(N − 1)/N of the tensor's bytes in each.
+# </details>
+
+# %% nbgrader={"grade_id": "tp_bytes_per_layer", "solution": true}
+def tp_bytes_per_layer(batch, tokens, width, tp_size, element_bytes=2):
+    """(1, 2048, 12288, 8)  ->  352,321,536 bytes that one rank sends, forward and backward"""
+    ### BEGIN SOLUTION
+    tensor_bytes = batch * tokens * width * element_bytes
+    return 4 * 2 * (tp_size - 1) / tp_size * tensor_bytes
+    ### END SOLUTION
+
+# %% [markdown]
+# Your formula beside the run of the whole GPT: two sequences, four layers, float32.
+
+# %%
+config, tokens = models.SIZES["1M"], data.batch(0, batch_size=2)[0].shape[1]
+predicted_bytes = config.layers * tp_bytes_per_layer(2, tokens, config.width, 4, element_bytes=4)
+traffic_map(step, predicted=[predicted_bytes] * 4)
+
+# %% nbgrader={"grade_id": "check_tp_bytes_per_layer", "grade": true, "points": 2}
+check("tensor_parallel.tp_bytes_per_layer", tp_bytes_per_layer)
+
+# %% [markdown]
+# ## 7 · `mesh_coords`
+#
+# Tensor and data parallelism go together: dp_size copies of the model, each cut over tp_size ranks. The ranks form a **mesh** of two axes. Those of one copy talk in every layer, so they should be neighbours, in one node: ranks 0 to tp_size − 1 are the first copy, and so on. Gradients are averaged over the ranks that have the same share of each copy.
+#
+# Where is a rank? Return a dict: its coordinates `"dp_rank"` (which copy) and `"tp_rank"` (which share), and the two groups it belongs to, itself included, as sorted lists of ranks: `"dp_group"`, those with the same share, and `"tp_group"`, those of the same copy.
+
+# %%
+def mesh_spec(dp_size, tp_size):
+    """A row for each copy, a column for each share"""
+    return torch.arange(dp_size * tp_size).view(dp_size, tp_size)
+
+mesh_spec(2, 4)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · coordinates</summary>
+#
+# In the table above a rank's row is its dp_rank, its column its tp_rank. Quotient and remainder.
+# </details>
+# <details><summary>Hint 2 · groups</summary>
+#
+# The tp_group is the rank's row of the table, the dp_group its column. `range(start, stop, step)` makes both.
+# </details>
+
+# %% nbgrader={"grade_id": "mesh_coords", "solution": true}
+def mesh_coords(rank, dp_size, tp_size):
+    """(5, 2, 4)  ->  dp_rank 1, tp_rank 1, dp_group [1, 5], tp_group [4, 5, 6, 7]"""
+    ### BEGIN SOLUTION
+    dp_rank, tp_rank = divmod(rank, tp_size)
+    return {
+        "dp_rank": dp_rank,
+        "tp_rank": tp_rank,
+        "dp_group": list(range(tp_rank, dp_size * tp_size, tp_size)),
+        "tp_group": list(range(dp_rank * tp_size, (dp_rank + 1) * tp_size)),
+    }
+    ### END SOLUTION
+
+# %% [markdown]
+# Your groups at work, on four ranks: each rank writes down who shares its copy, and who has the same share. `dist.new_group` is called by all ranks for every group, whether they are in it or not.
+
+# %%
+def sums_along_both_axes():
+    place = mesh_coords(dist.get_rank(), 2, 2)
+    told = {}
+    for axis in ("dp_group", "tp_group"):
+        groups = sorted({tuple(mesh_coords(rank, 2, 2)[axis]) for rank in range(4)})
+        made = {group: dist.new_group(group) for group in groups}
+        ranks = torch.tensor(10 ** dist.get_rank())
+        dist.all_reduce(ranks, group=made[tuple(place[axis])])
+        told[axis] = f"{ranks.item():04}"
+    return told
+
+for rank, told in enumerate(launch(sums_along_both_axes, world_size=4).outputs):
+    print(f"rank {rank}  adds 10^{rank}   dp sum {told['dp_group']}   tp sum {told['tp_group']}")
+
+# %% nbgrader={"grade_id": "check_mesh_coords", "grade": true, "points": 2}
+check("tensor_parallel.mesh_coords", mesh_coords)
+
+# %% [markdown]
+# ## 8 · Within a node
+#
+# A model of GPT-3's size: 175 billion parameters, 96 layers of width 12,288, in bf16. One sequence of 2,048 tokens at a time. Within a node 8 GPUs send 450 GB/s each; between nodes each GPU sends 50 GB/s. Count 6 FLOPs for each parameter and token, forward and backward, at 400 TFLOP/s on each GPU. How long do the all-reduces of one forward and backward take beside the arithmetic with tp_size = 8, within one node? With tp_size = 16, over two nodes? What follows for a mesh of 64 GPUs? Give the numbers. Four to eight sentences.
+
+# %% [markdown] nbgrader={"grade_id": "within_a_node", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# One layer's output has 2048 · 12288 · 2 = 50.3 MB. With 8 ranks each sends 8 · 7/8 of that for a layer, 352 MB, and 33.8 GB for 96 layers: 75 ms at 450 GB/s. The arithmetic takes 6 · 175e9 · 2048 / (8 · 400e12) = 672 ms, so the links add 11 %. With 16 ranks it is 8 · 15/16, 36.2 GB, and a ring over two nodes is as slow as its slowest link: 725 ms at 50 GB/s, while the arithmetic takes only 336 ms. Twice as many GPUs would be slower than 8 were.
+#
+# So tensor parallelism stays within a node, tp_size = 8 with neighbouring ranks, and the axis between nodes is another one: data parallel, dp_size = 8, whose gradients are exchanged once for a step and not in each layer, or a pipeline, which sends one layer's output from node to node.
+#
+# Points: 1 for the two times against the arithmetic (75 of 672 ms, 725 of 336 ms, or the same with other steps shown), 1 for the mesh: tp 8 inside of nodes, another kind of parallelism across them, with the reason.
+# ### END SOLUTION
