@@ -96,6 +96,11 @@ class MemoryRecorder(TorchDispatchMode):
 
     # ---- storages ----
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would import all of torch._dynamo to keep it out, 1 s and more in every rank."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(issubclass(kind, FakeTensor) for kind in types):
