@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from shardlab.ranks import thread
 
 CPU_LOOK_S = 1.0  # how often all processes of a run are gone through
+SHORT_S = 0.5  # of a run that takes no longer nothing is asked; of others, what they waited since
 
 
 class Clock:
@@ -24,7 +25,8 @@ class Clock:
         self.patience = patience
         self.began_s = 0.0
         self.pids: list[int | None] = []
-        self.before: list[dict[str, int]] = []  # by rank, then by thread: nanoseconds waited
+        # By rank, then by thread: nanoseconds waited before it was looked at first
+        self.before: list[dict[str, int]] | None = None
         self.waited_s = 0.0
         self.base: int | None = (
             None  # the process that ranks, and orphans of theirs, are children of
@@ -36,14 +38,14 @@ class Clock:
     def start(self, now: float, pids: Sequence[int | None]) -> None:
         self.began_s = self.cpu_looked_s = now
         self.pids = list(pids)
-        if self.patience > 1:
-            self.before = [thread.waits_ns(pid) for pid in pids]
-            self.base = thread.parent(pids[0])
-            self.base_cpu_s = self._cpu_s()
 
     def look(self, now: float) -> None:
-        if self.patience <= 1:
+        if self.patience <= 1 or now - self.began_s < SHORT_S:
             return
+        if self.before is None:
+            self.before = [thread.waits_ns(pid) for pid in self.pids]
+            self.base = thread.parent(self.pids[0])
+            self.base_cpu_s = self._cpu_s()
         for pid, before in zip(self.pids, self.before, strict=True):
             for number, waited in thread.waits_ns(pid).items():
                 self.waited_s = max(self.waited_s, (waited - before.get(number, 0)) * 1e-9)

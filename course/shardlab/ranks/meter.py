@@ -32,17 +32,36 @@ class Reading:
         }
 
 
-def read(channel: Channel, ranks: Sequence[RankProcess], store_fd: int) -> Reading:
-    rank_of = {process.pid: process.rank for process in ranks if process.pid is not None}
-    stored_bytes = os.fstat(store_fd).st_size
-    try:
-        all_bytes = _loopback_bytes(channel)
-        found, carried_bytes = wire.connections_of(rank_of, channel.netlink)
-    except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
-        return Reading({}, None, stored_bytes)
-    counts = {connection: (rank_of[pid], count) for connection, (pid, count) in found.items()}
-    crossed_bytes = None if all_bytes is None else all_bytes - carried_bytes
-    return Reading(counts, crossed_bytes, stored_bytes)
+class Meter:
+    """Reads it again and again. Whose a socket is is asked once, as long as no new ones appear."""
+
+    def __init__(self, channel: Channel, ranks: Sequence[RankProcess], store_fd: int) -> None:
+        self.channel, self.ranks, self.store_fd = channel, ranks, store_fd
+        self.owner: dict[int, int] = {}  # socket's inode -> rank
+
+    def read(self) -> Reading:
+        stored_bytes = os.fstat(self.store_fd).st_size
+        try:
+            all_bytes = _loopback_bytes(self.channel)
+            sockets = wire.sockets(self.channel.netlink)
+        except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
+            return Reading({}, None, stored_bytes)
+        if not self.owner.keys() >= {each.inode for each in sockets}:
+            self.owner = {
+                inode: process.rank
+                for process in self.ranks
+                if process.pid is not None
+                for inode in wire.inodes_of(process.pid)
+            }
+        counts = {
+            each.connection: (self.owner[each.inode], each.written_bytes)
+            for each in sockets
+            if each.inode in self.owner
+        }
+        crossed_bytes = None
+        if all_bytes is not None:
+            crossed_bytes = all_bytes - sum(each.sent_bytes for each in sockets)
+        return Reading(counts, crossed_bytes, stored_bytes)
 
 
 def _loopback_bytes(channel: Channel) -> int | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardlab.errors import LaunchError, MachineTooBusy, RankError
-from shardlab.ranks import engines, messages, meter
+from shardlab.ranks import engines, messages
 from shardlab.ranks.building import Building
 from shardlab.ranks.client import (
     Channel,
@@ -27,6 +27,7 @@ from shardlab.ranks.client import (
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.judge import Judge
+from shardlab.ranks.meter import Meter, Reading, strayed_bytes
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import PRINTED_BYTES, PROGRESS_AFTER_S, Printed, Screen
 from shardlab.trace import log
@@ -51,9 +52,9 @@ class Turn:
     ranks: list[RankProcess]
     judge: Judge
     clock: Clock
-    before: meter.Reading
+    before: Reading
     begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
-    after: meter.Reading | None = None  # None while it goes on
+    after: Reading | None = None  # None while it goes on
     is_complete: bool = False
 
     @property
@@ -71,7 +72,7 @@ class Turn:
             return None
         closed = {at: count for _, counts in self.judge.log.closing for at, count in counts.items()}
         crossed = after - before - sum(closed.values())
-        return max(0, crossed) + meter.strayed_bytes(self.before, self.after, self.world_size)
+        return max(0, crossed) + strayed_bytes(self.before, self.after, self.world_size)
 
     @property
     def stored_bytes(self) -> int:
@@ -111,7 +112,6 @@ class Supervisor:
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
         self.begun_s = time.monotonic()
-        self.store_fd = -1
         self.turn: Turn | None = None
 
     def __enter__(self) -> Supervisor:
@@ -122,6 +122,8 @@ class Supervisor:
             self.screen.close(time.monotonic() - self.begun_s)
         finally:
             self._end_all()
+
+    meter: Meter  # once it has started
 
     def start(self) -> None:
         """Fork the ranks and wait until all can communicate; raises LaunchError."""
@@ -134,7 +136,7 @@ class Supervisor:
         finally:
             self.cleanup.callback(os.close, store_fd)
             os.close(setup_fd)
-        self.store_fd = store_fd
+        self.meter = Meter(self.channel, self.ranks, store_fd)
         self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)
@@ -198,14 +200,13 @@ class Supervisor:
 
         ``order``: what they are told beside the program (rank.py), its ``world_size`` among it.
         """
-        assert self.channel is not None
         taking_part = self.ranks[: order["world_size"]]
         for process in self.ranks:
             self._forget(process)
         judge = Judge(taking_part, len(taking_part), is_patient=patience > 1)
         last = self.turn
         # What the ranks moved since is this turn's.
-        before = (last and last.after) or meter.read(self.channel, self.ranks, self.store_fd)
+        before = (last and last.after) or self.meter.read()
         self.turn = turn = Turn(taking_part, judge, Clock(timeout_s, patience), before)
         turn.clock.start(turn.begun_s, [process.pid for process in taking_part])
         order = {"is": "go", "program_bytes": len(program), **order}
@@ -234,8 +235,7 @@ class Supervisor:
         try:
             self._watch(turn)
         finally:
-            if turn.after is None and self.channel is not None:
-                turn.after = meter.read(self.channel, self.ranks, self.store_fd)
+            turn.after = turn.after or self.meter.read()
             turn.judge.read_logs()
             self._hear_last_prints()
 
@@ -256,8 +256,7 @@ class Supervisor:
             self._keep_to_its_time(turn, now)
         turn.judge.read_logs()
         turn.judge.raise_mismatch(float("inf"), at_once=True)
-        assert self.channel is not None
-        turn.after = meter.read(self.channel, self.ranks, self.store_fd)
+        turn.after = self.meter.read()
         turn.is_complete = True
 
     def _keep_to_its_time(self, turn: Turn, now: float) -> None:

@@ -12,7 +12,8 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 TCP_INFO_BYTES = 216
 _NOTSENT_AT, _SENT_AT, _RETRANS_AT = 144, 200, 208
@@ -47,24 +48,31 @@ def own_connections() -> dict[Connection, int]:
     return found
 
 
-def connections_of(
-    pids: Iterable[int], netlink: socket.socket | None = None
-) -> tuple[dict[Connection, tuple[int, int]], int]:
-    """Of each connected TCP socket of these processes: (pid, bytes written), seen from outside.
+class Socket(NamedTuple):
+    """A TCP socket of some process, seen from outside."""
 
-    And what all open sockets of that network namespace, whoever owns them, have put on the wire,
-    twice sent included.
-    ``netlink``: an ``open_netlink`` of the namespace that they live in, if not this one.
+    inode: int
+    connection: Connection
+    written_bytes: int
+    sent_bytes: int  # put on the wire, twice sent included
+
+
+def sockets(netlink: socket.socket | None = None) -> list[Socket]:
+    """All open ones of a network namespace; raises OSError where the kernel does not tell.
+
+    ``netlink``: an ``open_netlink`` of that namespace, if it is not this process's own.
     """
-    owner = {inode: pid for pid in pids for inode in _socket_fds(str(pid)).values()}
-    found, carried_bytes = {}, 0
     with contextlib.ExitStack() as stack:
         asked = stack.enter_context(open_netlink()) if netlink is None else netlink
-        for inode, connection, tcp_info in _dump(asked):
-            carried_bytes += struct.unpack_from("<Q", tcp_info, _SENT_AT)[0]
-            if inode in owner:
-                found[connection] = (owner[inode], written_bytes(tcp_info))
-    return found, carried_bytes
+        return [
+            Socket(inode, at, written_bytes(info), struct.unpack_from("<Q", info, _SENT_AT)[0])
+            for inode, at, info in _dump(asked)
+        ]
+
+
+def inodes_of(pid: int) -> set[int]:
+    """Of the sockets that a process holds; empty where it is gone."""
+    return set(_socket_fds(str(pid)).values())
 
 
 def open_netlink() -> socket.socket:

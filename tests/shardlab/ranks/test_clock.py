@@ -35,6 +35,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def started(patience: float) -> Clock:
     begun = Clock(timeout_s=20, patience=patience)
     begun.start(100.0, [1, 2])
+    begun.look(100.6)
     return begun
 
 
