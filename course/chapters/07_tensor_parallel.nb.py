@@ -1,0 +1,611 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07 · Tensor parallel
+#
+# ZeRO and FSDP slice what a rank *keeps*. To compute, they gather whole layers again, so every rank does the work of a whole layer for its own part of the batch. **Tensor parallelism** slices the *computation*: all ranks work on the same tokens, each with its own part of every matrix, and no rank ever holds a whole one.
+#
+# The question of this chapter: how must a matrix be cut so that the ranks need little of each other, and how much is "little"?
+
+# %%
+from collections import Counter
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import parallel as tp
+
+# %%
+from shardlab import data, launch, measure, models
+from shardlab.estimate import activations, ring_sent_bytes, scatter_or_gather_sent_bytes, traffic
+from shardlab.widgets import format_bytes, palette, tensor_split, traffic_map
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
+# %% [markdown]
+# Below, T is the number of tokens in a batch, D the width of the model, N the number of ranks. S is the size of one layer's output, T·D numbers: the unit in which this chapter counts. All runs ask for `device="cpu"`, because we want bytes counted on the wire.
+
+# %%
+T, D, N = 512, 96, 4
+S = T * D * 4  # bytes: our numbers are fp32
+options = {"world_size": N, "device": "cpu"}
+print("S =", format_bytes(S))
+
+# %% [markdown]
+# ## A product, cut two ways
+#
+# Take Y = X·W, with X [T, D] and W [D, 4D]. Each of N ranks is to hold 1/N of W. Cut between columns, or between rows: rows of W meet columns of X, so X is then cut as well.
+
+# %%
+torch.manual_seed(0)
+x, w = torch.randn(T, D), torch.randn(D, 4 * D) / D**0.5
+by_columns = [x @ part for part in w.chunk(N, dim=1)]
+by_rows = [own @ part for own, part in zip(x.chunk(N, dim=1), w.chunk(N, dim=0), strict=True)]
+print("each rank's result:", tuple(by_columns[0].shape), "and", tuple(by_rows[0].shape))
+torch.testing.assert_close(torch.cat(by_columns, dim=1), x @ w)
+torch.testing.assert_close(sum(by_rows), x @ w, atol=1e-4, rtol=1e-4)
+
+# %% [markdown]
+# - **By columns** each rank has some *columns* of Y, finished. It needed all of X.
+# - **By rows** each rank has a *summand* of all of Y. It needed its columns of X only, but Y is there when everything has been added up.
+#
+# Step through both with the arrow keys; the lower row is the backward pass. Follow what is whole, what is cut and what is a summand.
+
+# %%
+tensor_split("columns", tokens=T, width=D, world_size=N)
+
+# %% [markdown]
+# Backward turns things round. Where forward needed all of X, dX comes out as summands: each rank knows only what went through its own columns. Where forward gave summands, everyone can go on from the same dY.
+#
+# | W cut by | needs | gives | travels forward | travels backward |
+# |---|---|---|---|---|
+# | columns | all of X | its columns of Y | nothing | all-reduce of dX |
+# | rows | its columns of X | a summand of Y | all-reduce of Y | nothing |
+#
+# ## Two products: columns, then rows
+#
+# An MLP is two products with GELU between: H = GELU(X·A), Y = H·B. What the column cut gives is just what the row cut needs. **How many all-reduces does the whole MLP make in forward, if A is cut by columns and B by rows?**
+
+# %%
+# Your prediction: the number of all-reduces in the MLP's forward pass
+predicted_all_reduces = None
+
+# %% [markdown]
+# The ranks of this run get their own parts of A and B, the same X, and the same dY as the gradient of what comes after.
+
+# %%
+a, b = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
+dy = torch.randn(T, D)
+parts = list(zip(a.chunk(N, dim=1), b.chunk(N, dim=0), strict=True))
+
+def mlp(part, x, dy):
+    a, b, x = (each.clone().requires_grad_() for each in (*part, x))
+    with measure("forward"):
+        summand = F.gelu(x @ a) @ b
+        y = summand.detach().clone()
+        dist.all_reduce(y)
+    with measure("backward"):
+        summand.backward(dy)
+        dist.all_reduce(x.grad)
+    return y, x.grad, a.grad, b.grad
+
+# %%
+run = launch(mlp, x, dy, inputs=parts, **options)
+ops = Counter(call.op for call in run.calls if call.rank == 0)
+print("your prediction:", predicted_all_reduces, "  calls of rank 0, forward and backward:", ops)
+
+# %% [markdown]
+# One forward and one backward. The answer is that of one process, on every rank, and each rank's gradients are its parts of the whole gradients:
+
+# %%
+whole = [each.clone().requires_grad_() for each in (x, a, b)]
+y = F.gelu(whole[0] @ whole[1]) @ whole[2]
+y.backward(dy)
+dx, da, db = (each.grad for each in whole)
+for rank, (y_here, dx_here, da_part, db_part) in enumerate(run.outputs):
+    torch.testing.assert_close((y_here, dx_here), (y.detach(), dx), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(da_part, da.chunk(N, dim=1)[rank], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(db_part, db.chunk(N, dim=0)[rank], atol=1e-4, rtol=1e-4)
+
+# %%
+tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
+
+# %% [markdown]
+# An all-reduce of S bytes sends 2(N − 1)/N·S from each rank ([chapter 03](03_ring_all_reduce.ipynb)), and that is all there is. The hidden width 4D is not in it: H stays where it is.
+#
+# Why not A by rows, too? Then GELU would meet summands, and it is not linear:
+
+# %%
+one, other = torch.randn(1000), torch.randn(1000)
+apart = F.gelu(one) + F.gelu(other)
+print("largest difference:", round((apart - F.gelu(one + other)).abs().max().item(), 2))
+
+# %% [markdown]
+# The summands would have to be added up *before* GELU, in one all-reduce more.
+#
+# ## Attention: whole heads
+#
+# Attention has the same shape. Queries, keys and values are products with matrices that can be cut by columns; the output matrix takes what they give and is cut by rows. In between, each head works by itself. So each rank gets **whole heads**, and N must divide their number.
+#
+# Our GPT makes queries, keys and values with one matrix [D, 3D]. What would a rank get, if we just cut that into four?
+
+# %%
+made_by = np.repeat(["query", "key", "value"], D)
+for rank, share in enumerate(np.split(made_by, N)):
+    print(f"rank {rank}:", dict(Counter(share.tolist())))
+
+# %% [markdown]
+# Rank 0 would have queries and nothing else. The cut must go through each of the three by itself. `models.separate_projections` puts three matrices with the same numbers in the place of the one.
+#
+# ## A whole layer, by DTensor
+#
+# PyTorch's own tensor parallelism needs no change in the model, but a **plan**: for each module, how its matrix is cut. `parallelize_module` turns the parameters into **DTensors**, which know how they lie on the ranks: `Shard(0)`, cut along dimension 0, or `Replicate()`, the same everywhere. A `Linear` holds its matrix transposed, so `ColwiseParallel` cuts dimension 0.
+
+# %%
+def layer_plan(outside):
+    """``outside``: how activations lie between attention and MLP."""
+    enter = tp.PrepareModuleInput(input_layouts=outside, desired_input_layouts=Replicate())
+    by_columns, by_rows = tp.ColwiseParallel(), tp.RowwiseParallel(output_layouts=outside)
+    return {
+        "attention": enter, "mlp": enter,
+        "attention.query": by_columns, "attention.key": by_columns, "attention.value": by_columns,
+        "attention.out": by_rows,
+        "mlp.up": by_columns,
+        "mlp.down": by_rows,
+    }
+
+# %%
+def fresh_layer():
+    torch.manual_seed(0)  # the same parameters on every rank
+    return models.separate_projections(models.gpt("0.3M")).blocks[0]
+
+def one_layer(x, plan):
+    layer = fresh_layer()
+    tp.parallelize_module(layer, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    x = x.requires_grad_() + 0  # as if a layer before had made it
+    with measure("forward"):
+        y = layer(x)
+    with measure("backward"):
+        y.square().sum().backward()
+    return y.detach(), {name: as_whole(p.grad) for name, p in layer.named_parameters()}
+
+def as_whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+# %% [markdown]
+# Attention and MLP make one all-reduce each in forward. **How many does the layer make in backward?**
+
+# %%
+# Your prediction: the number of all-reduces of one layer in backward
+predicted_backward = None
+
+# %%
+batch = torch.randn(4, T // 4, D)  # 4 lines of 128 tokens
+plain = launch(one_layer, layer_plan(Replicate()), inputs=[batch] * N, memory=True, **options)
+
+def calls_of(run, label):
+    """Collectives of rank 0 within a measured block."""
+    block = run.traffic[label].blocks[0]
+    inside = [c for c in run.calls if c.rank == 0 and block.start_s <= c.start_s <= block.end_s]
+    return dict(Counter(call.op for call in inside))
+
+print("forward:", calls_of(plain, "forward"), "  backward:", calls_of(plain, "backward"))
+print("your prediction for backward:", predicted_backward)
+
+# %% [markdown]
+# Two and two: behind each half in forward, before each half's input in backward, 2(N − 1)/N·S each. In elements that makes 8·T·D·(N − 1)/N for a layer, the count of Narayanan et al. (2021, section 3.2).
+
+# %%
+def compare(run, predicted):
+    passes = {"forward": predicted.forward_bytes, "backward": predicted.backward_bytes}
+    for label, expected in passes.items():
+        measured = run.traffic[label].sent_by_rank.mean()
+        print(f"{label:8}  predicted {expected / S:.3f} S   measured {measured / S:.3f} S")
+        assert abs(measured / expected - 1) < 0.02
+
+compare(plain, traffic.tensor_parallel_layer(T, D, N, element_bytes=4))
+
+# %% [markdown]
+# And the layer is the one that a single process computes, gradients included, on every rank:
+
+# %%
+alone = fresh_layer()
+y_alone = alone(batch)
+y_alone.square().sum().backward()
+gradients_alone = {name: p.grad for name, p in alone.named_parameters()}
+
+def same_as_alone(run, dim=None):
+    for rank, (y, gradients) in enumerate(run.outputs):
+        right = y_alone if dim is None else y_alone.chunk(N, dim)[rank]
+        torch.testing.assert_close(y, right.detach(), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(gradients, gradients_alone, atol=1e-3, rtol=1e-4)
+    return "as in one process, on every rank"
+
+print(same_as_alone(plain))
+
+# %% [markdown]
+# ## Sequence parallelism
+#
+# Each rank holds 1/N of the matrices now. But around them are norms, residuals and dropout, which every rank does for all tokens, keeping all that backward needs. These treat each token by itself. So between the halves tokens can be cut: each rank takes T/N of them. That is **sequence parallelism**.
+#
+# Then a half begins with an **all-gather** of tokens, and ends with a **reduce-scatter**: add up, but keep only your own tokens. Go through it:
+
+# %%
+tensor_split("sequence", tokens=T, width=D, world_size=N)
+
+# %% [markdown]
+# **How many bytes does it send, as a multiple of what the all-reduces sent, where all collectives run as rings?**
+
+# %%
+# Your prediction: sequence parallelism's bytes, over those of plain tensor parallelism
+predicted_ratio = None
+
+# %%
+predicted = {
+    how: traffic.tensor_parallel_layer(
+        T, D, N, element_bytes=4, sequence_parallel=True, reduce_scatter=how
+    )
+    for how in ("ring", "gloo")
+}
+without = traffic.tensor_parallel_layer(T, D, N, element_bytes=4)
+print("your prediction:", predicted_ratio)
+for how, sent in predicted.items():
+    print(f"reduce-scatter as {how}: {sent.total_bytes / without.total_bytes:.2f} times")
+
+# %% [markdown]
+# Equal: reduce-scatter and all-gather *are* the two halves of an all-reduce. But gloo runs a reduce-scatter as a whole all-reduce (chapter 03), so here we will count 1.5 times. In the plan two things change: activations outside are `Shard(1)`, cut along the tokens, and so the norms are told.
+
+# %%
+in_sequence = layer_plan(Shard(1)) | dict.fromkeys(["norm_1", "norm_2"], tp.SequenceParallel())
+tokens = [part.clone() for part in batch.chunk(N, dim=1)]
+sequence = launch(one_layer, in_sequence, inputs=tokens, memory=True, **options)
+print("forward:", calls_of(sequence, "forward"), "  backward:", calls_of(sequence, "backward"))
+compare(sequence, predicted["gloo"])
+print(same_as_alone(sequence, dim=1))
+
+# %% [markdown]
+# What it is for is memory: what each rank keeps for its backward pass. By the formulas of Korthikanti et al. (2022) a layer of ours, without dropout and with attention in one kernel, keeps this much, besides its output:
+
+# %%
+layer = {"tokens": T // 4, "batch": 4, "width": D, "heads": 4, "tensor_parallel": N}
+kernels = activations.cpu_kernels(4, dropout=False)
+for name, run, cut in (("tensor parallel", plain, 1), ("with sequence parallelism", sequence, N)):
+    formula = activations.layer_bytes(**layer, sequence_parallel=cut > 1, kernels=kernels) / S
+    measured = run.memory.at("forward")["activations"].max() / S - 1 / cut  # less its output
+    print(f"{name:26} formula {formula:.2f} S   measured {measured:.2f} S")
+
+# %% [markdown]
+# The second measurement is above its formula. The formula is that of Megatron, which keeps only a rank's own tokens of each half's input, and gathers them *once more* in backward: one all-gather more for each half. DTensor keeps both inputs whole, 2·(1 − 1/N)·S more:
+
+# %%
+assert abs(measured - formula - 2 * (1 - 1 / N)) < 0.05
+again = traffic.tensor_parallel_layer(
+    T, D, N, element_bytes=4, sequence_parallel=True, gathers_again=True
+)
+print("sent in backward, gathering again:", again.backward_bytes / S, "S")
+print("and otherwise:                    ", without.backward_bytes / S, "S")
+
+# %% [markdown]
+# ## The ends: a vocabulary in parts
+#
+# The largest matrices may be at the ends of a model: the embedding [V, D], and the matrix that makes V logits of each token. (Llama 3 405B has V = 128,256 and D = 16,384, while its MLP is 53,248 wide.) Both are cut by vocabulary.
+#
+# - **Embedding**: a rank looks up those tokens that are its own and takes zero for the others; an all-reduce adds up.
+# - **Logits**: columns, so each rank gets the logits of its own part of the vocabulary. The loss of a token is −log(exp(its logit)/Σ exp(all logits)). Gather all logits for it?
+#
+# It takes three numbers for each token instead: the largest logit (so that no exponential overflows), the sum of exponentials, and the logit of the right token, which one rank has. **How many bytes does each rank send for these three all-reduces, in a batch of T tokens?** (4 bytes a number.)
+
+# %%
+# Your prediction: bytes that each rank sends to get the loss from logits in parts
+predicted_loss = None
+
+# %%
+def model_plan(logits):
+    """``logits``: how they lie; Shard(-1) leaves each rank its own."""
+    local = isinstance(logits, Replicate)
+    return {
+        "token": tp.RowwiseParallel(input_layouts=Replicate()),
+        "head": tp.ColwiseParallel(output_layouts=logits, use_local_output=local),
+    }
+
+def fresh_model(tp_mesh, plan):
+    torch.manual_seed(0)
+    model = models.separate_projections(models.gpt("0.3M"))
+    for block in model.blocks:
+        tp.parallelize_module(block, tp_mesh, layer_plan(Replicate()))
+    return tp.parallelize_module(model, tp_mesh, plan) if plan else model
+
+# %%
+def train(batch, plan, tie):
+    model = fresh_model(init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+    if tie:
+        model.head.weight = model.token.weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    with tp.loss_parallel():
+        for step in range(2):
+            with measure(f"forward {step}"):
+                loss = model(*batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(as_whole(loss.detach())))
+    return losses
+
+# %% [markdown]
+# Our GPT uses one matrix at both ends ("tied"); `tie` puts it back in both places after the cut. Why that is needed comes further down. We run both ways, once with all logits gathered and once with logits in parts, on real text.
+
+# %%
+lines = data.batch(0, 4, T // 4)
+gathered = launch(train, lines, model_plan(Replicate()), True, **options)
+in_parts = launch(train, lines, model_plan(Shard(-1)), True, **options)
+print("losses of two steps:", gathered.outputs[0], in_parts.outputs[0])
+
+# %%
+def three_numbers(run):
+    """Bytes sent for the all-reduces with one number for each token, in one forward."""
+    block = run.traffic["forward 1"].blocks[0]
+    small = [
+        call for call in run.calls
+        if call.rank == 0 and block.start_s <= call.start_s <= block.end_s and call.bytes == 4 * T
+    ]
+    return len(small), sum(ring_sent_bytes(call.bytes, N) for call in small)
+
+print("your prediction:", predicted_loss, "  calls, bytes:", three_numbers(in_parts))
+V = 256
+print("gathering all logits:", scatter_or_gather_sent_bytes(4 * T * V, N), "bytes")
+
+# %% [markdown]
+# Three all-reduces whose bytes do not depend on V. On the wire, the whole forward pass is as predicted: the layers, the embedding, and the three numbers.
+
+# %%
+forward = traffic.tensor_parallel_layer(T, D, N, element_bytes=4) * 2
+forward += traffic.vocabulary_parallel_ends(T, D, N, element_bytes=4)
+for name, run in (("gathered", gathered), ("in parts", in_parts)):
+    print(f"{name}: forward sent {format_bytes(run.traffic['forward 1'].sent_by_rank.mean())}")
+measured = in_parts.traffic["forward 1"].sent_by_rank.mean()
+print("predicted, in parts:", format_bytes(forward.forward_bytes))
+assert abs(measured / forward.forward_bytes - 1) < 0.02
+
+# %% [markdown]
+# Memory is the larger gain. With the vocabulary of Llama 3, 128,256 (Llama team 2024), and 8192 tokens, logits in fp32 and their gradients are, whole and on each of 8 ranks:
+
+# %%
+logits_bytes = 2 * 4 * 8192 * 128_256
+print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB in parts")
+
+# %% [markdown]
+# ## Why it stays inside a node
+#
+# Each all-reduce stands *between* two products: the next cannot begin before it is done. And it does not shrink. With more ranks each computes less, 72·T·D²·(1 + T/6D)/N operations for a layer, forward and backward (Narayanan et al. 2021, appendix, without recomputation), while what each sends grows towards 8·T·D elements.
+#
+# Here is a layer of the 175-billion model of that paper (D = 12,288, one line of 2048 tokens, 2 bytes an element), on A100s that compute at 140 TFLOP/s, as that paper measured. Within a node NVLink moves 300 GB/s each way; between nodes each GPU has a network card of 25 GB/s. Change the numbers to those of your machine.
+
+# %%
+flops_per_s, nvlink_bytes_per_s, network_bytes_per_s = 140e12, 300e9, 25e9
+tokens, width = 2048, 12_288
+layer_flops = 72 * tokens * width**2 * (1 + tokens / (6 * width))
+sizes = (2, 4, 8)
+compute_ms = [1e3 * layer_flops / t / flops_per_s for t in sizes]
+sent = [traffic.tensor_parallel_layer(tokens, width, t).total_bytes for t in sizes]
+inside_ms = [1e3 * each / nvlink_bytes_per_s for each in sent]
+outside_ms = [1e3 * each / network_bytes_per_s for each in sent]
+for t, *row in zip(sizes, compute_ms, inside_ms, outside_ms, strict=True):
+    print(f"N = {t}: computes {row[0]:4.1f} ms; sends for", end=" ")
+    print(f"{row[1]:4.2f} ms inside a node, {row[2]:4.1f} ms across")
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3))
+at = np.arange(len(sizes))
+computing, inside, outside = palette.WAIT, palette.CYCLE[4], palette.CYCLE[0]
+axes.bar(at - 0.2, compute_ms, 0.36, color=computing, label="computes")
+axes.bar(at - 0.2, inside_ms, 0.36, bottom=compute_ms, color=inside, label="sends, in one node")
+axes.bar(at + 0.2, compute_ms, 0.36, color=computing)
+axes.bar(at + 0.2, outside_ms, 0.36, bottom=compute_ms, color=outside, label="sends, a node each")
+axes.set(xticks=at, xticklabels=[f"N = {t}" for t in sizes], ylabel="ms for one layer")
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# This is a count, not a measurement: no latency, nothing overlapped, and the worst placement beside the best. (Where a group spans whole nodes, all network cards of a node can share the work.) The paper measured, and found its best throughput with N equal to the number of GPUs of one node (section 5.4.1).
+#
+# ## Two dimensions
+#
+# So tensor parallelism ends at the node's border, and more GPUs are used by other means. With **data parallelism** on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Neighbours in a row talk all the time; they must be neighbours on the machine, too, so `tp` is the last dimension:
+
+# %%
+ranks = np.arange(8).reshape(2, 4)  # dp × tp
+print(ranks)
+print("tensor-parallel groups:", ranks.tolist())
+print("data-parallel groups:  ", ranks.T.tolist())
+
+# %% [markdown]
+# Now for real with four ranks, 2 × 2. Tensor parallelism takes one dimension of the mesh, FSDP2 the other: it shards what tensor parallelism has left on each rank, which is ZeRO's stage 3 over the columns. **Which ranks will rank 0 send to, and which not?**
+
+# %%
+# Your prediction: the ranks that rank 0 sends to, as a list
+predicted_peers = None
+
+# %%
+def train_on_a_mesh(batch):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = fresh_model(mesh["tp"], plan={})
+    for unit in (*model.blocks, model):
+        fully_shard(unit, mesh=mesh["dp"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for step in range(2):
+        with measure(f"step {step}"):
+            loss = model(*batch)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return mesh.get_coordinate(), losses
+
+# %% [markdown]
+# Ranks of one row get the same batch; rows get different ones.
+
+# %%
+batches = [data.batch(0, 4, 64, rank=rank // 2, world_size=2) for rank in range(4)]
+mesh_run = launch(train_on_a_mesh, inputs=batches, world_size=4, device="cpu")
+for rank, (coordinate, losses) in enumerate(mesh_run.outputs):
+    print(f"rank {rank}: (dp, tp) = {tuple(coordinate)}, losses {np.round(losses, 4)}")
+print("your prediction:", predicted_peers)
+print("bytes that each rank sent in step 1:")
+print(mesh_run.traffic["step 1"].sent_bytes)
+
+# %%
+traffic_map(mesh_run)
+
+# %% [markdown]
+# Rank 0 never talks to rank 3. Each pair has its own purpose, and its own formula:
+
+# %%
+in_a_row = traffic.tensor_parallel_layer(4 * 64, D, 2, element_bytes=4) * 2  # two layers
+whole_names = ("norm", "attention.out.bias", "mlp.down.bias")  # tensor parallelism cuts the others
+each = sum(
+    p.numel() / (1 if name.startswith(whole_names) else 2)
+    for name, p in fresh_layer().named_parameters()
+)
+blocks_bytes = 4 * 2 * each
+parameters = models.gpt("0.3M").named_parameters()
+rest_bytes = 4 * sum(p.numel() for name, p in parameters if not name.startswith("blocks"))
+
+# %% [markdown]
+# Along a row, the all-reduces of two layers. Along a column, FSDP2's gathers and reduce-scatters of what each rank has: blocks gathered for forward and for backward, the rest (embeddings, last norm) gathered once, since FSDP2 keeps the outermost unit; and gloo's reduce-scatter that counts as an all-reduce.
+
+# %%
+gather = scatter_or_gather_sent_bytes
+in_a_column = 2 * gather(blocks_bytes, 2) + gather(rest_bytes, 2)
+in_a_column += ring_sent_bytes(blocks_bytes + rest_bytes, 2)
+sent = mesh_run.traffic["step 1"].sent_bytes[0]
+for peer, expected in ((1, in_a_row.total_bytes), (2, in_a_column), (3, 0)):
+    print(f"rank 0 to {peer}: predicted {expected:11,.0f}   measured {sent[peer]:11,}")
+    assert abs(sent[peer] - expected) <= 0.02 * expected
+
+# %% [markdown]
+# And it is the training of one process with the whole batch, twice as large:
+
+# %%
+torch.manual_seed(0)
+model = models.gpt("0.3M")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for step in range(2):
+    loss = model(*data.batch(0, 8, 64))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    rows = [losses[step] for _, losses in mesh_run.outputs]
+    print(f"step {step}: one process {loss.item():.5f}, mean over ranks {np.mean(rows):.5f}")
+    assert np.isclose(loss.item(), np.mean(rows), atol=1e-5)
+
+# %% [markdown]
+# Traffic along a row comes with every micro-batch, and the next product waits for it. Traffic along a column comes once for a step (with plain data parallelism), and can run beside the backward pass ([chapter 02](02_dp_vs_ddp.ipynb)). That, too, is why `tp` gets the fast links.
+#
+# ## What goes wrong in practice
+#
+# **A bias on every rank.** Cut by rows, each rank has a summand of Y. If each adds the bias to its summand, the sum holds it N times:
+
+# %%
+bias = torch.randn(4 * D)
+each_adds_it = sum(part + bias for part in by_rows)
+too_much = (each_adds_it - (x @ w + bias)) / bias
+print("too much, in biases:", round(too_much.median().item(), 3))
+
+# %% [markdown]
+# **Three inputs where there should be one.** Our plan had a line for the modules `attention` and `mlp`: the input is taken over *once*, as a DTensor, and queries, keys and values add up their gradients before the all-reduce. Plans that only name the matrices are correct, too, but:
+
+# %%
+matrices_only = {k: v for k, v in layer_plan(Replicate()).items() if k not in ("attention", "mlp")}
+three_times = launch(one_layer, matrices_only, inputs=[batch] * N, **options)
+print("backward:", calls_of(three_times, "backward"), " ", same_as_alone(three_times))
+ratio = three_times.traffic["backward"].sent_by_rank / plain.traffic["backward"].sent_by_rank
+print("bytes in backward, over those of our plan:", ratio.round(2))
+
+# %% [markdown]
+# **Tied matrices come apart.** `parallelize_module` makes a new parameter of each weight. If one was used in two places there are two now, and each learns from its own use only. Nothing complains, and the first loss is right:
+
+# %%
+untied = launch(train, lines, model_plan(Shard(-1)), False, **options)
+print("tied:  ", np.round(in_parts.outputs[0], 4))
+print("untied:", np.round(untied.outputs[0], 4))
+
+# %% [markdown]
+# **Each rank its own batch**, as in data parallelism. All ranks of a tensor-parallel group must see the same tokens. With others there is no error, just summands of different things in one sum:
+
+# %%
+own_batches = [torch.randn_like(batch) for _ in range(N)]
+mixed = launch(one_layer, layer_plan(Replicate()), inputs=own_batches, **options)
+right = fresh_layer()(own_batches[0])
+off = (mixed.outputs[0][0] - right).abs().max().item()
+print("rank 0, largest difference from what its own batch gives:", round(off, 3))
+
+# %% [markdown]
+# **Dropout drawn apart.** Outside the cut parts all ranks must drop the same numbers, or what should be equal on all ranks no longer is. So they need the same random state there (and, for what is cut, different ones: Shoeybi et al. 2019, appendix B).
+
+# %%
+def with_dropout(x, seed):
+    config = models.GPTConfig(layers=1, heads=4, width=D, context=128, dropout=0.1)
+    torch.manual_seed(0)
+    layer = models.separate_projections(models.GPT(config)).blocks[0]
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    tp.parallelize_module(layer, mesh, layer_plan(Replicate()))
+    torch.manual_seed(seed if seed is not None else dist.get_rank())
+    return layer(x).detach()
+
+for seed in (None, 7):
+    first, second, *_ = launch(with_dropout, batch, seed, **options).outputs
+    differ = (first != second).float().mean().item()
+    print(f"seed {seed}: ranks 0 and 1 differ in {100 * differ:.0f} % of their numbers")
+
+# %% [markdown]
+# ## In real life
+#
+# - **PyTorch**: the plan, as above. [torchtitan](https://github.com/pytorch/torchtitan) trains Llama with such plans, on meshes with `fully_shard`.
+# - **Megatron** has `ColumnParallelLinear`, `RowParallelLinear` and `VocabParallelEmbedding` in the model's own code, and `--tensor-model-parallel-size`, `--sequence-parallel`.
+# - **DeepSpeed** cuts by itself, with `"tensor_parallel": {"autotp_size": 8}` in the configuration beside ZeRO of stage 0, 1 or 2.
+# - **Hugging Face** models bring their plan along: `config.base_model_tp_plan`.
+#
+# How large an N? As many as the node has GPUs, at most; N divides the heads, also those of keys and values where there are fewer. Llama 3 405B has 8 of those, and was trained with N = 8 (Llama team 2024, tables 3 and 4).
+#
+# ## Where GPUs differ
+#
+# - NCCL has a real reduce-scatter: sequence parallelism sends no more bytes there than plain tensor parallelism.
+# - Products get thinner with N. A GPU needs large ones to reach its speed (Narayanan et al. 2021, section 3.3.2); on our CPU ranks none of that shows.
+# - The mesh is made by `init_device_mesh("cuda", …)`; plans are the same.
+#
+# ## What to keep
+#
+# - By columns: needs all of X, gives finished columns. By rows: gives summands. Columns, then rows: one all-reduce forward, one backward; a layer has two such halves.
+# - 8·T·D·(N − 1)/N elements for a layer and micro-batch, whatever the hidden width. It does not shrink with N.
+# - Sequence parallelism: the same bytes in halves, and 1/N of the activations in between.
+# - Logits stay where they are: three numbers for each token.
+# - On a mesh, `tp` takes the fast links.
+#
+# Now build the layers by hand: [Lab 07](../../labs/07_tensor_parallel/07_tensor_parallel.ipynb).
+#
+# ## Sources
+#
+# - M. Shoeybi, M. Patwary, R. Puri, P. LeGresley, J. Casper, B. Catanzaro: *Megatron-LM: training multi-billion parameter language models using model parallelism.* [arXiv 1909.08053](https://arxiv.org/abs/1909.08053), 2019. Section 3 for the cut of both halves, the embedding and the loss.
+# - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 3.2 for bytes, 5 for the cluster and what it reached, the appendix for operations.
+# - V. Korthikanti et al.: *Reducing activation recomputation in large transformer models.* [arXiv 2205.05198](https://arxiv.org/abs/2205.05198), 2022. Section 4 for sequence parallelism and activations.
+# - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Tables 3 and 4.
+# - NVIDIA: [NVLink](https://www.nvidia.com/en-us/data-center/nvlink/): an A100 has 600 GB/s, both ways together.
+# - PyTorch 2.13: [tensor parallelism](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html), [DeviceMesh](https://docs.pytorch.org/docs/stable/distributed.html). DeepSpeed: [AutoTP](https://www.deepspeed.ai/tutorials/autotp-training). Hugging Face: [tensor parallelism](https://huggingface.co/docs/transformers/tensor_parallelism).

@@ -1,0 +1,133 @@
+"""Chapter 07 runs from top to bottom, and what its prose says is what its cells show."""
+
+import re
+
+import pytest
+
+from tests.chapters.reopened import play_with_pictures
+from tests.chapters.running_chapter import run
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    chapter = run("07_tensor_parallel", tmp_path_factory.mktemp("chapter"))
+    print(f"\nchapter 07: {chapter.seconds:.0f} s (budget: 60 s)")
+    return chapter
+
+
+def floats(text):
+    return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text)]
+
+
+def passes(said):
+    """(predicted, measured) of each pass, in S."""
+    rows = re.findall(r"predicted (\S+) S +measured (\S+) S", said)
+    return [(float(predicted), float(measured)) for predicted, measured in rows]
+
+
+def test_columns_are_finished_and_rows_give_summands(chapter):
+    said = chapter.said("by_rows = [own @ part")
+    assert "(512, 96) and (512, 384)" in said
+    assert floats(chapter.said("apart = F.gelu"))[0] > 0.5  # GELU of summands is something else
+
+
+def test_an_mlp_makes_one_all_reduce_each_way(chapter):
+    assert "Counter({'all_reduce': 2})" in chapter.said("run = launch(mlp")
+    # The next cell compares outputs and gradients on every rank, and raises where they differ.
+    assert chapter.said("whole = [each.clone()") == ""
+
+
+def test_a_blind_cut_gives_a_rank_nothing_but_queries(chapter):
+    rows = chapter.said("made_by = np.repeat").splitlines()
+    assert rows[0] == "rank 0: {'query': 72}"
+    assert "key" in rows[1]
+    assert "value" not in rows[1]
+
+
+def test_a_layer_makes_two_and_two_and_sends_what_is_predicted(chapter):
+    said = chapter.said("plain = launch")
+    assert "forward: {'all_reduce': 2}   backward: {'all_reduce': 2}" in said
+    sent = passes(chapter.said("def compare"))
+    assert [predicted for predicted, _ in sent] == [3, 3]
+    assert all(measured == pytest.approx(predicted, rel=0.01) for predicted, measured in sent)
+    assert chapter.said("def same_as_alone").strip() == "as in one process, on every rank"
+
+
+def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
+    ratios = chapter.said('"your prediction:", predicted_ratio').splitlines()[1:]
+    assert [floats(row)[-1] for row in ratios] == [1, 1.5]
+    said = chapter.said("sequence = launch")
+    assert said.count("{'all_gather_single': 2, 'reduce_scatter_single': 2}") == 2
+    assert passes(said)[0] == (4.5, pytest.approx(4.5, rel=0.01))
+    assert said.strip().endswith("as in one process, on every rank")
+
+
+def test_activations_are_those_of_the_formula(chapter):
+    rows = [floats(row) for row in chapter.said("kernels = activations").splitlines()]
+    assert rows[0] == [7, pytest.approx(7, rel=0.02)]
+    assert rows[1] == [4, pytest.approx(5.5, rel=0.02)]  # DTensor keeps gathered inputs
+    again = chapter.said("gathers_again=True").splitlines()
+    assert [floats(row)[-1] for row in again] == [4.5, 3]
+
+
+def test_the_loss_takes_three_numbers_for_each_token(chapter):
+    gathered, in_parts = re.findall(r"\[(.*?)\]", chapter.said("gathered = launch"))
+    assert floats(gathered) == pytest.approx(floats(in_parts), abs=1e-5)
+    said = chapter.said("def three_numbers")
+    assert "(3, 9216.0)" in said
+    assert "393216.0 bytes" in said
+    assert "8.4 GB whole, 1.05 GB in parts" in chapter.said("logits_bytes = ")
+
+
+def test_bytes_take_more_of_the_time_the_more_ranks_and_the_slower_the_link(chapter):
+    rows = [floats(row) for row in chapter.said("compute_ms = ").splitlines()]
+    assert [row[0] for row in rows] == [2, 4, 8]
+    inside = [row[2] / row[1] for row in rows]
+    across = [row[3] / row[1] for row in rows]
+    assert inside == sorted(inside)
+    assert inside[-1] < 0.1
+    assert 0.5 < across[-1] < 1
+    assert "<svg" in chapter.drew("axes.bar(at - 0.2")
+
+
+def test_a_mesh_trains_as_one_process_and_each_pair_has_its_purpose(chapter):
+    said = chapter.said("mesh_run = launch")
+    places = re.findall(r"rank (\d): \(dp, tp\) = \((\d), (\d)\)", said)
+    assert [tuple(map(int, place)) for place in places] == [
+        (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)
+    ]  # fmt: skip
+    pairs = chapter.said("in_a_column += ").replace(",", "").splitlines()
+    for row in pairs:
+        *_, predicted, measured = floats(row)
+        assert measured == pytest.approx(predicted, rel=0.01)
+    assert floats(pairs[2])[-1] == 0
+    steps = [floats(row)[1:] for row in chapter.said("rows = [losses[step]").splitlines()]
+    assert all(alone == pytest.approx(mean, abs=2e-5) for alone, mean in steps)
+
+
+def test_mistakes_show(chapter):
+    assert chapter.said("each_adds_it = ").strip().endswith("3.0")
+    three_times = chapter.said("three_times = launch")
+    assert "{'all_reduce': 4}   as in one process" in three_times
+    assert "[2. 2. 2. 2.]" in three_times
+    tied, untied = re.findall(r"\[.*\]", chapter.said("untied = launch"))
+    assert floats(tied)[0] == floats(untied)[0]
+    assert floats(untied)[1] > floats(tied)[1] + 0.1
+    assert floats(chapter.said("mixed = launch"))[-1] > 0.01
+    apart, together = re.findall(r"differ in (\d+) %", chapter.said("def with_dropout"))
+    assert int(apart) > 10
+    assert together == "0"
+
+
+def test_pictures_are_drawn(chapter):
+    for cell in ('tensor_split("columns"', 'tensor_split("mlp"', 'tensor_split("sequence"'):
+        assert "<svg" in chapter.drew(cell)
+    assert "measured" in chapter.drew('tensor_split("mlp"')
+    assert "<svg" in chapter.drew("traffic_map(mesh_run)")
+
+
+@pytest.mark.browser
+def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+    assert play_with_pictures(chapter, desk, artifacts) >= {"tensor-split", "traffic-map"}
