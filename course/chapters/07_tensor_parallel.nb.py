@@ -413,13 +413,13 @@ for t, *row in zip(sizes, compute_ms, inside_ms, outside_ms, strict=True):
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
 at = np.arange(len(sizes))
-computing, inside, outside = palette.WAIT, palette.CYCLE[4], palette.CYCLE[0]
-axes.bar(at - 0.2, compute_ms, 0.36, color=computing, label="computes")
-axes.bar(at - 0.2, inside_ms, 0.36, bottom=compute_ms, color=inside, label="sends, in one node")
-axes.bar(at + 0.2, compute_ms, 0.36, color=computing)
-axes.bar(at + 0.2, outside_ms, 0.36, bottom=compute_ms, color=outside, label="sends, a node each")
+for off, sends_ms, where in ((-0.2, inside_ms, "in one node"), (0.2, outside_ms, "a node each")):
+    axes.bar(at + off, compute_ms, 0.36, color=palette.MEMORY["activations"])
+    axes.bar(at + off, sends_ms, 0.36, bottom=compute_ms, color=palette.op_color("all_reduce"))
+    for place, total in zip(at + off, np.add(compute_ms, sends_ms), strict=True):
+        axes.text(place, total + 1, where, ha="center", size=8)
 axes.set(xticks=at, xticklabels=[f"N = {t}" for t in sizes], ylabel="ms for one layer")
-axes.legend(frameon=False)
+axes.legend(["computes", "sends"], frameon=False)
 figure.tight_layout()
 
 # %% [markdown]

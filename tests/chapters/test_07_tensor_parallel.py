@@ -89,7 +89,7 @@ def test_bytes_take_more_of_the_time_the_more_ranks_and_the_slower_the_link(chap
     assert inside == sorted(inside)
     assert inside[-1] < 0.1
     assert 0.5 < across[-1] < 1
-    assert "<svg" in chapter.drew("axes.bar(at - 0.2")
+    assert "<svg" in chapter.drew("axes.bar(at + off")
 
 
 def test_a_mesh_trains_as_one_process_and_each_pair_has_its_purpose(chapter):
