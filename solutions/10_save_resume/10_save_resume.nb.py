@@ -1,0 +1,486 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 10 · Save, crash, resume, reshard
+#
+# Some rank of a long training will be killed, and it does not say when. You will save a state that lies in slices on many ranks, load it on another number of ranks, make sure that a kill at any moment leaves a whole checkpoint behind, and write a training that goes on after a kill as if there had been none.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `save_sharded` | 3 |
+# | 2 · `load_sharded` | 4 |
+# | 3 · `atomic_commit` | 5 |
+# | 4 · `train_resumable` | 6 |
+# | 5 · a question | 2 |
+#
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other sizes, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+#
+# Ranks of this notebook share a disk, as those of a cluster do: each run below gets a folder of its own.
+
+# %%
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from autograder import check
+from shardlab import data, launch, models
+from shardlab.errors import RankError
+from shardlab.widgets import format_bytes, palette
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
+# %% [markdown]
+# ## 1 · `save_sharded`
+#
+# The state is cut as ZeRO cuts it: each tensor is flattened, padded with zeros until N divides its length, and cut in N equal **slices**, of which rank r has the r-th. Each rank writes a file of its own, so nothing is gathered, no rank has to hold the whole, and N disks or N network cards work at once.
+#
+# `save_sharded(folder, slices, shapes)` runs on every rank. `slices` is a dict of this rank's slices, `shapes` a dict of the whole tensors' shapes, as lists. Write
+#
+# - on every rank: the dict of slices, with `torch.save`, to `folder / shard_name(rank, world_size)`
+# - on rank 0 also: `index.json`, with `{"world_size": N, "shapes": shapes}`. Who loads may be another number of ranks.
+
+# %%
+def shard_name(rank, world_size):
+    return f"shard_{rank}_of_{world_size}.pt"
+
+# %%
+def slices_spec(state, world_size):
+    """{"w": [[1 2 3] [4 5 6]], …}, 4 ranks  ->  rank 0 {"w": [1 2], …} … rank 3 {"w": [0 0], …}"""
+    padded = {k: F.pad(v.flatten(), (0, -v.numel() % world_size)) for k, v in state.items()}
+    return [{k: v.chunk(world_size)[r] for k, v in padded.items()} for r in range(world_size)]
+
+slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, world_size=4)
+
+# %% [markdown]
+# **Budget** · sends ≤ 4 KiB per rank: a barrier, but no tensor · writes the bytes of its slices and ≤ 8 KiB more (4 KiB for the index).
+#
+# <details><summary>Hint 1 · two files of one name</summary>
+#
+# On a disk that all ranks share, the last one to write a name wins. So every rank has a name of its own, and `index.json` is written by one of them.
+# </details>
+# <details><summary>Hint 2 · bytes</summary>
+#
+# A slice is a **view** of a longer tensor, and `torch.save` writes all of a view's storage, the other ranks' part included. A `clone()` has only what it shows.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# `torch.save({name: own.clone() for name, own in slices.items()}, folder / shard_name(rank, n))`, and on rank 0 `(folder / "index.json").write_text(json.dumps(...))`.
+# </details>
+
+# %% nbgrader={"grade_id": "save_sharded", "solution": true}
+def save_sharded(folder, slices, shapes):
+    """folder a Path, slices {name: [length]}, shapes {name: [int, …]}  ->  files in folder"""
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    own = {name: each.clone() for name, each in slices.items()}
+    torch.save(own, folder / shard_name(rank, world_size))
+    if rank == 0:
+        index = {"world_size": world_size, "shapes": shapes}
+        (folder / "index.json").write_text(json.dumps(index))
+    ### END SOLUTION
+
+# %% [markdown]
+# A GPT of 0.3 million parameters in fp32, on four ranks. The whole is written once, in four parts.
+
+# %%
+def gpt_state():
+    torch.manual_seed(0)
+    return {name: each.detach() for name, each in models.gpt("0.3M").named_parameters()}
+
+def save_gpt(folder):
+    state, n = gpt_state(), dist.get_world_size()
+    shapes = {name: list(each.shape) for name, each in state.items()}
+    save_sharded(folder, slices_spec(state, n)[dist.get_rank()], shapes)
+
+# %%
+checkpoint = Path(tempfile.mkdtemp())
+run = launch(save_gpt, checkpoint, world_size=4)
+print("sent:", run.traffic.sent_by_rank.sum(), "bytes", "  in memory: ", end="")
+print(format_bytes(sum(each.numel() * 4 for each in gpt_state().values())))
+for path in sorted(checkpoint.iterdir()):
+    print(f"{path.name:20} {format_bytes(path.stat().st_size)}")
+
+# %% nbgrader={"grade_id": "check_save_sharded", "grade": true, "points": 3}
+check("save_resume.save_sharded", save_sharded)
+
+# %% [markdown]
+# ## 2 · `load_sharded`
+#
+# After a crash a node may be missing, or there are more of them than before. So M ranks load what N ranks saved: the state is **resharded** on its way in.
+#
+# `load_sharded(folder)` returns this rank's slices, cut for the **present** number of ranks: a dict of tensors of the saved dtypes, each flattened, padded and cut anew. It must not open every file: with a thousand ranks that each read all of a checkpoint, the disks would have to deliver it a thousand times.
+
+# %%
+def reshard_spec(slices_by_rank, shapes, world_size):
+    """One process: put together, cut to the true length, slice again."""
+    whole = {
+        name: torch.cat([slices[name] for slices in slices_by_rank])[: math.prod(shape)]
+        for name, shape in shapes.items()
+    }
+    return slices_spec(whole, world_size)
+
+reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
+
+# %% [markdown]
+# **Budget** · where the table says so, opens (with `torch.load`) the files that hold something of its slices, and no other. Every rank has at least one element of each tensor.
+#
+# <details><summary>Hint 1 · how it was cut</summary>
+#
+# `index.json` has the number of ranks that saved and the shapes. A tensor of n elements was cut into slices of ⌈n/N⌉, and is now cut into slices of ⌈n/M⌉: `-(-n // N)` rounds up.
+# </details>
+# <details><summary>Hint 2 · which files</summary>
+#
+# This rank now has elements `start` to `stop` of the n (without padding). Element i lies in file `i // old`, where `old` is the length of an old slice, at place `i - file * old`.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `F.pad` to the new length. Keep files that are open in a dict: a file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads from the disk only what is looked at.
+# </details>
+
+# %% nbgrader={"grade_id": "load_sharded", "solution": true}
+def load_sharded(folder):
+    """folder a Path  ->  {name: [length]}, this rank's slices for the present world size"""
+    ### BEGIN SOLUTION
+    index = json.loads((folder / "index.json").read_text())
+    rank, world_size, opened, slices = dist.get_rank(), dist.get_world_size(), {}, {}
+    for name, shape in index["shapes"].items():
+        elements = math.prod(shape)
+        old, new = -(-elements // index["world_size"]), -(-elements // world_size)
+        start, stop = rank * new, min((rank + 1) * new, elements)
+        pieces = []
+        for shard in range(start // old, (stop - 1) // old + 1):
+            if shard not in opened:
+                path = folder / shard_name(shard, index["world_size"])
+                opened[shard] = torch.load(path, weights_only=True, mmap=True)
+            piece = opened[shard][name]
+            pieces.append(piece[max(start - shard * old, 0) : stop - shard * old])
+        own = torch.cat(pieces)
+        slices[name] = F.pad(own, (0, new - len(own)))
+    return slices
+    ### END SOLUTION
+
+# %% [markdown]
+# The GPT that four ranks saved above, loaded on two and on three; whole again, it is compared with the original.
+
+# %%
+def load_gpt(folder):
+    return load_sharded(folder)
+
+shapes = {name: list(each.shape) for name, each in gpt_state().items()}
+for world_size in (2, 3):
+    loaded = launch(load_gpt, checkpoint, world_size=world_size).outputs
+    (whole,) = reshard_spec(loaded, shapes, world_size=1)
+    equal = all(torch.equal(whole[name], each.flatten()) for name, each in gpt_state().items())
+    print(f"on {world_size} ranks, rank 0 has {sum(map(len, loaded[0].values())):,} elements.", end=" ")
+    print("Put together:", "equal to the bit" if equal else "NOT what was saved")
+
+# %% nbgrader={"grade_id": "check_load_sharded", "grade": true, "points": 4}
+check("save_resume.load_sharded", load_sharded)
+
+# %% [markdown]
+# ## 3 · `atomic_commit`
+#
+# A rank may be killed while it writes. What it leaves must never be taken for a checkpoint. In this lab a checkpoint is a folder called `step_` and eight digits, and whatever has such a name is **complete**: that is what `latest` relies on.
+
+# %%
+def latest(root):
+    """The newest checkpoint's folder, or None."""
+    return max(Path(root).glob("step_????????"), default=None)
+
+def name_of(step):
+    return f"step_{step:08}"
+
+# %% [markdown]
+# `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into a folder that is there; it may take long. At the end `root / name_of(step)` holds the files of **all** ranks and nothing else, and that is so when the call returns, on any rank.
+#
+# - Whenever any rank is killed, the newest checkpoint is whole: the old one until the new one is.
+# - After a kill the job is started again, perhaps with fewer ranks, and commits the same step. Whatever the killed run has left must not be in its way, and not in its checkpoint.
+# - At the end `root` has checkpoints in it and nothing else. Old ones stay.
+
+# %%
+def commit_spec(checkpoints, step, files_by_rank, is_killed):
+    """What may be seen in root: all of the new checkpoint or none of it."""
+    return checkpoints if is_killed else {**checkpoints, step: files_by_rank}
+
+commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
+
+# %% [markdown]
+# **Budget** · no kill does harm. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on the disk; it then looks at the disk, and starts the job again. Its ranks have `barrier` and `all_reduce`; you need no more than `dist.barrier()`.
+#
+# <details><summary>Hint 1 · the one step that is atomic</summary>
+#
+# To rename a folder is one step of the file system: before it the new name is not there, after it all is. Copying is many steps. So write somewhere else first, and rename.
+# </details>
+# <details><summary>Hint 2 · who does what</summary>
+#
+# One rank makes the temporary folder; the others must not write before it is there. One rank renames it; not before all have written. And nobody returns before it has its name. That is three barriers, which every rank enters.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# On rank 0: `shutil.rmtree(folder, ignore_errors=True)` and `folder.mkdir()`. Barrier. `write(folder)`. Barrier. On rank 0: `folder.rename(root / name_of(step))`. Barrier. The temporary name must not match `step_????????`, and every run has to find what an earlier one has left under it.
+# </details>
+
+# %% nbgrader={"grade_id": "atomic_commit", "solution": true}
+def atomic_commit(root, step, write):
+    """root a Path, step an int, write(folder)  ->  root/step_00000012, whole or not there"""
+    ### BEGIN SOLUTION
+    folder = root / "unfinished"
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    dist.barrier()
+    write(folder)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        folder.rename(root / name_of(step))
+    dist.barrier()
+    ### END SOLUTION
+
+# %% [markdown]
+# A kill, on four real ranks that share a disk: rank 2 dies amid its file in step 2. What is on the disk then, and after a second try?
+
+# %%
+def write_in_two(folder, is_victim):
+    path = folder / f"rank_{dist.get_rank()}.txt"
+    path.write_text("half of it")
+    if is_victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    path.write_text("half of it and the rest")
+
+def commit_both(root, killed_in):
+    for step in (1, 2):
+        is_victim = dist.get_rank() == 2 and step == killed_in
+        if latest(root) is None or latest(root).name < name_of(step):
+            atomic_commit(root, step, partial(write_in_two, is_victim=is_victim))
+
+# %%
+root = Path(tempfile.mkdtemp())
+for killed_in in (2, None):
+    try:
+        launch(commit_both, root, killed_in, world_size=4)
+    except RankError as error:
+        print(error.headline)
+    for folder in sorted(root.iterdir()):
+        print(f"   {folder.name}:", {path.name: path.stat().st_size for path in sorted(folder.iterdir())})
+
+# %% nbgrader={"grade_id": "check_atomic_commit", "grade": true, "points": 5}
+check("save_resume.atomic_commit", atomic_commit)
+
+# %% [markdown]
+# ## 4 · `train_resumable`
+#
+# What has to be in a checkpoint, so that nobody can tell from the loss curve that there was a kill? Here is a training job with everything that a real one has: a model with dropout, Adam, a learning-rate schedule, a position in the data, a loss scale. Ranks train in data parallel: parameters, optimizer, schedule and scale are alike on all ranks, **random states are not**. `job.step()` does one step on a batch of this rank's, and returns the loss, the mean over all ranks.
+
+# %%
+class Stream:
+    """This rank's batches of real text, from `position` on."""
+
+    def __init__(self):
+        self.position = 0
+
+    def next(self):
+        batch = data.batch(self.position, 2, 32, dist.get_rank(), dist.get_world_size())
+        self.position += 1
+        return batch
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+# %%
+class Scaler:
+    """A loss scale as in lab 01: halved where gradients overflow, doubled after 4 good steps."""
+
+    def __init__(self):
+        self.scale, self.good_steps = 2.0**18, 0
+
+    def step(self, optimizer, parameters):
+        """Whether there was one."""
+        if not all(torch.isfinite(each.grad).all() for each in parameters):
+            self.scale, self.good_steps = self.scale / 2, 0
+            return False
+        for each in parameters:
+            each.grad /= self.scale
+        optimizer.step()
+        self.good_steps += 1
+        if self.good_steps == 4:
+            self.scale, self.good_steps = self.scale * 2, 0
+        return True
+
+    def state_dict(self):
+        return {"scale": self.scale, "good_steps": self.good_steps}
+
+    def load_state_dict(self, state):
+        self.scale, self.good_steps = state["scale"], state["good_steps"]
+
+# %%
+def warm_up_and_decay(step):
+    return min((step + 1) / 4, 1) * 0.95**step
+
+class Job:
+    """Has model, optimizer, scheduler, stream and scaler, each with a state_dict(); step()"""
+
+    def __init__(self):
+        torch.manual_seed(0)  # the same parameters on every rank
+        self.model = models.GPT(models.GPTConfig(2, 2, 64, 32, dropout=0.2))
+        self.parameters = list(self.model.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, lr=3e-3)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, warm_up_and_decay)
+        self.stream, self.scaler = Stream(), Scaler()
+        seed = random.SystemRandom().getrandbits(32)  # dropout: other numbers at each start
+        torch.manual_seed(seed)
+        random.seed(seed)
+
+    def step(self):
+        tokens, targets = self.stream.next()
+        if random.random() < 0.5:
+            tokens = tokens.where(torch.rand(tokens.shape) < 0.9, 0)  # blot out some
+        loss = self.model(tokens, targets)
+        self.optimizer.zero_grad()
+        (loss * self.scaler.scale).backward()
+        for each in self.parameters:
+            each.grad = each.grad.half().float()  # as 16 bits hold it
+            dist.all_reduce(each.grad, op=dist.ReduceOp.SUM)
+            each.grad /= dist.get_world_size()
+        if self.scaler.step(self.optimizer, self.parameters):
+            self.scheduler.step()
+        mean = loss.detach()
+        dist.all_reduce(mean, op=dist.ReduceOp.SUM)
+        return mean.item() / dist.get_world_size()
+
+# %% [markdown]
+# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in all, commits a checkpoint whenever a multiple of `every` steps is done (`atomic_commit`, with the number of steps that are done), and at the start goes on from the newest one, if there is any (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0.
+
+# %%
+def resume_spec(curve, killed_in, every):
+    """The losses of a run that nobody killed  ->  what the second start has to return"""
+    first = killed_in // every * every
+    return {step: loss for step, loss in enumerate(curve) if step >= first}
+
+resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
+
+# %% [markdown]
+# **Budget** · losses after a kill equal those of a run without one, **to the bit** · a checkpoint has what all ranks have alike once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, and 16 KiB for each rank.
+#
+# <details><summary>Hint 1 · what draws random numbers</summary>
+#
+# Dropout draws from torch's generator: `torch.get_rng_state()`, `torch.set_rng_state(state)`. `random.random()` draws from Python's: `random.getstate()`, `random.setstate(state)`. Each rank has its own of both.
+# </details>
+# <details><summary>Hint 2 · who writes what</summary>
+#
+# Rank 0 writes the five `state_dict()`s and the number of steps done, every rank a small file of its own with its random states. Every rank reads both.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# After step s, s + 1 steps are done. `write(folder)` is a function that you define inside: `torch.save({...}, folder / "alike.pt")` on rank 0, `torch.save({...}, folder / f"rank_{rank}.pt")` on every rank. All of it can be loaded with `weights_only=True`.
+# </details>
+
+# %% nbgrader={"grade_id": "train_resumable", "solution": true}
+def train_resumable(root, job, steps, every):
+    """root a Path, job a Job  ->  {step: loss} of the steps that this call ran"""
+    ### BEGIN SOLUTION
+    rank, done, losses = dist.get_rank(), 0, {}
+    pieces = {name: getattr(job, name) for name in
+              ("model", "optimizer", "scheduler", "stream", "scaler")}
+
+    def write(folder):
+        if rank == 0:
+            alike = {name: piece.state_dict() for name, piece in pieces.items()}
+            torch.save({"done": done, **alike}, folder / "alike.pt")
+        own = {"torch": torch.get_rng_state(), "python": random.getstate()}
+        torch.save(own, folder / f"rank_{rank}.pt")
+
+    newest = latest(root)
+    if newest is not None:
+        alike = torch.load(newest / "alike.pt", weights_only=True)
+        own = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
+        for name, piece in pieces.items():
+            piece.load_state_dict(alike[name])
+        torch.set_rng_state(own["torch"])
+        random.setstate(own["python"])
+        done = alike["done"]
+    while done < steps:
+        losses[done] = job.step()
+        done += 1
+        if done % every == 0:
+            atomic_commit(root, done, write)
+    return losses
+    ### END SOLUTION
+
+# %% [markdown]
+# Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is started again. A run that begins at the same checkpoint and goes through is drawn beneath it.
+
+# %%
+def train(root, killed_in=None):
+    job = Job()
+    def die_in_step(*_):
+        if dist.get_rank() == 1 and job.stream.position == killed_in + 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if killed_in is not None:
+        job.model.register_forward_hook(die_in_step)
+    return train_resumable(root, job, steps=24, every=5)
+
+# %%
+root, copied = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
+options = {"world_size": 2, "device": "cpu"}
+try:
+    launch(partial(train, killed_in=17), root, **options)
+except RankError as error:
+    print(error.headline)
+print("the newest checkpoint:", latest(root).name)
+
+# %%
+shutil.copytree(root / name_of(5), copied / name_of(5))  # goes through from step 5 on
+resumed, straight = (launch(train, each, **options).outputs[0] for each in (root, copied))
+equal = all(straight[step] == loss for step, loss in resumed.items())
+print(f"steps {min(resumed)} to {max(resumed)}:", "equal to the bit" if equal else "NOT equal")
+figure, axes = plt.subplots(figsize=(6.5, 2.6))
+axes.plot(straight.keys(), straight.values(), color=palette.PREDICTED, linewidth=5, label="straight")
+axes.plot(resumed.keys(), resumed.values(), color=palette.MEASURED, label="resumed")
+axes.axvline(17, color=palette.ERROR, linewidth=1, label="killed in step 17")
+axes.set(xlabel="step", ylabel="loss")
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% nbgrader={"grade_id": "check_train_resumable", "grade": true, "points": 6}
+check("save_resume.train_resumable", train_resumable)
+
+# %% [markdown]
+# ## 5 · How often?
+#
+# A model of 70 billion parameters is trained in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint holds parameters in bf16, and the optimizer's fp32 master copy and two states. The storage takes in 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every √(2δM) seconds loses least (Young, 1974): how often would you save, and what share of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
+
+# %% [markdown] nbgrader={"grade_id": "how_often", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# 2 + 12 = 14 bytes for each of 70 · 10⁹ parameters are 980 GB. At 20 GB/s, each rank writing its slice of 0.96 GB, that takes 49 s; through rank 0 at 2 GB/s it takes 490 s, and rank 0 would have to gather 980 GB that no host holds at once.
+#
+# With M = 18,000 s the best interval is √(2 · 49 · 18000) = 1328 s, about 22 minutes, for the sharded way: 49/1328 = 3.7 % of the time go to saving, and half an interval, 664 s, is repeated per failure, 664/18000 = 3.7 %; together 7.4 %. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7 % and 11.7 %, 23 % together. (A restart costs more, the same in both.)
+#
+# To lose less, let ranks wait only until their slices are copied to the host's memory, and write from there while training goes on (asynchronous saving): δ falls to the seconds of the copy, and one can save every few minutes. Or make the state smaller, or the storage faster; the loss falls with the root of δ.
+#
+# Points: 1 for the size and both times, 1 for the intervals with the shares lost and a sensible remedy.
+# ### END SOLUTION
