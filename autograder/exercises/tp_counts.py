@@ -17,7 +17,6 @@ def one_slip_in_all(
     attempt: Attempt,
     *,
     slips: Callable[[Any, Any], Iterator[tuple[Any, str]]],
-    matches: Callable[[Any, Any, Any], bool],
     call: Callable[[Any], str],
     told: Callable[[Any, Any, Any], str],
 ) -> Finding | None:
@@ -26,20 +25,18 @@ def one_slip_in_all(
         return None
     answers = zip(attempt.inputs[0], attempt.expected[0], attempt.outputs[0], strict=True)
     wrong = [answer for answer in answers if not equal(answer[1], answer[2], 1e-9)]
-    if not wrong:
-        return None
-    by_mistake = [
-        {mistake: slip for slip, mistake in slips(question, right)} for question, right, _ in wrong
-    ]
-    for mistake, slip in by_mistake[0].items():
-        if all(
-            mistake in known and matches(known[mistake], right, got)
-            for known, (_, right, got) in zip(by_mistake, wrong, strict=True)
-        ):
-            question, right, got = wrong[0]
-            who = call(question)
-            name = who.partition("(")[0]
-            return Finding(who, mistake, told(slip, right, got), anyone=name)
+    outcomes: dict[str, list[Any]] = {}
+    for question, right, got in wrong:
+        for slip, mistake in slips(question, right):
+            if equal(slip, got, 1e-9):
+                outcomes.setdefault(mistake, []).append(slip)
+    for mistake, explained in outcomes.items():
+        if len(explained) == len(wrong):
+            for slip, (question, right, got) in zip(explained, wrong, strict=True):
+                if not equal(slip, right, 1e-9):
+                    who = call(question)
+                    name = who.partition("(")[0]
+                    return Finding(who, mistake, told(slip, right, got), anyone=name)
     return None
 
 
@@ -111,7 +108,6 @@ def wrong_layer_bytes(attempt: Attempt) -> Finding | None:
     return one_slip_in_all(
         attempt,
         slips=layer_slips,
-        matches=lambda slip, right, got: isinstance(got, int | float) and equal(slip, got, 1e-9),
         call=lambda question: f"tp_bytes_per_layer({', '.join(map(str, question))})",
         told=lambda slip, right, got: f"{got:,.0f}, expected {right:,.0f}",
     )
@@ -128,7 +124,12 @@ TP_BYTES_PER_LAYER = Exercise(
         ),
         Case("on 4 ranks and on 16", 1, {"questions": [[5, 100, 64, 4, 4], [5, 100, 64, 16, 2]]}),
         Case("other sizes and ranks", 1, {}, hidden=True, weight=2),
-        Case("one rank, two ranks", 1, {"questions": [[3, 9, 8, 1, 2], [7, 5, 8, 2, 4]]}, True),
+        Case(
+            "one rank, two ranks",
+            1,
+            {"questions": [[3, 9, 8, 1, 2], [7, 5, 8, 2, 4], [7, 5, 8, 2, 2]]},
+            True,
+        ),
     ),
     draw=draw_layers,
     drive=drive_layer_bytes,
@@ -237,9 +238,6 @@ def mesh_slips(question: list[int], right: Place) -> Iterator[tuple[Place, str]]
 
 
 def wrong_place(attempt: Attempt) -> Finding | None:
-    def matches(slip: Place, right: Place, got: Any) -> bool:
-        return equal(slip, got)
-
     def told(slip: Place, right: Place, got: Place) -> str:
         key = next(key for key in slip if not equal(right[key], got.get(key)))
         return f"{key}: {got.get(key)}, expected {right[key]}"
@@ -247,7 +245,6 @@ def wrong_place(attempt: Attempt) -> Finding | None:
     return one_slip_in_all(
         attempt,
         slips=mesh_slips,
-        matches=matches,
         call=lambda q: f"mesh_coords({q[0]}, dp_size={q[1]}, tp_size={q[2]})",
         told=told,
     )

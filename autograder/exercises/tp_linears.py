@@ -284,7 +284,7 @@ ROW_LINEAR = Exercise(
         linear_case(2, [3], 6, 5),
         linear_case(4, [2, 3], 8, 7),
         linear_case(2, [4], 10, 3, hidden=True),
-        linear_case(4, [1, 2, 3], 12, 9, hidden=True),
+        linear_case(4, [1, 2, 3], 12, 11, hidden=True),
         linear_case(4, [32, 2], 16, 4096, "4 ranks, 1 MiB of outputs", hidden=True),
     ),
     draw=draw_rows,

@@ -163,15 +163,25 @@ def target_not_summed(attempt: Attempt) -> list[dict[str, Plain]]:
 
 
 def clamped_targets(attempt: Attempt) -> list[dict[str, Plain]]:
-    """Every rank adds a logit: that of the nearest word it has."""
+    """Every rank adds a logit, that of the nearest word it has, less the largest of all."""
+    logits, _ = parts(attempt)
+    whole = torch.cat(logits, dim=1)
+    return [{"loss": less_nearest(attempt, whole.amax(dim=1))}] * len(logits)
+
+
+def clamped_targets_as_they_are(attempt: Attempt) -> list[dict[str, Plain]]:
+    logits, _ = parts(attempt)
+    return [{"loss": less_nearest(attempt, torch.zeros(()))}] * len(logits)
+
+
+def less_nearest(attempt: Attempt, top: Tensor) -> Tensor:
     logits, _ = parts(attempt)
     targets, length = attempt.inputs[0]["targets"], logits[0].shape[1]
-    total, tokens = torch.cat(logits, dim=1).logsumexp(dim=1), torch.arange(len(targets))
-    found = sum(
-        part[tokens, (targets - rank * length).clamp(0, length - 1)]
-        for rank, part in enumerate(logits)
-    )
-    return [{"loss": (total - found).mean()}] * len(logits)
+    total = torch.cat(logits, dim=1).logsumexp(dim=1) - top
+    for rank, part in enumerate(logits):
+        nearest = (targets - rank * length).clamp(0, length - 1)
+        total = total - (part[torch.arange(len(targets)), nearest] - top)
+    return total.mean()
 
 
 def less_own_maximum(attempt: Attempt) -> tuple[list[Tensor], Tensor]:
@@ -245,7 +255,7 @@ def no_gradient(attempt: Attempt) -> Finding | None:
 
 
 def whole_logits(attempt: Attempt) -> Finding | None:
-    """Handed over as many bytes as there are logits, or held them."""
+    """Handed over as many bytes as a rank has logits."""
     run = attempt.run
     if attempt.error or run is None:
         return None
@@ -278,6 +288,11 @@ LOCAL = (
     "takes the softmax over its own part of the vocabulary: the sum of exponentials runs over the "
     "words of all ranks"
 )
+CLAMPED = "adds a logit for targets that are not in its part: put 0 there before the sum"
+OWN_MAXIMUM = (
+    "subtracts its own largest logit and adds up the exponentials: all ranks have to subtract the "
+    "same, the largest of all"
+)
 SLIPS: Slips = (
     (local_softmax, LOCAL),
     (local_softmax_and_target, LOCAL),
@@ -288,21 +303,14 @@ SLIPS: Slips = (
         "knows the target's logit only where it has the word: one rank has it, so sum it over the "
         "ranks, with 0 from the others",
     ),
+    (clamped_targets, CLAMPED),
+    (clamped_targets_as_they_are, CLAMPED),
+    (own_maxima, OWN_MAXIMUM),
+    (own_maxima_added_back, OWN_MAXIMUM),
     (
-        clamped_targets,
-        "adds a logit for targets that are not in its part: put 0 there before the sum",
+        scaled("loss", "logits.grad", by=sum_over_tokens),
+        "returns the sum over tokens: return their mean",
     ),
-    (
-        own_maxima,
-        "subtracts its own largest logit and adds up the exponentials: all ranks have to subtract "
-        "the same, the largest of all",
-    ),
-    (
-        own_maxima_added_back,
-        "subtracts its own largest logit and adds up the exponentials: all ranks have to subtract "
-        "the same, the largest of all",
-    ),
-    (scaled("loss", "logits.grad", by=sum_over_tokens), "returns the sum over tokens: the mean"),
     (
         scaled("loss", "logits.grad", by=one_over_ranks),
         "divides by N: the loss is the mean over tokens, and every rank has all tokens",
@@ -319,7 +327,7 @@ VOCAB_PARALLEL_CROSS_ENTROPY = Exercise(
     points=5,
     cases=(
         loss_case(2, 5, 8),
-        loss_case(4, 6, 12, scale=200, name="4 ranks, logits of several hundred"),
+        loss_case(4, 6, 16, scale=200, name="4 ranks, logits of several hundred"),
         loss_case(4, 8, 512),
         loss_case(2, 7, 10, scale=3, hidden=True),
         loss_case(4, 9, 20, scale=500, name="other ranks, large logits", hidden=True),

@@ -1,0 +1,12 @@
+# /// shardlab-submission
+# lab = "07_tensor_parallel"
+# loses = {tp_mlp = 3.0}
+# says = {tp_mlp = "gives a part of the input to a ColumnLinear"}
+# ///
+
+# %% nbgrader={"grade_id": "tp_mlp", "solution": true}
+def tp_mlp(mlp):
+    """models.MLP, equal on all ranks  ->  the same, with this rank's share of up and down"""
+    mlp.up = ColumnLinear(mlp.up)
+    mlp.down = ColumnLinear(mlp.down)
+    return mlp

@@ -1,0 +1,16 @@
+# /// shardlab-submission
+# lab = "07_tensor_parallel"
+# loses = {mesh_coords = 2.0}
+# says = {mesh_coords = "has its two groups the wrong way round"}
+# ///
+
+# %% nbgrader={"grade_id": "mesh_coords", "solution": true}
+def mesh_coords(rank, dp_size, tp_size):
+    """(5, 2, 4)  ->  dp_rank 1, tp_rank 1, dp_group [1, 5], tp_group [4, 5, 6, 7]"""
+    dp_rank, tp_rank = divmod(rank, tp_size)
+    return {
+        "dp_rank": dp_rank,
+        "tp_rank": tp_rank,
+        "tp_group": list(range(tp_rank, dp_size * tp_size, tp_size)),
+        "dp_group": list(range(dp_rank * tp_size, (dp_rank + 1) * tp_size)),
+    }
