@@ -1,0 +1,491 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 09 · Activation checkpointing
+#
+# Backward needs what forward made, so forward keeps it: for a large model that is more than its parameters. Activation checkpointing, also called gradient checkpointing, keeps the **inputs** of some parts of the model and computes the rest **again** when backward gets there. You will write it, choose where to cut, count what it saves, and spread what is left over tensor-parallel ranks.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `checkpoint` | 6 |
+# | 2 · `checkpoint_sequential` | 5 |
+# | 3 · `activation_bytes` | 4 |
+# | 4 · `partitioned_checkpoint` | 5 |
+# | 5 · a question | 2 |
+#
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check counts how often your functions ran, how many bytes were kept, and wants gradients equal **to the last bit**. Grading adds cases that you do not see: other sizes, other shapes of network, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+
+# %%
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from autograder import check
+from shardlab import launch, models
+from shardlab.widgets import memory_timeline, traffic_map
+
+# %% [markdown]
+# ## 1 · `checkpoint`
+#
+# `checkpoint(function, *args)` returns what `function(*args)` returns, and backward gives every gradient that it gives without: of the arguments, and of all weights that the function uses by itself. But between forward and backward **only the arguments are kept**. When backward arrives, the function runs a second time.
+
+# %%
+def checkpoint_spec(function, *args):
+    """The same outputs and the same gradients, bit for bit. It keeps everything, though."""
+    return function(*args)
+
+x = torch.ones(2, requires_grad=True)
+checkpoint_spec(torch.sin, x).sum().backward()
+x.grad
+
+# %% [markdown]
+# It has to do for any function of this kind:
+#
+# - several arguments. Some are tensors, with or without a gradient; others are numbers, words, `None`;
+# - one output or a tuple of them. Some may be whole numbers, which have no gradient;
+# - dropout inside. The second run must drop what the first one dropped, and what is drawn **after** backward must be what would be drawn without checkpointing;
+# - a checkpoint inside the function.
+#
+# A `torch.autograd.Function` does it. In its `forward` autograd does not look on, so nothing is kept but what you keep; its `backward` is yours:
+#
+# ```python
+# class Double(torch.autograd.Function):
+#     @staticmethod
+#     def forward(ctx, x, note):
+#         ctx.save_for_backward(x)   # tensors, and nothing else
+#         ctx.note = note            # anything else
+#         return 2 * x
+#     @staticmethod
+#     def backward(ctx, y_grad):     # one gradient for each output
+#         (x,) = ctx.saved_tensors
+#         return 2 * y_grad, None    # one for each argument of forward; None: has no gradient
+# ```
+#
+# At least one tensor among the arguments must require a gradient, or autograd sees no reason to call `backward` at all. That holds for `torch.utils.checkpoint` with `use_reentrant=True` as well.
+#
+# **Budget** · runs each function twice: once in forward, once in backward (what stands in a checkpoint within a checkpoint, three times) · keeps ≤ 1.02 × one tensor of x's size for each call, and 8 kB for the state of the random numbers · gradients bit-equal · no communication.
+#
+# <details><summary>Hint 1 · what to keep</summary>
+#
+# The tensors with `ctx.save_for_backward`, everything else as attributes of `ctx`, with a list that tells which argument was which. And `torch.get_rng_state()`, before the function runs.
+# </details>
+# <details><summary>Hint 2 · the second run</summary>
+#
+# Detach each tensor first, or backward would run on into what came before; `.requires_grad_(each.requires_grad)` makes it a leaf that gathers its gradient. Then run the function within `torch.enable_grad()`: in `backward` gradients are off.
+# </details>
+# <details><summary>Hint 3 · the random numbers</summary>
+#
+# `with torch.random.fork_rng(devices=[]):` puts the generator back as it was when the block ends. Inside, `torch.set_rng_state(ctx.random_state)`.
+# </details>
+# <details><summary>Hint 4 · nearly there</summary>
+#
+# `torch.autograd.backward(outputs, grads)` goes through the second run's graph and fills the `.grad` of your leaves **and** of the weights. Give it only those outputs that require a gradient. Return `None` for the function, then each leaf's `.grad`, and `None` for what is no tensor.
+# </details>
+
+# %% nbgrader={"grade_id": "checkpoint", "solution": true}
+class Checkpoint(torch.autograd.Function):
+    """Keeps the arguments of function, runs it again in backward."""
+
+    @staticmethod
+    def forward(ctx, function, *args):
+        ### BEGIN SOLUTION
+        ctx.function, ctx.random_state = function, torch.get_rng_state()
+        ctx.is_tensor = [isinstance(each, torch.Tensor) for each in args]
+        ctx.others = [each for each in args if not isinstance(each, torch.Tensor)]
+        ctx.save_for_backward(*[each for each in args if isinstance(each, torch.Tensor)])
+        return function(*args)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, *grads):
+        ### BEGIN SOLUTION
+        leaves = [each.detach().requires_grad_(each.requires_grad) for each in ctx.saved_tensors]
+        tensors, others = iter(leaves), iter(ctx.others)
+        args = [next(tensors) if is_tensor else next(others) for is_tensor in ctx.is_tensor]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.random_state)
+            outputs = ctx.function(*args)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        pairs = [
+            (output, grad)
+            for output, grad in zip(outputs, grads)
+            if isinstance(output, torch.Tensor) and output.requires_grad
+        ]
+        torch.autograd.backward(*zip(*pairs))
+        return None, *[each.grad if isinstance(each, torch.Tensor) else None for each in args]
+        ### END SOLUTION
+
+
+def checkpoint(function, *args):
+    """function(*args), of which only args are kept"""
+    return Checkpoint.apply(function, *args)
+
+# %% [markdown]
+# Eight blocks of a GPT, with dropout, once as they are and once with your checkpoint around each. Click to choose a run. Forward keeps less, each block's tensors come back for a moment in backward, and that takes longer: one more forward.
+
+# %%
+CONFIG = models.GPTConfig(layers=8, heads=4, width=128, context=128, dropout=0.1)
+
+def eight_blocks(around):
+    blocks = [models.Block(CONFIG) for _ in range(CONFIG.layers)]
+    x = torch.randn(8, 128, 128, requires_grad=True)
+    for block in blocks:
+        x = around(block, x)
+    x.square().mean().backward()
+
+# %%
+runs = {
+    name: launch(eight_blocks, around, world_size=1, device="cpu", memory=True)
+    for name, around in [("everything kept", checkpoint_spec), ("checkpoint", checkpoint)]
+}
+memory_timeline(runs)
+
+# %% nbgrader={"grade_id": "check_checkpoint", "grade": true, "points": 6}
+check("activation_checkpointing.checkpoint", checkpoint)
+
+# %% [markdown]
+# ## 2 · `checkpoint_sequential`
+#
+# Where to cut? n layers, one after the other, all alike: each keeps **K** bytes for backward, its input among them, and passes on a tensor of **B** bytes. Cut them into segments. All but the last go through `checkpoint`. The last one does not: backward begins with it, so what it makes can stay until then.
+#
+# While segment j is at work (j = 0 for the first), memory holds everything its layers keep, and the stored inputs of the j segments before it:
+#
+# $$ j \cdot B + K \cdot \text{layers of segment } j \;\le\; \text{budget, for every } j $$
+#
+# Of all cuts that fit, take one that computes **as few layers twice as possible**. Where none fits, raise a `ValueError`. With n layers in √n segments of √n layers, and K not much larger than B, memory grows like √n instead of n: Chen et al., arXiv 1604.06174. A budget says it more exactly.
+
+# %%
+def segments_spec(layers, kept_bytes, passed_bytes, budget_bytes):
+    """Every way to cut, the best of those that fit: lengths of segments. For few layers only."""
+    def cuts(left, j=0):
+        for length in range(1, left + 1):
+            if j * passed_bytes + length * kept_bytes <= budget_bytes:
+                rest = cuts(left - length, j + 1) if length < left else [[]]
+                yield from ([length, *others] for others in rest)
+    return min(cuts(layers), key=lambda cut: sum(cut[:-1]))
+
+segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
+
+# %% [markdown]
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns what the last one returns. B is the size of `x` in bytes. The spec tries everything, which for thirty layers takes for ever: find the cut directly.
+#
+# **Budget** · holds ≤ `budget_bytes` for backward, at every moment · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
+#
+# <details><summary>Hint 1 · how long a segment may be</summary>
+#
+# Segment j has room for `(budget_bytes - j * passed_bytes) // kept_bytes` layers.
+# </details>
+# <details><summary>Hint 2 · how many segments</summary>
+#
+# The last segment is computed once, so it should be long, and the later it stands the less room it has. So take the smallest number of segments that together have room for all layers, and fill the last one first.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# Append rooms to a list until their sum reaches n; a room below 1 is the `ValueError`. The last segment begins at `n - rooms[-1]`, or at 0. The others fill up from the front: `stop = min(start + room, begin_of_last)`. A segment is a function of x that runs its layers in order.
+# </details>
+
+# %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
+def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
+    """n layers, x  ->  layers[n-1](… layers[0](x)), within the budget"""
+    ### BEGIN SOLUTION
+    def run_of(some):
+        def run(x):
+            for layer in some:
+                x = layer(x)
+            return x
+        return run
+
+    passed_bytes, rooms = x.numel() * x.element_size(), []
+    while sum(rooms) < len(layers):
+        rooms.append((budget_bytes - len(rooms) * passed_bytes) // kept_bytes)
+        if rooms[-1] < 1:
+            raise ValueError("no cut of these layers fits the budget")
+    start, begin_of_last = 0, max(0, len(layers) - rooms[-1])
+    for room in rooms[:-1]:
+        stop = min(start + room, begin_of_last)
+        x = checkpoint(run_of(layers[start:stop]), x)
+        start = stop
+    return run_of(layers[start:])(x)
+    ### END SOLUTION
+
+# %% [markdown]
+# How often each layer runs, under several budgets, in units of what a layer keeps. Here K is 5 · B: a digit for each layer, 1 for the last segment, 2 for what is computed again.
+
+# %%
+def how_often(n, budget, x=torch.ones(25)):
+    counts = [0] * n
+    def layer_of(i):
+        def layer(x):
+            counts[i] += 1
+            return torch.sin(x)
+        return layer
+    y = checkpoint_sequential(
+        [layer_of(i) for i in range(n)], x.clone().requires_grad_(), 500, int(500 * budget)
+    )
+    y.sum().backward()
+    return "".join(map(str, counts))
+
+# %%
+for budget in (16, 12, 8, 6, 5, 4, 3.6):
+    print(f"room for {budget:4} layers   {how_often(16, budget)}")
+
+# %% [markdown]
+# The same on the GPT's eight blocks: what one of them keeps is counted here, by a hook on all that autograd saves. The dashed line is your budget, three blocks and their stored inputs; gradients of weights and what backward makes for itself come on top of it.
+
+# %%
+def kept_bytes(function, x):
+    """Bytes that function's graph keeps for backward, its weights aside."""
+    weights = {weight.untyped_storage().data_ptr() for weight in function.parameters()}
+    kept = {}
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address comes twice
+        return tensor
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        function(x)
+    return sum(each.untyped_storage().nbytes() for at, each in kept.items() if at not in weights)
+
+# %%
+BLOCK_BYTES = kept_bytes(models.Block(CONFIG), torch.randn(8, 128, 128, requires_grad=True))
+BUDGET = 3 * BLOCK_BYTES + 3 * 8 * 128 * 128 * 4
+
+def eight_blocks_within(budget_bytes):
+    blocks = [models.Block(CONFIG) for _ in range(CONFIG.layers)]
+    x = torch.randn(8, 128, 128, requires_grad=True)
+    checkpoint_sequential(blocks, x, BLOCK_BYTES, budget_bytes).square().mean().backward()
+
+# %%
+runs["within a budget"] = launch(
+    eight_blocks_within, BUDGET, world_size=1, device="cpu", memory=True
+)
+memory_timeline(runs, predicted={"budget": BUDGET})
+
+# %% nbgrader={"grade_id": "check_checkpoint_sequential", "grade": true, "points": 5}
+check("activation_checkpointing.checkpoint_sequential", checkpoint_sequential)
+
+# %% [markdown]
+# ## 3 · `activation_bytes`
+#
+# How many bytes does one layer of a large transformer keep **on each rank**? Korthikanti et al., arXiv 2205.05198, count them in 16 bit, tensor by tensor. With s tokens, b sequences (`samples`), h numbers for each token (`width`), a heads and t tensor-parallel ranks (`tp_size`):
+#
+# | kept | bytes | cut over t by |
+# |---|---|---|
+# | inputs of two layer norms, of qkv, of the MLP's first matrix | 8sbh | sequence parallelism |
+# | masks of two dropouts, one byte for each element | 2sbh | sequence parallelism |
+# | queries, keys, values; what attention returns | 8sbh | tensor parallelism |
+# | input and output of GELU, 4h wide | 16sbh | tensor parallelism |
+# | softmax of the scores, its dropout's mask, and the scores after dropout | 5as²b | tensor parallelism |
+#
+# `recompute="selective"` makes the last row again in backward and keeps nothing of it. `"full"` keeps the layer's input alone, 2sbh, which every rank holds whole unless sequence parallelism cuts it.
+
+# %%
+class PaperLayer(nn.Module):
+    """The paper's layer on one rank; x [B, T, D]. Attention is made of matmuls."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        qkv = self.qkv(self.norm_1(x)).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
+        q, k, v = (part.contiguous() for part in qkv.chunk(3, dim=1))
+        scores = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1)
+        x = x + dropped(self.out((dropped(scores) @ v).transpose(1, 2).flatten(2)))
+        return x + dropped(self.down(F.gelu(self.up(self.norm_2(x)))))
+
+
+def dropped(x):
+    """Dropout by the kernel whose mask has one byte for each element."""
+    return torch.native_dropout(x, 0.1, True)[0]
+
+# %%
+def activation_bytes_spec(tokens, samples, width, heads):
+    """Counted in a real layer, on torch's meta device: shapes, and no numbers."""
+    with torch.device("meta"):
+        layer = PaperLayer(width, heads).bfloat16()
+        x = torch.empty(samples, tokens, width, dtype=torch.bfloat16, requires_grad=True)
+    own = {weight.untyped_storage()._cdata for weight in layer.parameters()}
+    kept = {}
+    def keep(tensor):
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer(x)
+    return sum(each.untyped_storage().nbytes() for at, each in kept.items() if at not in own)
+
+f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic. Within 0.5 %, because a real layer also keeps a mean and a deviation for each token and layer norm.
+#
+# <details><summary>Hint 1 · one rank</summary>
+#
+# 8 + 2 + 8 + 16 = 34, so sbh · 34, and 5as²b for the scores. As a multiple of sbh the scores are 5as/h.
+# </details>
+# <details><summary>Hint 2 · several ranks</summary>
+#
+# Of the 34, tensor parallelism cuts 24, and the scores. 10 stay whole, for layer norms and residual dropout work on whole tokens; sequence parallelism gives each rank its own tokens there, and cuts the 10 as well.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# `sbh * (10 / cut + 24 / tp_size + scores / tp_size)`, where `cut` is `tp_size` with sequence parallelism and 1 without, and `scores` is 0 with selective recomputation. Full recomputation is a line of its own.
+# </details>
+
+# %% nbgrader={"grade_id": "activation_bytes", "solution": true}
+def activation_bytes(
+    tokens, samples, width, heads, tp_size=1, sequence_parallel=False, recompute="none"
+):
+    """(8, 1, 4, 2)  ->  1728, of which 34 · 32 = 1088 without the scores"""
+    ### BEGIN SOLUTION
+    sbh = tokens * samples * width
+    cut = tp_size if sequence_parallel else 1
+    if recompute == "full":
+        return 2 * sbh / cut
+    scores = 5 * heads * tokens / width if recompute == "none" else 0
+    return sbh * (10 / cut + 24 / tp_size + scores / tp_size)
+    ### END SOLUTION
+
+# %% [markdown]
+# GPT-3's layer by your formula and counted, and then all of its 96 layers in GiB on each of 8 ranks, as in the paper.
+
+# %%
+GPT_3 = {"tokens": 2048, "samples": 1, "width": 12288, "heads": 96}
+print(f"formula {activation_bytes(**GPT_3):,.0f}, counted {activation_bytes_spec(**GPT_3):,}")
+
+# %%
+for variant in [
+    {},
+    {"tp_size": 8},
+    {"tp_size": 8, "sequence_parallel": True},
+    {"tp_size": 8, "sequence_parallel": True, "recompute": "selective"},
+    {"tp_size": 8, "recompute": "full"},
+]:
+    words = ", ".join(f"{name} {value}" for name, value in variant.items()) or "nothing"
+    print(f"{96 * activation_bytes(**GPT_3, **variant) / 2**30:7.2f} GiB with {words}")
+
+# %% nbgrader={"grade_id": "check_activation_bytes", "grade": true, "points": 4}
+check("activation_checkpointing.activation_bytes", activation_bytes)
+
+# %% [markdown]
+# ## 4 · `partitioned_checkpoint`
+#
+# With tensor parallelism every rank holds the same x between layers, so t ranks store the same t times. DeepSpeed's `partition_activations` does not: each rank stores **1/t of x**, and backward puts the pieces together again before it runs the function a second time.
+#
+# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` is each rank's own, with weights of its own perhaps. It returns `function(x)`, with one output. The number of elements of x may not divide by t: pad.
+
+# %%
+def pieces_spec(x, tp_size):
+    """[a b c d e], 2 ranks  ->  a b c | d e 0"""
+    flat = x.flatten()
+    return F.pad(flat, (0, -len(flat) % tp_size)).chunk(tp_size)
+
+pieces_spec(torch.arange(1, 6), 2)
+
+# %% [markdown]
+# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = (t − 1)/t of each padded input: one all-gather in backward, nothing in forward · gradients bit-equal, each rank's own · random state restored, as in exercise 1.
+#
+# <details><summary>Hint 1 · from exercise 1</summary>
+#
+# The same Function with one argument and one output. What changes is what forward saves and how backward gets x back.
+# </details>
+# <details><summary>Hint 2 · what keeps x alive</summary>
+#
+# A chunk is a view, and a view keeps its whole tensor alive, here a whole x on every rank. `.clone()` makes a piece of its own. `ctx.shape = x.shape` holds no memory.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# In backward `flat = piece.new_empty(t * len(piece))` and `dist.all_gather_single(flat, piece)`. Then cut off the padding, `.view(ctx.shape)`, `.requires_grad_()`. The gradient of x is what the second run leaves in its `.grad`: it is not exchanged.
+# </details>
+
+# %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
+class PartitionedCheckpoint(torch.autograd.Function):
+    """Keeps this rank's piece of x, gathers x and runs function again in backward."""
+
+    @staticmethod
+    def forward(ctx, function, x):
+        ### BEGIN SOLUTION
+        tp_rank, tp_size = dist.get_rank(), dist.get_world_size()
+        ctx.function, ctx.shape, ctx.random_state = function, x.shape, torch.get_rng_state()
+        flat = F.pad(x.flatten(), (0, -x.numel() % tp_size))
+        ctx.save_for_backward(flat.chunk(tp_size)[tp_rank].clone())
+        return function(x)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, y_grad):
+        ### BEGIN SOLUTION
+        (piece,) = ctx.saved_tensors
+        flat = piece.new_empty(dist.get_world_size() * len(piece))
+        dist.all_gather_single(flat, piece)
+        x = flat[: ctx.shape.numel()].view(ctx.shape).requires_grad_()
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.random_state)
+            y = ctx.function(x)
+        torch.autograd.backward(y, y_grad)
+        return None, x.grad
+        ### END SOLUTION
+
+
+def partitioned_checkpoint(function, x):
+    """x equal on all ranks  ->  function(x), of which each rank keeps 1/t of x"""
+    return PartitionedCheckpoint.apply(function, x)
+
+# %% [markdown]
+# Eight layers on four ranks: what each rank holds with your `checkpoint` and with a quarter of each input, and what the gathers send.
+
+# %%
+def eight_layers(around):
+    torch.manual_seed(0)  # x and the weights are the same on every rank
+    layers = [nn.Linear(256, 256) for _ in range(8)]
+    x = torch.randn(1024, 256, requires_grad=True)
+    for layer in layers:
+        x = around(layer, x)
+    x.square().mean().backward()
+
+# %%
+runs = {
+    name: launch(eight_layers, around, world_size=4, device="cpu", memory=True)
+    for name, around in [("whole inputs", checkpoint), ("1/4 of each", partitioned_checkpoint)]
+}
+memory_timeline(runs)
+
+# %%
+traffic_map(runs["1/4 of each"], predicted=[8 * 3 / 4 * 4 * 1024 * 256] * 4)
+
+# %% nbgrader={"grade_id": "check_partitioned_checkpoint", "grade": true, "points": 5}
+check("activation_checkpointing.partitioned_checkpoint", partitioned_checkpoint)
+
+# %% [markdown]
+# ## 5 · Nothing happened
+#
+# A colleague trains a transformer of 32 layers, h = 4096, 32 heads, s = 4096 tokens, b = 2 sequences for each GPU, in bf16 without parallelism, on GPUs of 80 GB where model states take 30 GB. It runs out of memory. She adds this to her DeepSpeed configuration, and it runs out of memory as before:
+#
+# ```json
+# "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true}
+# ```
+#
+# Why did nothing change, and what has to be done for it to change anything? How much do the layers' activations take without recomputation, with selective and with full, by your formula? Which would you take, what does it cost, and what would the two keys do for her? Give the numbers. Four to eight sentences.
+
+# %% [markdown] nbgrader={"grade_id": "nothing_happened", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# The section only sets up `deepspeed.checkpointing`; it does not switch checkpointing on. The model has to call it: `deepspeed.checkpointing.configure(…)` and then `deepspeed.checkpointing.checkpoint(layer, x)` around each layer (or torch's own, or the model library's `gradient_checkpointing_enable()`, to which this section says nothing).
+#
+# sbh = 4096 · 2 · 4096 = 33.6 million, and 5as/h = 160. Without recomputation a layer keeps 194 sbh = 6.51 GB, 32 layers 208 GB. Selective: 34 sbh = 1.14 GB, 36.5 GB in all. Full: 2 sbh = 67 MB, 2.1 GB in all, and in backward one layer at a time comes back, 6.5 GB. 50 GB are free, so selective fits: 30 + 36.5 = 66.5 GB, and it computes again only the scores, a few per cent of a forward. Full takes 30 + 2.1 + 6.5 GB and costs one more forward, a third of the step's arithmetic. I would take selective here (FlashAttention does the same inside one kernel), and full only for a larger batch or longer sequences.
+#
+# `partition_activations` cuts stored inputs over the tensor-parallel ranks: with t = 1 there is nothing to cut. `cpu_checkpointing` moves the stored inputs, 2.1 GB, to the host, which is not where her memory is.
+#
+# Points: 1 for the reason (configures, does not call) and what to call; 1 for the figures (208, 36.5 and 2.1 GB) and a choice that fits them.
+# ### END SOLUTION

@@ -1,0 +1,17 @@
+# /// shardlab-submission
+# lab = "09_activation_checkpointing"
+# loses = {activation_bytes = 4}
+# says = {activation_bytes = "forgets the attention's scores"}
+# ///
+
+# %% nbgrader={"grade_id": "activation_bytes", "solution": true}
+def activation_bytes(
+    tokens, samples, width, heads, tp_size=1, sequence_parallel=False, recompute="none"
+):
+    """(8, 1, 4, 2)  ->  1728, of which 34 · 32 = 1088 without the scores"""
+    sbh = tokens * samples * width
+    cut = tp_size if sequence_parallel else 1
+    if recompute == "full":
+        return 2 * sbh / cut
+    scores = 0
+    return sbh * (10 / cut + 24 / tp_size + scores / tp_size)

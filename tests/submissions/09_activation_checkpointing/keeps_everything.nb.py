@@ -1,0 +1,14 @@
+# /// shardlab-submission
+# lab = "09_activation_checkpointing"
+# loses = {checkpoint_sequential = 4.1667}
+# says = {checkpoint_sequential = "never computes a layer again"}
+# ///
+
+# %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
+def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
+    """One layer after the other"""
+    if kept_bytes > budget_bytes:
+        raise ValueError("no cut of these layers fits the budget")
+    for layer in layers:
+        x = layer(x)
+    return x
