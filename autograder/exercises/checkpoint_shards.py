@@ -131,7 +131,7 @@ def slice_bytes(case: Case) -> int:
 
 
 def written_limit(case: Case) -> list[float]:
-    files = [slice_bytes(case) + ZIP_BYTES] * case.world_size
+    files: list[float] = [slice_bytes(case) + ZIP_BYTES] * case.world_size
     files[0] += INDEX_BYTES
     return files
 
@@ -290,7 +290,7 @@ def drive_load(subject: Any, given: Any, case: Case) -> Plain:
             torch.save(slices, folder / shard_name(rank, len(shards)))
         index = {"world_size": len(shards), "shapes": given["shapes"]}
         (folder / INDEX).write_text(json.dumps(index))
-        torch.load = noting
+        torch.load = noting  # type: ignore[assignment]
         slices = subject(folder)
         torch.load = load
         return {"slices": slices, "opened": len(opened)}
@@ -350,8 +350,8 @@ def needed_files(case: Case) -> list[int]:
     return [len(files) for files in needed]
 
 
-def opened_limit(case: Case) -> list[int] | None:
-    return needed_files(case) if case.params.get("few files") else None
+def opened_limit(case: Case) -> list[float] | None:
+    return list(needed_files(case)) if case.params.get("few files") else None
 
 
 def reads_as_if(attempt: Attempt) -> Finding | None:

@@ -75,11 +75,12 @@ class Scaler:
 
     def step(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> bool:
         """Whether there was one."""
-        if not all(bool(torch.isfinite(each.grad).all()) for each in parameters):  # type: ignore[arg-type]
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
             self.scale, self.good_steps = self.scale / 2, 0
             return False
-        for each in parameters:
-            each.grad = each.grad / self.scale  # type: ignore[operator]
+        for gradient in gradients:
+            gradient /= self.scale
         optimizer.step()
         self.good_steps += 1
         if self.good_steps == GROWS_AFTER:

@@ -110,7 +110,7 @@ class Colleagues:
 
         for name in COMMUNICATES:
             setattr(dist, name, getattr(self, name, absent(name)))
-        dist.monitored_barrier = self.barrier  # type: ignore[assignment]
+        dist.monitored_barrier = self.barrier
         dist.get_rank = lambda *_, **__: self.rank
         dist.get_world_size = lambda *_, **__: self.world_size
 
