@@ -25,6 +25,7 @@ LANE = 20.0  # names of phases above each panel
 MOST_RUNS = 4
 TALL = {1: 250.0, 2: 170.0, 3: 130.0, 4: 105.0}  # a panel, by the number of runs
 THINNEST = 0.3  # of a ribbon that is drawn, in pixels
+SMALLEST_WITH_EDGE = 2.5
 REST = "#B08968"  # what belongs to no numbered part: embedding, head, loss
 TEMPORARY = MEMORY["other"]
 
@@ -125,7 +126,7 @@ class Layout:
         """Scales, frames, phases and the key."""
         marks: list[Mark] = []
         for name, box in self.boxes.items():
-            for tick in byte_ticks(self.most, max(2, round((box.bottom - box.top) / 45))):
+            for tick in byte_ticks(self.most, max(3, round((box.bottom - box.top) / 32))):
                 y = box.y(tick)
                 label = format_bytes(tick) if tick else "0"
                 marks.append(line(LEFT - 4, y, RIGHT, y, opacity=0.6))
@@ -206,13 +207,21 @@ class Layout:
                     continue
                 is_again = ribbon.life.kind == "recomputed"
                 color = self.color_of(ribbon.life)
+                edge = color if is_again else "surface"
                 marks.append(
                     Path(
                         d=ribbon.path(box), fill=color, hatch=is_again,
-                        stroke=color if is_again else "surface", stroke_width=0.5,
+                        stroke=edge if self._is_large(ribbon.life, box) else "none",
+                        stroke_width=0.5,
                     )
                 )  # fmt: skip
         return marks
+
+    @staticmethod
+    def _is_large(life: Life, box: Box) -> bool:
+        """Whether an edge leaves anything of it to be seen."""
+        wide, tall = box.x(life.gone) - box.x(life.born), box.y(0) - box.y(life.bytes)
+        return min(wide, tall) >= SMALLEST_WITH_EDGE
 
     def color_of(self, life: Life) -> str:
         if life.kind == "temporary":

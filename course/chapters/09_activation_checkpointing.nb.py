@@ -1,0 +1,534 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 09 · Activation checkpointing
+#
+# The forward pass makes tensors that the backward pass needs again: **activations**. They pile up from the first layer to the last, and grow with every sequence and every token of the batch. ZeRO does not touch them ([chapter 04](04_zero.ipynb)), more devices do not shrink them.
+#
+# The question of this chapter: what if a layer keeps nothing but its input, and backward computes the rest once more? What does that save, what does it cost, and what can go wrong?
+#
+# The method has three names: **activation checkpointing** (PyTorch, DeepSpeed), **gradient checkpointing** (Hugging Face), **activation recomputation** (Megatron). It has nothing to do with checkpoints on disk.
+
+# %%
+from dataclasses import replace
+from functools import partial
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor.parallel as tp
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+# %%
+from shardlab import data, launch, lifetimes, measure, models
+from shardlab.estimate import activations, model_traffic
+from shardlab.widgets import activation_timeline, format_bytes, palette
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+torch.set_num_threads(1)  # small tensors: a second thread would only wait
+
+# %% [markdown]
+# ## What backward keeps
+#
+# A GPT of four blocks, a batch of four lines. `lifetimes.record` runs a step and follows every tensor that it makes: which module made it, how large it is, when it was gone. One process is enough for this, most of the chapter needs no ranks.
+
+# %%
+config, batch_size, tokens = models.SIZES["1M"], 4, 64
+batch = data.batch(0, batch_size, tokens)
+
+def gpt(**changes):
+    torch.manual_seed(0)
+    return models.GPT(replace(config, **changes))
+
+def record(model, batch=batch):
+    return lifetimes.record(model, lambda: model(*batch).backward())
+
+whole = record(gpt())
+
+# %% [markdown]
+# A block reads s tokens of b sequences, each a vector of h numbers: sbh numbers, and it gives as many. **For each number of its input, how many numbers does a block keep for backward?**
+
+# %%
+# Your prediction: numbers that a block keeps, for each number of its input
+predicted_kept = None
+
+# %%
+sbh_bytes = batch_size * tokens * config.width * 4  # fp32
+
+def kept_by(part, told):
+    return [life for life in told.lives if (life.kind, life.part) == ("kept", part)]
+
+for life in kept_by("blocks.1", whole):
+    print(f"{life.bytes / sbh_bytes:6.2f}  {life.name.removeprefix('blocks.1.')}")
+measured_kept = sum(life.bytes for life in kept_by("blocks.1", whole)) / sbh_bytes
+print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
+
+# %% [markdown]
+# Sixteen, and a bit. Each is there because some derivative asks for it:
+#
+# - a matmul y = xW needs **x** for the gradient of W. That is the output of each layer norm (1 + 1), of the attention (1) and of GELU (4);
+# - GELU needs **what it got** (4), a layer norm too (1 + 1): the block's own input, which the block before has made, and the sum of input and attention (`add`; the last `add` is the next block's input);
+# - attention needs queries, keys and values (3), which `qkv` makes as one tensor.
+#
+# What a sum of two tensors gets is needed by nobody: outputs of `attention.out` and `mlp.down` are missing in the list. The small ones are two numbers for each token and layer norm, and one for each token and head of attention.
+#
+# ### The formula
+#
+# Korthikanti et al. (2022) count like this for 16-bit training, in bytes: **34 sbh + 5 a s² b** for a layer with a heads. Ours makes 32 sbh of that, as our model has no dropout yet (two masks of one byte), and its attention never stores the scores (we come to that). `activations` has their formula tensor by tensor:
+
+# %%
+kernels = activations.cpu_kernels(element_bytes=4, dropout=False)
+predicted = activations.gpt_terms(config, batch_size, tokens, kernels)
+for what, size in predicted.items():
+    print(f"{format_bytes(size):>10}  {what}")
+together = sum(predicted.values())
+print(f"{format_bytes(together):>10}  together   measured: {format_bytes(whole.kept_bytes)}")
+assert abs(together / whole.kept_bytes - 1) < 0.05
+
+# %% [markdown]
+# What the formula does not count has names, too. With these, nothing is left over:
+
+# %%
+small = activations.small_terms(config, batch_size, tokens, kernels)
+print({what: format_bytes(size) for what, size in small.items()})
+batch_bytes, loss_bytes = sum(part.nbytes for part in batch), 4  # a batch was there before
+assert together + sum(small.values()) - batch_bytes + loss_bytes == whole.kept_bytes
+
+# %% [markdown]
+# ### Attention's square
+#
+# Dropout within attention changes the picture. Fused attention on a CPU has none, so PyTorch takes the long way: it stores the softmax of all scores, a mask, and the scores after dropout, each a s² b numbers. This is the paper's second term. (On a CPU a mask takes as much as its tensor; the paper's takes one byte.)
+
+# %%
+def numbers_kept(dropout, tokens):
+    told = record(gpt(dropout=dropout), data.batch(0, batch_size, tokens))
+    size = sum(life.bytes for life in kept_by("blocks.1", told))
+    return size / (batch_size * tokens * config.width * 4)
+
+lengths = (16, 32, 64, 96, 128)
+measured = {p: [numbers_kept(p, s) for s in lengths] for p in (0.0, 0.1)}
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3))
+for dropout, label in ((0.0, "fused attention, no dropout"), (0.1, "with dropout: scores are stored")):
+    how = activations.cpu_kernels(4, dropout=dropout > 0)
+    shape = (batch_size, config.width, config.heads)
+    line = [activations.layer_bytes(s, *shape, kernels=how) / (s * batch_size * config.width * 4) for s in lengths]
+    axes.plot(lengths, line, color=palette.PREDICTED, linestyle="--" if dropout else "-")
+    axes.plot(lengths, measured[dropout], "o", color=palette.MEASURED)
+    axes.annotate(label, (lengths[2], line[2]), xytext=(8, -16), textcoords="offset points")
+    assert np.allclose(line, measured[dropout], rtol=0.05)
+axes.set(xlabel="tokens s", ylabel="numbers kept for each\nnumber of input", ylim=(0, None))
+figure.tight_layout()
+
+# %% [markdown]
+# Lines are the formula, dots the runs. With the longer sequence a token costs more: GPT-3, with s = 2048, keeps 80 sbh bytes for scores beside 34 for all the rest.
+#
+# ## Keep the input, compute the rest again
+#
+# `checkpoint(function, x)` runs the function without keeping anything but x. When backward comes to it, it runs the function again, keeps everything this time, and goes through it. We do that with every block. **How many times smaller is what forward leaves in a block?**
+
+# %%
+# Your prediction: how many times less a block keeps, if it is checkpointed
+predicted_factor = None
+
+# %%
+whole_block = partial(checkpoint, use_reentrant=False)
+
+def checkpoint_blocks(model, how=whole_block):
+    for block in model.blocks:
+        block.forward = partial(how, block.forward)
+    return model
+
+checkpointed = record(checkpoint_blocks(gpt()))
+left = sum(life.bytes for life in kept_by("blocks.1", checkpointed)) / sbh_bytes
+print(f"your prediction: {predicted_factor}   measured: {measured_kept / left:.1f}")
+
+# %%
+activation_timeline({"keeps everything": whole, "checkpointed": checkpointed})
+
+# %% [markdown]
+# Each ribbon is a tensor, as long as it lives and as high as its bytes. Point at one for its name.
+#
+# Above: a pyramid. What is made first is needed last. Below: forward leaves thin lines, the inputs of the blocks. In backward each block is built up again (hatched) and taken down, one at a time. So the peak is **all inputs and one whole block**. The head and the loss are as before: they stand outside of all checkpoints.
+#
+# (Temporaries are what lives for a moment: gradients of activations, or a result that the next operator has used up. Gradients of parameters are not drawn.)
+
+# %%
+full = activations.gpt_terms(config, batch_size, tokens, kernels, recompute="full")
+for name, told, formula in (("everything", whole, together), ("checkpointed", checkpointed, sum(full.values()))):
+    print(f"{name:>12}: kept {format_bytes(told.kept_bytes)} (formula {format_bytes(formula)}), "
+          f"peak {format_bytes(told.peak_bytes)}")
+    assert abs(formula / told.kept_bytes - 1) < 0.05
+
+# %% [markdown]
+# ## What it costs: one more forward
+#
+# Backward computes about twice what forward does: a gradient for each input and one for each weight. So a step is 1 + 2 forwards. **By which factor does its work grow if every block runs forward once more?**
+
+# %%
+# Your prediction: work of a checkpointed step, over that of a plain one
+predicted_work = None
+
+# %%
+def count_flops(model):
+    with FlopCounterMode(display=False) as counter:
+        loss = model(*batch)
+        forward = counter.get_total_flops()
+        loss.backward()
+    return forward, counter.get_total_flops()
+
+# %%
+forward, plain = count_flops(gpt(dropout=0.1))
+_, again = count_flops(checkpoint_blocks(gpt(dropout=0.1)))
+print(f"plain step: {plain / forward:.2f} forwards, checkpointed: {again / forward:.2f}")
+print(f"your prediction: {predicted_work}   counted: {again / plain:.3f}")
+assert plain == 3 * forward and abs(again / plain - 4 / 3) < 0.02
+
+# %% [markdown]
+# A third more, less the output head, which is not checkpointed. (The counter counts matmuls, which are nearly all of the work.) A time on your machine tells the same with noise.
+#
+# One detail: PyTorch stops a recomputation as soon as it has all that backward will ask for. Without dropout that is before the block's last matmul, as nobody needs what `mlp.down` gives:
+
+# %%
+_, plain = count_flops(gpt())
+for stops_early in (True, False):
+    with torch.utils.checkpoint.set_checkpoint_early_stop(stops_early):
+        _, again = count_flops(checkpoint_blocks(gpt()))
+    print(f"early stop {stops_early}: {again / plain:.3f} times the work")
+
+# %% [markdown]
+# ## How often? The square root
+#
+# A checkpoint need not be at each layer. Take a chain of n equal layers, each keeping one tensor, in c **segments** of n/c layers. Forward leaves c inputs, and backward builds up one segment at a time:
+#
+# > peak ≈ c + n/c, least at **c = √n**, where it is 2√n instead of n.
+#
+# Chen et al. (2016) train a chain of a thousand layers this way. The work stays the same, one more forward, wherever the borders are. **For 36 layers, how many tensors are live at the peak, with the best c?**
+
+# %%
+# Your prediction: tensors at the peak, for 36 layers in the best number of segments
+predicted_peak = None
+
+# %%
+n, x = 36, torch.randn(256, 64)
+chain = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(n)))
+in_segments = partial(torch.utils.checkpoint.checkpoint_sequential, chain, use_reentrant=False)
+
+def peak_tensors(segments):
+    def step():
+        in_segments(segments, x).sum().backward()
+    return lifetimes.record(chain, step).peak_bytes / x.nbytes
+
+# %%
+segments = (1, 2, 3, 6, 12, 18, 36)
+peaks = [round(peak_tensors(c), 2) for c in segments]
+print("segments:", segments, "\npeaks:   ", peaks)
+print(f"your prediction: {predicted_peak}   measured: {min(peaks)} at {segments[np.argmin(peaks)]}")
+assert np.allclose(peaks, [c + n / c for c in segments])
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 2.8))
+fine = np.linspace(1, 36, 200)
+axes.plot(fine, fine + n / fine, color=palette.PREDICTED, label="c + n/c")
+axes.plot(segments, peaks, "o", color=palette.MEASURED, label="measured")
+axes.set(xlabel="segments c", ylabel="tensors at the peak", ylim=(0, None))
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# A block of a GPT keeps not one tensor but 16 times its input. In segments of k blocks, L blocks peak at about L/k + 16k inputs, least at k = √(L/16). Below 16 blocks there is nothing to gain from larger segments, with 126 blocks (Llama 3 405B) k is 2 or 3. That is why "a checkpoint at each block" is what everybody does:
+
+# %%
+for layers in (4, 16, 126):
+    peaks = {k: layers / k + 16 * k for k in (1, 2, 3, 4, 8)}
+    print(f"{layers:4} blocks, peak in inputs of a block by k:", {k: round(p) for k, p in peaks.items()})
+
+# %% [markdown]
+# ## Which? Selective recomputation
+#
+# Tensors are not equal. What a matmul gives is dear to compute again; what softmax, dropout, layer norm or GELU give is cheap, and just as large. **Selective** checkpointing keeps the dear ones. In PyTorch that is a list of operators whose results stay:
+
+# %%
+aten = torch.ops.aten
+keep = [aten.mm.default, aten.addmm.default]  # matmuls with weights; those of attention run again
+contexts = partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, keep)
+selective = partial(checkpoint, use_reentrant=False, context_fn=contexts)
+
+# %%
+makers = {
+    "everything kept": lambda: gpt(dropout=0.1),
+    "selective": lambda: checkpoint_blocks(gpt(dropout=0.1), selective),
+    "every block": lambda: checkpoint_blocks(gpt(dropout=0.1)),
+}
+steps = {name: record(make()) for name, make in makers.items()}
+work = {name: count_flops(make())[1] for name, make in makers.items()}
+
+# %%
+most_bytes, plain_work = steps["everything kept"].kept_bytes, work["everything kept"]
+for name, told in steps.items():
+    print(f"{name:>15}: {told.kept_bytes / most_bytes:4.0%} of the bytes kept,", end=" ")
+    print(f"{work[name] / plain_work:.3f} times the work")
+
+# %%
+activation_timeline(steps)
+
+# %% [markdown]
+# More than half of the bytes go, for a few per cent of work. The paper's version is to run again just what makes the s² term: scores, softmax, dropout. FlashAttention does this inside its kernel, which keeps one number for each row of scores and computes them again in backward. It was at work in our first run, where no scores were to be seen: **with fused attention you have selective recomputation already**.
+#
+# ## Sizes that do not fit here
+#
+# The paper's layer in all its variants, for the 175 billion parameters of GPT-3 on 8 tensor-parallel ranks ([chapter 07](07_tensor_parallel.ipynb)), all 96 layers of one sequence, on each rank:
+
+# %%
+gpt_3 = {"tokens": 2048, "batch": 1, "width": 12288, "heads": 96}
+cut_by_8 = {"tensor_parallel": 8}
+all_cut = {**cut_by_8, "sequence_parallel": True}
+variants = {
+    "no parallelism": {},
+    "tensor parallel": cut_by_8,
+    "tensor + sequence parallel": all_cut,
+    "… and selective": {**all_cut, "recompute": "selective"},
+    "tensor parallel, every layer checkpointed": {**cut_by_8, "recompute": "full"},
+}
+gib = {name: 96 * activations.layer_bytes(**gpt_3, **how) / 2**30 for name, how in variants.items()}
+for name, amount in gib.items():
+    print(f"{amount:8.2f} GiB  {name}")
+
+# %% [markdown]
+# Tensor parallelism alone leaves 10 sbh on every rank: what lies between the cut matmuls is the same everywhere. Sequence parallelism cuts that as well. Against tensor parallelism alone, both together save a factor of 5, as published, and need no second forward of the matmuls. Two more published numbers, what selective recomputation saves of a layer:
+
+# %%
+mt_nlg = {"tokens": 2048, "batch": 1, "width": 20480, "heads": 128}
+for name, shape, published in (("GPT-3, 175B", gpt_3, 70), ("MT-NLG, 530B", mt_nlg, 65)):
+    kept = [activations.layer_bytes(**shape, recompute=how) for how in ("selective", "none")]
+    print(f"{name}: selective saves {1 - kept[0] / kept[1]:.1%} (published: {published} %)")
+    assert round(100 * (1 - kept[0] / kept[1])) == published
+assert round(gib["tensor parallel"] / gib["… and selective"]) == 5
+
+# %% [markdown]
+# ## What goes wrong: the second run must be the first one again
+#
+# Dropout draws a random mask. If the second run draws another, backward goes through a function that was never applied. So `checkpoint` notes the **state of the random numbers** before the first run and puts it back for the second. It can be told not to. **What will the gradients be then: equal to the plain ones, or not? And will anything complain?**
+
+# %%
+# Your prediction: "equal" or "different", and "an error" or "silence", as a pair
+predicted_without_state = None
+
+# %%
+def gradients(model):
+    torch.manual_seed(1)
+    model(*batch).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+truth = gradients(gpt(dropout=0.1))
+for restores in (True, False):
+    how = partial(checkpoint, use_reentrant=False, preserve_rng_state=restores)
+    got = gradients(checkpoint_blocks(gpt(dropout=0.1), how))
+    off = ((got - truth).norm() / truth.norm()).item()
+    print(f"random state restored: {restores}   bit-equal: {torch.equal(got, truth)}   off by {off:.0%}")
+
+# %% [markdown]
+# With the state restored every bit is the same. Without it gradients are wrong, and nothing says so: the loss is right, as it comes from the first run, and training goes on, badly. Your own `checkpoint` in the lab will have to get this right.
+#
+# On a GPU there is a state for the CPU and one for each device. With tensor parallelism there are two more: within a cut part, ranks must draw different masks; outside, the same. Megatron and DeepSpeed keep a tracker of named states for that.
+#
+# Random numbers are not the only state. A batch norm counts what it sees, and it sees everything twice:
+
+# %%
+layers = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+x = torch.randn(16, 8, requires_grad=True)
+checkpoint(layers, x, use_reentrant=False).sum().backward()
+print("batches seen in one step:", layers[1].num_batches_tracked.item())
+
+# %% [markdown]
+# And a function that takes another way the second time is noticed only if shapes differ:
+
+# %%
+class Moody(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return (x if self.calls == 1 else x[:1]).sin().cos()
+
+try:
+    checkpoint(Moody(), x, use_reentrant=False).sum().backward()
+except RuntimeError as error:
+    print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+# %% [markdown]
+# ## With tensor parallelism: t copies of every checkpoint
+#
+# Tensor-parallel ranks work on the same tokens, so the input of a block is the same on all t of them, and each keeps it: t copies. DeepSpeed's **partition_activations** lets each keep 1/t and gathers the whole when backward needs it. **cpu_checkpointing** moves what is left to the host.
+#
+# Two ranks, real ones now. PyTorch cuts the blocks, by the plan of chapter 07. DeepSpeed has a `checkpoint` of its own, and `configure` says what becomes of the inputs. It has to be told which ranks share them: that is what the class is for.
+
+# %%
+class TensorParallelRanks:
+    get_model_parallel_rank = staticmethod(lambda: dist.get_rank())
+    get_model_parallel_world_size = staticmethod(lambda: dist.get_world_size())
+    get_model_parallel_group = staticmethod(lambda: dist.group.WORLD)
+
+def cut(block):
+    enter = tp.PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+    plan = {"attention": enter, "attention.out": tp.RowwiseParallel(),
+            "mlp": enter, "mlp.up": tp.ColwiseParallel(), "mlp.down": tp.RowwiseParallel()}
+    plan |= {f"attention.{name}": tp.ColwiseParallel() for name in ("query", "key", "value")}
+    tp.parallelize_module(block, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
+
+# %%
+def train(how):
+    import deepspeed
+
+    model = models.separate_projections(gpt())
+    for block in model.blocks:
+        cut(block)
+    if how != "kept":
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+        deepspeed.checkpointing.configure(TensorParallelRanks, partition_activations=how == "partitioned")
+        checkpoint_blocks(model, deepspeed.checkpointing.checkpoint)
+
+    def step():
+        loss = model(*batch)
+        with measure("backward"):
+            loss.backward()
+    return lifetimes.record(model, step)
+
+# %% [markdown]
+# **How many of the bytes of checkpoints stay on each of two ranks, if they are partitioned? And what will the ranks have to send in backward that they did not send before?**
+
+# %%
+# Your prediction: the share of the checkpoints' bytes on each rank, if partitioned
+predicted_share = None
+
+# %%
+ranks = {"world_size": 2, "device": "cpu", "quiet": True, "timeout_s": 120}
+runs = {how: launch(train, how, **ranks) for how in ("kept", "checkpointed", "partitioned")}
+
+# %%
+inputs_bytes = config.layers * sbh_bytes
+kept = {how: run.outputs[0].kept_bytes for how, run in runs.items()}
+others = kept["checkpointed"] - inputs_bytes  # head and loss, the same in both
+for how, size in kept.items():
+    print(f"{how:>12}: {format_bytes(size):>9} on each rank")
+share = (kept["partitioned"] - others) / inputs_bytes
+print(f"of the checkpoints: {share:.3f}   your prediction: {predicted_share}")
+assert abs(share - 1 / 2) < 0.001
+
+# %% [markdown]
+# 1/t, to a few bytes. Now the bill. A layer makes two all-reduces in forward and two in backward. The second forward makes its two **again**: checkpointing a tensor-parallel block costs traffic, too. On top of that, partitioned inputs are all-gathered, once for each block:
+
+# %%
+layer = model_traffic.tensor_parallel_layer(batch_size * tokens, config.width, 2, element_bytes=4)
+backward, forward = config.layers * layer.backward_bytes, config.layers * layer.forward_bytes
+gathered = inputs_bytes / 2  # each rank sends its half of each input
+predicted = {"kept": backward, "checkpointed": backward + forward, "partitioned": backward + forward + gathered}
+for how, run in runs.items():
+    sent = run.traffic["backward"].sent_by_rank[0]
+    print(f"{how:>12}: sent in backward {sent:9,}   predicted {predicted[how]:11,.0f}")
+    assert abs(sent / predicted[how] - 1) < 0.02
+
+# %% [markdown]
+# Korthikanti et al. mention the partition and turn it down for these gathers. With sequence parallelism there is nothing to partition: a block's input is cut over the ranks as it is.
+#
+# ### A configuration is not a checkpoint
+#
+# DeepSpeed's configuration has a section for all this, and it is often believed to switch checkpointing on. **What will it change in the bytes that forward leaves?**
+
+# %%
+# Your prediction: bytes kept with the section, over bytes kept without
+predicted_effect = None
+
+# %%
+section = {"activation_checkpointing": {"partition_activations": True, "cpu_checkpointing": True}}
+
+def train_by_configuration(more, model_calls_it=False):
+    import deepspeed
+
+    config = {"train_micro_batch_size_per_gpu": batch_size, "gradient_clipping": 0.0, **more,
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
+    engine, *_ = deepspeed.initialize(model=gpt(), config=config)
+    if model_calls_it:
+        deepspeed.checkpointing.configure(None, deepspeed_config=config)
+        checkpoint_blocks(engine.module, deepspeed.checkpointing.checkpoint)
+    told = lifetimes.record(engine.module, lambda: engine.backward(engine(*batch)))
+    return told.kept_bytes
+
+# %%
+cases = {"no section": ({},), "section alone": (section,), "section, and the model calls it": (section, True)}
+found = {name: launch(train_by_configuration, *case, **ranks).outputs[0] for name, case in cases.items()}
+for name, size in found.items():
+    print(f"{name}: {format_bytes(size)} kept")
+print("your prediction:", predicted_effect, "  measured:", found["section alone"] / found["no section"])
+assert found["section alone"] == found["no section"] > 3 * found["section, and the model calls it"]
+
+# %% [markdown]
+# Not a byte. The section only says **how** `deepspeed.checkpointing.checkpoint` shall do it. The model has to call that function, and somebody has to call `configure`.
+#
+# Two traps more, both of partitioning and of moving to the host: DeepSpeed empties the tensor that it was given, in place, to free its memory. A model that uses the same tensor again outside, for a skip connection around the checkpoint, say, finds nothing there. And on CPU ranks `cpu_checkpointing` without `partition_activations` fails in backward (0.19.8), as the inputs are not brought back.
+#
+# ## In real life
+#
+# You need not write `forward` anew. PyTorch wraps the modules that you name, also below FSDP2 and DDP:
+
+# %%
+from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapper
+
+model = gpt()
+wrapper.apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, models.Block))
+wrapped = record(model)
+print(f"kept: {format_bytes(wrapped.kept_bytes)}, as by hand: {format_bytes(checkpointed.kept_bytes)}")
+assert wrapped.kept_bytes == checkpointed.kept_bytes
+
+# %% [markdown]
+# | where | what to write |
+# |---|---|
+# | PyTorch | `checkpoint(function, x, use_reentrant=False)`; `apply_activation_checkpointing` |
+# | Hugging Face | `model.gradient_checkpointing_enable()`, or `gradient_checkpointing=True` for its Trainer |
+# | Megatron | `--recompute-activations` (selective), `--recompute-granularity full` |
+# | DeepSpeed | `deepspeed.checkpointing.configure(…)`, then `deepspeed.checkpointing.checkpoint(function, x)` |
+#
+# `use_reentrant=False` is the newer of PyTorch's two ways, and the one to take. The older one runs the first forward without gradients: it needs an input that requires a gradient, or it gives none at all, and it does not stop early.
+#
+# In which order? Fused attention first: it costs nothing. Then, if activations still do not fit, sequence parallelism where there is tensor parallelism, then selective checkpointing, and every block when nothing else helps. A batch twice as large may well earn back the third of work.
+#
+# ## Where GPUs differ
+#
+# - Dropout masks take one byte there, and fused attention has dropout built in: 34 sbh bytes in 16 bit, and no s² term.
+# - What waits on the host (`cpu_checkpointing`, PyTorch's `torch.autograd.graph.save_on_cpu`) crosses a link, down in forward and up in backward ([chapter 06](06_offload.ipynb)). On a CPU it saves nothing, the bytes stay where they are.
+# - Allocators round up and keep what was freed: `torch.cuda.max_memory_allocated()` is above the sums of this chapter.
+#
+# ## What to keep
+#
+# - Backward needs each matmul's input, GELU's and the norms' inputs, queries, keys and values: 34 sbh bytes for a layer in 16 bit, and 5 a s² b where scores are stored.
+# - A checkpoint keeps an input and computes the rest again: the peak is all inputs and one block, the work 4/3.
+# - For a chain, √n segments; for a GPT, each block; keep what matmuls give, and most of the saving costs almost nothing.
+# - The second run must be the first one again: random state, counters, branches. Nobody warns you of a wrong mask.
+# - Under tensor parallelism all ranks keep the same inputs: partition them, or be sequence-parallel.
+#
+# Now write `checkpoint` yourself: [Lab 09](../../labs/09_activation_checkpointing/09_activation_checkpointing.ipynb).
+#
+# ## Sources
+#
+# - V. Korthikanti et al.: *Reducing activation recomputation in large transformer models.* [arXiv 2205.05198](https://arxiv.org/abs/2205.05198), 2022. Section 4 for the bytes, table 2, section 5 for selective recomputation.
+# - T. Chen, B. Xu, C. Zhang, C. Guestrin: *Training deep nets with sublinear memory cost.* [arXiv 1604.06174](https://arxiv.org/abs/1604.06174), 2016.
+# - S. Rajbhandari et al.: *ZeRO.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020. Partitioned activation checkpointing (P_a) and its offload.
+# - T. Dao et al.: *FlashAttention.* [arXiv 2205.14135](https://arxiv.org/abs/2205.14135), 2022.
+# - PyTorch 2.13: [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html). DeepSpeed 0.19.8: [activation checkpointing](https://deepspeed.readthedocs.io/en/latest/activation-checkpointing.html), and its code.

@@ -1,0 +1,112 @@
+"""Chapter 09 runs from top to bottom, and what its prose says is what its cells show."""
+
+import re
+
+import pytest
+
+from tests.chapters.reopened import play_with_pictures
+from tests.chapters.running_chapter import run
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    chapter = run("09_activation_checkpointing", tmp_path_factory.mktemp("chapter"))
+    print(f"\nchapter 09: {chapter.seconds:.0f} s (budget: 60 s)")
+    return chapter
+
+
+def floats(text):
+    return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text.replace(",", ""))]
+
+
+def test_a_block_keeps_sixteen_numbers_for_one(chapter):
+    said = chapter.said("def kept_by")
+    assert "3.00  attention.qkv: addmm" in said
+    assert "4.00  mlp: gelu" in said
+    assert "attention.out" not in said  # nobody needs what it gives
+    assert said.strip().endswith("measured: 16.06")
+
+
+def test_the_formula_and_what_it_leaves_out(chapter):
+    assert "8.5 MiB  together   measured: 8.5 MiB" in chapter.said("kernels = activations.cpu")
+    assert "statistics of layer norms" in chapter.said("activations.small_terms(")
+    assert "<svg" in chapter.drew('axes.set(xlabel="tokens s"')
+
+
+def test_a_checkpoint_keeps_one_sixteenth_and_the_peak_falls(chapter):
+    assert chapter.said("def checkpoint_blocks").strip().endswith("measured: 16.1")
+    whole, checkpointed = chapter.said("full = activations.gpt_terms").strip().splitlines()
+    assert "peak 9.0 MiB" in whole
+    assert "kept 1.0 MiB (formula 1.0 MiB), peak 3.1 MiB" in checkpointed
+
+
+def test_one_more_forward(chapter):
+    assert "plain step: 3.00 forwards" in chapter.said("forward, plain = count_flops")
+    early, late = chapter.said("for stops_early in").splitlines()
+    assert floats(early)[-1] < 1.25 < 1.3 < floats(late)[-1] < 4 / 3
+
+
+def test_the_square_root(chapter):
+    said = chapter.said("peaks = [round(peak_tensors")
+    assert "[37.0, 20.0, 15.0, 12.0, 15.0, 20.0, 37.0]" in said
+    assert said.strip().endswith("measured: 12.0 at 6")
+    rows = chapter.said("for layers in (4, 16, 126)").splitlines()
+    assert [min(map(int, re.findall(r": (\d+)", row))) for row in rows] == [20, 32, 90]
+
+
+def test_selective_keeps_less_than_half_for_a_few_per_cent(chapter):
+    everything, selective, full = chapter.said("most_bytes, plain_work = ").strip().splitlines()
+    assert floats(everything) == [100, 1]
+    assert floats(selective)[0] < 50
+    assert 1 < floats(selective)[1] < 1.05
+    assert floats(full)[0] < 10
+
+
+def test_published_sizes(chapter):
+    sizes = [floats(row)[0] for row in chapter.said("gpt_3 = {").strip().splitlines()]
+    assert sizes == [256.5, 51.75, 32.06, 9.56, 4.5]
+    said = chapter.said("mt_nlg = {")
+    assert "70.2% (published: 70 %)" in said
+    assert "65.3% (published: 65 %)" in said
+
+
+def test_without_the_random_state_gradients_are_wrong_in_silence(chapter):
+    restored, lost = chapter.said("def gradients(model)").strip().splitlines()
+    assert restored.endswith("bit-equal: True   off by 0%")
+    assert "bit-equal: False" in lost
+    assert floats(lost)[-1] > 5
+
+
+def test_other_states(chapter):
+    assert chapter.said("nn.BatchNorm1d(8)").strip() == "batches seen in one step: 2"
+    assert "CheckpointError" in chapter.said("class Moody")
+
+
+def test_partitioned_inputs_take_half_and_cost_a_gather(chapter):
+    assert "of the checkpoints: 0.500" in chapter.said("inputs_bytes = config.layers")
+    rows = chapter.said("layer = model_traffic").strip().splitlines()
+    sent = [floats(row)[0] for row in rows]
+    assert sent[1] == pytest.approx(2 * sent[0], rel=0.01)
+    assert sent[2] == pytest.approx(2.25 * sent[0], rel=0.01)
+
+
+def test_the_section_alone_changes_nothing(chapter):
+    said = chapter.said('cases = {"no section"')
+    assert said.strip().endswith("measured: 1.0")
+    assert "the model calls it: 1.0 MiB" in said
+
+
+def test_the_wrapper_is_the_same(chapter):
+    assert "kept: 1.0 MiB, as by hand: 1.0 MiB" in chapter.said("apply_activation_checkpointing(")
+
+
+def test_pictures_are_drawn(chapter):
+    for cell in ('activation_timeline({"keeps', "activation_timeline(steps)", "fine + n / fine"):
+        assert "<svg" in chapter.drew(cell)
+
+
+@pytest.mark.browser
+def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+    assert play_with_pictures(chapter, desk, artifacts) == {"activation-timeline"}
