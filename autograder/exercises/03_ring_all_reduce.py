@@ -14,7 +14,7 @@ from autograder.drive import standing_in
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.exercises.bounds import as_pairs, is_pairs
 from autograder.exercises.ring import (
-    MIB_OF_FLOAT32,
+    HALF_MIB_OF_FLOAT32,
     P2P_ONLY,
     RIGHT_NEIGHBOUR_ONLY,
     Bounds,
@@ -41,14 +41,14 @@ def halves_cases() -> tuple[Case, ...]:
     return (
         ring_case(4, 12),
         ring_case(3, 10),
-        ring_case(2, MIB_OF_FLOAT32),
-        ring_case(4, MIB_OF_FLOAT32),
-        ring_case(8, MIB_OF_FLOAT32),
-        ring_case(5, 150_001, "float64", hidden=True),
+        ring_case(2, HALF_MIB_OF_FLOAT32),
+        ring_case(4, HALF_MIB_OF_FLOAT32),
+        ring_case(8, HALF_MIB_OF_FLOAT32),
+        ring_case(5, 75_001, "float64", hidden=True),
         ring_case(6, 50, "int64", hidden=True),
         ring_case(5, 3, hidden=True),
         ring_case(3, 1, "bfloat16", hidden=True),
-        ring_case(4, 600_002, "bfloat16", hidden=True),
+        ring_case(4, 300_002, "bfloat16", hidden=True),
     )
 
 
@@ -57,14 +57,14 @@ def all_reduce_cases() -> tuple[Case, ...]:
     return (
         ring_case(4, 12, op="mean", suffix=", mean"),
         ring_case(3, 10, op="sum", suffix=", sum"),
-        ring_case(2, MIB_OF_FLOAT32, op="mean", suffix=", mean"),
-        ring_case(4, MIB_OF_FLOAT32, op="sum", suffix=", sum"),
-        ring_case(8, MIB_OF_FLOAT32, op="mean", suffix=", mean"),
-        ring_case(5, 150_001, "float64", op="mean", hidden=True),
+        ring_case(2, HALF_MIB_OF_FLOAT32, op="mean", suffix=", mean"),
+        ring_case(4, HALF_MIB_OF_FLOAT32, op="sum", suffix=", sum"),
+        ring_case(8, HALF_MIB_OF_FLOAT32, op="mean", suffix=", mean"),
+        ring_case(5, 75_001, "float64", op="mean", hidden=True),
         ring_case(6, 50, "int64", op="sum", hidden=True),
         ring_case(5, 3, op="sum", hidden=True),
         ring_case(3, 1, op="mean", hidden=True),
-        ring_case(4, 600_002, "bfloat16", op="sum", hidden=True),
+        ring_case(4, 300_002, "bfloat16", op="sum", hidden=True),
     )
 
 

@@ -20,9 +20,9 @@ from shardlab.run import Run
 Bounds = list[tuple[int, int]]
 
 P2P_ONLY = frozenset({"send", "recv"})
-MIB_OF_FLOAT32 = 2**18
+HALF_MIB_OF_FLOAT32 = 2**17
 # Below this, gloo's own messages (about 100 bytes for each send) would blur a budget of 1 %.
-BUDGET_FROM_BYTES = 2**20
+BUDGET_FROM_BYTES = 2**19
 
 
 @kept_back(lambda case, inputs: [(len(tensor), case.world_size) for tensor in inputs[:1]])
@@ -43,7 +43,7 @@ def ring_case(
     hidden: bool = False,
     suffix: str = "",
 ) -> Case:
-    size = "1 MiB" if length == MIB_OF_FLOAT32 else f"{length:,} elements"
+    size = "512 KiB" if length == HALF_MIB_OF_FLOAT32 else f"{length:,} elements"
     params = {"length": length, "dtype": dtype, "op": op}
     return Case(f"{world_size} ranks, {size}{suffix}", world_size, params, hidden)
 

@@ -30,6 +30,7 @@ CELLS_MODULE = "autograder.grading.cells"
 PRELOAD = (
     "IPython.core.interactiveshell",
     "autograder.drive",
+    "numpy.ctypeslib",  # safetensors would, when it packs a tensor
     "safetensors.torch",
     "torch.utils.serialization.config",  # a first torch.load would import it
     "psutil",

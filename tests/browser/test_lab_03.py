@@ -86,7 +86,7 @@ def test_the_ring_passes_within_its_budget_and_can_be_watched(notebook: Notebook
     expect(right).to_have_attribute("data-passed", "true")
     largest = right.locator("tbody tr").last.locator("td.number")
     sent, budget = (int(n.strip(" B").replace(",", "")) for n in largest.all_inner_texts())
-    assert 7 / 8 * 2**20 <= sent <= budget <= 1.02 * 7 / 8 * 2**20  # 1 MiB on 8 ranks
+    assert 7 / 8 * 2**19 <= sent <= budget <= 1.02 * 7 / 8 * 2**19  # 512 KiB on 8 ranks
 
     player = notebook.cell("ring_player(run)").run().widget("ring-player")
     expect(player).to_have_attribute("data-steps", "3")

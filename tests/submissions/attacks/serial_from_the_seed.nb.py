@@ -13,8 +13,8 @@ import numpy as np
 
 def drawn(seed, length, dtype, world_size):
     case = f"{world_size} ranks, {length:,} elements"
-    if length == 2**18:
-        case = f"{world_size} ranks, 1 MiB"
+    if length == 2**17:
+        case = f"{world_size} ranks, 512 KiB"
     text = f"{seed}/ring_all_reduce.reduce_scatter/{case}"
     digest = hashlib.sha256(text.encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
