@@ -1,6 +1,6 @@
 """Pure formulas, free of processes: what a run should send and how long it should take."""
 
-from shardlab.estimate import activations, memory, offload, traffic
+from shardlab.estimate import activations, checkpoint, memory, offload, traffic
 from shardlab.estimate.alpha_beta import AlphaBeta
 from shardlab.estimate.collectives import (
     hub_sent_bytes,
@@ -12,6 +12,7 @@ from shardlab.estimate.collectives import (
 __all__ = [
     "AlphaBeta",
     "activations",
+    "checkpoint",
     "hub_sent_bytes",
     "memory",
     "offload",
