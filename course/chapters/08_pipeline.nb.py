@@ -1,0 +1,494 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 08 · Pipeline parallel
+#
+# A model too large for one device can be cut **between** its layers. Each device holds some neighbouring layers, a **stage**, and hands what it computed to the next. That costs few bytes: one tensor at each border, there for the forward pass and back for the backward pass, where [tensor parallelism](07_tensor_parallel.ipynb) talks several times in every layer.
+#
+# It costs time instead. A device has nothing to do until the one before it is done. The question of this chapter: how much of the time do devices wait, what does it take to make them wait less, and who pays for it in memory?
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+
+from shardlab import DeadlockError, data, launch, measure, models
+from shardlab.estimate.model_traffic import pipeline_boundaries
+from shardlab.pipeline import cut_gpt, messages, run_schedule
+from shardlab.simulate.pipeline import Costs, Illegal, simulate
+from shardlab.widgets import format_bytes, palette, pipeline_schedule, timeline
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
+# %% [markdown]
+# Below, p is the number of devices. Our model has eight blocks, so four devices get two each. `cut_gpt` makes the stages; the first one also embeds tokens, the last one also makes logits.
+
+# %%
+p, B, T, D = 4, 2, 32, 64  # devices; B sequences of T tokens, D numbers for each
+config = models.GPTConfig(layers=8, heads=4, width=D, context=T)
+
+def stages_of(number):
+    torch.manual_seed(0)  # the same model on every rank
+    return cut_gpt(models.GPT(config), number)
+
+for stage, piece in enumerate(stages_of(p)):
+    print(f"stage {stage}: {models.count_parameters(piece):,} parameters in", *piece._modules)
+
+# %% [markdown]
+# ## One device at a time
+#
+# The plainest way is **naive model parallelism**. A rank receives its input, computes, sends its output on; then it waits for the gradient of that output, goes backward, and sends the gradient of its input back.
+
+# %%
+def receive(rank):
+    tensor = torch.empty(B, T, D)
+    dist.recv(tensor, rank)
+    return tensor
+
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+# %%
+def naive_step(piece, tokens, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    x = receive(rank - 1).requires_grad_() if rank > 0 else tokens
+    y = piece(x)
+    if rank < last:
+        dist.send(y.detach(), rank + 1)
+        y.backward(receive(rank + 1))
+    else:
+        loss_of(y, targets).backward()
+    if rank > 0:
+        dist.send(x.grad, rank - 1)
+
+# %% [markdown]
+# We take two steps, because a process's first one also pays for what is set up once. **Which share of the second step does a device compute, on average?**
+
+# %%
+# Your prediction: the share of the time that a device computes, between 0 and 1
+predicted_share = None
+
+# %%
+def two_steps(tokens, targets):
+    piece = stages_of(p)[dist.get_rank()]
+    for step in (1, 2):
+        with measure(f"step {step}"):
+            naive_step(piece, tokens, targets)
+
+run = launch(two_steps, *data.batch(0, B, T), world_size=p, device="cpu")
+timeline(run)
+
+# %% [markdown]
+# Each bar is a call that waits; within a step a rank computes where there is none. It is a staircase, down for forward and up again for backward: one rank computes, three wait. Now from a simulator that knows nothing but who needs what:
+
+# %%
+from shardlab.simulate.pipeline import gpipe, interleaved_one_f_one_b, naive, one_f_one_b
+
+alone = simulate(naive(p))
+print(f"your prediction: {predicted_share}   simulated: {1 - alone.bubble_fraction:.2f}")
+
+# %% [markdown]
+# One part in p. The step takes as long as on one device, and p − 1 of p devices idle. All it buys is memory.
+#
+# ## Micro-batches
+#
+# The cure is to cut the batch as well. As soon as device 0 has done its layers for the first **micro-batch**, it takes the second one, while device 1 works on the first. Gradients of m micro-batches add up before one step: that is gradient accumulation ([chapter 01](01_one_device.ipynb)), and the result is the same. Libraries call m *chunks*, *micro-batches* or *gradient accumulation steps*.
+#
+# Who does what, and in which order, is a **schedule**: for each device a list. An action is a kind, a stage, a micro-batch; `F` is a forward, `B` a backward. This is **GPipe**'s, all forwards and then all backwards, as torch would print it:
+
+# %%
+for device, actions in enumerate(gpipe(2, 3)):
+    print(f"device {device}:", *actions)
+print(repr(actions[0]))
+
+# %% [markdown]
+# A list says nothing of time. The simulator starts each action as soon as its device is free and what it needs has come. By default a forward takes 1, and a backward, which makes two products for each of forward's, 2. Idle time is called the **bubble**.
+#
+# **With p = 4 devices and m = 8 micro-batches, by which share is the step longer than its work alone?**
+
+# %%
+# Your prediction: GPipe's idle time over the time of the work alone, for p = 4 and m = 8
+predicted_bubble = None
+
+# %%
+m = 8
+bubble = simulate(gpipe(p, m)).bubble_over_ideal
+print("your prediction:", predicted_bubble, "  simulated:", bubble)
+assert bubble == (p - 1) / m
+
+# %% [markdown]
+# The formula can be read off the picture below. Before device 3 can begin, p − 1 forwards have to pass, and after its last action p − 1 backwards: the time of p − 1 micro-batches, against m of work. **Bubble over the ideal: (p − 1)/m.** Some papers count it as a fraction of all time instead, (p − 1)/(m + p − 1), which makes 0.27 of our 0.375. A figure without its convention says little.
+#
+# ## The same list on real ranks
+#
+# `run_schedule` takes the schedule as it is. Each rank goes through its own list: it receives what an action needs, computes, and sends what comes out.
+
+# %%
+def share_of(schedule, rank, first=0):
+    """A rank's stages, and all micro-batches: tokens and targets, from number ``first`` on."""
+    actions = [action for listed in schedule for action in listed]
+    pieces = stages_of(1 + max(action.stage for action in actions))
+    mine = {action.stage: pieces[action.stage] for action in schedule[rank]}
+    m = 1 + max(action.micro_batch for action in actions)
+    return mine, *zip(*(data.batch(first + i, B, T) for i in range(m)))
+
+# %%
+def train(schedule, pace=None):
+    mine, tokens, targets = share_of(schedule, dist.get_rank())
+    if pace:  # a step that is timed comes second: the first pays for what is set up once
+        run_schedule(schedule, mine, tokens, targets, loss_of, between=(B, T, D))
+        torch.nn.ModuleList(mine.values()).zero_grad()
+    sizes = {"between": (B, T, D), "at_least_s": pace}
+    with measure("step"):
+        ran = run_schedule(schedule, mine, tokens, targets, loss_of, **sizes)
+    return ran, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}
+
+# %% [markdown]
+# Is it right? One process that goes through the same micro-batches must come to the same gradients. (Two parameters have to wait for "two ends of one matrix" below.)
+
+# %%
+TIED = ("token.weight", "head.weight")
+((whole, expected),) = launch(train, gpipe(1, m), world_size=1, device="cpu").outputs
+
+def check(outputs):
+    for ran, grads in outputs:
+        assert ran.loss is None or np.isclose(ran.loss, whole.loss)
+        for name in set(grads) - set(TIED):
+            assert torch.allclose(grads[name], expected[name], atol=1e-6), name
+
+# %%
+check(launch(train, gpipe(p, m), world_size=p, device="cpu").outputs)
+print("gradients on four ranks are those of one process")
+
+# %% [markdown]
+# Is it as fast as simulated? Four ranks that share the cores of a laptop cannot compute side by side, and four devices could. So we let each rank play a device: `at_least_s` gives each action a length, and a rank that has computed earlier sleeps until then. Messages, waiting and order are real; what is not is the time of an action, as long as your machine has the time.
+#
+# **1F1B**, one forward, one backward, runs beside it. Device i does p − 1 − i forwards, then a forward and a backward in turn.
+
+# %%
+unit_s = 0.02
+pace = Costs(unit_s, unit_s, unit_s)
+schedules = {"gpipe": gpipe(p, m), "1f1b": one_f_one_b(p, m)}
+runs = {
+    name: launch(train, schedule, pace, world_size=p, device="cpu", quiet=True)
+    for name, schedule in schedules.items()
+}
+measured = {name: [ran for ran, _ in run.outputs] for name, run in runs.items()}
+
+# %%
+pipeline_schedule(p, m, schedules=["gpipe", "1f1b"], measured=measured, unit_s=unit_s)
+
+# %% [markdown]
+# Blue marks what ran. Where it is longer than simulated, your machine took more than 20 ms for some action, and everything behind it had to wait: a pipeline has no slack. Play the time, and watch what is **in flight** at the right: micro-batches that have gone forward and not backward, whose activations a device holds.
+#
+# 1F1B has GPipe's bubble, to the slot. What does it buy?
+
+# %%
+for name, run in runs.items():
+    check(run.outputs)
+    bubble = simulate(schedules[name]).bubble_over_ideal
+    print(f"{name:6} bubble {bubble}, in flight by rank:", [ran.peak_in_flight for ran, _ in run.outputs])
+
+# %% [markdown]
+# ## Memory
+#
+# GPipe holds all m micro-batches on every device, and m has to be large for a small bubble. Under 1F1B device i never holds more than **p − i**, whatever m. The first device has most, p of them, each p-th part of a model: together as much as one micro-batch of the whole model.
+#
+# `memory=True` follows every tensor's storage. What one more micro-batch takes on a rank is the difference between a run of two and a run of one. **How many micro-batches' activations does rank 0 hold at most, of eight, under GPipe and under 1F1B?**
+
+# %%
+# Your prediction: micro-batches held by rank 0 at most, under GPipe and under 1F1B, as a list
+predicted_held = None
+
+# %%
+def most_activations(schedule):
+    run = launch(train, schedule, world_size=p, device="cpu", memory=True, quiet=True)
+    return np.array([run.memory[rank].peak_of("activations") for rank in range(p)])
+
+one, two = most_activations(gpipe(p, 1)), most_activations(gpipe(p, 2))
+held = {name: 1 + (most_activations(s) - one) / (two - one) for name, s in schedules.items()}
+print("your prediction:", predicted_held)
+print("measured, by rank:", {name: each.round(2).tolist() for name, each in held.items()})
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 2.8))
+for i, (name, schedule) in enumerate(schedules.items()):
+    predicted = simulate(schedule).peak_in_flight
+    at = np.arange(p) + 0.44 * i - 0.32
+    axes.bar(at, predicted, 0.2, color=palette.PREDICTED, label="simulated" if i else None)
+    axes.bar(at + 0.21, held[name], 0.2, color=palette.MEASURED, label="measured" if i else None)
+    axes.text(at[0] + 0.1, predicted[0] + 0.2, name, ha="center", color=palette.PLOT_INK)
+    assert np.allclose(held[name], predicted, rtol=0.02)
+axes.set(xticks=range(p), xlabel="rank", ylabel="micro-batches held", ylim=(0, 9.5))
+axes.legend(frameon=False, loc="upper right", ncols=2)
+figure.tight_layout()
+
+# %% [markdown]
+# ## Interleaving: more, smaller stages
+#
+# The bubble is p − 1 micro-batches' time *on one device*. So make a device's turn shorter: cut the model into v·p stages and deal them out, device r gets r, r + p, r + 2p, … Each turn takes 1/v of the time, and so does the bubble: **(p − 1)/(v·m)**.
+
+# %%
+interleaved = interleaved_one_f_one_b(p, m, v=2)
+told = simulate(interleaved, Costs().in_chunks(2))
+print("bubble over the ideal:", told.bubble_over_ideal, "  chunks in flight:", told.peak_in_flight)
+assert told.bubble_over_ideal == (p - 1) / (2 * m)
+
+# %% [markdown]
+# (A chunk is half a share, so the first device's 11 chunks are 5.5 shares, where 1F1B has 4.)
+#
+# Each micro-batch now crosses more borders. **By which factor do the bytes grow that all ranks send together, from v = 1 to v = 2, with four devices?**
+
+# %%
+# Your prediction: bytes sent with v = 2 over bytes sent with v = 1, for p = 4
+predicted_factor = None
+
+# %%
+runs["interleaved"] = launch(train, interleaved, pace.in_chunks(2), world_size=p, device="cpu", quiet=True)
+check(runs["interleaved"].outputs)
+sent = {name: run.traffic["step"].sent_bytes for name, run in runs.items()}
+factor = sent["interleaved"].sum() / sent["1f1b"].sum()
+print(f"your prediction: {predicted_factor}   measured: {factor:.3f}")
+
+# %% [markdown]
+# A border costs one tensor of B·T·D numbers for each micro-batch, there and back. Three borders were p − 1, seven are v·p − 1; now the last device sends to the first, too. By formula, device by device:
+
+# %%
+border_bytes = 4 * B * T * D
+for name, stage_devices in {"1f1b": [0, 1, 2, 3], "interleaved": [0, 1, 2, 3, 0, 1, 2, 3]}.items():
+    predicted = np.array(pipeline_boundaries(stage_devices, m, border_bytes))
+    assert np.allclose(sent[name], predicted, rtol=0.02)
+    print(f"{name:12} predicted {format_bytes(predicted.sum())}, measured {format_bytes(sent[name].sum())}")
+
+# %% [markdown]
+# ## Splitting the backward
+#
+# For y = x·W backward makes two products. The gradient of **x** is what the stage before waits for. The gradient of **W** is needed by nobody until the update. So a backward can be split in `I`, for the input, and `W`, for the weights, and `W` put where a device would idle.
+#
+# **ZB-H1** is 1F1B with that: `W` is put off by as many micro-batches as the device's number. In units of a forward, 1F1B's bubble is (p − 1)·(1 + 1 + 1); ZB-H1's is (p − 1)·(1 + 1 − 1), a third.
+
+# %%
+from shardlab.simulate.pipeline import zb_h1, zb_v
+
+for actions in zb_h1(p, m)[2:]:
+    print(*actions)
+thirds = simulate(zb_h1(p, m)), simulate(one_f_one_b(p, m))
+print([t.bubble_over_ideal for t in thirds], "in flight:", [t.peak_in_flight for t in thirds])
+assert np.isclose(thirds[0].bubble_over_ideal, thirds[1].bubble_over_ideal / 3)
+
+# %% [markdown]
+# **ZB-V** has two chunks on each device, laid out as a V: down the devices with the first, up again with the second. Device 0 has both ends of the model. In steady state every device does six things in turn, and idles only until the first micro-batch reaches it.
+
+# %%
+v_shape = simulate(zb_v(p, m), Costs().in_chunks(2))
+print("over the ideal:", v_shape.bubble_over_ideal, "  own first to own last action:", v_shape.span_bubble)
+assert np.isclose(v_shape.span_bubble, 0)
+
+# %% [markdown]
+# Is that zero? From the first action of all to the last one of all there is still something, because the last device begins later. The paper counts from a device's own first action to its own last: a device that began later ends later, and its next step begins later, too. In that sense the bubble is 0, with 1F1B's memory. (That takes equal costs. In a real layer the backward of attention's scores has no weights: it all belongs to `I`.)
+#
+# Both run on real ranks, unchanged:
+
+# %%
+for name, schedule, v in (("zb-h1", zb_h1(p, m), 1), ("zb-v", zb_v(p, m), 2)):
+    runs[name] = launch(train, schedule, pace.in_chunks(v), world_size=p, device="cpu", quiet=True)
+    check(runs[name].outputs)
+    for rank, (ran, _) in enumerate(runs[name].outputs):
+        assert [slot.action for slot in ran.slots] == schedule[rank]
+measured = {name: [ran for ran, _ in run.outputs] for name, run in runs.items()}
+
+# %%
+def makespan(rans):
+    slots = [slot for ran in rans for slot in ran.slots]
+    return max(slot.end for slot in slots) - min(slot.start for slot in slots)
+
+print("             simulated  measured")
+for name, rans in measured.items():
+    chunks = Costs().in_chunks(2 if name in ("interleaved", "zb-v") else 1)
+    simulated_s = unit_s * simulate([[s.action for s in ran.slots] for ran in rans], chunks).makespan
+    print(f"{name:12} {1000 * simulated_s:6.0f} ms {1000 * makespan(rans):6.0f} ms")
+
+# %% [markdown]
+# All of them, one below the other. Move m: bubbles shrink, and only GPipe's memory grows. Move v. Make the weights' half cheaper than the input's, or messages dear, and see which schedule suffers.
+
+# %%
+pipeline_schedule(p, m, 2, ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"], measured=measured, unit_s=unit_s)
+
+# %% [markdown]
+# ## What goes wrong
+#
+# ### A schedule that cannot run
+#
+# An order in which a device waits for something that comes later waits for ever. The simulator does not run into it: it names what is violated.
+
+# %%
+swapped = [list(actions) for actions in one_f_one_b(2, 3)]
+swapped[1] = [action._replace(micro_batch=2 - action.micro_batch) for action in swapped[1]]
+try:
+    simulate(swapped)
+except Illegal as error:
+    print(error)
+
+# %% [markdown]
+# ### A right schedule that hangs
+#
+# Not every program that follows a legal schedule gets through it. This one sends as `dist.send` does: the call comes back once the other side takes the message. The tensors are empty, since only the order matters.
+
+# %%
+def blocking(schedule):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for kind, _, _ in schedule[rank]:
+        before, after = (rank - 1, rank + 1) if kind == "F" else (rank + 1, rank - 1)
+        if 0 <= before <= last:
+            dist.recv(torch.empty(1), before)
+        if 0 <= after <= last:
+            dist.send(torch.empty(1), after)
+
+# %%
+try:
+    launch(blocking, one_f_one_b(2, 4), world_size=2, device="cpu", quiet=True)
+except DeadlockError as error:
+    print(error)
+
+# %% [markdown]
+# Device 0 sends the next activation down, device 1 sends a gradient up, and neither takes what the other sends. GPipe never does both at once: with it this program would have come through, and hidden the mistake.
+#
+# `run_schedule` uses `isend`, which does not wait. It also posts all messages in **one order that both ends agree on**, the simulated one, because over NCCL messages between two GPUs pass one after the other. Of all messages that are not through yet take the first: all that its two ranks have to do before is done or can be done. So some message always passes, and none waits for ever.
+
+# %%
+for message in messages(one_f_one_b(2, 3)):
+    what = "activation" if message.kind == "F" else "gradient"
+    print(f"{what} of micro-batch {message.micro_batch}: {message.sender} → {message.receiver}")
+
+# %% [markdown]
+# ### Two ends of one matrix
+#
+# Our GPT reads tokens in and writes logits out with the same matrix ("tied"). In a pipeline the first stage has it and the last has a copy, and each gets the gradient of its own use. Unless both are summed, the copies drift apart and nothing raises. Megatron all-reduces them between first and last stage after backward; ZB-V has both on device 0.
+
+# %%
+(_, first), (_, last) = runs["1f1b"].outputs[0], runs["1f1b"].outputs[-1]
+together = first["token.weight"] + last["head.weight"]
+untied = expected["token.weight"]
+print("alone:", torch.allclose(first["token.weight"], untied, atol=1e-6), end="  ")
+print("summed:", torch.allclose(together, untied, atol=1e-6))
+
+# %% [markdown]
+# ### Stages that are not equal
+#
+# The slowest stage sets the pace of all. Logits of a large vocabulary can cost as much as a layer or two, and they are all on the last stage:
+
+# %%
+for extra in (0, 0.25, 0.5, 1):
+    slow_end = {cost: [1, 1, 1, 1 + extra] for cost in ("forward", "backward_input", "backward_weight")}
+    told = simulate(one_f_one_b(p, m), Costs(**slow_end))
+    idle = [f"{100 * each / told.makespan:.0f} %" for each in told.idle]
+    print(f"last stage {1 + extra:4} times the others: step {told.makespan:5.2f}, idle:", *idle)
+
+# %% [markdown]
+# Llama 3 405B has 126 layers and not 128 for this reason: its first and last stage have one layer less.
+#
+# ## With data parallelism
+#
+# A pipeline is a replica in p pieces. With dp of them, each goes through m micro-batches of its own, and each stage all-reduces its gradients with the same stage of the others:
+#
+# **global batch = dp × micro-batch × m**
+#
+# Four ranks, two pipelines of two stages, on a mesh with an axis for each:
+
+# %%
+def pipelines_side_by_side(schedule):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    dp_rank, pp_rank = mesh.get_local_rank("dp"), mesh.get_local_rank("pp")
+    mine, tokens, targets = share_of(schedule, pp_rank, first=dp_rank * m // 2)
+    run_schedule(
+        schedule, mine, tokens, targets, loss_of, between=(B, T, D), group=mesh.get_group("pp")
+    )
+    for parameter in mine[pp_rank].parameters():
+        dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
+        parameter.grad /= 2
+    return {name: q.grad for name, q in mine[pp_rank].named_parameters()}
+
+# %%
+for grads in launch(pipelines_side_by_side, one_f_one_b(2, m // 2), world_size=4, device="cpu").outputs:
+    for name in set(grads) - set(TIED):
+        assert torch.allclose(grads[name], expected[name], atol=1e-6), name
+print(f"global batch: 2 pipelines × {B} sequences × {m // 2} micro-batches = {2 * B * m // 2}, as before")
+
+# %% [markdown]
+# Here the two kinds of parallelism pull against each other. What a model learns from bounds the global batch. Twice the replicas then have half the micro-batches each, and **the bubble doubles**. For 16 stages and a global batch of 2,048 micro-batches:
+
+# %%
+print("  dp    m   1F1B   v = 4    (bubble over the ideal)")
+for dp in (16, 64, 128):
+    each = 2048 // dp
+    plain = simulate(one_f_one_b(16, each)).bubble_over_ideal
+    dealt = simulate(interleaved_one_f_one_b(16, each, 4)).bubble_over_ideal
+    print(f"{dp:4} {each:4} {plain:6.2f} {dealt:6.2f}")
+
+# %% [markdown]
+# Table 4 of the Llama 3 paper shows it in the large. With 16 stages, from 8,192 GPUs (64 replicas) to 16,384 (128 replicas) at the same global batch, each GPU went from 430 to 400 TFLOP/s. The paper's reason is the smaller batch of each replica.
+#
+# ## In real life
+#
+# `torch.distributed.pipelining` has a stage for each rank and a schedule by name. It cuts a batch into chunks itself. The same pieces, the same gradients:
+
+# %%
+def with_torch():
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank = dist.get_rank()
+    piece = stages_of(p)[rank]
+    stage = PipelineStage(piece, rank, p, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, n_microbatches=m, loss_fn=loss_of)
+    tokens, targets = (torch.cat(each) for each in zip(*(data.batch(i, B, T) for i in range(m))))
+    schedule.step(*([tokens] if rank == 0 else []), target=targets if rank == p - 1 else None)
+    return {name: q.grad for name, q in piece.named_parameters()}
+
+# %%
+for (_, ours), theirs in zip(runs["1f1b"].outputs, launch(with_torch, world_size=p, device="cpu").outputs):
+    assert all(torch.allclose(ours[name], grad, atol=1e-6) for name, grad in theirs.items())
+print("torch's 1F1B gives the same gradients")
+
+# %% [markdown]
+# - `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble` are the others. Their orders are the ones simulated here, action by action: a test of this course compares them.
+# - **DeepSpeed**: `PipelineModule(layers, num_stages=p)`, and `engine.train_batch(data_iter)` runs 1F1B over `gradient_accumulation_steps` micro-batches. That key is m.
+# - **Megatron-LM**: `--pipeline-model-parallel-size` is p, `--num-layers-per-virtual-pipeline-stage` sets v, and m is `--global-batch-size` over (dp × `--micro-batch-size`).
+#
+# ## Where GPUs differ
+#
+# - A GPU computes while its messages travel; ours wait in their own threads, too. What cannot be hidden is the first message's way down the pipeline, and v multiplies it.
+# - Stages may sit on different nodes. One tensor for each micro-batch and border goes over slow links well, which is why tensor parallelism gets the fast ones inside a node.
+# - A micro-batch that is too small leaves a GPU's units idle. m cannot grow for ever at the cost of its size.
+# - Backward takes about twice as long as forward where nothing is recomputed. With [activation checkpointing](09_activation_checkpointing.ipynb) it takes three times, and GPipe's m in flight shrink to m stage inputs.
+#
+# ## What to keep
+#
+# - Bubble over the ideal: (p − 1)/m for GPipe and 1F1B alike, (p − 1)/(v·m) interleaved, a third for ZB-H1. Always say over what.
+# - 1F1B is about memory: p − i micro-batches on stage i in place of m.
+# - m is a number of gradient accumulation steps: global batch = dp × micro-batch × m.
+# - A schedule is data. Simulate it before you run it; run it with sends that do not wait.
+#
+# Now write the schedules, and beat 1F1B: [Lab 08](../../labs/08_pipeline/08_pipeline.ipynb).
+#
+# ## Sources
+#
+# - Y. Huang et al.: *GPipe: efficient training of giant neural networks using pipeline parallelism.* [arXiv 1811.06965](https://arxiv.org/abs/1811.06965), 2019.
+# - D. Narayanan et al.: *Memory-efficient pipeline-parallel DNN training.* [arXiv 2006.09503](https://arxiv.org/abs/2006.09503), 2021: 1F1B with a flush.
+# - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 2.2: interleaving, and the bubble over the ideal.
+# - P. Qi, X. Wan, G. Huang, M. Lin: *Zero bubble pipeline parallelism.* [arXiv 2401.10241](https://arxiv.org/abs/2401.10241), 2024: ZB-H1 and ZB-V.
+# - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Section 3.3, Table 4.
+# - PyTorch 2.13: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).

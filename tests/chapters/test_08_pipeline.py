@@ -1,0 +1,97 @@
+"""Chapter 08 runs from top to bottom, and what its prose says is what its cells show."""
+
+import re
+
+import pytest
+
+from tests.chapters.reopened import play_with_pictures
+from tests.chapters.running_chapter import run
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    chapter = run("08_pipeline", tmp_path_factory.mktemp("chapter"))
+    print(f"\nchapter 08: {chapter.seconds:.0f} s (budget: 60 s)")
+    return chapter
+
+
+def floats(text):
+    return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text)]
+
+
+def test_naively_one_device_in_four_computes(chapter):
+    assert chapter.said("alone = simulate").strip().endswith("simulated: 0.25")
+    assert "<svg" in chapter.drew("def two_steps")
+
+
+def test_bubbles_are_those_of_the_formulas(chapter):
+    assert (
+        chapter.said("bubble = simulate(gpipe(p, m)).bubble_over_ideal\nprint")
+        .strip()
+        .endswith("simulated: 0.375")
+    )
+    said = chapter.said("told.bubble_over_ideal == (p - 1) / (2 * m)")
+    assert "ideal: 0.1875" in said
+    assert "(11, 9, 7, 5)" in said
+    said = chapter.said("thirds = ")
+    assert "[0.125, 0.375]" in said
+    assert "[(4, 4, 4, 4), (4, 3, 2, 1)]" in said
+    assert floats(chapter.said("v_shape = ").split("ideal:")[1])[0] == pytest.approx(0.0625)
+
+
+def test_real_ranks_come_to_the_gradients_of_one_process(chapter):
+    assert "are those of one process" in chapter.said("check(launch(train, gpipe(p, m)")
+    rows = chapter.said("for name, run in runs.items():\n    check").splitlines()
+    assert rows[-2].endswith("in flight by rank: [8, 8, 8, 8]")
+    assert rows[-1].endswith("in flight by rank: [4, 3, 2, 1]")
+
+
+def test_measured_activations_are_the_simulated_ones(chapter):
+    said = chapter.said("held = {name: 1 +").splitlines()[-1]
+    assert floats(said.replace("1f1b", ""))[:8] == pytest.approx([8] * 4 + [4, 3, 2, 1], rel=0.02)
+    assert "<svg" in chapter.drew("figure, axes = plt.subplots")
+
+
+def test_interleaving_sends_seven_borders_for_three(chapter):
+    factor = re.search(r"measured: (\S+)", chapter.said('factor = sent["interleaved"]'))
+    assert float(factor[1]) == pytest.approx(7 / 3, rel=0.01)
+    assert "predicted 768.0 KiB" in chapter.said("border_bytes = ")
+
+
+def test_every_schedule_ran_and_is_listed(chapter):
+    rows = chapter.said("def makespan").splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+    assert [floats(row.split(maxsplit=1)[1])[0] for row in rows] == [660, 660, 570, 540, 510]
+
+
+def test_what_goes_wrong_is_named(chapter):
+    assert "needs stage 1's backward first: device 0 waits for ever" in chapter.said("swapped = ")
+    said = chapter.said("launch(blocking")
+    assert "send" in said
+    assert "cell" in said
+    assert chapter.said("for message in messages").count("gradient") == 3
+    assert chapter.said("together = first").split() == ["alone:", "False", "summed:", "True"]
+
+
+def test_a_slow_stage_makes_the_others_idle(chapter):
+    rows = chapter.said("slow_end = ").splitlines()
+    steps = [floats(row)[1] for row in rows]
+    assert steps == sorted(steps)
+    assert steps[-1] > 1.5 * steps[0]
+
+
+def test_more_replicas_have_fewer_micro_batches_and_larger_bubbles(chapter):
+    assert "= 16, as before" in chapter.said('print(f"global batch')
+    rows = [floats(row) for row in chapter.said("for dp in (16, 64, 128)").splitlines()[1:]]
+    assert rows == [[16, 128, 0.12, 0.03], [64, 32, 0.47, 0.12], [128, 16, 0.94, 0.23]]
+
+
+def test_torch_agrees(chapter):
+    assert "the same gradients" in chapter.said("launch(with_torch")
+
+
+@pytest.mark.browser
+def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+    assert play_with_pictures(chapter, desk, artifacts) >= {"timeline", "pipeline-schedule"}
