@@ -155,7 +155,7 @@ for rank, share in enumerate(np.split(made_by, N)):
 #
 # ## A whole layer, by DTensor
 #
-# PyTorch's own tensor parallelism needs no change in the model, but a **plan**: for each module, how its matrix is cut. `parallelize_module` turns the parameters into **DTensors**, which know how they lie on the ranks: `Shard(0)`, cut along dimension 0, or `Replicate()`, the same everywhere. A `Linear` holds its matrix transposed, so `ColwiseParallel` cuts dimension 0.
+# PyTorch's own tensor parallelism leaves the model's code as it is and takes a **plan**: for each module, how its matrix is cut. `parallelize_module` turns the parameters into **DTensors**, which know how they lie on the ranks: `Shard(0)`, cut along dimension 0, or `Replicate()`, the same everywhere. A `Linear` holds its matrix transposed, so `ColwiseParallel` cuts dimension 0.
 
 # %%
 def layer_plan(outside):
@@ -189,7 +189,7 @@ def as_whole(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 # %% [markdown]
-# Attention and MLP make one all-reduce each in forward. **How many does the layer make in backward?**
+# Attention and MLP make one all-reduce each in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
 
 # %%
 # Your prediction: the number of all-reduces of one layer in backward
@@ -278,8 +278,12 @@ sequence = launch(one_layer, in_sequence, inputs=tokens, memory=True, **options)
 print("forward:", calls_of(sequence, "forward"), "  backward:", calls_of(sequence, "backward"))
 compare(sequence, predicted["gloo"])
 print(same_as_alone(sequence, dim=1))
+later = [c.bytes for c in sequence.calls if c.rank == 0 and c.op == "all_reduce"]
+print("all-reduces afterwards, in bytes:", later)
 
 # %% [markdown]
+# Those four small ones belong to `as_whole`: each rank has the norms' gradients for its own tokens only, and they are added up when somebody asks for the whole.
+#
 # What it is for is memory: what each rank keeps for its backward pass. By the formulas of Korthikanti et al. (2022) a layer of ours, without dropout and with attention in one kernel, keeps this much, besides its output:
 
 # %%
@@ -480,11 +484,11 @@ traffic_map(mesh_run)
 # %%
 in_a_row = traffic.tensor_parallel_layer(4 * 64, D, 2, element_bytes=4) * 2  # two layers
 whole_names = ("norm", "attention.out.bias", "mlp.down.bias")  # tensor parallelism cuts the others
-each = sum(
+one_block = sum(
     p.numel() / (1 if name.startswith(whole_names) else 2)
     for name, p in fresh_layer().named_parameters()
 )
-blocks_bytes = 4 * 2 * each
+blocks_bytes = 4 * 2 * one_block
 parameters = models.gpt("0.3M").named_parameters()
 rest_bytes = 4 * sum(p.numel() for name, p in parameters if not name.startswith("blocks"))
 
