@@ -154,7 +154,7 @@ class Side:
 class Ours(Side):
     name, database = "ours", "grading/gradebook.db"
 
-    def __init__(self, root: Path, students: int, jobs: int) -> None:
+    def __init__(self, root: Path, students: int, jobs: int | None) -> None:
         self.jobs = jobs
         super().__init__(root, students)
 
@@ -164,7 +164,8 @@ class Ours(Side):
         self.submitted = self.root / "grading/submitted"
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "autograder", "grade", LAB, "--jobs", str(self.jobs)]
+        jobs = [] if self.jobs is None else ["--jobs", str(self.jobs)]
+        return [sys.executable, "-m", "autograder", "grade", LAB, *jobs]
 
     def latencies_s(self) -> list[float]:
         records = (self.root / "grading/records" / LAB).glob("*.json")
@@ -202,7 +203,7 @@ def percentile(values: list[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
-def measure(students: int, side: str, jobs: int) -> Figures:
+def measure(students: int, side: str, jobs: int | None) -> Figures:
     with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
         root = Path(folder) / "course"
         root.mkdir()
@@ -262,7 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--students", type=int, nargs="+", default=[100])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("ours", "stock"))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, help="workers of ours; by default as many as it has")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     options = parser.parse_args(arguments)
     about = machine()

@@ -14,8 +14,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--student", action="append", metavar="ID", help="only this one; may be given repeatedly"
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N",
-        help="submissions at a time on this machine; default: a worker for each processor",
+        "--jobs", type=int, default=(os.cpu_count() or 1) + 1, metavar="N",
+        help="submissions at a time on this machine; default: one for each processor, and one more "
+        "because some only wait",
     )  # fmt: skip
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a Dask cluster that grades: tcp://host:8786"

@@ -11,7 +11,7 @@ from shardlab.ranks.deadlock import RankView, stuck
 from shardlab.ranks.process import RankProcess
 from shardlab.trace.calls import CallLog, OpenCall
 
-STILL_S = 1.0  # a rank that used no processor for this long while it waits is blocked
+STILL_S = 0.5  # a rank that used no processor for this long while it waits is blocked
 AFTERMATH_S = 0.4  # after a first sign of failure: time for the others', to tell cause from effect
 QUIET_S, LONG_QUIET_S = 0.1, 0.3  # of a rank at rest for this long nothing more is expected
 
