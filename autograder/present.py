@@ -139,4 +139,5 @@ def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
         return "", ""
     spent = next((spent for spent in budgets if not spent.fits), budgets[0])
     rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
-    return f"{spent.used[rank]:,} {spent.unit}", f"{spent.limit[rank]:,} {spent.unit}"
+    used = f"{spent.used[rank]:,} {spent.unit}" if spent.used[rank] >= 0 else "–"
+    return used, f"{spent.limit[rank]:,} {spent.unit}"

@@ -1,0 +1,531 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 08 · Pipeline parallel
+#
+# A model that is cut into stages, one on each device, leaves all devices but one idle unless the batch is cut too. Which micro-batch goes through which stage when is a **schedule**: it decides how long devices idle and how many activations they hold. You will write three of them, carry them out on real ranks, and then look for one that is better.
+#
+# | exercise | points |
+# |---|---|
+# | 1 · `naive_step` | 3 |
+# | 2 · `gpipe_schedule` | 3 |
+# | 3 · `bubble_fraction` | 2 |
+# | 4 · `one_f_one_b_schedule` | 4 |
+# | 5 · `run_schedule` | 6 |
+# | 6 · `interleaved_schedule` | 5 |
+# | 7 · a puzzle: `zero_bubble_schedule` | 5 |
+# | 8 · a question | 2 |
+#
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check simulates your schedules, counts idle slots and activations in flight, then runs them on real ranks and compares every gradient with one process. Grading adds cases that you do not see: other numbers of devices, micro-batches and chunks. An exercise never loses points for a slip in an earlier one. The library has schedules of its own, for the chapter; while your answers are checked they are closed.
+
+# %%
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from autograder import check
+from shardlab import launch
+from shardlab.simulate.pipeline import simulate
+from shardlab.widgets import pipeline_schedule, timeline
+
+# %% [markdown]
+# ## 1 · `naive_step`
+#
+# One training step on N ranks, the simplest way: **rank r holds stage r** of the model. Rank 0 computes its stage on the batch and sends the result to rank 1, and so on; the last rank computes the loss. Then backward, from the last rank to the first: a rank receives the gradient of what it sent, and sends on the gradient of what it received.
+#
+# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is there on the last rank and None elsewhere. What travels between stages always has the same `shape`, in float32. Leave the gradients in the stage's parameters, and return the loss, `F.mse_loss(y, target)`, on the last rank.
+
+# %%
+def naive_step_spec(stages, x, target):
+    """One process: all stages in a row."""
+    loss = F.mse_loss(nn.Sequential(*stages)(x), target)
+    loss.backward()
+    return loss
+
+naive_step_spec([nn.Linear(3, 3), nn.Linear(3, 3)], torch.ones(2, 3), torch.zeros(2, 3))
+
+# %% [markdown]
+# **Budget** · sends one tensor to each neighbour: to the next rank its activations, to the one before their gradient · calls: send and recv only.
+#
+# <details><summary>Hint 1 · the two halves</summary>
+#
+# Forward: receive `x` unless this is the first rank, compute `y`, send it unless this is the last. Backward: receive `y`'s gradient unless this is the last rank, compute, send `x`'s gradient unless this is the first.
+# </details>
+# <details><summary>Hint 2 · where autograd stops</summary>
+#
+# Autograd knows nothing of other ranks. What arrives is a new tensor without a history: `torch.empty(shape)`, then `dist.recv(x, rank - 1)`, then `x.requires_grad_()` before the stage sees it. After backward its gradient is in `x.grad`.
+# </details>
+# <details><summary>Hint 3 · backward in the middle of a model</summary>
+#
+# `y.backward(y_grad)` goes on from a gradient that came from elsewhere. Send `y.detach()`: the values alone.
+# </details>
+
+# %% nbgrader={"grade_id": "naive_step", "solution": true}
+def naive_step(stage, x, target, shape):
+    """rank0 x -> y | rank1 y -> loss, then rank1 y.grad -> | rank0: all parameters have .grad"""
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    is_first, is_last = rank == 0, rank == world_size - 1
+    if not is_first:
+        x = torch.empty(shape)
+        dist.recv(x, rank - 1)
+        x.requires_grad_()
+    y = stage(x)
+    if is_last:
+        loss = F.mse_loss(y, target)
+        loss.backward()
+    else:
+        dist.send(y.detach(), rank + 1)
+        y_grad = torch.empty(shape)
+        dist.recv(y_grad, rank + 1)
+        y.backward(y_grad)
+    if not is_first:
+        dist.send(x.grad, rank - 1)
+    return loss.detach() if is_last else None
+    ### END SOLUTION
+
+# %% [markdown]
+# Your step on four ranks, with stages that take some time. A bar is a rank that waits for a neighbour: at any time all but one do.
+
+# %%
+def four_stages():
+    rank, shape = dist.get_rank(), (256, 512)
+    stage = nn.Sequential(*[nn.Linear(512, 512) for _ in range(4)])
+    x, target = torch.randn(shape), torch.zeros(shape)
+    naive_step(stage, x if rank == 0 else None, target if rank == 3 else None, shape)
+
+run = launch(four_stages, world_size=4)
+timeline(run)
+
+# %% nbgrader={"grade_id": "check_naive_step", "grade": true, "points": 3}
+check("pipeline.naive_step", naive_step)
+
+# %% [markdown]
+# ## 2 · `gpipe_schedule`
+#
+# Cut the batch into micro-batches, and device 1 can work on the first while device 0 works on the second. From here on a schedule is **data**: for each device the list of what it does, in order. An action is `(kind, stage, micro_batch)`: `("F", 1, 0)` is stage 1's forward of micro-batch 0, and `"B"` is a backward. Nothing is said of time: each action begins as soon as what it needs is there and its device is free.
+#
+# GPipe's schedule: **all forwards, then all backwards**. Device i holds stage i.
+
+# %%
+def gpipe_schedule_spec():
+    """two devices, two micro-batches"""
+    return [
+        [("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1)],
+        [("F", 1, 0), ("F", 1, 1), ("B", 1, 0), ("B", 1, 1)],
+    ]
+
+gpipe_schedule_spec()
+
+# %% [markdown]
+# Below, and in all exercises but the last, a forward takes one slot and a backward two.
+
+# %%
+def show(schedule):
+    """A row for each device, a column for each slot: the action and its micro-batch."""
+    time = simulate(schedule)
+    for device, slots in enumerate(time.slots):
+        row = ["  ·"] * round(time.makespan)
+        for (kind, stage, k), start, end in slots:
+            chunk = "'" * (stage // len(schedule))
+            row[round(start) : round(end)] = [f"{kind}{k}{chunk}".rjust(3)] * round(end - start)
+        idle, held = round(time.idle[device]), time.peak_in_flight[device]
+        print(f"device {device} ", *row, f"  idle {idle}, at most {held} in flight")
+
+show(gpipe_schedule_spec())
+
+# %% [markdown]
+# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · holds all m micro-batches.
+#
+# <details><summary>Hint 1 · what differs between devices</summary>
+#
+# Only the number of the stage. The order is the same on each.
+# </details>
+# <details><summary>Hint 2 · nearly there</summary>
+#
+# For stage s: `[("F", s, k) for k in range(micro_batches)]`, and the same with `"B"` behind it.
+# </details>
+# <details><summary>Hint 3 · the whole</summary>
+#
+# A list of such lists, one for each s in `range(devices)`. Whether backwards go from the first micro-batch to the last or the other way round does not matter, as long as all devices do the same.
+# </details>
+
+# %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}
+def gpipe_schedule(devices, micro_batches):
+    """(2, 2)  ->  [[F0 F1 B0 B1 of stage 0], [F0 F1 B0 B1 of stage 1]]"""
+    ### BEGIN SOLUTION
+    every = range(micro_batches)
+    return [
+        [("F", s, k) for k in every] + [("B", s, k) for k in every] for s in range(devices)
+    ]
+    ### END SOLUTION
+
+# %%
+pipeline_schedule(4, 8, schedules={"my GPipe": gpipe_schedule(4, 8)})
+
+# %% nbgrader={"grade_id": "check_gpipe_schedule", "grade": true, "points": 3}
+check("pipeline.gpipe_schedule", gpipe_schedule)
+
+# %% [markdown]
+# ## 3 · `bubble_fraction`
+#
+# The idle slots are called the **bubble**. Which share of the **whole step** does a device idle, with p devices, m micro-batches and v chunks of the model on each device? (Chunks are exercise 6's: what takes p − 1 times F + B to fill and to drain takes a v-th of it. Until then v is 1.)
+#
+# Mind the base. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, that of the work alone. You are asked for the bubble over the time that the step really takes.
+
+# %%
+def bubble_fraction_spec(schedule):
+    """Counted in the simulation."""
+    time = simulate(schedule)
+    return time.idle[0] / time.makespan
+
+bubble_fraction_spec(gpipe_schedule_spec())
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# <details><summary>Hint 1 · count in one unit</summary>
+#
+# Take F + B of one device as the unit. A device works for m units. In your picture above, how many units is the bubble?
+# </details>
+# <details><summary>Hint 2 · the bubble</summary>
+#
+# (p − 1)/v units, whatever m is. The step takes m units and the bubble.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# With b = (p − 1)/v it is b/(m + b).
+# </details>
+
+# %% nbgrader={"grade_id": "bubble_fraction", "solution": true}
+def bubble_fraction(devices, micro_batches, chunks=1):
+    """(2, 2)  ->  0.333…"""
+    ### BEGIN SOLUTION
+    idle = devices - 1
+    return idle / (chunks * micro_batches + idle)
+    ### END SOLUTION
+
+# %% [markdown]
+# What micro-batches buy, for four devices:
+
+# %%
+for m in (1, 2, 4, 8, 16, 32, 64):
+    print(f"{m:3} micro-batches: idle {bubble_fraction(4, m):.1%} of the step")
+
+# %% nbgrader={"grade_id": "check_bubble_fraction", "grade": true, "points": 2}
+check("pipeline.bubble_fraction", bubble_fraction)
+
+# %% [markdown]
+# ## 4 · `one_f_one_b_schedule`
+#
+# GPipe's devices hold the activations of all m micro-batches. **1F1B** has the same bubble, but begins backwards as early as it can: after a short warm-up a device does one forward and one backward in turn, so that each new micro-batch takes the place of one that is done. Device i then holds at most p − i.
+
+# %%
+def one_f_one_b_schedule_spec():
+    """two devices, three micro-batches: the last device needs no warm-up"""
+    kinds = [["F0", "F1", "B0", "F2", "B1", "B2"], ["F0", "B0", "F1", "B1", "F2", "B2"]]
+    return [[(each[0], s, int(each[1])) for each in row] for s, row in enumerate(kinds)]
+
+show(one_f_one_b_schedule_spec())
+
+# %% [markdown]
+# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ p − i micro-batches (or m, where that is less).
+#
+# <details><summary>Hint 1 · how long to warm up</summary>
+#
+# The first gradient reaches device i after its micro-batch has gone down to the last device and its gradient has come back. Meanwhile p − 1 − i more forwards fit in: none on the last device, p − 1 on the first.
+# </details>
+# <details><summary>Hint 2 · three phases</summary>
+#
+# `warm_up` forwards; then a forward and a backward in turn until the forwards are used up; then the backwards that are left, as many as the warm-up was long. Forwards and backwards each go from micro-batch 0 upwards.
+# </details>
+# <details><summary>Hint 3 · few micro-batches</summary>
+#
+# `warm_up = min(devices - 1 - s, micro_batches)`. The k-th pair is `("F", s, warm_up + k), ("B", s, k)` for k in `range(micro_batches - warm_up)`.
+# </details>
+
+# %% nbgrader={"grade_id": "one_f_one_b_schedule", "solution": true}
+def one_f_one_b_schedule(devices, micro_batches):
+    """(2, 3)  ->  [[F0 F1 B0 F2 B1 B2 of stage 0], [F0 B0 F1 B1 F2 B2 of stage 1]]"""
+    ### BEGIN SOLUTION
+    schedule = []
+    for s in range(devices):
+        warm_up = min(devices - 1 - s, micro_batches)
+        actions = [("F", s, k) for k in range(warm_up)]
+        for k in range(micro_batches):
+            if warm_up + k < micro_batches:
+                actions.append(("F", s, warm_up + k))
+            actions.append(("B", s, k))
+        schedule.append(actions)
+    return schedule
+    ### END SOLUTION
+
+# %%
+both = {"my GPipe": gpipe_schedule(4, 8), "my 1F1B": one_f_one_b_schedule(4, 8)}
+pipeline_schedule(4, 8, schedules=both)
+
+# %% nbgrader={"grade_id": "check_one_f_one_b_schedule", "grade": true, "points": 4}
+check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
+
+# %% [markdown]
+# ## 5 · `run_schedule`
+#
+# Now the other side: a function that carries out **any** schedule on real ranks. Rank r does the actions of `schedule[r]`, one after the other, and exchanges with the ranks that hold the neighbouring stages.
+#
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` holds this rank's modules by the number of their stage, `{1: module}`, or `{1: module, 3: module}` where it has two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage, each None elsewhere. What travels has `shape`. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
+
+# %%
+def run_schedule_spec(stages, inputs, targets):
+    """One process: gradients add up in .grad from one micro-batch to the next."""
+    losses = [F.mse_loss(nn.Sequential(*stages)(x), y) for x, y in zip(inputs, targets)]
+    loss = sum(losses) / len(losses)
+    loss.backward()
+    return loss
+
+halves = torch.ones(4, 3).split(2), torch.zeros(4, 3).split(2)
+run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
+
+# %% [markdown]
+# `dist.send` waits until the other rank receives. In 1F1B two neighbours have something for each other at the same time, an activation and a gradient: if both call `dist.send`, neither ever receives. And two ranks may exchange messages of the same shape for different stages and micro-batches: `dist.send`, `dist.isend` and `dist.recv` take a `tag`, a whole number, and a receive takes only a message with its own.
+#
+# **Budget** · sends each activation and each gradient once · calls: send and recv only (`dist.isend` is a send) · does its actions in the order of the schedule.
+#
+# <details><summary>Hint 1 · who holds a stage</summary>
+#
+# The schedule says it: `rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}`. The last stage is `max(rank_of)`.
+# </details>
+# <details><summary>Hint 2 · between forward and backward</summary>
+#
+# Keep `x` and `y` of each forward in a dict by `(stage, micro_batch)`, and `pop` them for the backward: then they are freed. `stages[s](x)` for different micro-batches adds up its gradients in `.grad` by itself. Divide each micro-batch's loss by their number.
+# </details>
+# <details><summary>Hint 3 · sends that nobody waits for</summary>
+#
+# `sending.append((dist.isend(tensor, peer, tag=…), tensor))`: the list keeps the tensor alive. Receive with `dist.recv`, and after the last action `wait()` for all sends.
+# </details>
+# <details><summary>Hint 4 · a tag for each message</summary>
+#
+# Number messages by the action that receives them, `(kind, s, k)`: `(2 * s + (kind == "F")) * most + k` is another number for each, with any `most` above all k. Sender and receiver have to compute the same one, so take `most` from the whole schedule: `max(map(len, schedule))`.
+# </details>
+
+# %% nbgrader={"grade_id": "run_schedule", "solution": true}
+def run_schedule(schedule, stages, inputs, targets, shape):
+    """stages {number: module} of this rank, inputs and targets [m] of shape  ->  mean loss or None"""
+    ### BEGIN SOLUTION
+    rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}
+    last, most = max(rank_of), max(map(len, schedule))
+    kept, losses, sending = {}, [], []
+
+    def tag_of(kind, s, k):
+        return (2 * s + (kind == "F")) * most + k
+
+    def send(tensor, *action):
+        work = dist.isend(tensor, rank_of[action[1]], tag=tag_of(*action))
+        sending.append((work, tensor))
+
+    def receive(source, *action):
+        tensor = torch.empty(shape)
+        dist.recv(tensor, rank_of[source], tag=tag_of(*action))
+        return tensor
+
+    for kind, s, k in schedule[dist.get_rank()]:
+        if kind == "F":
+            x = inputs[k] if s == 0 else receive(s - 1, kind, s, k).requires_grad_()
+            y = stages[s](x)
+            if s == last:
+                y = F.mse_loss(y, targets[k]) / len(targets)
+                losses.append(y.detach())
+            else:
+                send(y.detach(), kind, s + 1, k)
+            kept[s, k] = x, y
+        else:
+            x, y = kept.pop((s, k))
+            y.backward(None if s == last else receive(s + 1, kind, s, k))
+            if s > 0:
+                send(x.grad, kind, s - 1, k)
+    for work, _ in sending:
+        work.wait()
+    return sum(losses) if losses else None
+    ### END SOLUTION
+
+# %% [markdown]
+# 1F1B on four real ranks, the schedule from your own hand. A light bar waits in a receive; a dark one is a send that nothing waits for until the end.
+
+# %%
+def one_step(schedule):
+    rank, shape = dist.get_rank(), (256, 256)
+    stages = {rank: nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)])}
+    inputs = [torch.randn(shape) for _ in range(8)] if rank == 0 else None
+    targets = [torch.zeros(shape) for _ in range(8)] if rank == 3 else None
+    return run_schedule(schedule, stages, inputs, targets, shape)
+
+run = launch(one_step, one_f_one_b_schedule(4, 8), world_size=4)
+timeline(run)
+
+# %% nbgrader={"grade_id": "check_run_schedule", "grade": true, "points": 6}
+check("pipeline.run_schedule", run_schedule)
+
+# %% [markdown]
+# ## 6 · `interleaved_schedule`
+#
+# A bubble lasts as long as it takes a micro-batch to get through the devices. Give each device **v chunks** instead of one: stages are dealt out in turn, **stage s to device s % p**, so that a micro-batch goes round v times, and each visit takes a v-th of the time. The pipeline fills after a v-th of the time, too: the bubble shrinks to (p − 1)(F + B) of *one chunk*. The price is v times the messages, and more activations in flight.
+#
+# Micro-batches go in **rounds of p**: p of them through the device's first chunk, the same p through its second, and so on; then the next p. Backwards go the same way, but from the last chunk to the first. The number of micro-batches is a multiple of the number of devices.
+
+# %%
+def interleaved_schedule_spec(devices, chunks):
+    """The first round's forwards on device 0, then its backwards: chunk by chunk."""
+    forwards = [("F", c * devices, k) for c in range(chunks) for k in range(devices)]
+    backwards = [("B", c * devices, k) for c in reversed(range(chunks)) for k in range(devices)]
+    return forwards, backwards
+
+interleaved_schedule_spec(2, 2)
+
+# %% [markdown]
+# On each device the two orders are merged as in 1F1B: a warm-up of forwards, then one of each in turn, then the backwards that are left. A slot is a forward of one chunk here.
+#
+# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 micro-batches' chunks.
+#
+# <details><summary>Hint 1 · the order of the forwards</summary>
+#
+# All forwards of device d, in order: for each round, for each chunk c, for each micro-batch k of the round, `("F", c * devices + d, k)`. That is three loops, the first one `for first in range(0, micro_batches, devices)`.
+# </details>
+# <details><summary>Hint 2 · the warm-up</summary>
+#
+# The first backward is one of the last chunk. Before it come (v − 1)p forwards of the chunks before, and some more while the first micro-batch goes down to the last device and its gradient comes back. Megatron takes 2(p − 1 − d) of them: one for each device on the way down, and one for each on the way up. And never more than there are forwards.
+# </details>
+# <details><summary>Hint 3 · merging</summary>
+#
+# With lists `forwards` and `backwards`: `forwards[:warm_up]`, then the n-th of `forwards[warm_up:]` followed by the n-th of `backwards` while there are forwards, then the other backwards. It is `one_f_one_b_schedule` with other lists.
+# </details>
+
+# %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}
+def interleaved_schedule(devices, micro_batches, chunks):
+    """device d holds stages d, d + devices, …  ->  its actions, by device"""
+    ### BEGIN SOLUTION
+    schedule = []
+    for d in range(devices):
+        rounds = [range(i, i + devices) for i in range(0, micro_batches, devices)]
+        mine = [c * devices + d for c in range(chunks)]
+        forwards = [("F", s, k) for each in rounds for s in mine for k in each]
+        backwards = [("B", s, k) for each in rounds for s in reversed(mine) for k in each]
+        warm_up = min((chunks - 1) * devices + 2 * (devices - 1 - d), len(forwards))
+        actions, ahead = forwards[:warm_up], forwards[warm_up:]
+        for n, backward in enumerate(backwards):
+            actions += [*ahead[n : n + 1], backward]
+        schedule.append(actions)
+    return schedule
+    ### END SOLUTION
+
+# %% [markdown]
+# Two devices of two chunks; the second chunk's actions have a prime. Then four devices, below 1F1B.
+
+# %%
+show(interleaved_schedule(2, 4, 2))
+
+# %%
+both = {"my 1F1B": one_f_one_b_schedule(4, 8), "mine, interleaved": interleaved_schedule(4, 8, 2)}
+pipeline_schedule(4, 8, 2, schedules=both)
+
+# %% nbgrader={"grade_id": "check_interleaved_schedule", "grade": true, "points": 5}
+check("pipeline.interleaved_schedule", interleaved_schedule)
+
+# %% [markdown]
+# ## 7 · A puzzle: `zero_bubble_schedule`
+#
+# 1F1B on p devices idles 3(p − 1) slots. Can you do better **in the same memory**: one stage on each device, and no device with more than p micro-batches in flight, as many as 1F1B's first device has?
+#
+# The way in: a backward computes two things. The gradient of the stage's *input* is what the stage before waits for. The gradients of its *weights* nobody waits for, until the step ends. So split it: `("I", s, k)` first, `("W", s, k)` any time after. F, I and W take one slot each, and a micro-batch's activations stay until its W.
+#
+# No schedule can idle less than p − 1 slots: the last device gets its first micro-batch after p − 1 forwards, and until then it has nothing to do. **So that is the optimum.** Can it be reached?
+
+# %%
+def zero_bubble_schedule_spec():
+    """two devices, two micro-batches: 1F1B's order, each B as I and W. Not the optimum yet."""
+    kinds = [["F0", "F1", "I0", "W0", "I1", "W1"], ["F0", "I0", "W0", "F1", "I1", "W1"]]
+    return [[(each[0], s, int(each[1])) for each in row] for s, row in enumerate(kinds)]
+
+show(zero_bubble_schedule_spec())
+
+# %% [markdown]
+# How far you are, from 0 % for 1F1B to 100 % for the optimum:
+
+# %%
+def score(schedule):
+    """Of the way from 1F1B's bubble to the smallest that there can be; 0 beyond its memory."""
+    time, p = simulate(schedule), len(schedule)
+    fits = max(time.peak_in_flight) <= p
+    return fits * (3 * (p - 1) - max(time.idle)) / (2 * (p - 1))
+
+print(f"{score(zero_bubble_schedule_spec()):.0%}")
+
+# %% [markdown]
+# **Budget** · idles less than 1F1B, then ≤ 2(p − 1) slots, then p − 1: a case for each · holds ≤ p micro-batches on each device. There are at least as many micro-batches as devices.
+#
+# <details><summary>Hint 1 · the first third</summary>
+#
+# Your 1F1B with `("I", s, k), ("W", s, k)` in the place of `("B", s, k)`. Look at the end of the picture: on the way back up, each device now waits for one slot of the device behind it, not for two.
+# </details>
+# <details><summary>Hint 2 · what delays a gradient</summary>
+#
+# In that picture the last device runs I0, W0, F1, I1: the gradient that device p − 2 waits for comes three slots after the one before. What if it ran I0, F1, I1 first? Who has memory to put W off: in 1F1B, device i holds only p − i.
+# </details>
+# <details><summary>Hint 3 · how many to put off</summary>
+#
+# Device i has room for i micro-batches more than 1F1B gives it. So it puts off i of its Ws: its first W comes after its I number i + 1, and from then on each W is the one that has waited longest.
+# </details>
+# <details><summary>Hint 4 · nearly there</summary>
+#
+# The loop of `one_f_one_b_schedule`; after `("I", s, k)` comes `("W", s, k - s)` if k ≥ s. After the loop, the s Ws that are left.
+# </details>
+
+# %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}
+def zero_bubble_schedule(devices, micro_batches):
+    """actions "F", "I" and "W": each stage and micro-batch has one of each"""
+    ### BEGIN SOLUTION
+    schedule = []
+    for s in range(devices):
+        warm_up = min(devices - 1 - s, micro_batches)
+        order = [("F", k) for k in range(warm_up)]
+        for k in range(micro_batches):
+            if warm_up + k < micro_batches:
+                order.append(("F", warm_up + k))
+            order.append(("I", k))
+            if k >= s:
+                order.append(("W", k - s))
+        order += [("W", k) for k in range(max(micro_batches - s, 0), micro_batches)]
+        schedule.append([(kind, s, k) for kind, k in order])
+    return schedule
+    ### END SOLUTION
+
+# %%
+mine = zero_bubble_schedule(4, 8)
+print(f"score: {score(mine):.0%} of the way from 1F1B to the optimum")
+pipeline_schedule(4, 8, schedules={"my 1F1B": one_f_one_b_schedule(4, 8), "mine, split": mine})
+
+# %% nbgrader={"grade_id": "check_zero_bubble_schedule", "grade": true, "points": 5}
+check("pipeline.zero_bubble_schedule", zero_bubble_schedule)
+
+# %% [markdown]
+# ## 8 · Which schedule?
+#
+# A model is to be trained on 8 devices in a pipeline. Memory allows 8 micro-batches' activations of a stage on each device; the global batch gives 16 micro-batches, forward and each half of a backward take the same time. Compare GPipe, 1F1B, interleaved 1F1B with 2 chunks (a chunk's activations are half a stage's) and your schedule of exercise 7: which of them fit, and what is the bubble of each as a fraction of the step? Which would you take where the links between devices are slow? Give the numbers. Four to eight sentences.
+
+# %% [markdown] nbgrader={"grade_id": "which_schedule", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# GPipe holds all 16 micro-batches and does not fit. 1F1B holds 8 on the first device and fits; both idle 7/(16 + 7) = 30.4 % of the step. Interleaved with 2 chunks idles 7/(2 · 16 + 7) = 17.9 %, but its first device has 2 · 7 + 8 + 1 = 23 chunks in flight, as much as 11.5 micro-batches: it does not fit. The split backward holds 8 and idles 7 slots of 3 · 16 + 7, 12.7 %: it fits and is the best.
+#
+# It sends as much as 1F1B, one activation and one gradient for each micro-batch and boundary, so slow links are no reason against it. They are one against interleaving, which sends twice as much with 2 chunks, and from the last device to the first besides. On slow links more micro-batches in flight would help to hide the sends, and there is no memory for them.
+#
+# Points: 1 for which fit (1F1B and the split backward do, GPipe and interleaved do not), 1 for the fractions (30.4 %, 30.4 %, 17.9 %, 12.7 %) and that interleaving multiplies the messages.
+# ### END SOLUTION

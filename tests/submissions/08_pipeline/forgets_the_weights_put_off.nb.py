@@ -1,0 +1,20 @@
+# /// shardlab-submission
+# lab = "08_pipeline"
+# loses = {zero_bubble_schedule = 5.0}
+# says = {zero_bubble_schedule = "leaves out backwards for the weights"}
+# ///
+
+# %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}
+def zero_bubble_schedule(devices, micro_batches):
+    schedule = []
+    for s in range(devices):
+        warm_up = min(devices - 1 - s, micro_batches)
+        order = [("F", k) for k in range(warm_up)]
+        for k in range(micro_batches):
+            if warm_up + k < micro_batches:
+                order.append(("F", warm_up + k))
+            order.append(("I", k))
+            if k >= s:
+                order.append(("W", k - s))
+        schedule.append([(kind, s, k) for kind, k in order])
+    return schedule
