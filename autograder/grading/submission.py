@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import nbformat
@@ -113,4 +114,5 @@ def decide_answer(
         exercise = exercises.load(check.exercise)
     except KeyError as error:
         raise CourseError(f"no exercise is called {check.exercise!r}") from error
+    exercise = replace(exercise, timeout_s=min(exercise.timeout_s, sandbox.limits.run_s))
     return grade.decide(exercise, answer, seed, hidden=True, on_attempt=seen, host=sandbox.host)

@@ -19,6 +19,7 @@ class Limits:
     cell_s: float = 60.0
     submission_s: float = 300.0  # all cells of a notebook
     interrupt_grace_s: float = 5.0  # from the interrupt of a cell until its process is killed
+    run_s: float = 600.0  # one case of an answer, or what its exercise says, whichever is less
     deaths: int = 5  # kernels that may die; each costs a new one and a rerun
     output_bytes: int = 1 * MB  # of one cell, or of what one rank prints
     memory_bytes: int = 4 * GB  # of a container, its scratch included
