@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import jupytext
@@ -13,7 +14,7 @@ import pytest
 from autograder.exercise import Attempt, Case
 from autograder.exercises import offload as adam
 from autograder.exercises import offload_configs as configs
-from shardlab import RankError, launch
+from shardlab import launch
 from shardlab.estimate.memory import model_states
 
 LAB = "06_offload"
@@ -154,8 +155,15 @@ def broken():
     return namespace["BROKEN"]
 
 
-def start_broken(text):
-    return configs.start_engine(json.loads(text), layers=1)
+def start_each(texts):
+    """{letter: the engine, or the words of the error}: on the same ranks, for the sake of speed."""
+    found = {}
+    for letter, text in texts.items():
+        try:
+            found[letter] = configs.start_engine(json.loads(text), layers=1)
+        except Exception as error:
+            found[letter] = f"{type(error).__name__}: {error}"
+    return found
 
 
 @pytest.mark.ranks
@@ -163,25 +171,22 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
     assert set(broken) == set(configs.WANTED)
     with pytest.raises(json.JSONDecodeError):
         json.loads(broken["A"])
-    engine = launch(
-        start_broken, broken["B"], world_size=2, device="cpu", engine="deepspeed", timeout_s=60
+    found = launch(
+        start_each,
+        {letter: broken[letter] for letter in "CDEB"},
+        world_size=2,
+        device="cpu",
+        engine="deepspeed",
+        quiet=True,
+        timeout_s=100,
     ).outputs[0]
-    assert engine["optimizer"]["place"] == "device"  # without a word
+    assert found["B"]["optimizer"]["place"] == "device"  # without a word
     for letter, words in {
         "C": r"pin_memory|Extra inputs are not permitted|DeepSpeedZeroConfig",
         "D": "train_batch_size is not equal to",
         "E": "cannot be simultaneously enabled",
     }.items():
-        with pytest.raises(RankError, match=words):
-            launch(
-                start_broken,
-                broken[letter],
-                world_size=2,
-                device="cpu",
-                engine="deepspeed",
-                quiet=True,
-                timeout_s=60,
-            )
+        assert re.search(words, found[letter]), found[letter]
 
 
 def fixed(text, letter="A"):
