@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 09 · Activation checkpointing
 #
-# The forward pass makes tensors that the backward pass needs again: **activations**. They pile up from the first layer to the last, and grow with every sequence and every token of the batch. ZeRO does not touch them ([chapter 04](04_zero.ipynb)), more devices do not shrink them.
+# The forward pass makes tensors that the backward pass needs again: **activations**. They pile up from the first layer to the last, and grow with every sequence and every token of the batch. ZeRO does not touch them ([chapter 04](04_zero.ipynb)), and more data-parallel ranks do not shrink them.
 #
 # The question of this chapter: what if a layer keeps nothing but its input, and backward computes the rest once more? What does that save, what does it cost, and what can go wrong?
 #
@@ -37,6 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 # %%
 from shardlab import data, launch, lifetimes, measure, models
 from shardlab.estimate import activations, model_traffic
+from shardlab.pools import Pools
 from shardlab.widgets import activation_timeline, format_bytes, palette
 
 # %config InlineBackend.figure_formats = ["svg"]
@@ -409,7 +410,7 @@ def train(how):
         loss = model(*batch)
         with measure("backward"):
             loss.backward()
-    return lifetimes.record(model, step)
+    return lifetimes.record(model, step), model.token.weight.grad
 
 # %% [markdown]
 # **How many of the bytes of checkpoints stay on each of two ranks, if they are partitioned? And what will the ranks have to send in backward that they did not send before?**
@@ -424,7 +425,7 @@ runs = {how: launch(train, how, **ranks) for how in ("kept", "checkpointed", "pa
 
 # %%
 inputs_bytes = config.layers * sbh_bytes
-kept = {how: run.outputs[0].kept_bytes for how, run in runs.items()}
+kept = {how: run.outputs[0][0].kept_bytes for how, run in runs.items()}
 others = kept["checkpointed"] - inputs_bytes  # head and loss, the same in both
 for how, size in kept.items():
     print(f"{how:>12}: {format_bytes(size):>9} on each rank")
@@ -445,8 +446,32 @@ for how, run in runs.items():
     print(f"{how:>12}: sent in backward {sent:9,}   predicted {predicted[how]:11,.0f}")
     assert abs(sent / predicted[how] - 1) < 0.02
 
+# %%
+truth = runs["kept"].outputs[0][1]  # of the embedding, which every rank has whole
+print([torch.equal(gradient, truth) for run in runs.values() for _, gradient in run.outputs])
+
 # %% [markdown]
-# Korthikanti et al. mention the partition and turn it down for these gathers. With sequence parallelism there is nothing to partition: a block's input is cut over the ranks as it is.
+# Bit by bit the same gradients, on both ranks. Korthikanti et al. mention the partition and turn it down for its gathers. With sequence parallelism there is nothing to partition: a block's input is cut over the ranks as it is.
+#
+# ### To the host
+#
+# `cpu_checkpointing` has every input wait in the host's memory. In PyTorch this takes two **hooks**: what is done to a tensor when it is kept, and when it is asked for. Within `checkpoint` that is the input alone. `Pools` keeps the two accounts of chapter 06.
+
+# %%
+pools = Pools("cpu")
+
+def wait_on_host(function, x):
+    with torch.autograd.graph.saved_tensors_hooks(pools.to_host, pools.to_device):
+        return whole_block(function, x)
+
+model = checkpoint_blocks(gpt(), wait_on_host)
+with pools:
+    model(*batch).backward()
+print(f"inputs: {inputs_bytes:,} bytes; to the host {pools.to_host_bytes:,}, back {pools.to_device_bytes:,}")
+assert pools.to_host_bytes == pools.to_device_bytes == inputs_bytes
+
+# %% [markdown]
+# Each input crosses the link twice in a step. For that the device keeps no checkpoint at all, however deep the model.
 #
 # ### A configuration is not a checkpoint
 #
@@ -512,7 +537,7 @@ assert wrapped.kept_bytes == checkpointed.kept_bytes
 # ## Where GPUs differ
 #
 # - Dropout masks take one byte there, and fused attention has dropout built in: 34 sbh bytes in 16 bit, and no s² term.
-# - What waits on the host (`cpu_checkpointing`, PyTorch's `torch.autograd.graph.save_on_cpu`) crosses a link, down in forward and up in backward ([chapter 06](06_offload.ipynb)). On a CPU it saves nothing, the bytes stay where they are.
+# - What waits on the host (`cpu_checkpointing`, or PyTorch's `torch.autograd.graph.save_on_cpu`) crosses a real link, in the time that a block computes or not ([chapter 06](06_offload.ipynb)).
 # - Allocators round up and keep what was freed: `torch.cuda.max_memory_allocated()` is above the sums of this chapter.
 #
 # ## What to keep

@@ -92,6 +92,11 @@ def test_partitioned_inputs_take_half_and_cost_a_gather(chapter):
     assert sent[2] == pytest.approx(2.25 * sent[0], rel=0.01)
 
 
+def test_gradients_are_the_same_and_inputs_cross_twice(chapter):
+    assert chapter.said('truth = runs["kept"]').strip() == str([True] * 6)
+    assert floats(chapter.said("def wait_on_host")) == [524288] * 3
+
+
 def test_the_section_alone_changes_nothing(chapter):
     said = chapter.said('cases = {"no section"')
     assert said.strip().endswith("measured: 1.0")
