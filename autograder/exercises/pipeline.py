@@ -23,7 +23,8 @@ from shardlab.run import Run
 P2P_ONLY = frozenset({"send", "recv"})
 FLOAT_BYTES = 4
 NEAR = 1e-5  # what the order of additions may change
-MOST_ACTIONS = 20_000  # in one schedule: what is longer is no answer, and is not looked into
+# Of one schedule: what is larger is no answer, and is not looked into.
+MOST_DEVICES, MOST_ACTIONS = 64, 20_000
 Plan = list[list[list[Any]]]
 
 
@@ -36,8 +37,8 @@ def as_schedule(returned: Any) -> Plain:
         return f"it is a {type(returned).__name__}"
     if not all(isinstance(actions, list | tuple) for actions in returned):
         return "not every device has a list"
-    if sum(map(len, returned)) > MOST_ACTIONS:
-        return f"it has more than {MOST_ACTIONS:,} actions"
+    if len(returned) > MOST_DEVICES or sum(map(len, returned)) > MOST_ACTIONS:
+        return f"it has more than {MOST_DEVICES} devices or {MOST_ACTIONS:,} actions"
     plan: Plan = []
     for actions in returned:
         plan.append([])
@@ -54,10 +55,13 @@ def is_schedule(plain: Any) -> bool:
     """Of what came back from a rank, which may be anything."""
     return (
         isinstance(plain, list)
+        and len(plain) <= MOST_DEVICES
         and all(isinstance(actions, list) for actions in plain)
         and sum(map(len, plain)) <= MOST_ACTIONS
         and all(
-            isinstance(action, list) and list(map(type, action)) == [str, int, int]
+            isinstance(action, list)
+            and list(map(type, action)) == [str, int, int]
+            and max(map(abs, action[1:])) < MOST_ACTIONS
             for actions in plain
             for action in actions
         )

@@ -214,16 +214,10 @@ def test_what_stands_there_wrongly_is_named():
 @pytest.mark.parametrize(
     "returned",
     [
-        None,
-        3,
-        "F00",
-        [3],
-        [[3]],
-        [[("F", 0)]],
-        [[("F", "0", 0)]],
-        {0: []},
-        [[("F", 0, 0)] * 30_000],
+        *(None, "F00", [3], [[3]], [[("F", 0)]], [[("F", "0", 0)]], {0: []}),
+        *([[("F", 0, 0)] * 30_000], [[]] * 1_000_000, [[("F", 10**5000, 0)]]),
     ],
+    ids=range(10),
 )
 def test_what_is_no_schedule_is_told_and_costs_no_time(returned):
     told = pipeline_plans.as_schedule(returned)
