@@ -1,0 +1,582 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10 · Save, crash, resume, reshard
+#
+# The more devices a training has, the sooner one of them fails, and one is enough to stop all. In 54 days on 16,384 GPUs, the training of Llama 3 405B was interrupted 419 times by something unexpected (Grattafiori et al. 2024, section 3.3.4): once every three hours. What is left then is what lies on a disk.
+#
+# The question of this chapter: what has to be on that disk, so that nobody can tell afterwards that there was a crash?
+
+# %%
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from shardlab import data, launch, measure, models
+from shardlab.errors import RankError
+from shardlab.estimate import checkpoint
+from shardlab.widgets import format_bytes, palette
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+disk = Path(tempfile.mkdtemp())  # of all ranks, as a cluster's file system would be
+
+# %% [markdown]
+# ## What must be saved
+#
+# A training in data parallel, with what real ones have: dropout, Adam, a learning-rate schedule, a loss scale, a position in the data. The ranks' parameters, optimizers, schedules and scales are alike; their batches and their random numbers are not.
+
+# %%
+def warm_up_and_decay(step):
+    return min((step + 1) / 8, 1) * 0.97**step
+
+def new_job():
+    torch.manual_seed(0)  # the same parameters on every rank
+    model = models.GPT(models.GPTConfig(2, 2, 64, 32, dropout=0.2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warm_up_and_decay)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+    torch.manual_seed(random.SystemRandom().getrandbits(32))  # each start draws its own numbers
+    return {"parameters": model, "optimizer": optimizer, "schedule": scheduler,
+            "loss scale": scaler, "position": 0}
+
+# %% [markdown]
+# One step. The scale matters only where something overflows: here gradients count as overflowed above 2¹⁵, as a narrow format would have it.
+
+# %%
+def average(parameters):
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    flat[flat.abs() > 2.0**15] = torch.inf
+    for parameter, mean in zip(parameters, flat.split([each.numel() for each in parameters])):
+        parameter.grad = mean.view_as(parameter)
+
+# %%
+def one_step(job):
+    model, scaler = job["parameters"], job["loss scale"]
+    batch = data.batch(job["position"], 2, 32, dist.get_rank(), dist.get_world_size())
+    loss = model(*batch)
+    scaler.scale(loss).backward()
+    average(list(model.parameters()))
+    scaler.step(job["optimizer"])  # not where a gradient has overflowed
+    scale = scaler.get_scale()
+    scaler.update()
+    if scaler.get_scale() >= scale:
+        job["schedule"].step()
+    job["optimizer"].zero_grad()
+    job["position"] += 1
+    return loss.item()
+
+# %% [markdown]
+# All that changes from step to step, as something that can be written down. PyTorch's objects have a `state_dict()`; the random state belongs to the process.
+
+# %%
+def everything(job):
+    state = {name: each.state_dict() for name, each in job.items() if name != "position"}
+    state |= {"position": job["position"], "random state": torch.get_rng_state()}
+    return state
+
+def bring_back(job, state, forget=None):
+    for name, each in state.items():
+        if name == forget:
+            continue
+        if name == "random state":
+            torch.set_rng_state(each)
+        elif name == "position":
+            job[name] = each
+        else:
+            job[name].load_state_dict(each)
+
+# %% [markdown]
+# Each rank trains 8 steps, writes everything to a file of its own, and trains 8 more. Then it starts anew from the file, once with everything and once without each piece. A start with everything must give the same 8 losses **to the bit**. The others forget one piece each. **Which of them show in the very first loss after the start?** (The pieces are "parameters", "optimizer", "schedule", "loss scale", "position" and "random state".)
+
+# %%
+# Your prediction: the pieces whose loss shows in the first loss after a restart, as a list
+predicted_at_once = None
+
+# %%
+def straight_and_resumed(folder):
+    job, path = new_job(), folder / f"first_{dist.get_rank()}.pt"
+    for _ in range(8):
+        one_step(job)
+    torch.save(everything(job), path)
+    curves = {"straight": [one_step(job) for _ in range(8)]}
+    for forget in (None, *torch.load(path, weights_only=True)):
+        job = new_job()
+        bring_back(job, torch.load(path, weights_only=True), forget)
+        curves[forget or "nothing"] = [one_step(job) for _ in range(8)]
+    return curves
+
+curves = launch(straight_and_resumed, disk, world_size=2, device="cpu").outputs[0]
+
+# %%
+straight = curves.pop("straight")
+first = {}
+for forgotten, losses in curves.items():
+    unlike = [step for step, loss in enumerate(losses) if loss != straight[step]]
+    first[forgotten] = unlike[0] if unlike else None
+    print(f"forgot {forgotten + ':':14}", f"unlike from loss {unlike[0]} on" if unlike else "equal to the bit")
+print("your prediction:", predicted_at_once)
+assert first["nothing"] is None and None not in [first[name] for name in list(first)[1:]]
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3))
+for style, (forgotten, losses) in enumerate(curves.items()):
+    line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "linewidth": 1.5}
+    if forgotten != "nothing":
+        axes.plot(range(8, 16), losses, label=f"without {forgotten}", **line)
+axes.plot(range(8, 16), straight, color=palette.MEASURED, linewidth=3, label="straight, and with all")
+axes.set(xlabel="step", ylabel="loss of rank 0")
+axes.legend(frameon=False, ncols=2, fontsize=8)
+figure.tight_layout()
+
+# %% [markdown]
+# Parameters, position and random state show in the next forward pass. Without the optimizer's averages, the schedule or the loss scale the first loss is the right one, and what comes after it is not; such a curve looks like noise, and so the mistake can live for months. That is why a test of resuming compares bits and not curves.
+#
+# What does each piece weigh?
+
+# %%
+for name, piece in torch.load(disk / "first_0.pt", weights_only=True).items():
+    path = disk / "piece.pt"
+    torch.save(piece, path)
+    print(f"{name:13} {format_bytes(path.stat().st_size)}")
+
+# %% [markdown]
+# The optimizer is most of it. In fp32, parameters and Adam's two states are 12 bytes for each parameter; in 16-bit training 2 for the parameter and 12 for the optimizer with its fp32 master copy: **14Ψ bytes**. Gradients are not saved, since a step begins without them. BLOOM, of 176 billion parameters, says of itself "only the bf16 weights are 329GB, the full checkpoint with optimizer states is 2.3TB":
+
+# %%
+bloom = 176.247e9
+weights, everything_of_it = 2 * bloom / 2**30, checkpoint.checkpoint_bytes(bloom) / 2**30
+print(f"BLOOM by formula: {weights:.0f} GiB of weights, {everything_of_it:,.0f} GiB in all")
+assert abs(weights / 329 - 1) < 0.005 and abs(everything_of_it / 2300 - 1) < 0.005
+
+# %% [markdown]
+# ## Who writes?
+#
+# In plain data parallelism every rank has all of it, and rank 0 writes. With ZeRO, FSDP or tensor parallelism each has a slice. Then there are two ways: **rank 0 gathers** the slices and writes one file, or each rank writes **its slice** as a file of its own. Four ranks hold the parameters and both states of a GPT of 3 million parameters, S bytes in all. **While rank 0 gathers and saves, how many bytes does it hold, in S? And how many do the ranks send in all?**
+
+# %%
+# Your prediction: bytes that rank 0 holds and bytes that all ranks send, both in S, as a pair
+predicted_gather = None
+
+# %%
+world_size = 4
+elements = 3 * models.count_parameters(models.gpt("3M"))
+elements -= elements % world_size
+total_bytes = 4 * elements
+
+# %%
+def rank_0_saves(folder):
+    own = torch.rand(elements // dist.get_world_size())
+    with measure("save"):
+        if dist.get_rank() == 0:
+            whole = torch.empty(dist.get_world_size(), len(own))
+            dist.gather(own, list(whole))
+            torch.save(whole, folder / "whole.pt")
+        else:
+            dist.gather(own)
+        dist.barrier()
+
+def each_saves(folder):
+    own = torch.rand(elements // dist.get_world_size())
+    with measure("save"):
+        torch.save(own, folder / f"slice_{dist.get_rank()}.pt")
+        dist.barrier()
+
+# %%
+saves = {
+    "rank 0": launch(rank_0_saves, disk, world_size=world_size, device="cpu", memory=True),
+    "sharded": launch(each_saves, disk, world_size=world_size, device="cpu", memory=True),
+}
+for name, run in saves.items():
+    held = np.array([rank.peak_bytes for rank in run.memory]) / total_bytes
+    sent = run.traffic["save"].sent_by_rank.sum() / total_bytes
+    seconds = max(block.end_s - block.start_s for block in run.traffic["save"].blocks)
+    print(f"{name:>8}: held by rank, in S: {held.round(2)}  sent: {sent:.2f} S  took {seconds * 1e3:.0f} ms")
+print("your prediction:", predicted_gather)
+
+# %% [markdown]
+# The formula, held against the run: through rank 0, S and a slice on that rank and (N − 1)/N · S on the wire; sharded, a slice everywhere and nothing on the wire. Times on this machine say little, for all its ranks share one disk.
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 2.6))
+for row, (name, run) in enumerate(saves.items()):
+    predicted = np.array(checkpoint.held_bytes(total_bytes, world_size, sharded=name == "sharded"))
+    measured = np.array([rank.peak_bytes for rank in run.memory])
+    assert np.allclose(measured, predicted, rtol=0.01)
+    at = np.arange(world_size) + 5 * row
+    axes.bar(at - 0.2, predicted / 2**20, width=0.36, color=palette.PREDICTED)
+    axes.bar(at + 0.2, measured / 2**20, width=0.36, color=palette.MEASURED)
+axes.set(ylabel="MiB held while saving", xticks=[*range(4), *range(5, 9)],
+         xticklabels=[f"rank {rank}" for rank in range(4)] * 2, title="through rank 0  |  sharded")
+axes.legend(["predicted", "measured"], frameon=False)
+figure.tight_layout()
+
+# %%
+sent = saves["rank 0"].traffic["save"].sent_by_rank.sum()
+assert abs(sent / checkpoint.gathered_bytes(total_bytes, world_size) - 1) < 0.02
+assert saves["sharded"].traffic["save"].sent_by_rank.sum() < 0.01 * total_bytes
+for sharded in (False, True):
+    speeds = {"rank_bytes_per_s": 2e9, "storage_bytes_per_s": 100e9}
+    seconds = checkpoint.save_s(checkpoint.checkpoint_bytes(bloom), 384, sharded=sharded, **speeds)
+    print(f"BLOOM, 2 GB/s a rank, 100 GB/s at most, {'sharded' if sharded else 'rank 0'}: {seconds:,.0f} s")
+
+# %% [markdown]
+# (The speeds in the last lines are round numbers for an example.) No host holds BLOOM's 2.3 TB beside its own work, so the first way is not even slow: it is out of the question. Sharded it is, and with that come two new questions. When are N files **one** checkpoint? And who can load them?
+#
+# ## A kill in mid-step
+#
+# SIGKILL cannot be caught: no handler, no `finally`. The kernel's out-of-memory killer sends it, and so do schedulers whose patience is over. Rank 2 gets it in step 3:
+
+# %%
+def train_and_die(folder):
+    for step in range(6):
+        dist.all_reduce(torch.ones(1000))
+        if dist.get_rank() == 2 and step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / f"died_{dist.get_rank()}.txt").write_text(str(step))
+
+try:
+    launch(train_and_die, disk, world_size=4, device="cpu")
+except RankError as error:
+    print(error.headline)
+
+# %% [markdown]
+# All ranks are gone: those that live cannot go on without the one that died, and whoever started them ends them. What they had in memory is lost. What was written stays written, whoever wrote it:
+
+# %%
+for path in sorted(disk.glob("died_*")):
+    print(path.name, "says step", path.read_text())
+
+# %% [markdown]
+# ## A kill in mid-save
+#
+# Now the worst moment. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Which steps do the four files hold after that, by rank?**
+
+# %%
+# Your prediction: the step in each of the four files, by rank, as a list
+predicted_steps = None
+
+# %%
+def save_over_and_over(folder):
+    for step in (2, 4):
+        if dist.get_rank() == 2 and step == 4:
+            dist.barrier()  # it comes last
+            os.kill(os.getpid(), signal.SIGKILL)
+        torch.save({"step": step, "own": torch.rand(1000)}, folder / f"model_{dist.get_rank()}.pt")
+        if step == 4:
+            dist.barrier()
+
+# %%
+try:
+    launch(save_over_and_over, disk, world_size=4, device="cpu")
+except RankError as error:
+    print(error.headline)
+files = [torch.load(disk / f"model_{rank}.pt", weights_only=True) for rank in range(4)]
+print("your prediction:", predicted_steps, "  in the files:", [file["step"] for file in files])
+
+# %% [markdown]
+# Each file is whole, all four load without an error, and together they are a state that the training never was in. So: **never write over a checkpoint**. Each gets a place of its own.
+#
+# A file that is being written is no better. Eight ranks write a file of 4 MiB again and again, in two ways: under its name, and under another name with a rename afterwards. A quarter of a second later one is killed, and the launcher kills the others.
+
+# %%
+LINES = ["a line of 64 bytes, and the last one says that it is the end..\n"] * 2**16
+
+def put(path):
+    with open(path, "w") as file:
+        file.writelines(LINES)
+        file.write("end")
+
+# %%
+def write_for_ever(folder):
+    rank = dist.get_rank()
+    put(folder / f"renamed_{rank}")
+    dist.barrier()
+    if rank == 0:
+        threading.Timer(0.25, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    while True:
+        put(folder / f"in_place_{rank}")
+        put(folder / f"unfinished_{rank}")
+        os.replace(folder / f"unfinished_{rank}", folder / f"renamed_{rank}")
+
+# %%
+try:
+    launch(write_for_ever, disk, world_size=8, device="cpu")
+except RankError as error:
+    print(error.headline)
+for way in ("in_place", "unfinished", "renamed"):
+    paths = list(disk.glob(f"{way}_*"))
+    whole = sum(path.read_text().endswith("end") for path in paths)
+    print(f"{way:>10}: {whole} of {len(paths)} files are whole")
+assert whole == len(paths) == 8  # the renamed ones
+
+# %% [markdown]
+# A rename is **atomic**: one step of the file system, before which the old file has the name and after which the new one has it. Whatever else is killed half-way, a name that was given by a rename stands for a whole file. That is all the magic of an **atomic commit**, and it works for folders as well: N ranks write into a folder with some other name, all wait for each other, and then one of them renames the folder. Your lab 10 does that, and its check kills your ranks after every single change that they make on the disk.
+#
+# Two more things belong to it in practice:
+#
+# - **Power failure** takes the operating system's cache as well. `os.fsync(file)` waits until a file is on the disk itself; it comes before the rename. A kill alone needs none of it.
+# - **Object stores**, such as S3, have no rename of folders. There the last thing to be written is a small file that lists all others: whoever finds the list finds all of it. `torch.distributed.checkpoint` does that with its `.metadata`, DeepSpeed with its file `latest`.
+#
+# ## Load 4 ranks' checkpoint on 2
+#
+# After a failure there may be fewer nodes than before. Slices of other ranks then have to be read in part. PyTorch's **distributed checkpoint** (DCP) does it for anything that is a DTensor, such as FSDP2's parameters: every rank writes its own slices, and the metadata says which part of which tensor lies where.
+
+# %%
+def sharded_model():
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = models.gpt("0.3M")
+    for unit in (*model.blocks, model):
+        fully_shard(unit)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+def full_tensors(model):
+    return {name: each.full_tensor().detach() for name, each in model.named_parameters()}
+
+# %%
+def save_with_dcp(folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    model, optimizer = sharded_model()
+    rank, n = dist.get_rank(), dist.get_world_size()
+    model(*data.batch(0, 2, 32, rank, n)).backward()
+    optimizer.step()
+    dcp.save(dict(zip(("model", "optimizer"), get_state_dict(model, optimizer))), checkpoint_id=folder)
+    return full_tensors(model)
+
+# %%
+def load_with_dcp(folder):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    model, optimizer = sharded_model()
+    states = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+    dcp.load(states, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=states["model"],
+                   optim_state_dict=states["optimizer"])
+    return full_tensors(model), len(next(model.parameters()).to_local())
+
+# %%
+saved = launch(save_with_dcp, disk / "dcp", world_size=4, device="cpu").outputs[0]
+for path in sorted((disk / "dcp").iterdir()):
+    print(f"{path.name:14} {format_bytes(path.stat().st_size)}")
+loaded, rows = launch(load_with_dcp, disk / "dcp", world_size=2, device="cpu").outputs[0]
+assert all(torch.equal(loaded[name], saved[name]) for name in saved)
+print(f"equal to the bit on 2 ranks, where rank 0 has {rows} of {len(saved['token.weight'])} rows of the first tensor")
+
+# %% [markdown]
+# The tensors into which it loads come first: they say how the state is to lie now, and DCP finds the pieces. `dcp.async_save` copies the state to the host's memory and writes it from there, while training goes on.
+#
+# ## In real life: DeepSpeed
+#
+# `engine.save_checkpoint` and `engine.load_checkpoint` do all of that for an engine; what is yours, such as the position in the data, goes along as `client_state`. Stage 2 on four ranks:
+
+# %%
+def engine_of(**more):
+    import deepspeed
+
+    torch.manual_seed(0)
+    adam = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+    settings = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.0, "optimizer": adam}
+    settings |= {"zero_optimization": {"stage": 2}, **more}
+    return deepspeed.initialize(model=models.gpt("0.1M"), config=settings)[0]
+
+def whole_parameters(engine):
+    return {name: each.detach().clone() for name, each in engine.module.named_parameters()}
+
+# %%
+def save_with_deepspeed(folder):
+    engine, rank, n = engine_of(), dist.get_rank(), dist.get_world_size()
+    for step in range(2):
+        engine.backward(engine(*data.batch(step, 2, 32, rank, n)))
+        engine.step()
+    engine.save_checkpoint(str(folder), tag="step_2", client_state={"position": 2})
+    return whole_parameters(engine)
+
+# %%
+on_cpu = {"device": "cpu", "engine": "deepspeed", "timeout_s": 60}
+saved = launch(save_with_deepspeed, disk / "ds", world_size=4, **on_cpu).outputs[0]
+for path in sorted((disk / "ds").rglob("*_states.pt")):
+    print(f"{path.name:44} {format_bytes(path.stat().st_size)}")
+print("latest:", (disk / "ds/latest").read_text())
+
+# %% [markdown]
+# One file for the model, which at stage 2 is whole on every rank, and one for each rank's slice of the optimizer. **Will two ranks load it?**
+
+# %%
+# Your prediction: True or False
+predicted_two_load = None
+
+# %%
+def load_with_deepspeed(folder, tag, more):
+    engine = engine_of(**more)
+    _, client = engine.load_checkpoint(str(folder), tag=tag)
+    return whole_parameters(engine), client["position"]
+
+try:
+    launch(load_with_deepspeed, disk / "ds", "step_2", {}, world_size=2, quiet=True, **on_cpu)
+except RankError as error:
+    print(error.message)
+print("your prediction:", predicted_two_load)
+
+# %% [markdown]
+# No: such a file is the slice as it lay in memory. DeepSpeed has two tools for it. The first, `zero_to_fp32`, puts the master copies together as one plain `state_dict`, for use without DeepSpeed; a copy of the script lies in every checkpoint. The optimizer is not in it, so one cannot go on from there as if nothing had been.
+
+# %%
+def put_together(folder):
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    return get_fp32_state_dict_from_zero_checkpoint(str(folder))
+
+merged = launch(put_together, disk / "ds", world_size=1, quiet=True, **on_cpu).outputs[0]
+assert all(torch.equal(merged[name], each) for name, each in saved.items())
+print(f"{len(merged)} tensors, equal to the engine's; no optimizer")
+
+# %% [markdown]
+# The second turns it into a **universal checkpoint**: a folder for each parameter, with its master copy and both of Adam's states, whole. Every number of ranks can cut its slices from that. On the command line it is `python -m deepspeed.checkpoint.ds_to_universal`; here we call what that calls.
+
+# %%
+def make_universal(folder):
+    from argparse import Namespace
+
+    from deepspeed.checkpoint import ds_to_universal
+
+    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False}
+    options |= {"strict": True, "inject_missing_state": True}  # the last: not made by Megatron
+    paths = {"input_folder": folder / "step_2", "output_folder": folder / "universal"}
+    paths = {name: str(path) for name, path in paths.items()}
+    ds_to_universal.main(Namespace(**paths, **options))
+
+# %%
+launch(make_universal, disk / "ds", world_size=1, quiet=True, **on_cpu)
+for path in sorted((disk / "ds/universal/zero/position.weight").iterdir()):
+    print("position.weight", path.name, format_bytes(path.stat().st_size))
+universal = {"checkpoint": {"load_universal": True}}
+resumed = launch(load_with_deepspeed, disk / "ds", "universal", universal, world_size=2, quiet=True, **on_cpu)
+loaded, position = resumed.outputs[0]
+assert all(torch.equal(loaded[name], each) for name, each in saved.items())
+print("on 2 ranks: equal to the bit, position", position)
+
+# %% [markdown]
+# ## In real life: torchrun starts again
+#
+# Somebody has to notice that a rank died, end the others and start all of them again. That is `torchrun --max-restarts`. It knows nothing of checkpoints: it runs the same script from its first line, and the script has to look for one. This one dies in step 3 of its first life:
+
+# %%
+SCRIPT = '''
+import os, signal, sys, torch.distributed as dist
+from pathlib import Path
+dist.init_process_group("gloo")
+rank, life = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+saved = Path(sys.argv[1]) / f"rank_{rank}.txt"
+step = int(saved.read_text()) if saved.exists() else 0
+print(f"life {life}, rank {rank}: goes on at step {step}", flush=True)
+while step < 5:
+    if rank == 1 and step == 3 and life == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    step += 1
+    dist.barrier()
+    saved.write_text(str(step))
+print(f"life {life}, rank {rank}: done", flush=True)
+'''
+
+# %%
+(disk / "lives").mkdir()
+(disk / "script.py").write_text(SCRIPT)
+torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+command = [*torchrun, "--max-restarts=1", str(disk / "script.py"), str(disk / "lives")]
+quietly = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+ended = subprocess.run(command, capture_output=True, text=True, env=quietly)
+said = [line for line in ended.stdout.splitlines() if "life" in line]
+print(*sorted(said, key=lambda line: (line[:6], "done" in line, line)), sep="\n")
+assert ended.returncode == 0, ended.stderr
+
+# %% [markdown]
+# (It writes each rank's file in place and on its own: after what we have seen, how could that go wrong?) On many nodes `torchrun --nnodes=6:8` goes on with as many as are left, between 6 and 8; then what N ranks saved is loaded on others, as above.
+#
+# ## How often?
+#
+# A checkpoint takes δ seconds, and something fails every M seconds on average. Saving every τ seconds costs δ/τ of the time, and each failure costs half an interval on average, τ/(2M) of the time. The sum is least at τ = √(2δM) (Young 1974). **At Llama 3's rate of failures, and with 60 seconds for a checkpoint: how many minutes between two?**
+
+# %%
+# Your prediction: minutes from one checkpoint to the next
+predicted_minutes = None
+
+# %%
+failure_s = 54 * 24 * 3600 / 419
+best_s = checkpoint.best_interval_s(60, failure_s)
+lost = checkpoint.lost_share(best_s, 60, failure_s)
+print(f"a failure every {failure_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} are lost")
+print("your prediction:", predicted_minutes)
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 2.8))
+minutes = np.geomspace(0.5, 240, 200)
+for save_s, style in ((300, ":"), (60, "-"), (5, "--")):
+    shares = [100 * checkpoint.lost_share(60 * each, save_s, failure_s) for each in minutes]
+    axes.plot(minutes, shares, style, color=palette.PREDICTED, label=f"a checkpoint takes {save_s} s")
+    best = checkpoint.best_interval_s(save_s, failure_s)
+    axes.plot(best / 60, 100 * checkpoint.lost_share(best, save_s, failure_s), "o", color=palette.PREDICTED)
+axes.set(xscale="log", ylim=(0, 60), xlabel="minutes between checkpoints", ylabel="% of the time lost")
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# What is lost at best grows with the root of δ: a checkpoint that holds the ranks up a twelfth as long loses less than a third. That is what asynchronous saving is for. (Restarting costs time besides, whatever the interval.)
+#
+# ## What goes wrong in practice
+#
+# - **The wrong order.** The final name first, then the content. Or the old checkpoint deleted to make room, and then a crash.
+# - **The optimizer left out**, because only the model's file was kept. The curve jumps, recovers, and nobody writes it down.
+# - **The data from the start.** The model sees its first batches twice, and the last never.
+# - **A view saved as all of its storage**: `torch.save(flat[a:b])` writes all of `flat`. `clone()` first.
+# - **Names in the order of text**: `shard_10` comes before `shard_2`.
+# - **Never tried.** A checkpoint that was never loaded is a hope. Kill a run on purpose, in its first hour.
+#
+# ## Where GPUs differ
+#
+# The random state of CUDA is one more piece (`torch.cuda.get_rng_state_all()`); states are copied to the host before they are written, which is fast, and is all that an asynchronous save waits for; some kernels add in an order that changes, so that bits differ from run to run unless `torch.use_deterministic_algorithms(True)`; and NCCL does not notice a dead peer by itself, so that a timeout has to.
+#
+# ## What to keep
+#
+# - Parameters, optimizer, schedule, loss scale, position in the data, random states of each rank. Compare bits.
+# - 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.
+# - A new place for each checkpoint, all ranks wait, one rename.
+# - Slices that say of which tensor they are, and where in it, can be loaded on any number of ranks.
+# - Save every √(2δM) seconds, and make δ small.
+#
+# Now make it hold under fire: [Lab 10](../../labs/10_save_resume/10_save_resume.ipynb).
+#
+# ## Sources
+#
+# - A. Grattafiori et al.: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Section 3.3.4, table 5: 419 unexpected interruptions in 54 days.
+# - BigScience: [the 176B model's page](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4) for the sizes of its checkpoint; T. Le Scao et al.: *BLOOM.* [arXiv 2211.05100](https://arxiv.org/abs/2211.05100), 2022, for the count of parameters.
+# - J. W. Young: *A first order approximation to the optimum checkpoint interval.* Communications of the ACM 17, 1974.
+# - PyTorch 2.13: [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
+# - DeepSpeed 0.19.8: [checkpointing](https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html), [universal checkpointing](https://www.deepspeed.ai/tutorials/universal-checkpointing/).
