@@ -100,11 +100,16 @@ def tint(color: str, chunk: int, v: int) -> str:
 
 
 def row_height(rows: int) -> float:
-    return 20.0 if rows <= 8 else 18.0 if rows <= 16 else 15.0 if rows <= 28 else 9.0
+    heights = ((8, 20.0), (16, 18.0), (28, 15.0), (40, 12.0))
+    return next((height for most, height in heights if rows <= most), 9.0)
 
 
 def bar_height(row: float) -> float:
     return row - (3 if row > 12 else 2)
+
+
+def label_size(row: float) -> float:
+    return 11.0 if row > 12 else row - 2
 
 
 def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], float]:
@@ -120,8 +125,11 @@ def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], 
         y += HEAD
         for device, slots in enumerate(panel.slots or ()):
             name = f"device {device}" if row > 12 else str(device)
-            below = y + bar_height(row) / 2 + 4
-            marks.append(Text(x=LEFT - 8, y=below, text=name, size=11, anchor="end", fill="muted"))
+            size = label_size(row)
+            below = y + bar_height(row) / 2 + 0.36 * size
+            marks.append(
+                Text(x=LEFT - 8, y=below, text=name, size=size, anchor="end", fill="muted")
+            )
             scale = (RIGHT - LEFT) / longest
             marks += _row(panel, slots, y, row, scale)
             if not panel.is_measured:
@@ -198,11 +206,11 @@ def _in_flight(panel: Panel, device: int, y: float, row: float, most: float) -> 
     held = panel.peaks[device]
     high = bar_height(row)
     width = (PEAK_RIGHT - PEAK_LEFT) * held / panel.v / most
+    size = label_size(row)
+    below = y + high / 2 + 0.36 * size
     return [
         Rect(x=PEAK_LEFT, y=y, width=width, height=high, fill=BASE["F"], radius=2),
-        Text(
-            x=PEAK_LEFT + width + 6, y=y + high / 2 + 4, text=format_share(held, panel.v), size=11
-        ),
+        Text(x=PEAK_LEFT + width + 6, y=below, text=format_share(held, panel.v), size=size),
     ]
 
 

@@ -170,7 +170,7 @@ function render({ model, el }) {
     longest = Math.max(...drawn.map(({ makespan }) => makespan), 1e-9);
     mostShares = Math.max(...drawn.flatMap(({ peaks, v }) => peaks.map((held) => held / v)), 1e-9);
     const rows = panels.reduce((sum, { slots }) => sum + (slots ? slots.length : 1), 0);
-    row = rows <= 8 ? 20 : rows <= 16 ? 18 : rows <= 28 ? 15 : 9;
+    row = rows <= 8 ? 20 : rows <= 16 ? 18 : rows <= 28 ? 15 : rows <= 40 ? 12 : 9;
     let y = KEY;
     for (const panel of panels) {
       panel.y = y;
@@ -227,6 +227,7 @@ function render({ model, el }) {
 
   const toX = (at) => left + (at / longest) * (right - left);
   const high = () => row - (row > 12 ? 3 : 2);
+  const labelSize = () => (row > 12 ? 11 : row - 2);
 
   function draw(context, theme) {
     const marks = [...key(context, theme)];
@@ -289,7 +290,7 @@ function render({ model, el }) {
     const y = panel.top + device * row;
     const name = row > 12 ? `device ${device}` : String(device);
     const marks = [
-      { kind: "text", x: left - 8, y: y + high() / 2 + 4, text: name, size: 11, anchor: "end", fill: "muted" },
+      { kind: "text", x: left - 8, y: y + high() / 2 + 0.36 * labelSize(), text: name, size: labelSize(), anchor: "end", fill: "muted" },
       { kind: "rect", x: left, y, width: toX(panel.makespan) - left, height: high(), fill: roles.wait, opacity: 0.22 },
     ];
     context.font = `10px ${theme.font}`;
@@ -322,7 +323,7 @@ function render({ model, el }) {
     }
     marks.push(
       { kind: "rect", x: peakLeft, y, width, height: high(), fill: colors.F[0][0][0], radius: 2 },
-      { kind: "text", x: peakLeft + (time === null ? width : peak) + 6, y: y + high() / 2 + 4, text: shareOf(held, panel.v), size: 11 },
+      { kind: "text", x: peakLeft + (time === null ? width : peak) + 6, y: y + high() / 2 + 0.36 * labelSize(), text: shareOf(held, panel.v), size: labelSize() },
     );
     return marks;
   }
