@@ -149,6 +149,7 @@ def finished(attempt: Attempt) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 Wrong = Callable[[Attempt], Sequence[dict[str, Plain]] | None]  # by rank: some keys of an output
+Slips = tuple[tuple[Wrong, str], ...]
 
 
 def as_if(*slips: tuple[Wrong, str]) -> Callable[[Attempt], Finding | None]:

@@ -17,8 +17,10 @@ from autograder.exercises.tensor_parallel import (
     FLOAT_BYTES,
     FORWARD,
     NEAR,
+    Slips,
     StandInForColumns,
     StandInForRows,
+    Wrong,
     as_if,
     counted,
     does_not_fit,
@@ -76,8 +78,8 @@ def with_weights(half: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
 
 def cut_half(subject: Any, half: nn.Module, given: Any) -> Plain:
     """The student's cut of it, on our linear layers."""
-    cut = standing_in(subject, ColumnLinear=StandInForColumns, RowLinear=StandInForRows)
-    returned = cut(with_weights(half, given.pop("whole")))
+    cutter = standing_in(subject, ColumnLinear=StandInForColumns, RowLinear=StandInForRows)
+    returned = cutter(with_weights(half, given.pop("whole")))
     if not isinstance(returned, nn.Module):
         return {"returned": type(returned).__name__}
     return there_and_back(returned, given)
@@ -183,6 +185,15 @@ def gelu_of_partial_sums(attempt: Attempt) -> list[dict[str, Tensor]]:
     return [{"y": (inner + up_bias) @ down.T + down_bias}] * case.world_size
 
 
+MLP_SLIPS: Slips = (
+    (without_gelu, "leaves out the gelu between the two layers"),
+    (
+        gelu_of_partial_sums,
+        "takes the gelu of summands: the gelu of a sum is not the sum of gelus, so cut the "
+        "first layer by columns",
+    ),
+)
+
 TP_MLP = Exercise(
     name="tensor_parallel.tp_mlp",
     points=3,
@@ -199,14 +210,7 @@ TP_MLP = Exercise(
     budgets=BUDGETS,
     diagnoses=(
         *COMMON,
-        as_if(
-            (without_gelu, "leaves out the gelu between the two layers"),
-            (
-                gelu_of_partial_sums,
-                "takes the gelu of summands: the gelu of a sum is not the sum of gelus, so cut the "
-                "first layer by columns",
-            ),
-        ),
+        as_if(*MLP_SLIPS),
         exchanges_too_much(FORWARD, GATHERS_BETWEEN),
         exchanges_too_much(BACKWARD, TWICE_BACKWARD),
     ),
@@ -224,7 +228,7 @@ def expect_attention(case: Case, inputs: Any) -> list[Plain]:
     whole = whole_and_back(models.Attention(config_of(case)), inputs[0])
     n = case.world_size
 
-    def own_heads(gradient: Tensor, rank: int) -> Tensor:
+    def of_heads(gradient: Tensor, rank: int) -> Tensor:
         """Of q, of k and of v alike, the rows of a block of heads."""
         return gradient.unflatten(0, (3, n, -1))[:, rank].flatten(0, 1)
 
@@ -233,8 +237,8 @@ def expect_attention(case: Case, inputs: Any) -> list[Plain]:
             whole["y"],
             whole["x.grad"],
             {
-                "qkv.weight": own_heads(whole["qkv.weight"], rank),
-                "qkv.bias": own_heads(whole["qkv.bias"], rank),
+                "qkv.weight": of_heads(whole["qkv.weight"], rank),
+                "qkv.bias": of_heads(whole["qkv.bias"], rank),
                 "out.weight": share(whole["out.weight"], rank, case, dim=1),
                 "out.bias": whole["out.bias"],
             },
@@ -304,9 +308,50 @@ def every_nth_head(case: Case) -> list[Rows]:
     )
 
 
-def own_heads_of(case: Case) -> int:
-    return case.params["heads"] // case.world_size
+def all_heads(case: Case) -> int:
+    heads: int = case.params["heads"]
+    return heads
 
+
+def own_heads(case: Case) -> int:
+    return all_heads(case) // case.world_size
+
+
+def cut(rows: Callable[[Case], list[Rows]], heads: Callable[[Case], int]) -> Wrong:
+    return lambda attempt: attention_with(attempt, rows(attempt.case), heads(attempt.case))
+
+
+ATTENTION_SLIPS: Slips = (
+    (
+        cut(rows_as_they_come, own_heads),
+        "cuts the rows of qkv as they come, so that one rank has queries and another keys: "
+        "each needs the q, the k and the v of its own heads",
+    ),
+    (
+        cut(rows_as_they_come, all_heads),
+        "cuts the rows of qkv as they come, and does not divide the number of heads: each "
+        "rank needs the q, the k and the v of its own heads",
+    ),
+    (
+        cut(a_piece_of_each_head, all_heads),
+        "cuts each head into pieces: a rank needs whole heads, for the softmax is taken of "
+        "a whole head's products",
+    ),
+    (
+        cut(a_piece_of_each_head, own_heads),
+        "takes a piece of each head for its heads: heads lie one after the other in q's "
+        "rows, so whole heads are blocks of rows",
+    ),
+    (
+        cut(blocks, all_heads),
+        "does not divide the number of heads: a rank has H/N of them, each as wide as before",
+    ),
+    (
+        cut(every_nth_head, own_heads),
+        "takes every N-th head from qkv, but a block of columns from out: both belong to "
+        "the same heads",
+    ),
+)
 
 TP_ATTENTION = Exercise(
     name="tensor_parallel.tp_attention",
@@ -325,50 +370,7 @@ TP_ATTENTION = Exercise(
     budgets=BUDGETS,
     diagnoses=(
         *COMMON,
-        as_if(
-            (
-                lambda attempt: attention_with(
-                    attempt, rows_as_they_come(attempt.case), own_heads_of(attempt.case)
-                ),
-                "cuts the rows of qkv as they come, so that one rank has queries and another keys: "
-                "each needs the q, the k and the v of its own heads",
-            ),
-            (
-                lambda attempt: attention_with(
-                    attempt, rows_as_they_come(attempt.case), attempt.case.params["heads"]
-                ),
-                "cuts the rows of qkv as they come, and does not divide the number of heads: each "
-                "rank needs the q, the k and the v of its own heads",
-            ),
-            (
-                lambda attempt: attention_with(
-                    attempt, a_piece_of_each_head(attempt.case), attempt.case.params["heads"]
-                ),
-                "cuts each head into pieces: a rank needs whole heads, for the softmax is taken of "
-                "a whole head's products",
-            ),
-            (
-                lambda attempt: attention_with(
-                    attempt, a_piece_of_each_head(attempt.case), own_heads_of(attempt.case)
-                ),
-                "takes a piece of each head for its heads: heads lie one after the other in q's "
-                "rows, so whole heads are blocks of rows",
-            ),
-            (
-                lambda attempt: attention_with(
-                    attempt, blocks(attempt.case), attempt.case.params["heads"]
-                ),
-                "does not divide the number of heads: a rank has H/N of them, each as wide as "
-                "before",
-            ),
-            (
-                lambda attempt: attention_with(
-                    attempt, every_nth_head(attempt.case), own_heads_of(attempt.case)
-                ),
-                "takes every N-th head from qkv, but a block of columns from out: both belong to "
-                "the same heads",
-            ),
-        ),
+        as_if(*ATTENTION_SLIPS),
         exchanges_too_much(FORWARD, GATHERS_BETWEEN),
         exchanges_too_much(BACKWARD, TWICE_BACKWARD),
     ),

@@ -16,6 +16,7 @@ from autograder.exercises.tensor_parallel import (
     FLOAT_BYTES,
     FORWARD,
     NEAR,
+    Slips,
     as_if,
     counted,
     does_not_fit,
@@ -145,6 +146,24 @@ def gathers_its_output(attempt: Attempt) -> Finding | None:
     return None
 
 
+COLUMN_SLIPS: Slips = (
+    (
+        own_part_only,
+        "has x's gradient from its own columns alone: x went to all ranks, so in backward "
+        "add up what comes back from all of them",
+    ),
+    (
+        scaled("x.grad", by=one_over_ranks),
+        "averages x's gradient: it is the sum over the ranks, each has other columns",
+    ),
+    (
+        scaled("x.grad", by=number_of_ranks),
+        "adds x's gradient up twice: N times what it should be",
+    ),
+    (every_nth_row, "takes every N-th column: rank r has the r-th block of them"),
+    (summed_forward, "adds up the parts of y: they are other columns of it, not summands"),
+)
+
 COLUMN_LINEAR = Exercise(
     name="tensor_parallel.ColumnLinear",
     points=4,
@@ -171,23 +190,7 @@ COLUMN_LINEAR = Exercise(
         gathers_its_output,
         other_parameters,
         no_gradient,
-        as_if(
-            (
-                own_part_only,
-                "has x's gradient from its own columns alone: x went to all ranks, so in backward "
-                "add up what comes back from all of them",
-            ),
-            (
-                scaled("x.grad", by=one_over_ranks),
-                "averages x's gradient: it is the sum over the ranks, each has other columns",
-            ),
-            (
-                scaled("x.grad", by=number_of_ranks),
-                "adds x's gradient up twice: N times what it should be",
-            ),
-            (every_nth_row, "takes every N-th column: rank r has the r-th block of them"),
-            (summed_forward, "adds up the parts of y: they are other columns of it, not summands"),
-        ),
+        as_if(*COLUMN_SLIPS),
         exchanges_too_much(
             FORWARD, "communicates in forward: x is there on every rank, so its columns need nobody"
         ),
@@ -277,6 +280,31 @@ def bias_of_one_rank(attempt: Attempt) -> Finding | None:
     return None
 
 
+ROW_SLIPS: Slips = (
+    (
+        bias_on_every_rank,
+        "adds the bias on every rank before the all-reduce, so that it is there N times: "
+        "add it once, after",
+    ),
+    (no_bias, "leaves out the bias"),
+    (own_summand_only, "returns its own summand: y is the sum over all ranks"),
+    (mean_of_summands, "averages the summands: y is their sum"),
+    (
+        scaled("bias.grad", by=one_over_ranks),
+        "adds a share of the bias on each rank: y is right, but the bias's gradient is "
+        "1/N of what it should be",
+    ),
+    (
+        scaled("x.grad", "weight.grad", by=number_of_ranks),
+        "adds up the gradient in backward: y's gradient is whole on every rank already, "
+        "and so all gradients come out N times too large",
+    ),
+    (
+        scaled("bias.grad", by=number_of_ranks),
+        "adds up the bias's gradient: it is whole on every rank already",
+    ),
+)
+
 ROW_LINEAR = Exercise(
     name="tensor_parallel.RowLinear",
     points=4,
@@ -303,30 +331,7 @@ ROW_LINEAR = Exercise(
         other_parameters,
         bias_of_one_rank,
         no_gradient,
-        as_if(
-            (
-                bias_on_every_rank,
-                "adds the bias on every rank before the all-reduce, so that it is there N times: "
-                "add it once, after",
-            ),
-            (no_bias, "leaves out the bias"),
-            (own_summand_only, "returns its own summand: y is the sum over all ranks"),
-            (mean_of_summands, "averages the summands: y is their sum"),
-            (
-                scaled("bias.grad", by=one_over_ranks),
-                "adds a share of the bias on each rank: y is right, but the bias's gradient is "
-                "1/N of what it should be",
-            ),
-            (
-                scaled("x.grad", "weight.grad", by=number_of_ranks),
-                "adds up the gradient in backward: y's gradient is whole on every rank already, "
-                "and so all gradients come out N times too large",
-            ),
-            (
-                scaled("bias.grad", by=number_of_ranks),
-                "adds up the bias's gradient: it is whole on every rank already",
-            ),
-        ),
+        as_if(*ROW_SLIPS),
         exchanges_too_much(FORWARD, "communicates more than once in forward: one sum is enough"),
         exchanges_too_much(
             BACKWARD, "communicates in backward: y's gradient is whole on every rank already"

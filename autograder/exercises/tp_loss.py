@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
 from autograder.exercises.tensor_parallel import (
     FLOAT_BYTES,
     NEAR,
+    Slips,
     as_if,
     finished,
     handed_over,
@@ -25,14 +25,9 @@ from autograder.exercises.tensor_parallel import (
     share,
     value_of_all,
 )
-from autograder.exercises.zero import peak_in
-from shardlab import measure
 from shardlab.errors import RankError
-from shardlab.run import Run
 
-LOSS = "loss and backward"
-COPIES = 8  # tensors of the size of a rank's logits: they, their gradient, what lies between
-MEMORY_FROM_BYTES = 4096  # below, a few numbers for each token count for more than logits
+WIRE_FROM_BYTES = 2**16  # below, gloo's own messages are as large as logits
 
 
 def loss_case(
@@ -70,10 +65,9 @@ class StandInForSum:
 def drive_loss(subject: Any, given: Any, case: Case) -> Plain:
     subject = standing_in(subject, SumOverRanks=StandInForSum)
     logits = given.pop("logits").requires_grad_()
-    with measure(LOSS):
-        loss = subject(logits, given["targets"])
-        if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
-            loss.backward()
+    loss = subject(logits, given["targets"])
+    if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
+        loss.backward()
     value = loss.detach() if isinstance(loss, Tensor) else loss
     return {"loss": value, "logits.grad": logits.grad}
 
@@ -101,21 +95,16 @@ def part_bytes(case: Case) -> int:
     return FLOAT_BYTES * case.params["tokens"] * case.params["vocabulary"] // case.world_size
 
 
-def memory_limit(case: Case) -> list[float] | None:
-    if part_bytes(case) < MEMORY_FROM_BYTES:
-        return None
-    return [COPIES * part_bytes(case) + MEMORY_FROM_BYTES] * case.world_size
+def half_of_its_logits(case: Case) -> list[float] | None:
+    """What the kernel counts may come to, gloo's own messages and all."""
+    size = part_bytes(case)
+    return [size / 2] * case.world_size if size >= WIRE_FROM_BYTES else None
 
 
-def live(run: Run) -> list[int]:
-    return peak_in(run, LOSS)
-
-
-MEMORY = Budget(
-    f"holds ≤ {COPIES} tensors of its logits' size and 4 KiB",
-    limit=memory_limit,
-    used=live,
-    heading="live",
+SENDS_NO_LOGITS = Budget(
+    "sends less than half of its logits' bytes",
+    limit=half_of_its_logits,
+    used=lambda run: run.traffic.sent_by_rank.tolist(),
 )
 
 
@@ -283,7 +272,6 @@ def gradient_of_the_local_softmax(attempt: Attempt) -> list[dict[str, Plain]]:
     return outputs
 
 
-Slips = Sequence[tuple[Any, str]]
 LOCAL = (
     "takes the softmax over its own part of the vocabulary: the sum of exponentials runs over the "
     "words of all ranks"
@@ -293,7 +281,7 @@ OWN_MAXIMUM = (
     "subtracts its own largest logit and adds up the exponentials: all ranks have to subtract the "
     "same, the largest of all"
 )
-SLIPS: Slips = (
+LOSS_SLIPS: Slips = (
     (local_softmax, LOCAL),
     (local_softmax_and_target, LOCAL),
     (mean_of_local_losses, LOCAL),
@@ -339,7 +327,7 @@ VOCAB_PARALLEL_CROSS_ENTROPY = Exercise(
     tolerance=NEAR,
     budgets=(
         handed_over("hands over ≤ 12 bytes for each token", three_numbers_bytes),
-        MEMORY,
+        SENDS_NO_LOGITS,
     ),
     diagnoses=(
         other_words,
@@ -347,7 +335,6 @@ VOCAB_PARALLEL_CROSS_ENTROPY = Exercise(
         one_for_each_token,
         overflows,
         no_gradient,
-        as_if(*SLIPS),
+        as_if(*LOSS_SLIPS),
     ),
-    memory=True,
 )

@@ -23,6 +23,7 @@ WRONG = {  # lab: one of its planted mistakes
     "02_dp_vs_ddp": "hub_sums_without_dividing",
     "04_zero": "forgets_padding",
     "06_offload": "updates_stale_16_bit_weights",
+    "07_tensor_parallel": "bias_on_every_rank",
 }
 
 
