@@ -22,6 +22,8 @@ from autograder.grading.tasks import TaskMaker, grading_folder
 from autograder.grading.template import CourseError
 
 TIMESTAMP = "timestamp.txt"  # nbgrader's, of when a submission was handed in
+# Beside the notebook the exchange needs this one as well, to hand feedback to its student alone.
+SIDE_FILES = (TIMESTAMP, "submission_secret.txt")
 RECORD = "shardlab_record"  # key of ``resources``: the writer's, who has chosen it already
 
 
@@ -93,7 +95,7 @@ def _drop_other_files(owner: NbGraderPreprocessor, record: Record) -> None:
     course = CourseDirectory(parent=owner)
     folder = Path(course.format_path(course.autograded_directory, record.student, record.lab))
     for entry in os.scandir(folder) if folder.is_dir() else ():
-        if entry.name in (f"{record.lab}.ipynb", TIMESTAMP):
+        if entry.name in (f"{record.lab}.ipynb", *SIDE_FILES):
             continue
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)

@@ -26,7 +26,7 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Any as AnyTrait
 
-from autograder.grading.decide import RECORD, TIMESTAMP
+from autograder.grading.decide import RECORD, SIDE_FILES, TIMESTAMP
 from autograder.grading.files import NotPlain, read_plain_file
 from autograder.grading.record import Record
 from autograder.grading.tasks import submission_folder
@@ -149,17 +149,18 @@ class _OneRecord(Autograde):
         return {**resources, RECORD: self.record}
 
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
-        """Copies nothing of what was handed in but the timestamp: the rest may be links."""
+        """Copies nothing of what was handed in but nbgrader's own: the rest may be links."""
         ignore, self.coursedir.ignore = self.coursedir.ignore, ["*"]
         try:
             super().init_assignment(assignment_id, student_id)
         finally:
             self.coursedir.ignore = ignore
-        stamp = _read(Path(self._format_source(assignment_id, student_id)) / TIMESTAMP)
-        if stamp:
-            folder = Path(self._format_dest(assignment_id, student_id))
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / TIMESTAMP).write_bytes(stamp)
+        handed_in = Path(self._format_source(assignment_id, student_id))
+        folder = Path(self._format_dest(assignment_id, student_id))
+        for name in SIDE_FILES:
+            if content := _read(handed_in / name):
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
 
 
 class _Errors(logging.Handler):
