@@ -1,23 +1,25 @@
 """Lab 09, activation_bytes: what a transformer layer keeps, by formula and counted in a layer.
 
-The paper's layer, in 16 bit, with attention made of matmuls, and dropout masks of one byte; on
-torch's meta device, which has shapes and no numbers, so that GPT-3's layer can be counted too.
+What is counted is shardlab.paper_layer, in 16 bit and on torch's meta device, which has shapes and
+no numbers, so that GPT-3's layer can be counted too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.checkpoint as of_torch
-from torch import Tensor, nn
+from torch import nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.kept_back import kept_back, never
 from shardlab.estimate import activations
+from shardlab.paper_layer import PaperLayer, saved_bytes
 
 # Within half a per cent: a real layer keeps means and deviations of its layer norms as well.
 TOLERANCE = 0.005
@@ -57,68 +59,34 @@ def formula_bytes(
     )
 
 
-class PaperLayer(nn.Module):
-    """One rank's part of a layer of heads/t heads; without sequence parallelism."""
-
-    def __init__(self, width: int, heads: int, tp_size: int, recompute: str) -> None:
-        super().__init__()
-        self.heads, self.recompute = heads // tp_size, recompute
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width // tp_size)
-        self.out = nn.Linear(width // tp_size, width)
-        self.up, self.down = (
-            nn.Linear(width, 4 * width // tp_size),
-            nn.Linear(4 * width // tp_size, width),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]"""
-        if self.recompute != "full":
-            return self.whole(x)
-        y: Tensor = of_torch.checkpoint(self.whole, x, use_reentrant=True)
-        return y
-
-    def whole(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(self.norm_1(x)).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
-        q, k, v = (part.contiguous() for part in qkv.chunk(3, dim=1))
-        if self.recompute == "selective":
-            mixed = of_torch.checkpoint(attend, q, k, v, use_reentrant=True)
-        else:
-            mixed = attend(q, k, v)
-        x = x + dropped(self.out(mixed.transpose(1, 2).flatten(2)))
-        return x + dropped(self.down(nn.functional.gelu(self.up(self.norm_2(x)))))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q, k, v [B, H, T, D/H] -> the same"""
-    scores = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1)
-    return dropped(scores) @ v
-
-
-def dropped(x: Tensor) -> Tensor:
-    """With a mask of one byte for each element, which is what is kept."""
-    y: Tensor = torch.native_dropout(x, 0.1, True)[0]
-    return y
-
-
 def counted_bytes(
     tokens: int, samples: int, width: int, heads: int, tp_size: int, recompute: str
 ) -> int:
-    """Of the storages that a real layer's graph holds for backward, weights aside."""
+    """Of a real layer: one rank's part of it, without sequence parallelism."""
     with torch.device("meta"):
-        layer = PaperLayer(width, heads, tp_size, recompute).to(torch.bfloat16)
-        x = torch.empty(samples, tokens, width, dtype=torch.bfloat16, requires_grad=True)
-    own = {weight.untyped_storage()._cdata for weight in layer.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}
+        part = part_of_layer(width, heads, tp_size).to(torch.bfloat16)
+        x = torch.empty((samples, tokens, width), dtype=torch.bfloat16).requires_grad_()
+    whole, attend = part.forward, part.attend
+    again: Any = partial(of_torch.checkpoint, use_reentrant=True)
+    if recompute == "selective":
+        part.attend = partial(again, attend)  # type: ignore[method-assign]
+    elif recompute == "full":
+        part.forward = partial(again, whole)  # type: ignore[method-assign]
+    return saved_bytes(part, x)
 
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        layer(x)
-    return sum(storage.nbytes() for at, storage in kept.items() if at not in own)
+def part_of_layer(width: int, heads: int, tp_size: int) -> PaperLayer:
+    """heads/t heads, and a t-th of the MLP's columns."""
+    layer = PaperLayer(width, heads)
+    layer.heads = heads // tp_size
+    for name, fan_in, fan_out in (
+        ("qkv", width, 3 * width // tp_size),
+        ("out", width // tp_size, width),
+        ("up", width, 4 * width // tp_size),
+        ("down", 4 * width // tp_size, width),
+    ):
+        setattr(layer, name, nn.Linear(fan_in, fan_out))
+    return layer
 
 
 # ---- a case -------------------------------------------------------------------------------------
@@ -249,14 +217,14 @@ def wrong_numbers(given: Setting) -> Iterator[tuple[float, str]]:
 
 def published_case(name: str, model: Setting, hidden: bool = False) -> Case:
     """The paper's table 2: without, tensor parallel, both, selective, full."""
-    variants: list[dict[str, Any]] = [
-        {},
-        {"tp_size": 8},
-        {"tp_size": 8, "sequence_parallel": True},
-        {"tp_size": 8, "sequence_parallel": True, "recompute": "selective"},
-        {"tp_size": 8, "recompute": "full"},
+    variants = (
+        *((1, False, "none"), (8, False, "none"), (8, True, "none")),
+        *((8, True, "selective"), (8, False, "full")),
+    )
+    settings = [
+        setting(**model, tp_size=tp_size, sequence_parallel=parallel, recompute=how)
+        for tp_size, parallel, how in variants
     ]
-    settings = [setting(**model, **variant) for variant in variants]
     return Case(name, 1, {"settings": settings}, hidden)
 
 
@@ -274,7 +242,7 @@ ACTIVATION_BYTES = Exercise(
         counted_case("counted in a layer: none, selective, full"),
         counted_case("counted in a layer on 4 ranks", tp_size=4, hidden=True),
         published_case("530B on 8 ranks, the paper's table", MT_NLG, hidden=True),
-        Case("other sizes", 1, {"draws": 16}, hidden=True, weight=2),
+        Case("sixteen more layers", 1, {"draws": 16}, hidden=True, weight=2),
     ),
     draw=draw_settings,
     drive=drive_activation_bytes,

@@ -15,11 +15,11 @@ import torch
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
-from autograder.exercises.checkpoint_function import (
+from autograder.exercises.checkpoint_function import plainly
+from autograder.exercises.checkpoint_mistakes import (
     adds_twice,
     lacks_gradients,
     leaves_the_generator,
-    plainly,
     runs_in_vain,
     wrong_form,
 )

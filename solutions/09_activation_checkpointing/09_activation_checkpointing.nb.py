@@ -26,13 +26,15 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check counts how often your functions ran, how many bytes were kept, and wants gradients equal **to the last bit**. Grading adds cases that you do not see: other sizes, other shapes of network, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
 
 # %%
+import inspect
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 from autograder import check
-from shardlab import launch, models
+from shardlab import launch, models, paper_layer
 from shardlab.widgets import memory_timeline, traffic_map
 
 # %% [markdown]
@@ -241,23 +243,13 @@ for budget in (16, 12, 8, 6, 5, 4, 3.6):
     print(f"room for {budget:4} layers   {how_often(16, budget)}")
 
 # %% [markdown]
-# The same on the GPT's eight blocks: what one of them keeps is counted here, by a hook on all that autograd saves. The dashed line is your budget, three blocks and their stored inputs; gradients of weights and what backward makes for itself come on top of it.
+# The same on the GPT's eight blocks: what one of them keeps is counted by a hook on all that autograd saves. The budget is three blocks and three stored inputs. Dashed lines are parameters, their gradients, and the budget on top of both.
 
 # %%
-def kept_bytes(function, x):
-    """Bytes that function's graph keeps for backward, its weights aside."""
-    weights = {weight.untyped_storage().data_ptr() for weight in function.parameters()}
-    kept = {}
-    def keep(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address comes twice
-        return tensor
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        function(x)
-    return sum(each.untyped_storage().nbytes() for at, each in kept.items() if at not in weights)
-
-# %%
-BLOCK_BYTES = kept_bytes(models.Block(CONFIG), torch.randn(8, 128, 128, requires_grad=True))
+INPUT = torch.randn(8, 128, 128, requires_grad=True)
+BLOCK_BYTES = paper_layer.saved_bytes(models.Block(CONFIG), INPUT)
 BUDGET = 3 * BLOCK_BYTES + 3 * 8 * 128 * 128 * 4
+WEIGHT_BYTES = 8 * 4 * models.count_parameters(models.Block(CONFIG))
 
 def eight_blocks_within(budget_bytes):
     blocks = [models.Block(CONFIG) for _ in range(CONFIG.layers)]
@@ -268,7 +260,8 @@ def eight_blocks_within(budget_bytes):
 runs["within a budget"] = launch(
     eight_blocks_within, BUDGET, world_size=1, device="cpu", memory=True
 )
-memory_timeline(runs, predicted={"budget": BUDGET})
+levels = {"parameters": WEIGHT_BYTES, "gradients": WEIGHT_BYTES, "activations": BUDGET}
+memory_timeline(runs, predicted=levels)
 
 # %% nbgrader={"grade_id": "check_checkpoint_sequential", "grade": true, "points": 5}
 check("activation_checkpointing.checkpoint_sequential", checkpoint_sequential)
@@ -289,42 +282,15 @@ check("activation_checkpointing.checkpoint_sequential", checkpoint_sequential)
 # `recompute="selective"` makes the last row again in backward and keeps nothing of it. `"full"` keeps the layer's input alone, 2sbh, which every rank holds whole unless sequence parallelism cuts it.
 
 # %%
-class PaperLayer(nn.Module):
-    """The paper's layer on one rank; x [B, T, D]. Attention is made of matmuls."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        qkv = self.qkv(self.norm_1(x)).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
-        q, k, v = (part.contiguous() for part in qkv.chunk(3, dim=1))
-        scores = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1)
-        x = x + dropped(self.out((dropped(scores) @ v).transpose(1, 2).flatten(2)))
-        return x + dropped(self.down(F.gelu(self.up(self.norm_2(x)))))
-
-
-def dropped(x):
-    """Dropout by the kernel whose mask has one byte for each element."""
-    return torch.native_dropout(x, 0.1, True)[0]
+print(inspect.getsource(paper_layer.PaperLayer))
 
 # %%
 def activation_bytes_spec(tokens, samples, width, heads):
     """Counted in a real layer, on torch's meta device: shapes, and no numbers."""
     with torch.device("meta"):
-        layer = PaperLayer(width, heads).bfloat16()
+        layer = paper_layer.PaperLayer(width, heads).bfloat16()
         x = torch.empty(samples, tokens, width, dtype=torch.bfloat16, requires_grad=True)
-    own = {weight.untyped_storage()._cdata for weight in layer.parameters()}
-    kept = {}
-    def keep(tensor):
-        kept[tensor.untyped_storage()._cdata] = tensor
-        return tensor
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        layer(x)
-    return sum(each.untyped_storage().nbytes() for at, each in kept.items() if at not in own)
+    return paper_layer.saved_bytes(layer, x)
 
 f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 
