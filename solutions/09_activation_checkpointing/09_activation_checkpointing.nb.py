@@ -175,7 +175,7 @@ def segments_spec(layers, kept_bytes, passed_bytes, budget_bytes):
             if j * passed_bytes + length * kept_bytes <= budget_bytes:
                 rest = cuts(left - length, j + 1) if length < left else [[]]
                 yield from ([length, *others] for others in rest)
-    return min(cuts(layers), key=lambda cut: sum(cut[:-1]))
+    return min(cuts(layers), key=lambda cut: (sum(cut[:-1]), len(cut)))
 
 segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
 
