@@ -130,7 +130,8 @@ figure, axes = plt.subplots(figsize=(7, 3))
 for dropout, label in ((0.0, "fused attention, no dropout"), (0.1, "with dropout: scores are stored")):
     how = activations.cpu_kernels(4, dropout=dropout > 0)
     shape = (batch_size, config.width, config.heads)
-    line = [activations.layer_bytes(s, *shape, kernels=how) / (s * batch_size * config.width * 4) for s in lengths]
+    inputs = [s * batch_size * config.width * 4 for s in lengths]
+    line = [activations.layer_bytes(s, *shape, kernels=how) / i for s, i in zip(lengths, inputs)]
     axes.plot(lengths, line, color=palette.PREDICTED, linestyle="--" if dropout else "-")
     axes.plot(lengths, measured[dropout], "o", color=palette.MEASURED)
     axes.annotate(label, (lengths[2], line[2]), xytext=(8, -16), textcoords="offset points")
@@ -173,9 +174,9 @@ activation_timeline({"keeps everything": whole, "checkpointed": checkpointed})
 
 # %%
 full = activations.gpt_terms(config, batch_size, tokens, kernels, recompute="full")
-for name, told, formula in (("everything", whole, together), ("checkpointed", checkpointed, sum(full.values()))):
-    print(f"{name:>12}: kept {format_bytes(told.kept_bytes)} (formula {format_bytes(formula)}), "
-          f"peak {format_bytes(told.peak_bytes)}")
+for told, formula in ((whole, together), (checkpointed, sum(full.values()))):
+    kept, peak = format_bytes(told.kept_bytes), format_bytes(told.peak_bytes)
+    print(f"kept {kept} (formula {format_bytes(formula)}), peak {peak}")
     assert abs(formula / told.kept_bytes - 1) < 0.05
 
 # %% [markdown]
@@ -259,7 +260,7 @@ figure.tight_layout()
 # %%
 for layers in (4, 16, 126):
     peaks = {k: layers / k + 16 * k for k in (1, 2, 3, 4, 8)}
-    print(f"{layers:4} blocks, peak in inputs of a block by k:", {k: round(p) for k, p in peaks.items()})
+    print(f"{layers:4} blocks, peak by k, in inputs:", {k: round(p) for k, p in peaks.items()})
 
 # %% [markdown]
 # ## Which? Selective recomputation
@@ -440,7 +441,8 @@ assert abs(share - 1 / 2) < 0.001
 layer = model_traffic.tensor_parallel_layer(batch_size * tokens, config.width, 2, element_bytes=4)
 backward, forward = config.layers * layer.backward_bytes, config.layers * layer.forward_bytes
 gathered = inputs_bytes / 2  # each rank sends its half of each input
-predicted = {"kept": backward, "checkpointed": backward + forward, "partitioned": backward + forward + gathered}
+both = backward + forward
+predicted = {"kept": backward, "checkpointed": both, "partitioned": both + gathered}
 for how, run in runs.items():
     sent = run.traffic["backward"].sent_by_rank[0]
     print(f"{how:>12}: sent in backward {sent:9,}   predicted {predicted[how]:11,.0f}")
@@ -467,8 +469,9 @@ def wait_on_host(function, x):
 model = checkpoint_blocks(gpt(), wait_on_host)
 with pools:
     model(*batch).backward()
-print(f"inputs: {inputs_bytes:,} bytes; to the host {pools.to_host_bytes:,}, back {pools.to_device_bytes:,}")
-assert pools.to_host_bytes == pools.to_device_bytes == inputs_bytes
+down, up = pools.to_host_bytes, pools.to_device_bytes
+print(f"inputs: {inputs_bytes:,} bytes; to the host {down:,}, back {up:,}")
+assert down == up == inputs_bytes
 
 # %% [markdown]
 # Each input crosses the link twice in a step. For that the device keeps no checkpoint at all, however deep the model.
@@ -497,12 +500,13 @@ def train_by_configuration(more, model_calls_it=False):
     return told.kept_bytes
 
 # %%
-cases = {"no section": ({},), "section alone": (section,), "section, and the model calls it": (section, True)}
-found = {name: launch(train_by_configuration, *case, **ranks).outputs[0] for name, case in cases.items()}
-for name, size in found.items():
-    print(f"{name}: {format_bytes(size)} kept")
-print("your prediction:", predicted_effect, "  measured:", found["section alone"] / found["no section"])
-assert found["section alone"] == found["no section"] > 3 * found["section, and the model calls it"]
+found = {}
+for name, *case in (("no section", {}), ("section alone", section), ("the model calls it", section, True)):
+    found[name] = launch(train_by_configuration, *case, **ranks).outputs[0]
+    print(f"{name}: {format_bytes(found[name])} kept")
+without, alone, called = found.values()
+print("your prediction:", predicted_effect, "  measured:", alone / without)
+assert alone == without > 3 * called
 
 # %% [markdown]
 # Not a byte. The section only says **how** `deepspeed.checkpointing.checkpoint` shall do it. The model has to call that function, and somebody has to call `configure`.
