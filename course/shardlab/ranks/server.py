@@ -38,15 +38,12 @@ from typing import Any
 from shardlab.ranks import builds, engines, messages
 from shardlab.ranks.pages import collapse_heap
 
-PRELOAD = (
-    *("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank"),
-    # y.backward(gradient) imports this at its first use, 0.7 s in every rank of a pipeline.
-    "torch.fx.experimental.symbolic_shapes",
-)
-# DDP, FSDP2, DTensor and optimizers import these at their first use, 2 to 5 s in every rank.  They
-# are imported here one at a time while nobody asks for anything, or at once for a run that names
-# such use.
+PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
+# y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these at their first use, 1 to 5 s
+# in every rank.  They are imported here one at a time while nobody asks for anything, or at once
+# for a run that names such use.
 PRELOAD_WHEN_IDLE = (
+    "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
     "torch._dynamo",
