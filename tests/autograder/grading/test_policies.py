@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from nbgrader.utils import notebook_hash
 
 from autograder import exercises
 from tests.autograder.grading.course import (
@@ -84,6 +85,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
         course.hand_in(LAB, student, with_answers(course.released(LAB), answers))
         folder = (course.root / "grading/submitted" / student / notebook_of(LAB)).parent
         (folder / "timestamp.txt").write_text(f"{handed_in} UTC")
+        (folder / "submission_secret.txt").write_text(student * 16)  # as `nbgrader submit` does
     nbgrader(course, "autograde", LAB)
     return course
 
@@ -116,6 +118,15 @@ def test_a_persons_marks_and_extra_credit_stay_when_graded_again(course: Course)
     assert source_of(course.autograded(LAB, "late"), QUESTION) == (
         "Twice as many hops of half the size."
     )
+
+
+def test_feedback_goes_back_through_the_exchange(course: Course) -> None:
+    nbgrader(course, "generate_feedback", LAB)
+    nbgrader(course, "release_feedback", LAB)
+    released = course.root / "grading/exchange/shardlab/feedback"
+    assert {path.stem for path in released.iterdir()} == {
+        notebook_hash(secret=student * 16, notebook_id=LAB) for student in ("early", "late")
+    }
 
 
 def test_the_export_has_the_penalty_taken_off(course: Course) -> None:
