@@ -65,12 +65,12 @@ function render({ model, el }) {
   const boxes = make("span", { class: "shardlab-options" });
   shown.append(make("span", {}, "Schedules"), boxes);
   const checks = new Map();
-  for (const [name, text] of Object.entries(names)) {
+  for (const name of scene.order) {
     const input = make("input", { type: "checkbox", value: name });
     input.addEventListener("change", () => change({ shown: chosen() }), { signal });
     keepKeys(input, signal);
     checks.set(name, input);
-    boxes.append(make("label", {}, input, make("span", {}, text)));
+    boxes.append(make("label", {}, input, make("span", {}, names[name])));
   }
   const chosen = () => [...checks].filter(([, input]) => input.checked).map(([name]) => name);
   const choices = make("div", { class: "shardlab-settings" }, shown);

@@ -74,6 +74,7 @@ class PipelineSchedule(Picture):
             "peak_left": PEAK_LEFT,
             "peak_right": PEAK_RIGHT,
             "names": NAMES | {name: name for name in own},
+            "order": [*NAMES, *own],  # a saved notebook sorts the keys of what it keeps
             "own": {name: [list(map(list, each)) for each in own[name]] for name in own},
             "measured": dict(measured),
             "unit_s": unit_s,

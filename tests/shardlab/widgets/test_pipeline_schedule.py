@@ -159,6 +159,9 @@ def test_sliders_and_schedules_redraw_at_once(show: Show) -> None:
     assert root.page.evaluate("window.model.get('settings').v") == 3
     root.get_by_role("checkbox", name="GPipe").uncheck()
     assert "GPipe" not in bubbles()
+    assert root.get_by_role("checkbox").evaluate_all("all => all.map((each) => each.value)") == [
+        *NAMES
+    ]
     root.get_by_role("slider", name="Message").press("End")
     assert bubbles()["1F1B"] > 3 / 16
     root.page.evaluate(
