@@ -319,7 +319,7 @@ VOCAB_PARALLEL_CROSS_ENTROPY = Exercise(
         loss_case(4, 8, 512),
         loss_case(2, 7, 10, scale=3, hidden=True),
         loss_case(4, 9, 20, scale=500, name="other ranks, large logits", hidden=True),
-        loss_case(4, 64, 1024, name="more words", hidden=True),
+        loss_case(4, 64, 1024, hidden=True),
     ),
     draw=draw_logits,
     drive=drive_loss,

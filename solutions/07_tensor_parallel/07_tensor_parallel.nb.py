@@ -38,7 +38,7 @@ from torch import nn
 
 from autograder import check
 from shardlab import data, launch, measure, models
-from shardlab.widgets import timeline, traffic_map
+from shardlab.widgets import tensor_split, timeline, traffic_map
 
 # %% [markdown]
 # ## 1 · `ColumnLinear`
@@ -50,6 +50,7 @@ from shardlab.widgets import timeline, traffic_map
 # Backward is where the ranks meet. x went to all of them, so its gradient is the **sum** of what comes back from all. Every rank needs that sum.
 
 # %%
+@torch.no_grad()
 def column_linear_spec(linear, x, world_size):
     """x W  ->  [x W0 | x W1 | …], to rank r the r-th"""
     return linear(x).chunk(world_size, dim=-1)
@@ -140,7 +141,7 @@ def one_column_layer():
     return list(layer.weight.shape), list(y.shape)
 
 run = launch(one_column_layer, world_size=4)
-print("weight and output on each rank:", run.outputs)
+print("weight and output of rank 0:", *run.outputs[0])
 timeline(run)
 
 # %% nbgrader={"grade_id": "check_ColumnLinear", "grade": true, "points": 4}
@@ -154,6 +155,7 @@ check("tensor_parallel.ColumnLinear", ColumnLinear)
 # `RowLinear(linear)` keeps this rank's share of the weight and, on every rank, the **whole** bias: y has all its columns, so all ranks have the same bias, and it must come out of every backward with the same gradient. `forward(x)`, x [..., in/N], returns y [..., out], equal on all ranks.
 
 # %%
+@torch.no_grad()
 def row_linear_spec(linear, x_parts):
     """[x0 | x1 | …] and rows W0, W1, … one below the other  ->  x0 W0 + x1 W1 + … + bias"""
     rows = linear.weight.chunk(len(x_parts), dim=1)
@@ -269,7 +271,7 @@ def tp_mlp(mlp):
     ### END SOLUTION
 
 # %% [markdown]
-# Two matrices, one meeting each way:
+# Two matrices, one meeting each way. Step through it; the bytes beside the formula's are those of your run.
 
 # %%
 def one_mlp():
@@ -282,7 +284,7 @@ def one_mlp():
         y.sum().backward()
 
 run = launch(one_mlp, world_size=4)
-timeline(run)
+tensor_split("mlp", tokens=2 * 128, width=128, world_size=4, measured=run)
 
 # %% nbgrader={"grade_id": "check_tp_mlp", "grade": true, "points": 3}
 check("tensor_parallel.tp_mlp", tp_mlp)
@@ -395,7 +397,7 @@ def cross_entropy_spec(logits_parts, targets):
 cross_entropy_spec([torch.zeros(2, 3), torch.ones(2, 3)], torch.tensor([0, 5]))
 
 # %% [markdown]
-# **Budget** · hands over ≤ 12 bytes for each token to collectives, three numbers in float32: no logits travel · holds ≤ 8 tensors of its own logits' size, and 4 KiB: no full logits on any rank.
+# **Budget** · hands over ≤ 12 bytes for each token to collectives, three numbers in float32. So no logits travel, and no rank can have them all.
 #
 # <details><summary>Hint 1 · the maximum</summary>
 #
