@@ -76,7 +76,7 @@ def naive_step(piece, tokens, targets):
         dist.send(x.grad, rank - 1)
 
 # %% [markdown]
-# We take two steps, because a process's first one also pays for what is set up once. **Which share of the second step does a device compute, on average?**
+# We take two steps, because a process's first one also pays for what is set up once; `measure` marks them in the picture. **Which share of the second step does a device compute, on average?**
 
 # %%
 # Your prediction: the share of the time that a device computes, between 0 and 1
@@ -206,13 +206,14 @@ for name, run in runs.items():
 # %% [markdown]
 # ## Memory
 #
-# GPipe holds all m micro-batches on every device, and m has to be large for a small bubble. Under 1F1B device i never holds more than **p − i**, whatever m. The first device has most, p of them, each p-th part of a model: together as much as one micro-batch of the whole model.
-#
-# `memory=True` follows every tensor's storage. What one more micro-batch takes on a rank is the difference between a run of two and a run of one. **How many micro-batches' activations does rank 0 hold at most, of eight, under GPipe and under 1F1B?**
+# A small bubble asks for many micro-batches. Of eight, rank 0 held eight under GPipe and four under 1F1B. **How many does it hold at most under each, of sixteen?**
 
 # %%
-# Your prediction: micro-batches held by rank 0 at most, under GPipe and under 1F1B, as a list
+# Your prediction: micro-batches held by rank 0 at most, of 16, under GPipe and under 1F1B, as a list
 predicted_held = None
+
+# %% [markdown]
+# This time by bytes. `memory=True` follows every tensor's storage. What one more micro-batch takes on a rank is the difference between a run of two and a run of one.
 
 # %%
 def most_activations(schedule):
@@ -220,24 +221,27 @@ def most_activations(schedule):
     return np.array([run.memory[rank].peak_of("activations") for rank in range(p)])
 
 one, two = most_activations(gpipe(p, 1)), most_activations(gpipe(p, 2))
-held = {name: 1 + (most_activations(s) - one) / (two - one) for name, s in schedules.items()}
+of_16 = {"gpipe": gpipe(p, 16), "1f1b": one_f_one_b(p, 16)}
+held = {name: 1 + (most_activations(s) - one) / (two - one) for name, s in of_16.items()}
 print("your prediction:", predicted_held)
 print("measured, by rank:", {name: each.round(2).tolist() for name, each in held.items()})
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
-for i, (name, schedule) in enumerate(schedules.items()):
+for i, (name, schedule) in enumerate(of_16.items()):
     predicted = simulate(schedule).peak_in_flight
     at = np.arange(p) + 0.44 * i - 0.32
     axes.bar(at, predicted, 0.2, color=palette.PREDICTED, label="simulated" if i else None)
     axes.bar(at + 0.21, held[name], 0.2, color=palette.MEASURED, label="measured" if i else None)
-    axes.text(at[0] + 0.1, predicted[0] + 0.2, name, ha="center", color=palette.PLOT_INK)
+    axes.text(at[0] + 0.1, predicted[0] + 0.4, name, ha="center", color=palette.PLOT_INK)
     assert np.allclose(held[name], predicted, rtol=0.02)
-axes.set(xticks=range(p), xlabel="rank", ylabel="micro-batches held", ylim=(0, 9.5))
+axes.set(xticks=range(p), xlabel="rank", ylabel="micro-batches held", ylim=(0, 19))
 axes.legend(frameon=False, loc="upper right", ncols=2)
 figure.tight_layout()
 
 # %% [markdown]
+# GPipe holds all m on every device. Under 1F1B device i never holds more than **p − i**, whatever m, because from then on each forward waits for a backward. The first device has most: p micro-batches of a p-th of the model, together as much as one micro-batch of the whole.
+#
 # ## Interleaving: more, smaller stages
 #
 # The bubble is p − 1 micro-batches' time *on one device*. So make a device's turn shorter: cut the model into v·p stages and deal them out, device r gets r, r + p, r + 2p, … Each turn takes 1/v of the time, and so does the bubble: **(p − 1)/(v·m)**.
@@ -291,7 +295,7 @@ print([t.bubble_over_ideal for t in thirds], "in flight:", [t.peak_in_flight for
 assert np.isclose(thirds[0].bubble_over_ideal, thirds[1].bubble_over_ideal / 3)
 
 # %% [markdown]
-# **ZB-V** has two chunks on each device, laid out as a V: down the devices with the first, up again with the second. Device 0 has both ends of the model. In steady state every device does six things in turn, and idles only until the first micro-batch reaches it.
+# **ZB-V** has two chunks on each device, laid out as a V: down the devices with the first, up again with the second. Device 0 has both ends of the model. In steady state every device does six things in turn; it idles until the first micro-batch reaches it, and when it is done.
 
 # %%
 v_shape = simulate(zb_v(p, m), Costs().in_chunks(2))

@@ -50,7 +50,7 @@ def test_real_ranks_come_to_the_gradients_of_one_process(chapter):
 
 def test_measured_activations_are_the_simulated_ones(chapter):
     said = chapter.said("held = {name: 1 +").splitlines()[-1]
-    assert floats(said.replace("1f1b", ""))[:8] == pytest.approx([8] * 4 + [4, 3, 2, 1], rel=0.02)
+    assert floats(said.replace("1f1b", ""))[:8] == pytest.approx([16] * 4 + [4, 3, 2, 1], rel=0.02)
     assert "<svg" in chapter.drew("figure, axes = plt.subplots")
 
 
