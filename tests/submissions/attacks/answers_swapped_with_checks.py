@@ -3,7 +3,7 @@
 from tests.submissions.corpus import Place, released, save
 
 KIND = "smuggling"
-STATE = ("graded", "student error")
+STATE = "student error"
 SEEN_BY = "points"
 
 

@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "an AST transformer that drops every call"
 # seen_by = "points"
-# state = ["graded", "student error"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import ast

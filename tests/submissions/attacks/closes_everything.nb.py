@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "every file descriptor closed, in a cell"
 # seen_by = "points"
-# state = ["student error", "tampering"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import os

@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "open files without end"
 # seen_by = "neighbours"
-# state = ["graded", "student error", "resource limit"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import os

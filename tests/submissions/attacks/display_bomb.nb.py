@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "pictures and HTML of 50 MB, a thousand updates, deep JSON"
 # seen_by = "neighbours"
-# state = ["graded", "resource limit"]
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 from IPython.display import HTML, display

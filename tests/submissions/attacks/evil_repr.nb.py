@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "values whose repr, str and class never return"
 # seen_by = "neighbours"
-# state = ["resource limit", "student error"]
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 class Evil(Exception):

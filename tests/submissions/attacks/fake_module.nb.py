@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "modules put in the checker's place before a check imports it"
 # seen_by = "points"
-# state = ["graded", "student error"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import sys, types

@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "a sparse file of a terabyte, many small files, deep folders"
 # seen_by = "neighbours"
-# state = ["graded", "resource limit"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import os

@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "an input transformer that replaces every later cell by its points"
 # seen_by = "points"
-# state = ["graded", "student error"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 from IPython import get_ipython

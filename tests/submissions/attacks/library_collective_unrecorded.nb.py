@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "the recorder switched off, then a library's collective"
 # seen_by = "points"
-# state = ["graded", "tampering"]
+# state = "tampering"
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(tensor, bounds):

@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "bytes in the output's place that promise other sizes than they have"
 # seen_by = "points"
-# state = ["tampering", "graded"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):

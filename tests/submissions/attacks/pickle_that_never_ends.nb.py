@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "an answer that takes for ever to unpickle"
 # seen_by = "points"
-# state = ["resource limit", "graded"]
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 class Endless:

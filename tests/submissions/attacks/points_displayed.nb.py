@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "points as nan, -1, True, inf and a tensor, shown by every cell"
 # seen_by = "points"
-# state = ["graded", "student error"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 from IPython.display import display

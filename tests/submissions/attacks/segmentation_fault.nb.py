@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "a null pointer, and a stack without end"
 # seen_by = "points"
-# state = ["student error", "resource limit"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import ctypes

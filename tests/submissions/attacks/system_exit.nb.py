@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "SystemExit, KeyboardInterrupt and exit() as answers"
 # seen_by = "points"
-# state = ["graded", "student error"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 def chunk_bounds(length, world_size):
