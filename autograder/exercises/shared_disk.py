@@ -148,7 +148,7 @@ def _may_write(frame: FrameType) -> bool:
 
 
 def count_changes(folder: Path, moments: Moments) -> None:
-    """From now on this process notes, line by line, whenever something has changed on disk."""
+    """In all that is called from now on, notes line by line when something changed on disk."""
     where = str(folder)
     seen = sizes(where)
 
