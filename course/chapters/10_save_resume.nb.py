@@ -244,7 +244,7 @@ for sharded in (False, True):
     print(f"BLOOM, 2 GB/s a rank, 100 GB/s at most, {'sharded' if sharded else 'rank 0'}: {seconds:,.0f} s")
 
 # %% [markdown]
-# (The speeds in the last lines are round numbers for an example.) No host holds BLOOM's 2.3 TB beside its own work, so the first way is not even slow: it is out of the question. Sharded it is, and with that come two new questions. When are N files **one** checkpoint? And who can load them?
+# (The speeds in the last lines are round numbers for an example.) Before it takes that long, rank 0 would need room for BLOOM's 2.3 TB in one host's memory. So large models are saved sharded, and with that come two new questions. When are N files **one** checkpoint? And who can load them?
 #
 # ## A kill in mid-step
 #
@@ -388,7 +388,8 @@ for path in sorted((disk / "dcp").iterdir()):
     print(f"{path.name:14} {format_bytes(path.stat().st_size)}")
 loaded, rows = launch(load_with_dcp, disk / "dcp", world_size=2, device="cpu").outputs[0]
 assert all(torch.equal(loaded[name], saved[name]) for name in saved)
-print(f"equal to the bit on 2 ranks, where rank 0 has {rows} of {len(saved['token.weight'])} rows of the first tensor")
+of = len(saved["token.weight"])
+print(f"equal to the bit on 2 ranks, where rank 0 has {rows} of {of} rows of the first tensor")
 
 # %% [markdown]
 # The tensors into which it loads come first: they say how the state is to lie now, and DCP finds the pieces. `dcp.async_save` copies the state to the host's memory and writes it from there, while training goes on.

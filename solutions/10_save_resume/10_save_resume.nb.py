@@ -432,7 +432,7 @@ def train_resumable(root, job, steps, every):
     ### END SOLUTION
 
 # %% [markdown]
-# Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is started again. A run that begins at the same checkpoint and goes through is drawn beneath it.
+# Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is started again. Another run begins at the checkpoint of step 5 and goes through; it is drawn beneath.
 
 # %%
 def train(root, killed_in=None):
