@@ -493,8 +493,8 @@ print("on 2 ranks: equal to the bit, position", position)
 SCRIPT = '''
 import os, signal, sys, torch.distributed as dist
 from pathlib import Path
-dist.init_process_group("gloo")
-rank, life = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+rank, life = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+dist.init_process_group("gloo", f"file://{sys.argv[1]}/life_{life}", rank=rank, world_size=2)
 saved = Path(sys.argv[1]) / f"rank_{rank}.txt"
 step = int(saved.read_text()) if saved.exists() else 0
 print(f"life {life}, rank {rank}: goes on at step {step}", flush=True)
@@ -541,11 +541,13 @@ figure, axes = plt.subplots(figsize=(7, 2.8))
 minutes = np.geomspace(0.5, 240, 200)
 for save_s, style in ((300, ":"), (60, "-"), (5, "--")):
     shares = [100 * checkpoint.lost_share(60 * each, save_s, failure_s) for each in minutes]
-    axes.plot(minutes, shares, style, color=palette.PREDICTED, label=f"a checkpoint takes {save_s} s")
+    axes.plot(minutes, shares, style, color=palette.PREDICTED)
     best = checkpoint.best_interval_s(save_s, failure_s)
-    axes.plot(best / 60, 100 * checkpoint.lost_share(best, save_s, failure_s), "o", color=palette.PREDICTED)
+    least = best / 60, 100 * checkpoint.lost_share(best, save_s, failure_s)
+    axes.plot(*least, "o", color=palette.PREDICTED)
+    axes.annotate(f"δ = {save_s} s", least, (0, 7), textcoords="offset points", ha="center")
 axes.set(xscale="log", ylim=(0, 60), xlabel="minutes between checkpoints", ylabel="% of the time lost")
-axes.legend(frameon=False)
+axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 figure.tight_layout()
 
 # %% [markdown]
