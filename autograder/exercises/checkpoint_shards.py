@@ -444,7 +444,7 @@ LOAD_SHARDED = Exercise(
         Case(
             "3 ranks' checkpoint on 4",
             4,
-            {"saved on": 3, "state": {"weight": ["float32", 8, 2], "bias": ["float32", 8]}},
+            {"saved on": 3, "state": {"weight": ["float32", 8, 2], "bias": ["float32", 16]}},
         ),
         Case(
             "12 ranks' checkpoint on 4, few files",
