@@ -11,8 +11,10 @@ from autograder import build, exercises
 
 REPO = Path(__file__).parents[3]
 SOURCES = sorted((REPO / "solutions").glob("*/*.nb.py"))
-# The helper that lab 04 gives, and that the checker puts beside an answer as well.
+# What labs 04 and 10 give, and the checker puts beside an answer as well.
 GIVEN = {
+    "if self.scaler.step(self.optimizer, self.parameters):",
+    "self.scheduler.step()",
     "length = sum(tensor.numel() for tensor in tensors)",
     "flat = tensors[0].new_zeros(length + -length % world_size)",
     "torch.cat([tensor.detach().flatten() for tensor in tensors], out=flat[:length])",
