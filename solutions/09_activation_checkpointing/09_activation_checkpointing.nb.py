@@ -42,12 +42,10 @@ from shardlab.widgets import memory_timeline, traffic_map
 #
 # `checkpoint(function, *args)` returns what `function(*args)` returns, and backward gives every gradient that it gives without: of the arguments, and of all weights that the function uses by itself. But between forward and backward **only the arguments are kept**. When backward arrives, the function runs a second time.
 
-
 # %%
 def checkpoint_spec(function, *args):
     """The same outputs and the same gradients, bit for bit. It keeps everything, though."""
     return function(*args)
-
 
 x = torch.ones(2, requires_grad=True)
 checkpoint_spec(torch.sin, x).sum().backward()
@@ -97,7 +95,6 @@ x.grad
 # `torch.autograd.backward(outputs, grads)` goes through the second run's graph and fills the `.grad` of your leaves **and** of the weights. Give it only those outputs that require a gradient. Return `None` for the function, then each leaf's `.grad`, and `None` for what is no tensor.
 # </details>
 
-
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 class Checkpoint(torch.autograd.Function):
     """Keeps the arguments of function, runs it again in backward."""
@@ -136,13 +133,11 @@ def checkpoint(function, *args):
     """function(*args), of which only args are kept"""
     return Checkpoint.apply(function, *args)
 
-
 # %% [markdown]
 # Eight blocks of a GPT, with dropout, once as they are and once with your checkpoint around each. Click to choose a run. Forward keeps less, each block's tensors come back for a moment in backward, and that takes longer: one more forward.
 
 # %%
 CONFIG = models.GPTConfig(layers=8, heads=4, width=128, context=128, dropout=0.1)
-
 
 def eight_blocks(around):
     blocks = [models.Block(CONFIG) for _ in range(CONFIG.layers)]
@@ -150,7 +145,6 @@ def eight_blocks(around):
     for block in blocks:
         x = around(block, x)
     x.square().mean().backward()
-
 
 # %%
 runs = {
@@ -173,19 +167,15 @@ check("activation_checkpointing.checkpoint", checkpoint)
 #
 # Of all cuts that fit, take one that computes **as few layers twice as possible**. Where none fits, raise a `ValueError`. With n layers in √n segments of √n layers, and K not much larger than B, memory grows like √n instead of n: Chen et al., arXiv 1604.06174. A budget says it more exactly.
 
-
 # %%
 def segments_spec(layers, kept_bytes, passed_bytes, budget_bytes):
     """Every way to cut, the best of those that fit: lengths of segments. For few layers only."""
-
     def cuts(left, j=0):
         for length in range(1, left + 1):
             if j * passed_bytes + length * kept_bytes <= budget_bytes:
                 rest = cuts(left - length, j + 1) if length < left else [[]]
                 yield from ([length, *others] for others in rest)
-
     return min(cuts(layers), key=lambda cut: (sum(cut[:-1]), len(cut)))
-
 
 segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
 
@@ -207,18 +197,15 @@ segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
 # Append rooms to a list until their sum reaches n; a room below 1 is the `ValueError`. The last segment begins at `n - rooms[-1]`, or at 0. The others fill up from the front: `stop = min(start + room, begin_of_last)`. A segment is a function of x that runs its layers in order.
 # </details>
 
-
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
 def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
     """n layers, x  ->  layers[n-1](… layers[0](x)), within the budget"""
-
     ### BEGIN SOLUTION
     def run_of(some):
         def run(x):
             for layer in some:
                 x = layer(x)
             return x
-
         return run
 
     passed_bytes, rooms = x.numel() * x.element_size(), []
@@ -234,26 +221,22 @@ def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
     return run_of(layers[start:])(x)
     ### END SOLUTION
 
-
 # %% [markdown]
 # How often each layer runs, under several budgets, in units of what a layer keeps. Here K is 5 · B: a digit for each layer, 1 for the last segment, 2 for what is computed again.
-
 
 # %%
 def how_often(n, budget):
     counts, x = [0] * n, torch.ones(25, requires_grad=True)
-
     def layer_of(i):
         def layer(x):
             counts[i] += 1
             return torch.sin(x)
-
         return layer
-
-    y = checkpoint_sequential([layer_of(i) for i in range(n)], x, 500, int(500 * budget))
+    y = checkpoint_sequential(
+        [layer_of(i) for i in range(n)], x, 500, int(500 * budget)
+    )
     y.sum().backward()
     return "".join(map(str, counts))
-
 
 # %%
 for budget in (16, 12, 8, 6, 5, 4, 3.6):
@@ -268,12 +251,10 @@ BLOCK_BYTES = paper_layer.saved_bytes(models.Block(CONFIG), INPUT)
 BUDGET = 3 * BLOCK_BYTES + 3 * 8 * 128 * 128 * 4
 WEIGHT_BYTES = 8 * 4 * models.count_parameters(models.Block(CONFIG))
 
-
 def eight_blocks_within(budget_bytes):
     blocks = [models.Block(CONFIG) for _ in range(CONFIG.layers)]
     x = torch.randn(8, 128, 128, requires_grad=True)
     checkpoint_sequential(blocks, x, BLOCK_BYTES, budget_bytes).square().mean().backward()
-
 
 # %%
 run = launch(eight_blocks_within, BUDGET, world_size=1, device="cpu", memory=True)
@@ -301,7 +282,6 @@ check("activation_checkpointing.checkpoint_sequential", checkpoint_sequential)
 # %%
 print(inspect.getsource(paper_layer.PaperLayer))
 
-
 # %%
 def activation_bytes_spec(tokens, samples, width, heads):
     """Counted in a real layer, on torch's meta device: shapes, and no numbers."""
@@ -309,7 +289,6 @@ def activation_bytes_spec(tokens, samples, width, heads):
         layer = paper_layer.PaperLayer(width, heads).bfloat16()
         x = torch.empty(samples, tokens, width, dtype=torch.bfloat16, requires_grad=True)
     return paper_layer.saved_bytes(layer, x)
-
 
 f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 
@@ -329,7 +308,6 @@ f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 # `sbh * (10 / cut + 24 / tp_size + scores / tp_size)`, where `cut` is `tp_size` with sequence parallelism and 1 without, and `scores` is 0 with selective recomputation. Full recomputation is a line of its own.
 # </details>
 
-
 # %% nbgrader={"grade_id": "activation_bytes", "solution": true}
 def activation_bytes(
     tokens, samples, width, heads, tp_size=1, sequence_parallel=False, recompute="none"
@@ -343,7 +321,6 @@ def activation_bytes(
     scores = 5 * heads * tokens / width if recompute == "none" else 0
     return sbh * (10 / cut + 24 / tp_size + scores / tp_size)
     ### END SOLUTION
-
 
 # %% [markdown]
 # GPT-3's layer by your formula and counted, and then all of its 96 layers in GiB on each of 8 ranks, as in the paper.
@@ -373,13 +350,11 @@ check("activation_checkpointing.activation_bytes", activation_bytes)
 #
 # `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` is each rank's own, with weights of its own perhaps. It returns `function(x)`, with one output. The number of elements of x may not divide by t: pad.
 
-
 # %%
 def pieces_spec(x, tp_size):
     """[a b c d e], 2 ranks  ->  a b c | d e 0"""
     flat = x.flatten()
     return F.pad(flat, (0, -len(flat) % tp_size)).chunk(tp_size)
-
 
 pieces_spec(torch.arange(1, 6), 2)
 
@@ -398,7 +373,6 @@ pieces_spec(torch.arange(1, 6), 2)
 #
 # In backward `flat = piece.new_empty(t * len(piece))` and `dist.all_gather_single(flat, piece)`. Then cut off the padding, `.view(ctx.shape)`, `.requires_grad_()`. The gradient of x is what the second run leaves in its `.grad`: it is not exchanged.
 # </details>
-
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
 class PartitionedCheckpoint(torch.autograd.Function):
@@ -433,10 +407,8 @@ def partitioned_checkpoint(function, x):
     """x equal on all ranks  ->  function(x), of which each rank keeps 1/t of x"""
     return PartitionedCheckpoint.apply(function, x)
 
-
 # %% [markdown]
 # Eight layers on four ranks: what each rank holds with your `checkpoint` and with a quarter of each input, and what the gathers send. The inputs that a Function keeps are *other* in this picture, for autograd did not look on when they were made.
-
 
 # %%
 def eight_layers(around):
@@ -446,7 +418,6 @@ def eight_layers(around):
     for layer in layers:
         x = around(layer, x)
     x.square().mean().backward()
-
 
 # %%
 runs = {
