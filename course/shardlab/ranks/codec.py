@@ -12,6 +12,8 @@ import io
 import json
 import struct
 import sys
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -30,12 +32,16 @@ def _cached_anew(fn: Any, parameters: dict[str, Any]) -> Any:
 class _Pickler(cloudpickle.Pickler):
     """Sends tensors from any device as CPU tensors, and of a view only the viewed part.
 
-    And functions with ``functools.cache`` on them, which pickle takes for a library's.
+    And functions with ``functools.cache`` on them, which pickle takes for a library's; and modules of
+    a class of their own, such as torch.distributed.config, which cloudpickle finds in a function that
+    names ``dist`` and some ``config`` of the user's.
     """
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _CACHED and obj.__module__ == "__main__":
             return _cached_anew, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, ModuleType) and type(obj) is not ModuleType:
+            return import_module, (obj.__name__,)
         torch = sys.modules.get("torch")  # where it isn't loaded, nothing is a tensor
         if torch is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
             return super().reducer_override(obj)

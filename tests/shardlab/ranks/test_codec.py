@@ -185,3 +185,11 @@ class TestAny:
         model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
         back = codec.decode_any(codec.encode_any(model))
         assert all(map(torch.equal, back.parameters(), model.parameters()))
+
+
+def test_a_function_may_name_dist_and_a_config_of_its_own() -> None:
+    """cloudpickle takes along torch.distributed.config, a module of no ordinary class."""
+    names = {"__name__": "__main__", "dist": torch.distributed, "config": {"width": 8}}
+    exec("def width():\n    return dist.is_available() and config['width']", names)
+    back = codec.decode_any(codec.encode_any(names["width"]))
+    assert back() == 8
