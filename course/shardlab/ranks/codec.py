@@ -32,9 +32,9 @@ def _cached_anew(fn: Any, parameters: dict[str, Any]) -> Any:
 class _Pickler(cloudpickle.Pickler):
     """Sends tensors from any device as CPU tensors, and of a view only the viewed part.
 
-    And functions with ``functools.cache`` on them, which pickle takes for a library's; and modules of
-    a class of their own, such as torch.distributed.config, which cloudpickle finds in a function that
-    names ``dist`` and some ``config`` of the user's.
+    And functions with ``functools.cache`` on them, which pickle takes for a library's; and modules
+    of a class of their own, such as torch.distributed.config, which cloudpickle finds in a function
+    that names ``dist`` and some ``config`` of the user's.
     """
 
     def reducer_override(self, obj: Any) -> Any:
