@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-import torch.distributed as dist
+from autograder.drive import COMMUNICATES
 
 CALL, MACHINERY = "call", "machinery"
 
@@ -40,16 +40,6 @@ RECORDED_AS = {
     "broadcast_object_list": "broadcast",
     "scatter_object_list": "scatter",
 }
-COMMUNICATES = {
-    name
-    for name in dir(dist)
-    if callable(getattr(dist, name, None))
-    and re.match(
-        r"(all_|reduce|broadcast|gather|scatter|barrier|monitored_barrier|i?send|i?recv|P2POp|batch_)",
-        name,
-    )
-    and not re.search(r"Op$|Options$", name.removesuffix("P2POp"))
-} | {"P2POp"}
 # What has no use in an answer and some in an attack.  A name stands for all below it.
 TOOLS = (
     *("shardlab.trace", "shardlab.ranks", "shardlab.launch", "shardlab.lifetimes", "autograder"),
