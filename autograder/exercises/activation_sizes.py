@@ -133,8 +133,10 @@ def right_bytes(case: Case, given: Setting) -> float:
 
 
 def wrong_bytes(attempt: Attempt) -> Finding | None:
+    """The slip that explains most of the wrong answers: a single one may fit two by chance."""
     if attempt.error or not isinstance(attempt.outputs[0], list):
         return None
+    explained: dict[str, list[str]] = {}  # by the mistake, what it explains
     for given, wanted, got in zip(
         attempt.inputs[0], attempt.expected[0], attempt.outputs[0], strict=True
     ):
@@ -143,8 +145,11 @@ def wrong_bytes(attempt: Attempt) -> Finding | None:
         for number, mistake in slips(given):
             if equal(number, got, TOLERANCE):
                 evidence = f"{got:,.0f} bytes, expected {wanted:,.0f}"
-                return Finding("activation_bytes", mistake, evidence, anyone="activation_bytes")
-    return None
+                explained.setdefault(mistake, []).append(evidence)
+    if not explained:
+        return None
+    mistake = max(explained, key=lambda slip: len(explained[slip]))
+    return Finding("activation_bytes", mistake, explained[mistake][0], anyone="activation_bytes")
 
 
 @kept_back(lambda case, inputs: [(given,) for given in inputs[0]])

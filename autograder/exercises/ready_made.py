@@ -58,7 +58,9 @@ def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
             continue
         for member in vars(value).values() if inspect.isclass(value) else [value]:
             function = inspect.unwrap(member) if callable(member) else None
-            if isinstance(function, FunctionType) and not function.__code__.co_freevars:
+            if not isinstance(function, FunctionType) or function.__code__.co_freevars:
+                continue
+            if function.__module__ == value.__module__:  # and not enum's, in a class of its own
                 yield function
 
 
