@@ -24,9 +24,12 @@ def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> se
     notary.sign(nbformat.read(path, as_version=4))
     notebook = lab.open(f"course/chapters/{path.name}")
     assert notebook.complaints() == []
+    pictures = with_pictures(notebook, VIEW)
+    # What ends a kernel ends the page's loading of what it saved.
+    expect(pictures[0].element.locator(".shardlab-widget")).to_have_count(1)
     notebook.end_kernel()
     seen = set()
-    for cell in with_pictures(notebook, VIEW):
+    for cell in pictures:
         widget = cell.element.locator(".shardlab-widget")
         expect(widget).to_have_count(1)
         seen.add(widget.get_attribute("data-widget") or "")
