@@ -71,7 +71,7 @@ class RankSet:
         """Ends every process of the set."""
         if self._supervisor is not None:
             supervisor, self._supervisor = self._supervisor, None
-            supervisor.__exit__()
+            supervisor.close()
 
     @property
     def is_fresh(self) -> bool:

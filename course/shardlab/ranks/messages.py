@@ -46,7 +46,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
 
 
 def read_file(fd: int) -> tuple[dict[str, Any], bytes]:
-    """The one message that a memory file holds: one copy, which all ranks read."""
+    """The one message that a memory file holds; all ranks read it."""
     inbox = Inbox()
     inbox.feed(os.pread(fd, os.fstat(fd).st_size, 0))
     message = inbox.next()

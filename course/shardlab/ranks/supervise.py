@@ -1,7 +1,7 @@
 """Sees ranks through, in the kernel's process: starts them, gives them functions, listens, ends.
 
-All in one thread and one loop.  Whatever happens in between, an interrupt included, leaving the
-`with` block ends every process and waits until they are gone.
+All in one thread and one loop.  Whatever happened before, an interrupt included, `close` ends every
+process and waits until they are gone.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Turn:
 
 
 class Supervisor:
-    """`with Supervisor(...) as ranks: ranks.start(); turn = ranks.begin(...); ranks.watch(turn)`.
+    """`ranks.start(); turn = ranks.begin(...); ranks.watch(turn); ...; ranks.close()`.
 
     ``is_graded``: the ranks are untrusted, so what is kept of theirs here is little.
     """
@@ -114,10 +114,7 @@ class Supervisor:
         self.begun_s = time.monotonic()
         self.turn: Turn | None = None
 
-    def __enter__(self) -> Supervisor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         try:
             self.screen.close(time.monotonic() - self.begun_s)
         finally:
