@@ -497,14 +497,14 @@ rank, life = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
 dist.init_process_group("gloo", f"file://{sys.argv[1]}/life_{life}", rank=rank, world_size=2)
 saved = Path(sys.argv[1]) / f"rank_{rank}.txt"
 step = int(saved.read_text()) if saved.exists() else 0
-print(f"life {life}, rank {rank}: goes on at step {step}", flush=True)
+sys.stdout.write(f"life {life}, rank {rank}: goes on at step {step}\\n")
 while step < 5:
     if rank == 1 and step == 3 and life == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     step += 1
     dist.barrier()
     saved.write_text(str(step))
-print(f"life {life}, rank {rank}: done", flush=True)
+sys.stdout.write(f"life {life}, rank {rank}: done\\n")
 '''
 
 # %%

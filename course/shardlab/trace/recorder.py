@@ -67,7 +67,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 }
 
 
-CALLBACK_S = 0.2  # for a thread that has only a line to write
+CALLBACK_S = 5.0  # for a thread that has only a line to write, on a machine that is full
 BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory.__file__)
 
 
@@ -76,7 +76,7 @@ class OpenWork(NamedTuple):
     work: dist.Work
     from_any: bool  # a receive that learns at its end whose message it took
     waits: bool  # its wait follows at once, and is in the log already
-    called_back: bool  # its end is told by another thread, when it gets to run
+    future: torch.futures.Future[Any] | None  # tells its end from another thread, when that runs
 
 
 class Recorder:
@@ -94,6 +94,7 @@ class Recorder:
         # Held until they end: while Python holds a Work, C++ hands out that very object again,
         # so its id() tells which call a wait belongs to.
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
+        self.forgetting = threading.Lock()
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_users: dict[str, bool] = {}
         self.memory: memory.MemoryRecorder | None = None  # where the launch asked for it
@@ -185,24 +186,34 @@ class Recorder:
             return
         work = dist.Work.unbox(boxed)
         key = id(work)
+        future = None
         # gloo's sends and receives have no future, but always a wait in Python
-        called_back = not waits and OPERATORS[name][0] not in ("send", "recv")
-        from_any = name == "recv_any_source_"
-        self.open_works[key] = OpenWork(call, work, from_any, waits, called_back)
-        if called_back:
+        if not waits and OPERATORS[name][0] not in ("send", "recv"):
             with contextlib.suppress(RuntimeError):
-                work.get_future().add_done_callback(lambda future: self._done(key, future))
+                future = work.get_future()
+        self.open_works[key] = OpenWork(call, work, name == "recv_any_source_", waits, future)
+        if future is not None:
+            future.add_done_callback(lambda done: self._done(key, call, done))
 
-    def _done(self, key: int, future: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # one that failed has no end
+    def _done(self, key: int, call: int, future: torch.futures.Future[Any]) -> None:
+        try:
             future.value()
-            self._end(key)
+        except RuntimeError:  # one that failed has no end
+            self._forget(key, call)
+        else:
+            self._end(key, call)
 
-    def _end(self, key: int) -> None:
-        known = self.open_works.pop(key, None)
+    def _end(self, key: int, call: int) -> None:
+        known = self._forget(key, call)
         if known is not None:
             source = known.work._source_rank() if known.from_any else None
             self.log.write("end", known.call, time.monotonic(), source)
+
+    def _forget(self, key: int, call: int) -> OpenWork | None:
+        """Taken by whoever hears of its end first; the Work's id may be another's soon after."""
+        with self.forgetting:
+            known = self.open_works.get(key)
+            return self.open_works.pop(key) if known is not None and known.call == call else None
 
     def _watch_waits(self) -> None:
         original = dist.Work.wait
@@ -214,7 +225,7 @@ class Recorder:
             if not known.waits and threading.get_ident() == self.main_thread:
                 self.log.write("wait", known.call)
             result = original(work, *args, **kwargs)
-            self._end(id(work))
+            self._end(id(work), known.call)
             return result
 
         dist.Work.wait = wait  # type: ignore[method-assign, assignment]
@@ -263,10 +274,15 @@ class Recorder:
                 self.memory = None
 
     def _hear_ends(self) -> None:
-        """The word that a collective has ended may come after its rank is done."""
+        """The word that a collective has ended may come after its rank is done.
+
+        DDP waits for the future: that is done before its callbacks run, and before the Work
+        calls itself completed.
+        """
         until = time.monotonic() + CALLBACK_S
         while time.monotonic() < until and any(
-            known.called_back and known.work.is_completed() for known in [*self.open_works.values()]
+            known.future is not None and known.future.done()
+            for known in [*self.open_works.values()]
         ):
             time.sleep(0.001)
 

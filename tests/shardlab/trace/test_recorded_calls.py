@@ -145,6 +145,28 @@ def test_ddp_from_its_compiled_reducer() -> None:
     assert sum(call.bytes for call in gradients if call.rank == 0) == parameter_bytes
 
 
+def test_a_late_word_from_ddp_is_waited_for() -> None:
+    """On a full machine the thread that tells the end of a collective may run much later."""
+
+    def work() -> None:
+        import time
+
+        from shardlab.trace.recorder import Recorder
+
+        told = Recorder._done
+
+        def late(*args: Any) -> None:
+            time.sleep(0.5)
+            told(*args)
+
+        Recorder._done = late  # type: ignore[method-assign]
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+        model(torch.ones(4, 64)).sum().backward()
+
+    run = launch(work, world_size=2, quiet=True)
+    assert all(call.end_s is not None for call in run.calls)
+
+
 def test_fsdp2() -> None:
     def wrap(model: torch.nn.Sequential) -> torch.nn.Module:
         from torch.distributed.fsdp import fully_shard
