@@ -51,93 +51,24 @@ for stage, piece in enumerate(stages_of(p)):
 # %% [markdown]
 # ## One device at a time
 #
-# The plainest way is **naive model parallelism**. A rank receives its input, computes, sends its output on; then it waits for the gradient of that output, goes backward, and sends the gradient of its input back.
-
-# %%
-def receive(rank):
-    tensor = torch.empty(B, T, D)
-    dist.recv(tensor, rank)
-    return tensor
-
-def loss_of(logits, targets):
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-# %%
-def naive_step(piece, tokens, targets):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    x = receive(rank - 1).requires_grad_() if rank > 0 else tokens
-    y = piece(x)
-    if rank < last:
-        dist.send(y.detach(), rank + 1)
-        y.backward(receive(rank + 1))
-    else:
-        loss_of(y, targets).backward()
-    if rank > 0:
-        dist.send(x.grad, rank - 1)
-
-# %% [markdown]
-# We take two steps, because a process's first one also pays for what is set up once; `measure` marks them in the picture. **Which share of the second step does a device compute, on average?**
-
-# %%
-# Your prediction: the share of the time that a device computes, between 0 and 1
-predicted_share = None
-
-# %%
-def two_steps(tokens, targets):
-    piece = stages_of(p)[dist.get_rank()]
-    for step in (1, 2):
-        with measure(f"step {step}"):
-            naive_step(piece, tokens, targets)
-
-run = launch(two_steps, *data.batch(0, B, T), world_size=p, device="cpu")
-timeline(run)
-
-# %% [markdown]
-# Each bar is a call that waits; within a step a rank computes where there is none. It is a staircase, down for forward and up again for backward: one rank computes, three wait. Now from a simulator that knows nothing but who needs what:
+# The plainest way is **naive model parallelism**. Device 0 computes its layers for the whole batch and sends the result to device 1, and so on to the last, which computes the loss. Then the gradient goes all the way back.
+#
+# Who does what, and in which order, is a **schedule**: for each device a list. An action is a kind, a stage, a micro-batch, which is the whole batch for now; `F` is a forward, `B` a backward. `0F0` is how torch writes stage 0's forward of micro-batch 0:
 
 # %%
 from shardlab.simulate.pipeline import gpipe, interleaved_one_f_one_b, naive, one_f_one_b
 
-alone = simulate(naive(p))
-print(f"your prediction: {predicted_share}   simulated: {1 - alone.bubble_fraction:.2f}")
-
-# %% [markdown]
-# One part in p. The step takes as long as on one device, and p − 1 of p devices idle. All it buys is memory.
-#
-# ## Micro-batches
-#
-# The cure is to cut the batch as well. As soon as device 0 has done its layers for the first **micro-batch**, it takes the second one, while device 1 works on the first. Gradients of m micro-batches add up before one step: that is gradient accumulation ([chapter 01](01_one_device.ipynb)), and the result is the same. Libraries call m *chunks*, *micro-batches* or *gradient accumulation steps*.
-#
-# Who does what, and in which order, is a **schedule**: for each device a list. An action is a kind, a stage, a micro-batch; `F` is a forward, `B` a backward. This is **GPipe**'s, all forwards and then all backwards, as torch would print it:
-
-# %%
-for device, actions in enumerate(gpipe(2, 3)):
+for device, actions in enumerate(naive(p)):
     print(f"device {device}:", *actions)
 print(repr(actions[0]))
 
 # %% [markdown]
-# A list says nothing of time. The simulator starts each action as soon as its device is free and what it needs has come. By default a forward takes 1, and a backward, which makes two products for each of forward's, 2. Idle time is called the **bubble**.
-#
-# **With p = 4 devices and m = 8 micro-batches, by which share is the step longer than its work alone?**
+# `run_schedule` carries out such lists on real ranks. Each rank goes through its own: it receives what an action needs, computes, and sends on what comes out. (How that is done is for you to find out, in the lab.)
 
 # %%
-# Your prediction: GPipe's idle time over the time of the work alone, for p = 4 and m = 8
-predicted_bubble = None
+def loss_of(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-# %%
-m = 8
-bubble = simulate(gpipe(p, m)).bubble_over_ideal
-print("your prediction:", predicted_bubble, "  simulated:", bubble)
-assert bubble == (p - 1) / m
-
-# %% [markdown]
-# The formula can be read off the picture below. Before device 3 can begin, p − 1 forwards have to pass, and after its last action p − 1 backwards: the time of p − 1 micro-batches, against m of work. **Bubble over the ideal: (p − 1)/m.** Some papers count it as a fraction of all time instead, (p − 1)/(m + p − 1), which makes 0.27 of our 0.375. A figure without its convention says little.
-#
-# ## The same list on real ranks
-#
-# `run_schedule` takes the schedule as it is. Each rank goes through its own list: it receives what an action needs, computes, and sends what comes out.
-
-# %%
 def share_of(schedule, rank, first=0):
     """A rank's stages, and all micro-batches: tokens and targets, from number ``first`` on."""
     actions = [action for listed in schedule for action in listed]
@@ -158,6 +89,59 @@ def train(schedule, pace=None):
     return ran, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}
 
 # %% [markdown]
+# Four ranks that share the cores of a laptop cannot compute side by side, and four devices could. So we let each rank play a device: `at_least_s` gives each action a length, and a rank that has computed earlier sleeps until then. Messages, waiting and order are real; what is not is the time of an action, as long as your machine has the time. A forward takes one unit, here 20 ms. A backward makes two products for each of forward's and takes two.
+#
+# **Which share of the step does a device compute, on average?**
+
+# %%
+# Your prediction: the share of the time that a device computes, between 0 and 1
+predicted_share = None
+
+# %%
+unit_s = 0.02
+pace = Costs(unit_s, unit_s, unit_s)  # forward, and the two halves of backward
+run = launch(train, naive(p), pace, world_size=p, device="cpu")
+measured = {"naive": [ran for ran, _ in run.outputs]}
+pipeline_schedule(p, 1, schedules=["naive"], measured=measured, unit_s=unit_s)
+
+# %% [markdown]
+# Above is a simulator that knows nothing but who needs what: it starts each action as soon as its device is free and what it needs has come. Below, marked blue, is what the ranks did. It is a staircase, down for forward and up again for backward: one device computes, three wait. (A bar that is longer below than above took your machine more than its 20 or 40 ms.)
+
+# %%
+alone = simulate(naive(p))
+print(f"your prediction: {predicted_share}   simulated: {1 - alone.bubble_fraction:.2f}")
+
+# %% [markdown]
+# One part in p. The step takes as long as on one device, and p − 1 of p devices idle. Idle time is called the **bubble**. All that the other devices buy is memory.
+#
+# ## Micro-batches
+#
+# The cure is to cut the batch as well. As soon as device 0 has done its layers for the first **micro-batch**, it takes the second one, while device 1 works on the first. Gradients of m micro-batches add up before one step: that is gradient accumulation ([chapter 01](01_one_device.ipynb)), and the result is the same. Libraries call m *chunks*, *micro-batches* or *gradient accumulation steps*.
+#
+# This is **GPipe**'s schedule for two devices and three micro-batches, all forwards and then all backwards:
+
+# %%
+for device, actions in enumerate(gpipe(2, 3)):
+    print(f"device {device}:", *actions)
+
+# %% [markdown]
+# **With p = 4 devices and m = 8 micro-batches, by which share is the step longer than its work alone?**
+
+# %%
+# Your prediction: GPipe's idle time over the time of the work alone, for p = 4 and m = 8
+predicted_bubble = None
+
+# %%
+m = 8
+bubble = simulate(gpipe(p, m)).bubble_over_ideal
+print("your prediction:", predicted_bubble, "  simulated:", bubble)
+assert bubble == (p - 1) / m
+
+# %% [markdown]
+# The formula can be read off the picture below. Before device 3 can begin, p − 1 forwards have to pass, and after its last action p − 1 backwards: the time of p − 1 micro-batches, against m of work. **Bubble over the ideal: (p − 1)/m.** Some papers count it as a fraction of all time instead, (p − 1)/(m + p − 1), which makes 0.27 of our 0.375. A figure without its convention says little.
+#
+# ## The same lists on real ranks
+#
 # Is it right? One process that goes through the same micro-batches must come to the same gradients. (Two parameters have to wait for "two ends of one matrix" below.)
 
 # %%
@@ -175,13 +159,9 @@ check(launch(train, gpipe(p, m), world_size=p, device="cpu").outputs)
 print("gradients on four ranks are those of one process")
 
 # %% [markdown]
-# Is it as fast as simulated? Four ranks that share the cores of a laptop cannot compute side by side, and four devices could. So we let each rank play a device: `at_least_s` gives each action a length, and a rank that has computed earlier sleeps until then. Messages, waiting and order are real; what is not is the time of an action, as long as your machine has the time.
-#
-# **1F1B**, one forward, one backward, runs beside it. Device i does p − 1 − i forwards, then a forward and a backward in turn.
+# Is it as fast as simulated? Again each rank plays a device. **1F1B**, one forward, one backward, runs beside GPipe: device i does p − 1 − i forwards, then a forward and a backward in turn.
 
 # %%
-unit_s = 0.02
-pace = Costs(unit_s, unit_s, unit_s)
 schedules = {"gpipe": gpipe(p, m), "1f1b": one_f_one_b(p, m)}
 runs = {
     name: launch(train, schedule, pace, world_size=p, device="cpu", quiet=True)
@@ -193,7 +173,7 @@ measured = {name: [ran for ran, _ in run.outputs] for name, run in runs.items()}
 pipeline_schedule(p, m, schedules=["gpipe", "1f1b"], measured=measured, unit_s=unit_s)
 
 # %% [markdown]
-# Blue marks what ran. Where it is longer than simulated, your machine took more than 20 ms for some action, and everything behind it had to wait: a pipeline has no slack. Play the time, and watch what is **in flight** at the right: micro-batches that have gone forward and not backward, whose activations a device holds.
+# Where what ran is longer than simulated, your machine took more than 20 ms for some action, and everything behind it had to wait: a pipeline has no slack. Play the time, and watch what is **in flight** at the right: micro-batches that have gone forward and not backward, whose activations a device holds.
 #
 # 1F1B has GPipe's bubble, to the slot. What does it buy?
 
@@ -290,9 +270,10 @@ from shardlab.simulate.pipeline import zb_h1, zb_v
 
 for actions in zb_h1(p, m)[2:]:
     print(*actions)
-thirds = simulate(zb_h1(p, m)), simulate(one_f_one_b(p, m))
-print([t.bubble_over_ideal for t in thirds], "in flight:", [t.peak_in_flight for t in thirds])
-assert np.isclose(thirds[0].bubble_over_ideal, thirds[1].bubble_over_ideal / 3)
+split, whole_b = simulate(zb_h1(p, m)), simulate(one_f_one_b(p, m))
+for name, told in (("zb-h1", split), ("1f1b", whole_b)):
+    print(f"{name:5} bubble over the ideal {told.bubble_over_ideal}, in flight {told.peak_in_flight}")
+assert np.isclose(split.bubble_over_ideal, whole_b.bubble_over_ideal / 3)
 
 # %% [markdown]
 # **ZB-V** has two chunks on each device, laid out as a V: down the devices with the first, up again with the second. Device 0 has both ends of the model. In steady state every device does six things in turn; it idles until the first micro-batch reaches it, and when it is done.
@@ -303,7 +284,7 @@ print("over the ideal:", v_shape.bubble_over_ideal, "  own first to own last act
 assert np.isclose(v_shape.span_bubble, 0)
 
 # %% [markdown]
-# Is that zero? From the first action of all to the last one of all there is still something, because the last device begins later. The paper counts from a device's own first action to its own last: a device that began later ends later, and its next step begins later, too. In that sense the bubble is 0, with 1F1B's memory. (That takes equal costs. In a real layer the backward of attention's scores has no weights: it all belongs to `I`.)
+# Is that zero, as its name says? From the first action of all to the last one of all there is still something, because the last device begins later. The paper counts from a device's own first action to its own last: a device that began later ends later, and its next step begins later, too. In that sense the bubble is 0, with 1F1B's memory. (That takes equal costs. In a real layer the backward of attention's scores has no weights: it all belongs to `I`.)
 #
 # Both run on real ranks, unchanged:
 
@@ -351,7 +332,7 @@ except Illegal as error:
 # %% [markdown]
 # ### A right schedule that hangs
 #
-# Not every program that follows a legal schedule gets through it. This one sends as `dist.send` does: the call comes back once the other side takes the message. The tensors are empty, since only the order matters.
+# Not every program that follows a legal schedule gets through it. This one sends as `dist.send` does: the call comes back once the other side takes the message. The tensors hold nothing, since only the order matters.
 
 # %%
 def blocking(schedule):
@@ -370,7 +351,11 @@ print("GPipe came through")
 try:
     launch(blocking, one_f_one_b(2, 4), **options)
 except DeadlockError as error:
-    print(error)
+    hang = error
+    print("1F1B did not")
+
+# %%
+timeline(hang)
 
 # %% [markdown]
 # Device 0 sends the next activation down, device 1 sends a gradient up, and neither takes what the other sends. GPipe never does both at once, so it came through, and would have hidden the mistake.
@@ -407,7 +392,7 @@ for extra in (0, 0.25, 0.5, 1):
     print(f"last stage {1 + extra:4} times the others: step {told.makespan:5.2f}, idle:", *idle)
 
 # %% [markdown]
-# Llama 3 405B has 126 layers and not 128 for this reason: its first and last stage have one layer less.
+# The Llama 3 paper takes one layer away from the first and one from the last of its 16 stages to balance them (section 3.3.2); the 405B model has 126 layers.
 #
 # ## With data parallelism
 #
@@ -474,7 +459,7 @@ print("torch's 1F1B gives the same gradients")
 # %% [markdown]
 # - `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble` are the others. Their orders are the ones simulated here, action by action: a test of this course compares them.
 # - **DeepSpeed**: `PipelineModule(layers, num_stages=p)`, and `engine.train_batch(data_iter)` runs 1F1B over `gradient_accumulation_steps` micro-batches. That key is m.
-# - **Megatron-LM**: `--pipeline-model-parallel-size` is p, `--num-layers-per-virtual-pipeline-stage` sets v, and m is `--global-batch-size` over (dp × `--micro-batch-size`).
+# - **Megatron-LM**: `--pipeline-model-parallel-size` is p, `--num-virtual-stages-per-pipeline-rank` is v (the older `--num-layers-per-virtual-pipeline-stage` gives the layers of a chunk instead), and m is `--global-batch-size` over (dp × `--micro-batch-size`).
 #
 # ## Where GPUs differ
 #
