@@ -65,7 +65,7 @@ torch.testing.assert_close(sum(by_rows), x @ w, atol=1e-4, rtol=1e-4)
 # - **By columns** each rank has some *columns* of Y, finished. It needed all of X.
 # - **By rows** each rank has a *summand* of all of Y. It needed its columns of X only, but Y is there when everything has been added up.
 #
-# Step through both with the arrow keys; the lower row is the backward pass. Follow what is whole, what is cut and what is a summand.
+# Step through both with the arrow keys; the lower row is the backward pass. Follow what is whole, what is cut and what is a summand. (Cut by columns, the picture also gathers Y, in case somebody needs all of it. In this chapter nobody will.)
 
 # %%
 tensor_split("columns", tokens=T, width=D, world_size=N)
@@ -94,6 +94,7 @@ a, b = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
 dy = torch.randn(T, D)
 parts = list(zip(a.chunk(N, dim=1), b.chunk(N, dim=0), strict=True))
 
+# %%
 def mlp(part, x, dy):
     a, b, x = (each.clone().requires_grad_() for each in (*part, x))
     with measure("forward"):
@@ -106,9 +107,16 @@ def mlp(part, x, dy):
     return y, x.grad, a.grad, b.grad
 
 # %%
+def calls_of(run, label):
+    """Collectives of rank 0 within a measured block."""
+    block = run.traffic[label].blocks[0]
+    inside = [c for c in run.calls if c.rank == 0 and block.start_s <= c.start_s <= block.end_s]
+    return dict(Counter(call.op for call in inside))
+
+# %%
 run = launch(mlp, x, dy, inputs=parts, **options)
-ops = Counter(call.op for call in run.calls if call.rank == 0)
-print("your prediction:", predicted_all_reduces, "  calls of rank 0, forward and backward:", ops)
+print("your prediction:", predicted_all_reduces)
+print("forward:", calls_of(run, "forward"), "  backward:", calls_of(run, "backward"))
 
 # %% [markdown]
 # One forward and one backward. The answer is that of one process, on every rank, and each rank's gradients are its parts of the whole gradients:
@@ -175,6 +183,10 @@ def fresh_layer():
     torch.manual_seed(0)  # the same parameters on every rank
     return models.separate_projections(models.gpt("0.3M")).blocks[0]
 
+def as_whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+# %%
 def one_layer(x, plan):
     layer = fresh_layer()
     tp.parallelize_module(layer, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
@@ -184,9 +196,6 @@ def one_layer(x, plan):
     with measure("backward"):
         y.square().sum().backward()
     return y.detach(), {name: as_whole(p.grad) for name, p in layer.named_parameters()}
-
-def as_whole(tensor):
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 # %% [markdown]
 # Attention and MLP make one all-reduce each in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
@@ -198,13 +207,6 @@ predicted_backward = None
 # %%
 batch = torch.randn(4, T // 4, D)  # 4 lines of 128 tokens
 plain = launch(one_layer, layer_plan(Replicate()), inputs=[batch] * N, memory=True, **options)
-
-def calls_of(run, label):
-    """Collectives of rank 0 within a measured block."""
-    block = run.traffic[label].blocks[0]
-    inside = [c for c in run.calls if c.rank == 0 and block.start_s <= c.start_s <= block.end_s]
-    return dict(Counter(call.op for call in inside))
-
 print("forward:", calls_of(plain, "forward"), "  backward:", calls_of(plain, "backward"))
 print("your prediction for backward:", predicted_backward)
 
@@ -275,7 +277,10 @@ for how, sent in predicted.items():
 in_sequence = layer_plan(Shard(1)) | dict.fromkeys(["norm_1", "norm_2"], tp.SequenceParallel())
 tokens = [part.clone() for part in batch.chunk(N, dim=1)]
 sequence = launch(one_layer, in_sequence, inputs=tokens, memory=True, **options)
-print("forward:", calls_of(sequence, "forward"), "  backward:", calls_of(sequence, "backward"))
+
+# %%
+print("forward: ", calls_of(sequence, "forward"))
+print("backward:", calls_of(sequence, "backward"))
 compare(sequence, predicted["gloo"])
 print(same_as_alone(sequence, dim=1))
 later = [c.bytes for c in sequence.calls if c.rank == 0 and c.op == "all_reduce"]
@@ -328,6 +333,7 @@ def model_plan(logits):
         "head": tp.ColwiseParallel(output_layouts=logits, use_local_output=local),
     }
 
+# %%
 def fresh_model(tp_mesh, plan):
     torch.manual_seed(0)
     model = models.separate_projections(models.gpt("0.3M"))
@@ -359,7 +365,7 @@ def train(batch, plan, tie, steps):
 lines = data.batch(0, 4, T // 4)
 gathered = launch(train, lines, model_plan(Replicate()), True, 1, **options)
 in_parts = launch(train, lines, model_plan(Shard(-1)), True, 2, **options)
-print("first loss:", gathered.outputs[0][0], "and", in_parts.outputs[0][0])
+print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {in_parts.outputs[0][0]:.5f} in parts")
 
 # %%
 def three_numbers(run):
@@ -371,9 +377,11 @@ def three_numbers(run):
     ]
     return len(small), sum(ring_sent_bytes(call.bytes, N) for call in small)
 
-print("your prediction:", predicted_loss, "  calls, bytes:", three_numbers(in_parts))
+# %%
+calls, sent = three_numbers(in_parts)
+print(f"your prediction: {predicted_loss}   sent: {sent:,.0f} bytes in {calls} all-reduces")
 V = 256
-print("gathering all logits:", scatter_or_gather_sent_bytes(4 * T * V, N), "bytes")
+print(f"gathering all logits: {scatter_or_gather_sent_bytes(4 * T * V, N):,.0f} bytes")
 
 # %% [markdown]
 # Three all-reduces whose bytes do not depend on V. On the wire, the whole forward pass is as predicted: the layers, the embedding, and the three numbers.
@@ -471,12 +479,10 @@ batches = [data.batch(0, 4, 64, rank=rank // 2, world_size=2) for rank in range(
 mesh_run = launch(train_on_a_mesh, inputs=batches, world_size=4, device="cpu")
 for rank, (coordinate, losses) in enumerate(mesh_run.outputs):
     print(f"rank {rank}: (dp, tp) = {tuple(coordinate)}, losses {np.round(losses, 4)}")
-print("your prediction:", predicted_peers)
-print("bytes that each rank sent in step 1:")
-print(mesh_run.traffic["step 1"].sent_bytes)
 
 # %%
-traffic_map(mesh_run)
+print("your prediction:", predicted_peers)
+traffic_map(mesh_run, block="step 1")
 
 # %% [markdown]
 # Rank 0 never talks to rank 3. Each pair has its own purpose, and its own formula:
@@ -588,7 +594,7 @@ for name, one, other in zip(("its own seed", "one seed"), first, second, strict=
 #
 # - **PyTorch**: the plan, as above. [torchtitan](https://github.com/pytorch/torchtitan) trains Llama with such plans, on meshes with `fully_shard`.
 # - **Megatron** has `ColumnParallelLinear`, `RowParallelLinear` and `VocabParallelEmbedding` in the model's own code, and `--tensor-model-parallel-size`, `--sequence-parallel`.
-# - **DeepSpeed** cuts by itself, with `"tensor_parallel": {"autotp_size": 8}` in the configuration beside ZeRO of stage 0, 1 or 2.
+# - **DeepSpeed** cuts by itself, with `"tensor_parallel": {"autotp_size": 8}` in the configuration, beside ZeRO of any stage (0.19.8).
 # - **Hugging Face** models bring their plan along: `config.base_model_tp_plan`.
 #
 # How large an N? As many as the node has GPUs, at most; N divides the heads, also those of keys and values where there are fewer. Llama 3 405B has 8 of those, and was trained with N = 8 (Llama team 2024, tables 3 and 4).
