@@ -45,7 +45,7 @@ plt.style.use(palette.PLOT_STYLE)
 torch.set_num_threads(1)  # small tensors: a second thread would only wait
 
 # %% [markdown]
-# ## What backward keeps
+# ## What forward keeps for backward
 #
 # A GPT of four blocks, a batch of four lines. `lifetimes.record` runs a step and follows every tensor that it makes: which module made it, how large it is, when it was gone. One process is enough for this, most of the chapter needs no ranks.
 
@@ -81,7 +81,7 @@ measured_kept = sum(life.bytes for life in kept_by("blocks.1", whole)) / sbh_byt
 print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
 
 # %% [markdown]
-# Sixteen, and a bit. Each is there because some derivative asks for it:
+# Sixteen, and a bit. Each line is a tensor, with the module and the operator that made it (`addmm` is a matmul and a bias). Each is there because some derivative asks for it:
 #
 # - a matmul y = xW needs **x** for the gradient of W. That is the output of each layer norm (1 + 1), of the attention (1) and of GELU (4);
 # - GELU needs **what it got** (4), a layer norm too (1 + 1): the block's own input, which the block before has made, and the sum of input and attention (`add`; the last `add` is the next block's input);
@@ -107,7 +107,8 @@ assert abs(together / whole.kept_bytes - 1) < 0.05
 
 # %%
 small = activations.small_terms(config, batch_size, tokens, kernels)
-print({what: format_bytes(size) for what, size in small.items()})
+for what, size in small.items():
+    print(f"{format_bytes(size):>10}  {what}")
 batch_bytes, loss_bytes = sum(part.nbytes for part in batch), 4  # a batch was there before
 assert together + sum(small.values()) - batch_bytes + loss_bytes == whole.kept_bytes
 
@@ -339,12 +340,14 @@ def gradients(model):
     model(*batch).backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
+# %%
 truth = gradients(gpt(dropout=0.1))
 for restores in (True, False):
     how = partial(checkpoint, use_reentrant=False, preserve_rng_state=restores)
     got = gradients(checkpoint_blocks(gpt(dropout=0.1), how))
     off = ((got - truth).norm() / truth.norm()).item()
     print(f"random state restored: {restores}   bit-equal: {torch.equal(got, truth)}   off by {off:.0%}")
+print("your prediction:", predicted_without_state)
 
 # %% [markdown]
 # With the state restored every bit is the same. Without it gradients are wrong, and nothing says so: the loss is right, as it comes from the first run, and training goes on, badly. Your own `checkpoint` in the lab will have to get this right.
@@ -396,16 +399,20 @@ def cut(block):
     tp.parallelize_module(block, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
 
 # %%
-def train(how):
+def checkpoint_by_deepspeed(model, partitioned):
     import deepspeed
 
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+    deepspeed.checkpointing.configure(TensorParallelRanks, partition_activations=partitioned)
+    checkpoint_blocks(model, deepspeed.checkpointing.checkpoint)
+
+# %%
+def train(how):
     model = models.separate_projections(gpt())
     for block in model.blocks:
         cut(block)
     if how != "kept":
-        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
-        deepspeed.checkpointing.configure(TensorParallelRanks, partition_activations=how == "partitioned")
-        checkpoint_blocks(model, deepspeed.checkpointing.checkpoint)
+        checkpoint_by_deepspeed(model, partitioned=how == "partitioned")
 
     def step():
         loss = model(*batch)
@@ -450,10 +457,12 @@ for how, run in runs.items():
 
 # %%
 truth = runs["kept"].outputs[0][1]  # of the embedding, which every rank has whole
-print([torch.equal(gradient, truth) for run in runs.values() for _, gradient in run.outputs])
+for how, run in runs.items():
+    equal = [torch.equal(gradient, truth) for _, gradient in run.outputs]
+    print(f"{how:>12}: the same gradient, bit by bit, on both ranks: {all(equal)}")
 
 # %% [markdown]
-# Bit by bit the same gradients, on both ranks. Korthikanti et al. mention the partition and turn it down for its gathers. With sequence parallelism there is nothing to partition: a block's input is cut over the ranks as it is.
+# Korthikanti et al. (section 5) mention the partition and turn it down for its gathers. With sequence parallelism there is nothing to partition: a block's input is cut over the ranks as it is.
 #
 # ### To the host
 #
@@ -531,7 +540,7 @@ assert wrapped.kept_bytes == checkpointed.kept_bytes
 # |---|---|
 # | PyTorch | `checkpoint(function, x, use_reentrant=False)`; `apply_activation_checkpointing` |
 # | Hugging Face | `model.gradient_checkpointing_enable()`, or `gradient_checkpointing=True` for its Trainer |
-# | Megatron | `--recompute-activations` (selective), `--recompute-granularity full` |
+# | Megatron | `--recompute-activations` (selective); `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1` (every layer) |
 # | DeepSpeed | `deepspeed.checkpointing.configure(…)`, then `deepspeed.checkpointing.checkpoint(function, x)` |
 #
 # `use_reentrant=False` is the newer of PyTorch's two ways, and the one to take. The older one runs the first forward without gradients: it needs an input that requires a gradient, or it gives none at all, and it does not stop early.

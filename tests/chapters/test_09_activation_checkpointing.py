@@ -73,7 +73,7 @@ def test_published_sizes(chapter):
 
 
 def test_without_the_random_state_gradients_are_wrong_in_silence(chapter):
-    restored, lost = chapter.said("def gradients(model)").strip().splitlines()
+    restored, lost, _ = chapter.said("for restores in (True, False)").strip().splitlines()
     assert restored.endswith("bit-equal: True   off by 0%")
     assert "bit-equal: False" in lost
     assert floats(lost)[-1] > 5
@@ -93,7 +93,7 @@ def test_partitioned_inputs_take_half_and_cost_a_gather(chapter):
 
 
 def test_gradients_are_the_same_and_inputs_cross_twice(chapter):
-    assert chapter.said('truth = runs["kept"]').strip() == str([True] * 6)
+    assert chapter.said('truth = runs["kept"]').count("on both ranks: True") == 3
     assert floats(chapter.said("def wait_on_host")) == [524288] * 3
 
 
