@@ -98,6 +98,7 @@ def everything(job):
     state |= {"position": job["position"], "random state": torch.get_rng_state()}
     return state
 
+# %%
 def bring_back(job, state, forget=None):
     for name, each in state.items():
         if name == forget:
@@ -129,6 +130,7 @@ def straight_and_resumed(folder):
         curves[forget or "nothing"] = [one_step(job) for _ in range(8)]
     return curves
 
+# %%
 curves = launch(straight_and_resumed, disk, world_size=2, device="cpu").outputs[0]
 
 # %%
@@ -143,11 +145,10 @@ assert first["nothing"] is None and None not in [first[name] for name in list(fi
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
-for style, (forgotten, losses) in enumerate(curves.items()):
-    line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "linewidth": 1.5}
-    if forgotten != "nothing":
-        axes.plot(range(8, 16), losses, label=f"without {forgotten}", **line)
-axes.plot(range(8, 16), straight, color=palette.MEASURED, linewidth=3, label="straight, and with all")
+axes.plot(range(8, 16), straight, color="#BBBBBB", linewidth=6, label="straight, and with all")
+for style, (forgotten, losses) in enumerate(list(curves.items())[1:]):
+    line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "color": palette.CYCLE[style]}
+    axes.plot(range(8, 16), losses, label=f"without {forgotten}", **line)
 axes.set(xlabel="step", ylabel="loss of rank 0")
 axes.legend(frameon=False, ncols=2, fontsize=8)
 figure.tight_layout()
@@ -164,7 +165,7 @@ for name, piece in torch.load(disk / "first_0.pt", weights_only=True).items():
     print(f"{name:13} {format_bytes(path.stat().st_size)}")
 
 # %% [markdown]
-# The optimizer is most of it. In fp32, parameters and Adam's two states are 12 bytes for each parameter; in 16-bit training 2 for the parameter and 12 for the optimizer with its fp32 master copy: **14Ψ bytes**. Gradients are not saved, since a step begins without them. BLOOM, of 176 billion parameters, says of itself "only the bf16 weights are 329GB, the full checkpoint with optimizer states is 2.3TB":
+# The optimizer is most of it. In fp32, parameters and Adam's two states are 12 bytes for each parameter; in 16-bit training 2 for the parameter and 12 for the optimizer with its fp32 master copy: **14Ψ bytes** for Ψ parameters. Gradients are not saved, since a step begins without them. BLOOM, of 176 billion parameters, says of itself "only the bf16 weights are 329GB, the full checkpoint with optimizer states is 2.3TB":
 
 # %%
 bloom = 176.247e9
@@ -199,6 +200,7 @@ def rank_0_saves(folder):
             dist.gather(own)
         dist.barrier()
 
+# %%
 def each_saves(folder):
     own = torch.rand(elements // dist.get_world_size())
     with measure("save"):
@@ -210,6 +212,8 @@ saves = {
     "rank 0": launch(rank_0_saves, disk, world_size=world_size, device="cpu", memory=True),
     "sharded": launch(each_saves, disk, world_size=world_size, device="cpu", memory=True),
 }
+
+# %%
 for name, run in saves.items():
     held = np.array([rank.peak_bytes for rank in run.memory]) / total_bytes
     sent = run.traffic["save"].sent_by_rank.sum() / total_bytes
@@ -229,8 +233,10 @@ for row, (name, run) in enumerate(saves.items()):
     at = np.arange(world_size) + 5 * row
     axes.bar(at - 0.2, predicted / 2**20, width=0.36, color=palette.PREDICTED)
     axes.bar(at + 0.2, measured / 2**20, width=0.36, color=palette.MEASURED)
+    way = "each rank its slice" if name == "sharded" else "all through rank 0"
+    axes.text(at[2], 11, way, ha="center", color=palette.PLOT_INK)
 axes.set(ylabel="MiB held while saving", xticks=[*range(4), *range(5, 9)],
-         xticklabels=[f"rank {rank}" for rank in range(4)] * 2, title="through rank 0  |  sharded")
+         xticklabels=[f"rank {rank}" for rank in range(4)] * 2)
 axes.legend(["predicted", "measured"], frameon=False)
 figure.tight_layout()
 
@@ -238,13 +244,18 @@ figure.tight_layout()
 sent = saves["rank 0"].traffic["save"].sent_by_rank.sum()
 assert abs(sent / checkpoint.gathered_bytes(total_bytes, world_size) - 1) < 0.02
 assert saves["sharded"].traffic["save"].sent_by_rank.sum() < 0.01 * total_bytes
-for sharded in (False, True):
-    speeds = {"rank_bytes_per_s": 2e9, "storage_bytes_per_s": 100e9}
-    seconds = checkpoint.save_s(checkpoint.checkpoint_bytes(bloom), 384, sharded=sharded, **speeds)
-    print(f"BLOOM, 2 GB/s a rank, 100 GB/s at most, {'sharded' if sharded else 'rank 0'}: {seconds:,.0f} s")
 
 # %% [markdown]
-# (The speeds in the last lines are round numbers for an example.) Before it takes that long, rank 0 would need room for BLOOM's 2.3 TB in one host's memory. So large models are saved sharded, and with that come two new questions. When are N files **one** checkpoint? And who can load them?
+# And in the large: BLOOM was trained on 384 GPUs. Say that each rank writes 2 GB/s and that the storage takes 100 GB/s from all together (round numbers, for an example):
+
+# %%
+speeds = {"rank_bytes_per_s": 2e9, "storage_bytes_per_s": 100e9}
+for way, sharded in (("through rank 0", False), ("sharded", True)):
+    seconds = checkpoint.save_s(checkpoint.checkpoint_bytes(bloom), 384, sharded=sharded, **speeds)
+    print(f"{way:>14}: {seconds:5,.0f} s for a checkpoint")
+
+# %% [markdown]
+# Before it takes that long, rank 0 would need room for BLOOM's 2.3 TB in one host's memory. So large models are saved sharded, and with that come two new questions. When are N files **one** checkpoint? And who can load them?
 #
 # ## A kill in mid-step
 #
@@ -258,6 +269,7 @@ def train_and_die(folder):
             os.kill(os.getpid(), signal.SIGKILL)
         (folder / f"died_{dist.get_rank()}.txt").write_text(str(step))
 
+# %%
 try:
     launch(train_and_die, disk, world_size=4, device="cpu")
 except RankError as error:
@@ -440,6 +452,7 @@ def load_with_deepspeed(folder, tag, more):
     _, client = engine.load_checkpoint(str(folder), tag=tag)
     return whole_parameters(engine), client["position"]
 
+# %%
 try:
     launch(load_with_deepspeed, disk / "ds", "step_2", {}, world_size=2, quiet=True, **on_cpu)
 except RankError as error:

@@ -36,7 +36,7 @@ def test_the_optimizer_weighs_twice_the_parameters(chapter):
 
 
 def test_rank_0_holds_the_whole_and_a_slice_or_a_slice_alone(chapter):
-    rank_0, sharded = chapter.said('"sharded": launch').splitlines()[:2]
+    rank_0, sharded = chapter.said("in S: {held.round(2)}").splitlines()[:2]
     assert "[1.25 0.25 0.25 0.25]  sent: 0.75 S" in rank_0
     assert "[0.25 0.25 0.25 0.25]  sent: 0.00 S" in sharded
     assert "<svg" in chapter.drew("for row, (name, run) in enumerate(saves.items())")
