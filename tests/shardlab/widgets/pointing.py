@@ -18,3 +18,9 @@ def press(root: Locator, *keys: str) -> None:
 def hover(root: Locator, x: float, y: float) -> None:
     """Point at a place of the scene (its own pixels)."""
     root.locator("canvas").hover(position={"x": x, "y": y})
+
+
+def stop_the_clock(root: Locator) -> None:
+    """From now on the page's time passes by `root.page.clock.run_for(ms)` alone."""
+    root.page.clock.install(time=1)
+    root.page.clock.pause_at(2)

@@ -22,7 +22,7 @@ from shardlab.widgets import (
 )
 from shardlab.widgets.picture import Picture, asset
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
-from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.pointing import Show, hover, press, stop_the_clock
 from tests.shardlab.widgets.synthetic import dense, hub, make_run, p2p, ring_all_reduce, training
 
 pytestmark = pytest.mark.browser
@@ -107,17 +107,23 @@ def test_the_player_steps_scrubs_and_jumps(show: Show) -> None:
 @pytest.mark.parametrize("still", [False, True])
 def test_the_player_plays_to_the_end_and_stops(show: Show, still: bool) -> None:
     root = show(ring_player(ring_all_reduce(2)), still=still)
+    stop_the_clock(root)
     press(root, "Space")
     assert root.get_attribute("data-playing") == "true"
-    root.page.wait_for_selector("[data-step='2'][data-playing='false']")
+    root.page.clock.run_for(10_000)
+    assert root.get_attribute("data-step") == "2"
+    assert root.get_attribute("data-playing") == "false"
 
 
 def test_space_pauses_and_a_step_forward_is_one_step(show: Show) -> None:
     root = show(ring_player(ring_all_reduce(4)))
+    stop_the_clock(root)
     press(root, "Space", "Space")
     assert root.get_attribute("data-playing") == "false"
     press(root, "Home", "ArrowRight")
-    root.page.wait_for_selector("[data-step='1'][data-playing='false']")
+    root.page.clock.run_for(10_000)
+    assert root.get_attribute("data-step") == "1"
+    assert root.get_attribute("data-playing") == "false"
     assert root.get_attribute("data-position") == "1.00"
 
 

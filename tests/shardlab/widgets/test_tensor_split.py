@@ -18,7 +18,7 @@ from shardlab.widgets.picture import asset
 from shardlab.widgets.scene import as_json
 from shardlab.widgets.tensor_split_marks import bars_of, boxes_of, marks_of, piece
 from shardlab.widgets.tensor_split_model import CUTS, pass_bytes, weight_bytes
-from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.pointing import Show, hover, press, stop_the_clock
 
 GIVEN = tensor_split().settings
 
@@ -191,11 +191,11 @@ def test_steps_go_by_keys_and_buttons_and_play_by_themselves(show: Show) -> None
     root.get_by_role("button", name="To the end").click()
     assert root.get_attribute("data-step") == "6"
     assert root.get_by_role("button", name="One step forward").is_disabled()
+    stop_the_clock(root)
     press(root, "Home", " ")
     assert root.get_attribute("data-playing") == "true"
-    root.page.wait_for_function(
-        "() => Number(document.querySelector('.shardlab-widget').dataset.step) > 0"
-    )
+    root.page.clock.run_for(2_000)
+    assert root.get_attribute("data-step") == "1"
     press(root, " ")
     assert root.get_attribute("data-playing") == "false"
     assert root.page.evaluate("window.model.get('settings').cut") == "mlp"
