@@ -78,10 +78,12 @@ assert "shardlab.widgets" not in sys.modules and os.listdir(".") in ([], ["matpl
 os.path.basename(__import__("shardlab").__file__), sys.argv, sys.stdin.read()
 """,
     "threads": """
-import threading, time
-threading.Thread(target=lambda: (time.sleep(0.1), print("from a thread"))).start()
+import threading
+a_later_cell = threading.Event()
+speaker = threading.Thread(target=lambda: (a_later_cell.wait(), print("from a thread")))
+speaker.start()
 """,
-    "later": "time.sleep(0.3)",
+    "later": "a_later_cell.set(); speaker.join()",
 }
 
 

@@ -266,14 +266,14 @@ def test_time_in_a_queue_for_a_processor_is_not_the_cells(monkeypatch: pytest.Mo
         return int((now - begun.setdefault(pid, now)) * 0.95e9)
 
     monkeypatch.setattr(kernel.thread, "waited_ns", waited_ns)
-    monkeypatch.setattr(kernel, "PATIENCE", 3)
-    monkeypatch.setattr(kernel, "START_S", 0.6)
     notebook = new_notebook(cells=[new_code_cell("1")])
     limits = Limits(cell_s=0.2)
     with Scripted() as scripted:
         answer = messages.pack({"is": "done", "cell": 1, "raised": False})
         threading.Timer(0.4, scripted.inside.sendall, [answer]).start()
         assert how(run_cells(notebook, lambda: scripted, limits, ())) == ["ran"]
+    monkeypatch.setattr(kernel, "PATIENCE", 3)
+    monkeypatch.setattr(kernel, "START_S", 0.6)
     with Scripted() as scripted, pytest.raises(InfrastructureError, match="too busy"):
         run_cells(notebook, lambda: scripted, limits, ())
 

@@ -189,11 +189,8 @@ launch(work, world_size=1)
 print("over")
 """,
     )
-    try:
-        assert "over" in process.communicate(timeout=12)[0]
-        assert ours.left_behind() == []
-    finally:
-        ours.end()
+    assert "over" in rest_of(process)
+    assert ours.left_behind() == []
 
 
 def test_what_ranks_started_ends_though_the_server_was_killed(ours: Family) -> None:
@@ -212,11 +209,8 @@ except LaunchError as error:
     )
     (server,) = psutil.Process(process.pid).children()
     server.kill()
-    try:
-        assert "told" in process.communicate(timeout=12)[0]
-        assert ours.left_behind() == []
-    finally:
-        ours.end()
+    assert "told" in rest_of(process)
+    assert ours.left_behind() == []
 
 
 def test_other_ways_to_launch(ours: Family) -> None:
