@@ -1,49 +1,34 @@
 // The activation timeline: all shapes come from activation_timeline.py; here is what a reader
 // points at, an operator and a tensor in the stack.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const { left, right, panels } = scene;
   let selected = null; // { panel, operator, place }: place in the stack from the bottom, or null
   let drawn = null; // the picture without the selection, kept until it changes
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "activation-timeline";
+  const { root, head, plot, detail } = card({
+    name: "activation-timeline", title: "Activations of a step, tensor by tensor",
+    label:
+      "Activation timeline. Left and right move from operator to operator, up and down from tensor to " +
+      "tensor in the stack, P goes to the peak, page up and down from run to run.",
+    hint: "Point at a tensor, or use the arrow keys, for its bytes and its life. P goes to the peak.",
+  });
   root.dataset.runs = panels.length;
   for (const name of ["peak", "kept"]) {
     root.dataset[`${name}Bytes`] = panels.map((panel) => panel[`${name}_bytes`]).join(" ");
   }
   root.dataset.operators = panels.map(({ operators }) => operators).join(" ");
-  const head = make("div", { class: "shardlab-head" });
-  head.append(make("span", { class: "shardlab-title" }, "Activations of a step, tensor by tensor"));
   const told = panels.map(
     ({ name, peak_bytes, kept_bytes }) =>
       `${name && `${name}: `}peak ${formatBytes(peak_bytes)}, ${formatBytes(kept_bytes)} kept by forward`,
   );
   const stage = createStage({
-    root, width: scene.width, height: scene.height, draw, signal,
+    root, plot, width: scene.width, height: scene.height, draw, signal,
     label: `Activation timeline. ${told.join("; ")}.`,
   });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label":
-      "Activation timeline. Left and right move from operator to operator, up and down from tensor to " +
-      "tensor in the stack, P goes to the peak, page up and down from run to run.",
-  });
-  plot.append(stage.canvas);
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a tensor, or use the arrow keys, for its bytes and its life. P is the peak.",
-  });
-  const table = tableDetails(
-    "As a table", ["run", "tensor", "kind", "bytes", "made by operator", "gone before"], rows, signal,
-  );
-  root.append(head, plot, detail, table);
+  const headings = () => ["run", "tensor", "kind", "bytes", "made by operator", "gone before"];
+  root.append(head, plot, detail, tableDetails(headings, rows, signal).node);
 
   function rows() {
     return panels.flatMap(({ name, lives }) =>
@@ -89,7 +74,7 @@ function render({ model, el }) {
     const bytes = stack.reduce((sum, { life }) => sum + life[1], 0);
     const phase = panel.phases.find(([, start, end]) => start <= selected.operator && selected.operator < end);
     const where = [panel.name, `operator ${selected.operator}`, phase && `in ${phase[0]}`];
-    let text = `${where.filter(Boolean).join(", ")}: ${formatBytes(bytes)} in ${stack.length} ${stack.length === 1 ? "tensor" : "tensors"}`;
+    let text = `${where.filter(Boolean).join(", ")}: ${formatBytes(bytes)} in ${plural(stack.length, "tensor")}`;
     Object.assign(root.dataset, {
       selectedRun: panel.name, selectedOperator: selected.operator, selectedBytes: bytes,
     });
@@ -135,34 +120,25 @@ function render({ model, el }) {
 
   const start = () => ({ panel: 0, operator: 0, place: null });
 
-  plot.addEventListener("pointermove", (event) => select(pointAt(stage.at(event))), { signal });
-  plot.addEventListener("pointerleave", () => select(null), { signal });
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const { panel, operator } = selected ?? start();
-      const toPanel = (by) => goTo(clamp(panel + by, 0, panels.length - 1), operator);
-      const moves = {
-        ArrowLeft: () => goTo(panel, operator - 1),
-        ArrowRight: () => goTo(panel, selected ? operator + 1 : 0),
-        ArrowUp: () => climb(1),
-        ArrowDown: () => climb(-1),
-        PageUp: () => toPanel(-1),
-        PageDown: () => toPanel(selected ? 1 : 0),
-        Home: () => goTo(panel, 0),
-        End: () => goTo(panel, panels[panel].operators - 1),
-        Escape: () => select(null),
-        p: () => goTo(panel, panels[panel].peak_at),
-      };
-      const move = moves[event.key] ?? moves[event.key.toLowerCase()];
-      if (!move) return;
-      move();
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
+  function keys() {
+    const { panel, operator } = selected ?? start();
+    const toPanel = (by) => goTo(clamp(panel + by, 0, panels.length - 1), operator);
+    return {
+      ArrowLeft: () => goTo(panel, operator - 1),
+      ArrowRight: () => goTo(panel, selected ? operator + 1 : 0),
+      ArrowUp: () => climb(1),
+      ArrowDown: () => climb(-1),
+      PageUp: () => toPanel(-1),
+      PageDown: () => toPanel(selected ? 1 : 0),
+      Home: () => goTo(panel, 0),
+      End: () => goTo(panel, panels[panel].operators - 1),
+      Escape: () => select(null),
+      p: () => goTo(panel, panels[panel].peak_at),
+    };
+  }
+
+  answerPointer(plot, stage, (at) => select(at && pointAt(at)), signal);
+  answerKeys(plot, keys, signal);
 
   // ---- drawing ----
 
@@ -228,8 +204,7 @@ function render({ model, el }) {
     }
   }
 
-  el.append(root);
-  return () => stop.abort();
+  return root;
 }
 
-export default { render };
+export default widget(build);

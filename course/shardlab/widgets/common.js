@@ -1,48 +1,11 @@
-// What the widgets share. A widget's own file follows this one in the same module.
+// What the widgets share, with units.js and canvas.js. A widget's own files follow in the same module.
 
-// ---- units: the same functions as units.py ----
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-function formatBytes(count) {
-  if (count < 1024) return `${Math.round(count)} B`;
-  let value = count;
-  for (const unit of ["KiB", "MiB", "GiB", "TiB"]) {
-    value /= 1024;
-    if (value < 1023.95) return `${value.toFixed(1)} ${unit}`;
-  }
-  return `${(value / 1024).toFixed(1)} PiB`;
-}
-
-function exactBytes(count) {
-  const exact = `${Math.round(count).toLocaleString("en-US")} ${count === 1 ? "byte" : "bytes"}`;
-  return count < 1024 ? exact : `${exact} (${formatBytes(count)})`;
-}
-
-function formatSeconds(seconds) {
-  if (seconds === 0) return "0 s";
-  let [unit, value] = ["µs", seconds * 1e6];
-  if (value >= 999.5) [unit, value] = ["ms", seconds * 1e3];
-  if (value >= 999.5) [unit, value] = ["s", seconds];
-  return `${threeDigits(value)} ${unit}`;
-}
-
-function threeDigits(value) {
-  return value.toFixed(value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2);
-}
-
-/** In powers of 1000: formatSi(20e9, "B") is 20 GB, not GiB. */
-function formatSi(amount, unit) {
-  let [value, prefix] = [amount, ""];
-  for (const larger of "kMGTPE") {
-    if (value < 999.5) break;
-    [value, prefix] = [value / 1000, larger];
-  }
-  return `${Number(value.toPrecision(3))} ${prefix}${unit}`;
-}
-
-/** A number of things: 8,192, 1.25M, 10B, 1T. */
-function formatCount(count) {
-  if (count < 1e6) return Math.round(count).toLocaleString("en-US");
-  return formatSi(count, "").replace("G", "B").replace(" ", "");
+/** Between the ticks of an axis: 1, 2 or 5 times a power of ten, the smallest that is not below `least`. */
+function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= least);
 }
 
 // ---- page ----
@@ -72,26 +35,99 @@ function icon(d) {
   return svg;
 }
 
-/** A table that stays closed, and is not built, until the reader asks for it. */
-function tableDetails(label, headings, rows, signal) {
+/**
+ * A table that stays closed, and is not built, until the reader asks for it. `headings()` and `rows()`
+ * say what is in it; `renew()` when that has changed. Returns { node, renew }.
+ */
+function tableDetails(headings, rows, signal) {
   const most = 500;
-  const details = make("details", {}, make("summary", {}, label));
+  const node = make("details", {}, make("summary", {}, "As a table"));
   const build = () => {
-    if (!details.open || details.querySelector("table")) return;
+    if (!node.open || node.querySelector("table")) return;
     const all = rows();
     const body = make("tbody");
     for (const row of all.slice(0, most)) {
       body.append(make("tr", {}, ...row.map((value) => make("td", {}, String(value)))));
     }
-    const head = make("tr", {}, ...headings.map((name) => make("th", { scope: "col" }, name)));
+    const head = make("tr", {}, ...headings().map((name) => make("th", { scope: "col" }, name)));
     const table = make("table", {}, make("thead", {}, head), body);
-    details.append(make("div", { class: "shardlab-table", tabindex: "0" }, table));
-    if (all.length > most) {
-      details.append(make("p", {}, `The first ${most} of ${all.length} rows.`));
-    }
+    node.append(make("div", { class: "shardlab-table", tabindex: "0" }, table));
+    if (all.length > most) node.append(make("p", {}, `The first ${most} of ${all.length} rows.`));
   };
-  details.addEventListener("toggle", build, { signal });
-  return details;
+  const renew = () => {
+    node.replaceChildren(node.firstChild);
+    build();
+  };
+  node.addEventListener("toggle", build, { signal });
+  return { node, renew };
+}
+
+// ---- a widget ----
+
+/**
+ * What a widget's module exports: `build(model, signal)` returns its root, and the signal says when
+ * it is taken off the page.
+ */
+function widget(build) {
+  const render = ({ model, el }) => {
+    const stop = new AbortController();
+    el.append(build(model, stop.signal));
+    return () => stop.abort();
+  };
+  return { render };
+}
+
+/** `changed()` whenever the kernel sets one of these traits. */
+function follow(model, traits, changed, signal) {
+  for (const trait of traits) model.on(`change:${trait}`, changed);
+  signal.addEventListener("abort", () => {
+    for (const trait of traits) model.off(`change:${trait}`, changed);
+  });
+}
+
+/** What the reader chose: the kernel is told, for whoever asks it, and not waited for. */
+function setTraits(model, traits) {
+  for (const [trait, value] of Object.entries(traits)) model.set(trait, value);
+  model.save_changes();
+}
+
+/**
+ * What every widget has: its card, a heading, the plot, which takes the keys (`label` says which),
+ * and a line for what is pointed at, until then `hint`. A widget puts them into `root` in its order.
+ */
+function card({ name, title, label, hint = "" }) {
+  const root = make("div", { class: "shardlab-widget", "data-widget": name });
+  const head = make("div", { class: "shardlab-head" }, make("span", { class: "shardlab-title" }, title));
+  const plot = make("div", { class: "shardlab-plot", tabindex: "0", role: "group", "aria-label": label });
+  const detail = make("p", { class: "shardlab-detail", "aria-live": "polite", "data-hint": hint });
+  return { root, head, plot, detail };
+}
+
+/** `point({ x, y })` wherever the pointer is on the plot, `point(null)` once it has left. */
+function answerPointer(plot, stage, point, signal) {
+  plot.addEventListener("pointermove", (event) => point(stage.at(event)), { signal });
+  plot.addEventListener("pointerleave", () => point(null), { signal });
+}
+
+/**
+ * Keys pressed on the node or in it. `moves()`: { key's name: what it does }, as things stand. A
+ * small letter answers for its capital, and "Shift+ArrowLeft" may differ from "ArrowLeft". Left
+ * alone: keys with Ctrl, Alt or Meta, all keys of a field in it, and those that press a button.
+ */
+function answerKeys(node, moves, signal) {
+  const answer = (event) => {
+    const { key, target } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (target !== node && target.matches("input, select, textarea")) return;
+    if ([" ", "Enter"].includes(key) && target.matches("button, summary")) return;
+    const all = moves();
+    const move = (event.shiftKey && all[`Shift+${key}`]) || all[key] || all[key.toLowerCase()];
+    if (!move) return;
+    event.preventDefault();
+    event.stopPropagation(); // or the notebook would move to another cell
+    move();
+  };
+  node.addEventListener("keydown", answer, { signal });
 }
 
 // ---- controls ----
@@ -118,14 +154,14 @@ function slider({ label, min, max, step = 1, value, format = String, onInput = (
   const input = make("input", { type: "range", min, max, step, value, "aria-label": label });
   const told = make("output", { class: "shardlab-value" });
   const node = make("label", { class: "shardlab-slider" }, make("span", {}, label), input, told);
-  const tell = () => {
+  const show = () => {
     told.textContent = format(Number(input.value));
     input.setAttribute("aria-valuetext", told.textContent);
     node.dataset.value = input.value;
   };
-  input.addEventListener("input", () => (tell(), onInput(Number(input.value))), { signal });
+  input.addEventListener("input", () => (show(), onInput(Number(input.value))), { signal });
   keepKeys(input, signal);
-  tell();
+  show();
   return {
     node,
     input,
@@ -134,9 +170,31 @@ function slider({ label, min, max, step = 1, value, format = String, onInput = (
     },
     set(next) {
       input.value = next;
-      tell();
+      show();
     },
   };
+}
+
+/**
+ * A slider over listed numbers. A number that is not among them joins them. Returns { node,
+ * set(number) }; `onInput` gets a number, too.
+ */
+function listSlider({ values, value, format = String, onInput, ...look }) {
+  const listed = [...values];
+  const control = slider({
+    ...look, min: 0, max: listed.length - 1, value: 0,
+    format: (index) => format(listed[index]), onInput: (index) => onInput(listed[index]),
+  });
+  const set = (next) => {
+    if (!listed.includes(next)) {
+      listed.push(next);
+      listed.sort((a, b) => a - b);
+      control.input.max = listed.length - 1;
+    }
+    control.set(listed.indexOf(next));
+  };
+  set(value);
+  return { node: control.node, set };
 }
 
 let groups = 0; // radio buttons of one name belong together, on the whole page
@@ -176,144 +234,3 @@ function choice({ label, options, value, onInput = () => {}, signal }) {
     set,
   };
 }
-
-// ---- canvas ----
-
-const THEMED = ["text", "muted", "rule", "surface"];
-
-function readTheme(node) {
-  const style = getComputedStyle(node);
-  const theme = { font: style.fontFamily };
-  for (const role of THEMED) theme[role] = style.getPropertyValue(`--shardlab-${role}`).trim();
-  return theme;
-}
-
-/**
- * A canvas that keeps its picture sharp and in the page's theme.
- * `draw(context, theme)` paints in a space of width x height and returns how many marks it drew.
- * Each full redraw is timed and noted in data-redraw-ms.
- */
-function createStage({ root, width, height, label, draw, signal }) {
-  const canvas = make("canvas", { role: "img", "aria-label": label });
-  root.style.maxWidth = `${width + 34}px`; // and the card's padding and border
-  canvas.style.aspectRatio = `${width} / ${height}`;
-  const context = canvas.getContext("2d");
-  let theme = null;
-
-  const redraw = () => {
-    if (theme === null) return;
-    const began = performance.now();
-    const scale = canvas.width / width;
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, width, height);
-    root.dataset.drawn = draw(context, theme);
-    root.dataset.redrawMs = (performance.now() - began).toFixed(2);
-  };
-  const fit = () => {
-    if (canvas.clientWidth === 0) return; // not on the page yet
-    const pixels = Math.round(canvas.clientWidth * window.devicePixelRatio);
-    if (canvas.width !== pixels || theme === null) {
-      canvas.width = pixels;
-      canvas.height = Math.round((pixels * height) / width);
-    }
-    theme = readTheme(root);
-    redraw();
-  };
-  const at = (event) => {
-    const box = canvas.getBoundingClientRect();
-    const scale = width / box.width;
-    return { x: (event.clientX - box.left) * scale, y: (event.clientY - box.top) * scale };
-  };
-
-  const resized = new ResizeObserver(fit);
-  resized.observe(canvas);
-  const themed = new MutationObserver(fit); // JupyterLab changes theme through body's attributes
-  for (const node of [document.documentElement, document.body]) {
-    themed.observe(node, {
-      attributeFilter: ["class", "style", "data-jp-theme-name", "data-jp-theme-light"],
-    });
-  }
-  signal.addEventListener("abort", () => {
-    resized.disconnect();
-    themed.disconnect();
-  });
-  return { canvas, redraw, at };
-}
-
-function roundedBar(context, x, y, width, height, radius) {
-  context.beginPath();
-  context.roundRect(x, y, width, height, radius);
-}
-
-/** Stripes of one colour, as scene.py's patterns. */
-function hatch(context, color) {
-  const tile = new OffscreenCanvas(10, 10);
-  const pen = tile.getContext("2d");
-  pen.fillStyle = pen.strokeStyle = color;
-  pen.globalAlpha = 0.18;
-  pen.fillRect(0, 0, 10, 10);
-  pen.globalAlpha = 0.75;
-  pen.lineWidth = 2;
-  pen.beginPath();
-  for (const shift of [-10, 0, 10]) {
-    pen.moveTo(shift - 1, 11);
-    pen.lineTo(shift + 11, -1);
-  }
-  pen.stroke();
-  return context.createPattern(tile, "repeat");
-}
-
-/** Draws marks made by scene.py. Returns how many. */
-function paint(context, marks, theme) {
-  const colored = (color) => (THEMED.includes(color) ? theme[color] : color);
-  for (const mark of marks) {
-    const { kind, fill = "none", stroke = "none", opacity = 1 } = mark;
-    context.globalAlpha = opacity;
-    if (kind === "text") {
-      paintText(context, mark, theme);
-      continue;
-    }
-    const shape = kind === "path" ? new Path2D(mark.d) : null;
-    if (fill !== "none") {
-      context.fillStyle = mark.hatch ? hatch(context, fill) : colored(fill);
-      if (shape) context.fill(shape);
-      else if (mark.radius) {
-        roundedBar(context, mark.x, mark.y, mark.width, mark.height, mark.radius);
-        context.fill();
-      } else context.fillRect(mark.x, mark.y, mark.width, mark.height);
-    }
-    if (stroke !== "none") {
-      context.strokeStyle = colored(stroke);
-      context.lineWidth = mark.stroke_width ?? 1;
-      context.setLineDash(mark.dash ? mark.dash.split(" ").map(Number) : []);
-      if (shape) context.stroke(shape);
-      else {
-        roundedBar(context, mark.x, mark.y, mark.width, mark.height, mark.radius ?? 0);
-        context.stroke();
-      }
-      context.setLineDash([]);
-    }
-  }
-  context.globalAlpha = 1;
-  return marks.length;
-}
-
-function paintText(context, mark, theme) {
-  const { x, y, text, size = 12, weight = 400, anchor = "start", fill = "text" } = mark;
-  context.font = `${weight} ${size}px ${theme.font}`;
-  context.textAlign = anchor === "middle" ? "center" : anchor;
-  context.fillStyle = THEMED.includes(fill) ? theme[fill] : fill;
-  context.fillText(text, x, y);
-}
-
-/** A focus ring that shows on light and dark marks alike. */
-function paintFocus(context, theme, x, y, width, height) {
-  context.lineWidth = 4;
-  context.strokeStyle = theme.surface;
-  context.strokeRect(x, y, width, height);
-  context.lineWidth = 2;
-  context.strokeStyle = theme.text;
-  context.strokeRect(x, y, width, height);
-}
-
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);

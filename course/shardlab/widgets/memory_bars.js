@@ -1,10 +1,8 @@
 // Memory bars: sliders, pointing, and the picture of memory_bars.py by the formula of
 // memory_formula.js. Nothing here asks the kernel.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const { left, right, row, costs } = scene;
   const stages = [0, 1, 2, 3];
   let settings = { ...model.get("settings") };
@@ -12,8 +10,12 @@ function render({ model, el }) {
   let most = 1; // bytes at the axis' end
   let selected = null; // { row, part }: indices; part -1 is the whole row
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "memory-bars";
+  const { root, head, plot, detail } = card({
+    name: "memory-bars", title: "Model states on each rank",
+    label:
+      "Memory bars. Up and down move from bar to bar, left and right through its categories, Enter chooses a stage.",
+    hint: "Point at a bar for its bytes, click a stage to choose it.",
+  });
   root.dataset.measuredRanks = scene.measured.length;
   if (scene.capacity_bytes !== null) root.dataset.capacityBytes = scene.capacity_bytes;
   const told = (bytes) => (settings.unit === "GB" ? formatSi(bytes, "B") : formatBytes(bytes));
@@ -30,11 +32,9 @@ function render({ model, el }) {
   const highest = Math.max(12.3, Math.ceil(exponent(given)));
   const parametersAt = (x) =>
     Math.abs(x - exponent(given)) <= 0.0051 ? given : Number((10 ** x).toPrecision(3));
-  const worlds = scene.world_sizes;
   const change = (changes) => {
     show({ ...settings, ...changes });
-    model.set("settings", settings);
-    model.save_changes();
+    setTraits(model, { settings });
   };
   const controls = {
     parameters: slider({
@@ -42,10 +42,9 @@ function render({ model, el }) {
       format: (x) => formatCount(parametersAt(x)),
       onInput: (x) => change({ parameters: parametersAt(x) }),
     }),
-    worldSize: slider({
-      label: "N ranks", min: 0, max: worlds.length - 1, value: Math.max(worlds.indexOf(settings.worldSize), 0),
-      signal, format: (index) => String(worlds[index]),
-      onInput: (index) => change({ worldSize: worlds[index] }),
+    worldSize: listSlider({
+      label: "N ranks", values: scene.world_sizes, value: settings.worldSize, signal,
+      onInput: (worldSize) => change({ worldSize }),
     }),
     stage: choice({
       label: "ZeRO stage", options: stages.map((s) => [s, String(s)]), value: settings.stage, signal,
@@ -73,25 +72,12 @@ function render({ model, el }) {
   const panel = make("div", { class: "shardlab-settings" });
   for (const control of Object.values(controls)) panel.append(control.node);
 
-  const head = make("div", { class: "shardlab-head" });
-  head.append(make("span", { class: "shardlab-title" }, "Model states on each rank"));
   const verdict = make("p", { class: "shardlab-verdict", role: "status" });
-  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label":
-      "Memory bars. Up and down move from bar to bar, left and right through its categories, Enter chooses a stage.",
-  });
-  plot.append(stage.canvas);
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a bar for its bytes, click a stage to choose it.",
-  });
-  root.append(head, panel, verdict, plot, detail, make("p", { class: "shardlab-small" }, scene.footer));
-  let table = null;
+  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
+  const small = make("p", { class: "shardlab-small" }, scene.footer);
+  const headings = () => ["row", "category", settings.unit === "GB" ? "GB (10⁹)" : "GiB (2³⁰)", "bytes"];
+  const table = tableDetails(headings, tableRows, signal);
+  root.append(head, panel, verdict, plot, detail, small, table.node);
 
   // ---- what the rows hold ----
 
@@ -120,15 +106,7 @@ function render({ model, el }) {
 
   function show(next) {
     settings = next;
-    if (worlds[controls.worldSize.value] !== settings.worldSize) {
-      if (!worlds.includes(settings.worldSize)) {
-        worlds.push(settings.worldSize);
-        worlds.sort((a, b) => a - b);
-        controls.worldSize.input.max = worlds.length - 1;
-      }
-      controls.worldSize.set(worlds.indexOf(settings.worldSize));
-    }
-    for (const name of ["stage", "precision", "optimizer", "offload", "unit"]) {
+    for (const name of ["worldSize", "stage", "precision", "optimizer", "offload", "unit"]) {
       controls[name].set(settings[name]);
     }
     if (parametersAt(controls.parameters.value) !== settings.parameters) {
@@ -144,10 +122,7 @@ function render({ model, el }) {
     root.dataset.hostBytes = rows.at(-1).bytes;
     judge(device);
     stage.canvas.setAttribute("aria-label", summary());
-    const fresh = tableDetails("As a table", ["row", "category", settings.unit === "GB" ? "GB (10⁹)" : "GiB (2³⁰)", "bytes"], tableRows, signal);
-    if (table) table.replaceWith(fresh);
-    else root.append(fresh);
-    table = fresh;
+    table.renew();
     if (selected && !rows[selected.row]) selected = null;
     point(selected);
   }
@@ -366,57 +341,39 @@ function render({ model, el }) {
     change({ stage: chosen });
   }
 
-  plot.addEventListener("pointermove", (event) => point(partAt(stage.at(event))), { signal });
-  plot.addEventListener("pointerleave", () => point(null), { signal });
+  function keys() {
+    const at = selected ?? { row: -1, part: -1 };
+    const to = (index, part) => {
+      const next = clamp(index, 0, rows.length - 1);
+      point({ row: next, part: clamp(part, -1, rows[next].parts.length - 1) });
+    };
+    return {
+      ArrowUp: () => to(at.row - 1, at.part),
+      ArrowDown: () => to(at.row + 1, at.part),
+      ArrowLeft: () => to(at.row, at.part - 1),
+      ArrowRight: () => to(at.row, at.part + 1),
+      Home: () => to(0, -1),
+      End: () => to(rows.length - 1, -1),
+      Enter: () => chooseStage(selected),
+      " ": () => chooseStage(selected),
+      Escape: () => point(null),
+    };
+  }
+
+  answerPointer(plot, stage, (at) => point(at && partAt(at)), signal);
+  answerKeys(plot, keys, signal);
   plot.addEventListener("click", (event) => chooseStage(partAt(stage.at(event))), { signal });
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const at = selected ?? { row: -1, part: -1 };
-      const last = (index) => rows[index].parts.length - 1;
-      const to = (index, part) => {
-        const next = clamp(index, 0, rows.length - 1);
-        point({ row: next, part: clamp(part, -1, last(next)) });
-      };
-      const moves = {
-        ArrowUp: () => to(at.row - 1, at.part),
-        ArrowDown: () => to(at.row + 1, at.part),
-        ArrowLeft: () => to(at.row, at.part - 1),
-        ArrowRight: () => to(at.row, at.part + 1),
-        Home: () => to(0, -1),
-        End: () => to(rows.length - 1, -1),
-        Enter: () => chooseStage(selected),
-        " ": () => chooseStage(selected),
-        Escape: () => point(null),
-      };
-      if (!moves[event.key]) return;
-      moves[event.key]();
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
-  const changed = () => show({ ...model.get("settings") });
-  model.on("change:settings", changed);
+  follow(model, ["settings"], () => show({ ...model.get("settings") }), signal);
 
   show(settings);
-  el.append(root);
-  return () => {
-    model.off("change:settings", changed);
-    stop.abort();
-  };
+  return root;
 }
 
 /** As ticks() in memory_bars.py. */
 function roundTicks(most, count, decimal) {
-  const rough = most / count;
-  let step = 2 ** Math.ceil(Math.log2(rough));
-  if (decimal) {
-    const power = 10 ** Math.floor(Math.log10(rough));
-    step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
-  }
+  const least = most / count;
+  const step = decimal ? roundStep(least) : 2 ** Math.ceil(Math.log2(least));
   return Array.from({ length: Math.floor(most / step) + 1 }, (_, index) => index * step);
 }
 
-export default { render };
+export default widget(build);

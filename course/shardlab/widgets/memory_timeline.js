@@ -1,20 +1,22 @@
 // The memory timeline: logs and the scale of bytes come from memory_timeline.py; here is how
 // they are drawn in the view in time, and the moment that is pointed at.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const { plot: box, categories, predicted } = scene;
   const byCategory = categories.some(([name]) => name in predicted);
   const sum = (counts) => counts.reduce((a, b) => a + b, 0);
   let run = null;
   let log = null;
   let selected = null; // index of an entry of the log
-  let table = null;
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "memory-timeline";
+  const { root, head, plot, detail } = card({
+    name: "memory-timeline", title: "Live memory by category",
+    label:
+      "Memory timeline. Left and right move through the log, P goes to the peak, page keys from phase " +
+      "to phase, up and down from rank to rank, plus and minus zoom, shift and arrows pan, 0 shows all.",
+    hint: "Point at a moment, or use the arrow keys, for its bytes. P goes to the peak. Click, then scroll to zoom and drag to pan.",
+  });
   const pick = (label, options) => {
     const node = make("select", { "aria-label": label });
     for (const [value, text] of options) node.append(make("option", { value }, text));
@@ -23,29 +25,15 @@ function render({ model, el }) {
   const runs = pick("Run", scene.runs.map(({ name }) => [name, name]));
   const ranks = pick("Rank", []);
   const sub = make("span", { class: "shardlab-sub" });
-  const head = make("div", { class: "shardlab-head" });
-  head.append(make("span", { class: "shardlab-title" }, "Live memory by category"));
   if (scene.runs.length > 1) head.append(runs);
   if (scene.runs.some(({ ranks }) => ranks.length > 1)) head.append(ranks);
   head.append(sub);
 
-  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label":
-      "Memory timeline. Left and right move through the log, P goes to the peak, page keys from phase " +
-      "to phase, up and down from rank to rank, plus and minus zoom, shift and arrows pan, 0 shows all.",
-  });
-  plot.append(stage.canvas);
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a moment, or use the arrow keys, for its bytes. P is the peak. Click, then scroll to zoom and drag to pan.",
-  });
+  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
   const small = make("p", { class: "shardlab-small" });
-  root.append(head, plot, detail, small);
+  const headings = () => ["bytes", ...categories.map(([category]) => category), "together"];
+  const table = tableDetails(headings, rows, signal);
+  root.append(head, plot, detail, small, table.node);
 
   const view = timeView({
     root, head, plot, stage, box, keys, signal,
@@ -87,26 +75,16 @@ function render({ model, el }) {
         ? `${times_s.length} of the log's ${entries.toLocaleString("en-US")} moments are drawn, every peak among them.`
         : `${entries} moments in the log.`;
     stage.canvas.setAttribute("aria-label", summary());
-    const fresh = tableDetails(
-      "As a table",
-      ["bytes", ...categories.map(([category]) => category), "together"],
-      rows,
-      signal,
-    );
-    if (table) table.replaceWith(fresh);
-    else root.append(fresh);
-    table = fresh;
+    table.renew();
     select(null);
     look(...log.view_s);
   }
 
-  /** The reader chose: the kernel is told, for whoever asks it, and not waited for. */
+  /** The reader chose. */
   function choose(name, rank) {
     const place = (at) => clamp(at, 0, scene.runs.find((each) => each.name === name).ranks.length - 1);
     show(name, place(rank));
-    const chosen = { shown: run.name, rank: log.rank };
-    for (const [trait, value] of Object.entries(chosen)) model.set(trait, value);
-    model.save_changes();
+    setTraits(model, { shown: run.name, rank: log.rank });
   }
 
   function summary() {
@@ -434,22 +412,15 @@ function render({ model, el }) {
       Home: () => visit(0),
       End: () => visit(log.times_s.length - 1),
       p: () => visit(peakEntry()),
-      P: () => visit(peakEntry()),
       Escape: () => select(null),
     };
   }
 
-  const changed = () => show(model.get("shown"), model.get("rank"));
-  model.on("change:shown", changed);
-  model.on("change:rank", changed);
+  const shown = () => show(model.get("shown"), model.get("rank"));
+  follow(model, ["shown", "rank"], shown, signal);
 
-  show(model.get("shown"), model.get("rank"));
-  el.append(root);
-  return () => {
-    model.off("change:shown", changed);
-    model.off("change:rank", changed);
-    stop.abort();
-  };
+  shown();
+  return root;
 }
 
-export default { render };
+export default widget(build);

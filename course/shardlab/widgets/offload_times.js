@@ -1,21 +1,20 @@
 // The offload times: places and names come from offload_times.py, the formula from
 // offload_model.js; here are the sliders, the drawing and pointing at what is drawn.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const { left, right, row, step_top: stepTop, all_top: allTop, bars_right: barsRight, names, roles } = scene;
   let settings = { ...model.get("settings") };
   let all = null; // placement: outcome
   let selected = null; // { bar } of the step, or { placement } of all
-  let table = null;
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "offload-times";
+  const { root, head, plot, detail } = card({
+    name: "offload-times", title: "Offload: time of a step",
+    label: "Offload times. Up and down choose a placement, left and right move through its step.",
+    hint: "Point at a bar, or use the arrow keys, for its seconds and bytes.",
+  });
   const sub = make("span", { class: "shardlab-sub" });
-  const head = make("div", { class: "shardlab-head" });
-  head.append(make("span", { class: "shardlab-title" }, "Offload: time of a step"), sub);
+  head.append(sub);
 
   // ---- settings ----
 
@@ -25,19 +24,12 @@ function render({ model, el }) {
     : formatSi(value, unit);
   const controls = make("div", { class: "shardlab-settings" });
   const sliders = scene.sliders.map(([name, label, values, unit]) => {
-    const at = (value) => values.indexOf(value);
-    const control = slider({
-      label,
-      min: 0,
-      max: values.length - 1,
-      value: at(settings[name]),
-      format: (index) => told(unit)(values[index]),
-      onInput: (index) => change({ [name]: values[index] }),
-      signal,
+    const control = listSlider({
+      label, values, value: settings[name], format: told(unit),
+      onInput: (value) => change({ [name]: value }), signal,
     });
-    control.node.dataset.setting = name;
     controls.append(control.node);
-    return { name, set: (value) => at(value) >= 0 && control.set(at(value)) };
+    return { name, set: control.set };
   });
   const placement = choice({
     label: "Placement",
@@ -64,34 +56,22 @@ function render({ model, el }) {
   controls.append(overlap.node, delayed.node);
   const choices = make("div", { class: "shardlab-settings" }, placement.node);
 
-  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label":
-      "Offload times. Up and down choose a placement, left and right move through its step.",
-  });
-  plot.append(stage.canvas);
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a bar, or use the arrow keys, for its seconds and bytes.",
-  });
+  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
   const small = make("p", { class: "shardlab-small" }, scene.small);
-  root.append(head, controls, choices, plot, detail, small);
+  const headings = () => ["placement", "step", "ratio", "device computes", "device", "host", "NVMe", "fits"];
+  const table = tableDetails(headings, rows, signal);
+  root.append(head, controls, choices, plot, detail, small, table.node);
 
-  /** The reader moved something: redrawn at once; the kernel is told and not waited for. */
+  /** The reader moved something. */
   function change(some) {
     settings = { ...settings, ...some };
     update();
-    model.set("settings", settings);
-    model.save_changes();
+    setTraits(model, { settings });
   }
 
   const fits = (outcome) => outcome.device_bytes <= settings.capacity_bytes;
   const ratio = (outcome) => outcome.step_s / all.device.step_s;
-  const ranks = () => `${settings.world_size} rank${settings.world_size === 1 ? "" : "s"}`;
+  const ranks = () => plural(settings.world_size, "rank");
 
   function update() {
     all = Object.fromEntries(PLACEMENTS.map((name) => [name, offloadOutcome(settings, name)]));
@@ -109,17 +89,7 @@ function render({ model, el }) {
     root.dataset.deviceBytes = chosen.device_bytes;
     root.dataset.fits = fits(chosen);
     stage.canvas.setAttribute("aria-label", summary());
-    const fresh = tableDetails(
-      "As a table",
-      ["placement", "step", "ratio", "device computes", "device", "host", "NVMe", "fits"],
-      rows,
-      signal,
-    );
-    if (table) {
-      fresh.open = table.open;
-      table.replaceWith(fresh);
-    } else root.append(fresh);
-    table = fresh;
+    table.renew();
     point(null);
   }
 
@@ -291,8 +261,31 @@ function render({ model, el }) {
     return placementAt(at) ? { placement: placementAt(at) } : null;
   }
 
-  plot.addEventListener("pointermove", (event) => point(under(stage.at(event))), { signal });
-  plot.addEventListener("pointerleave", () => point(null), { signal });
+  function pick(name) {
+    change({ placement: name });
+    point({ placement: name });
+  }
+
+  function keys() {
+    const at = PLACEMENTS.indexOf(settings.placement);
+    const bars = all[settings.placement].bars.toSorted((a, b) => a.start - b.start);
+    const place = bars.findIndex(
+      ({ part, piece }) => part === selected?.bar?.part && piece === selected?.bar?.piece,
+    );
+    const to = (index) => point({ bar: bars[clamp(index, 0, bars.length - 1)] });
+    return {
+      ArrowUp: () => pick(PLACEMENTS[Math.max(at - 1, 0)]),
+      ArrowDown: () => pick(PLACEMENTS[Math.min(at + 1, PLACEMENTS.length - 1)]),
+      ArrowLeft: () => to(place - 1),
+      ArrowRight: () => to(place + 1),
+      Home: () => to(0),
+      End: () => to(bars.length - 1),
+      Escape: () => point(null),
+    };
+  }
+
+  answerPointer(plot, stage, (at) => point(at && under(at)), signal);
+  answerKeys(plot, keys, signal);
   plot.addEventListener(
     "click",
     (event) => {
@@ -301,50 +294,14 @@ function render({ model, el }) {
     },
     { signal },
   );
-
-  function pick(name) {
-    change({ placement: name });
-    point({ placement: name });
-  }
-
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const at = PLACEMENTS.indexOf(settings.placement);
-      const bars = all[settings.placement].bars.toSorted((a, b) => a.start - b.start);
-      const place = bars.findIndex(
-        ({ part, piece }) => part === selected?.bar?.part && piece === selected?.bar?.piece,
-      );
-      const to = (index) => point({ bar: bars[clamp(index, 0, bars.length - 1)] });
-      const moves = {
-        ArrowUp: () => pick(PLACEMENTS[Math.max(at - 1, 0)]),
-        ArrowDown: () => pick(PLACEMENTS[Math.min(at + 1, PLACEMENTS.length - 1)]),
-        ArrowLeft: () => to(place - 1),
-        ArrowRight: () => to(place + 1),
-        Home: () => to(0),
-        End: () => to(bars.length - 1),
-        Escape: () => point(null),
-      };
-      if (!moves[event.key]) return;
-      moves[event.key]();
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
   const changed = () => {
     settings = { ...model.get("settings") };
     update();
   };
-  model.on("change:settings", changed);
+  follow(model, ["settings"], changed, signal);
 
   update();
-  el.append(root);
-  return () => {
-    model.off("change:settings", changed);
-    stop.abort();
-  };
+  return root;
 }
 
-export default { render };
+export default widget(build);

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import traitlets
-
 from shardlab.estimate.offload import PLACEMENTS
 from shardlab.widgets.offload_model import ROWS, Bar, Outcome, outcomes
 from shardlab.widgets.palette import ERROR, MEMORY, OK, WAIT, ink_on
-from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.timeline import tick_labels, time_ticks
 from shardlab.widgets.units import format_count, format_seconds, format_si
@@ -52,11 +50,10 @@ SMALL_PRINT = (
 Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
 
 
-class OffloadTimes(Picture):
+class OffloadTimes(Adjustable):
     """A step's time by placement. Made by `offload_times`; ``settings`` may be read and set."""
 
     _esm: ClassVar[str] = module("time_axis.js", "offload_model.js", "offload_times.js")
-    settings = traitlets.Dict().tag(sync=True)
 
     def __init__(self, settings: dict[str, Any]) -> None:
         scene = {
@@ -79,14 +76,8 @@ class OffloadTimes(Picture):
         }
         super().__init__(scene=scene, settings=settings)
 
-    @traitlets.validate("settings")
-    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
-        settings = {**self.settings, **proposal["value"]}
-        try:
-            check_settings(settings)
-        except ValueError as error:
-            raise traitlets.TraitError(str(error)) from error
-        return settings
+    def check(self, settings: dict[str, Any]) -> None:
+        check_settings(settings)
 
     def static_svg(self) -> str:
         settings, all_of_them = self.settings, outcomes(self.settings)

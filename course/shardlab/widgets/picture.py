@@ -10,6 +10,7 @@ import traitlets
 from IPython import get_ipython
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+SHARED = ("units.js", "common.js", "canvas.js")
 
 
 def asset(name: str) -> str:
@@ -18,8 +19,8 @@ def asset(name: str) -> str:
 
 
 def module(*names: str) -> str:
-    """A widget's JavaScript, as one ES module: the shared helpers, then its own files."""
-    return "\n".join(asset(name) for name in ("common.js", *names))
+    """A widget's JavaScript, as one ES module: what all share, then its own files."""
+    return "\n".join(asset(name) for name in (*SHARED, *names))
 
 
 class Picture(anywidget.AnyWidget):
@@ -49,6 +50,25 @@ class Picture(anywidget.AnyWidget):
         if self.comm is not None:
             data[_WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         return data, {}
+
+
+class Adjustable(Picture):
+    """One whose ``settings`` its controls change; they may be read and set, some or all of them."""
+
+    settings = traitlets.Dict().tag(sync=True)
+
+    def check(self, settings: dict[str, Any]) -> None:
+        """Raises ValueError for what cannot be."""
+        raise NotImplementedError
+
+    @traitlets.validate("settings")
+    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        settings = {**self.settings, **proposal["value"]}
+        try:
+            self.check(settings)
+        except ValueError as error:
+            raise traitlets.TraitError(str(error)) from error
+        return settings
 
 
 def _frontend_can_draw() -> bool:

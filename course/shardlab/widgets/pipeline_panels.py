@@ -1,4 +1,4 @@
-"""Where the slots of pipeline schedules lie; pipeline_schedule.js draws the same in a browser."""
+"""Where the slots of pipeline schedules lie; pipeline_panels.js draws the same in a browser."""
 
 from __future__ import annotations
 

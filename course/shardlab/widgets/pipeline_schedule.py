@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import traitlets
-
 from shardlab.simulate.pipeline import (
     Costs,
     Schedule,
@@ -20,7 +18,7 @@ from shardlab.simulate.pipeline import (
     zb_v,
 )
 from shardlab.widgets.palette import MEASURED, WAIT
-from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.pipeline_panels import (
     LEFT,
     MOST_CHUNKS,
@@ -53,11 +51,12 @@ COSTS = ("forward", "backward_input", "backward_weight", "send")
 Slots = list[list[list[Any]]]  # by device: [kind, stage, micro-batch, start, end]
 
 
-class PipelineSchedule(Picture):
+class PipelineSchedule(Adjustable):
     """Made by `pipeline_schedule`; ``settings`` may be read and set."""
 
-    _esm: ClassVar[str] = module("pipeline_model.js", "pipeline_schedule.js")
-    settings = traitlets.Dict().tag(sync=True)
+    _esm: ClassVar[str] = module(
+        "player.js", "pipeline_model.js", "pipeline_panels.js", "pipeline_schedule.js"
+    )
 
     def __init__(
         self,
@@ -86,14 +85,8 @@ class PipelineSchedule(Picture):
         }
         super().__init__(scene=scene, settings=settings)
 
-    @traitlets.validate("settings")
-    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
-        settings = {**self.settings, **proposal["value"]}
-        try:
-            check_settings(settings, self._own)
-        except ValueError as error:
-            raise traitlets.TraitError(str(error)) from error
-        return settings
+    def check(self, settings: dict[str, Any]) -> None:
+        check_settings(settings, self._own)
 
     def panels(self) -> list[Panel]:
         """What is shown, from top to bottom."""

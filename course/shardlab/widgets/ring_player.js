@@ -1,9 +1,7 @@
 // The ring player: ring_player.py tells who holds what after each message; here it moves.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const { world_size: n, steps, layout, messages, colors } = scene;
   const byStep = Array.from({ length: steps }, () => []);
   for (const message of messages) byStep[message.step].push(message);
@@ -13,7 +11,6 @@ function render({ model, el }) {
     message.carriedCount = countBits(message.carried);
     message.heldCount = countBits(message.held);
   }
-  const [PLAY, PAUSE] = [icon("M2 1v12l11-6z"), icon("M2 1h4v12h-4zM8 1h4v12h-4z")];
   const slow = window.matchMedia("(prefers-reduced-motion: reduce)");
   const stepMs = clamp(24000 / Math.max(steps, 1), 120, 1100);
 
@@ -21,70 +18,68 @@ function render({ model, el }) {
   let frame = 0; // the pending animation frame, 0 while paused
   let goal = null; // where a single step forward stops
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "ring-player";
+  const { root, head, plot, detail } = card({
+    name: "ring-player", title: "Messages between ranks",
+    label: "Ring player. Space plays, arrow keys step, Home and End jump.",
+  });
   root.dataset.worldSize = n;
   root.dataset.steps = steps;
   root.dataset.messages = messages.length;
   root.dataset.mode = layout.kind;
 
   const total = messages.reduce((sum, message) => sum + message.bytes, 0);
-  const head = make("div", { class: "shardlab-head" });
-  head.append(
-    make("span", { class: "shardlab-title" }, "Messages between ranks"),
-    make("span", { class: "shardlab-sub" }, `${messages.length} messages, ${formatBytes(total)}`),
-  );
+  head.append(make("span", { class: "shardlab-sub" }, `${messages.length} messages, ${formatBytes(total)}`));
   root.append(head);
   for (const note of scene.notes) root.append(make("p", { class: "shardlab-note" }, note));
   if (steps === 0) {
     root.style.maxWidth = `${scene.width}px`;
     root.dataset.playing = "false";
     root.dataset.step = 0;
-    el.append(root);
-    return () => stop.abort();
+    return root;
   }
 
   const stage = createStage({
     root,
+    plot,
     width: scene.width,
     height: scene.height,
     label: `Animation of ${messages.length} messages between ${n} ranks in ${steps} steps.`,
     draw,
     signal,
   });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label": "Ring player. Space plays, arrow keys step, Home and End jump.",
-  });
-  plot.append(stage.canvas);
-  const controls = make("div", { class: "shardlab-controls", role: "toolbar" });
-  const buttons = {
-    first: button("To the start (Home)", icon("M2 2h2v10h-2zM12 2v10l-8-5z")),
-    back: button("One step back (left arrow)", icon("M11 2v10l-8-5z")),
-    play: button("Play (space)", PLAY),
-    forward: button("One step forward (right arrow)", icon("M3 2v10l8-5z")),
-    last: button("To the end (End)", icon("M2 2v10l8-5zM10 2h2v10h-2z")),
-  };
+  const player = stepButtons(
+    {
+      first: () => (pause(), go(0)),
+      back: () => (pause(), go(Math.ceil(position - 1e-6) - 1)),
+      play: () => {
+        if (frame !== 0) return pause(), go(position);
+        animate(position >= steps ? ((position = 0), steps) : steps);
+      },
+      // A second press while the step is under way finishes it and starts the next.
+      forward: () => {
+        const from = goal !== null && goal < steps ? goal : Math.floor(position + 1e-6);
+        position = Math.max(position, from);
+        if (position < steps) animate(Math.min(from + 1, steps));
+      },
+      last: () => (pause(), go(steps)),
+    },
+    signal,
+  );
   const slider = make("input", {
     type: "range", min: "0", max: String(steps), step: "0.01", value: "0", "aria-label": "Step",
   });
   const clock = make("span", { class: "shardlab-clock" });
-  controls.append(buttons.first, buttons.back, buttons.play, buttons.forward, buttons.last);
-  controls.append(slider, clock);
-  const detail = make("p", { class: "shardlab-detail", "aria-live": "polite" });
+  player.node.append(slider, clock);
   const small = make("p", { class: "shardlab-small" }, scene.key);
   const table = tableDetails(
-    "As a table",
-    ["step", "from rank", "to rank", "chunk", "bytes", "start", "arrived"],
+    () => ["step", "from rank", "to rank", "chunk", "bytes", "start", "arrived"],
     () => messages.map((m) => [
       m.step + 1, m.from, m.to, m.chunk ?? "–", m.bytes, formatSeconds(m.start_s),
       m.end_s === null ? "never" : formatSeconds(m.end_s),
     ]),
     signal,
   );
-  root.append(plot, controls, detail, small, table);
+  root.append(plot, player.node, detail, small, table.node);
 
   // ---- moving through time ----
 
@@ -92,19 +87,14 @@ function render({ model, el }) {
     position = clamp(to, 0, steps);
     const done = Math.floor(position + 1e-6);
     root.dataset.step = done;
-    root.dataset.playing = String(frame !== 0);
+    root.dataset.playing = frame !== 0;
     root.dataset.position = position.toFixed(2);
     slider.value = position;
     slider.setAttribute("aria-valuetext", `${done} of ${steps} steps done`);
     const current = Math.ceil(position - 1e-6); // the step under way, else the last one
     clock.textContent = `${current} / ${steps}`;
     detail.textContent = frame === 0 ? told(current) : "";
-    buttons.first.disabled = buttons.back.disabled = position === 0;
-    buttons.last.disabled = buttons.forward.disabled = position === steps;
-    const running = frame !== 0;
-    buttons.play.replaceChildren(running ? PAUSE : PLAY);
-    buttons.play.title = running ? "Pause (space)" : "Play (space)";
-    buttons.play.setAttribute("aria-label", buttons.play.title);
+    player.show({ isPlaying: frame !== 0, isFirst: position === 0, isLast: position === steps });
     stage.redraw();
   }
 
@@ -150,41 +140,9 @@ function render({ model, el }) {
     go(position);
   }
 
-  const actions = {
-    first: () => (pause(), go(0)),
-    back: () => (pause(), go(Math.ceil(position - 1e-6) - 1)),
-    play: () => {
-      if (frame !== 0) return pause(), go(position);
-      animate(position >= steps ? ((position = 0), steps) : steps);
-    },
-    // A second press while the step is under way finishes it and starts the next.
-    forward: () => {
-      const from = goal !== null && goal < steps ? goal : Math.floor(position + 1e-6);
-      position = Math.max(position, from);
-      if (position < steps) animate(Math.min(from + 1, steps));
-    },
-    last: () => (pause(), go(steps)),
-  };
-  for (const [name, action] of Object.entries(actions)) {
-    buttons[name].addEventListener("click", action, { signal });
-  }
   slider.addEventListener("input", () => (pause(), go(Number(slider.value))), { signal });
-  root.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const onButton = event.target.closest("button, summary") !== null;
-      const keys = {
-        ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", " ": "play",
-      };
-      const name = keys[event.key];
-      if (!name || (event.key === " " && onButton)) return; // space presses the button itself
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would scroll
-      actions[name]();
-    },
-    { signal },
-  );
+  keepKeys(slider, signal);
+  for (const node of [plot, player.node, slider]) answerKeys(node, () => player.keys, signal);
 
   // ---- drawing ----
 
@@ -363,12 +321,9 @@ function render({ model, el }) {
     return { x: mix(x1, cx, x2), y: mix(y1, cy, y2) };
   }
 
+  signal.addEventListener("abort", pause);
   go(0);
-  el.append(root);
-  return () => {
-    pause();
-    stop.abort();
-  };
+  return root;
 }
 
 const ease = (t) => t * t * (3 - 2 * t);
@@ -379,4 +334,4 @@ function countBits(mask) {
   return count;
 }
 
-export default { render };
+export default widget(build);

@@ -1,4 +1,4 @@
-"""A picture as a list of marks: drawn on a canvas by ``common.js``, written as SVG here.
+"""A picture as a list of marks: drawn on a canvas by ``canvas.js``, written as SVG here.
 
 Lengths are CSS pixels. A colour is ``#rrggbb`` or a role that follows the page's theme:
 "text", "muted", "rule", "surface".

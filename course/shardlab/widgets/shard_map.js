@@ -1,10 +1,8 @@
 // The shard map: rows of ranks, drawn as shard_map.py's Geometry does. A layout from a formula is
 // cut anew here, by shard_formula.js, for whatever stage and number of ranks is chosen.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const { left, right } = scene;
   let settings = { ...model.get("settings") };
   let view = null; // of scene.views
@@ -13,37 +11,26 @@ function render({ model, el }) {
   let parts = []; // for each tensor, the model's part that it belongs to
   let drawn = null; // the picture without the selection, kept until it changes
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "shard-map";
-  const head = make("div", { class: "shardlab-head" });
+  const { root, head, plot, detail } = card({
+    name: "shard-map", title: "Who holds what",
+    label:
+      "Shard map. Up and down move from rank to rank, left and right from piece to piece, page up and down from buffer to buffer.",
+    hint: "Point at a piece, or use the arrow keys, for its tensor, slice, bytes and rank.",
+  });
   const sub = make("span", { class: "shardlab-sub" });
-  head.append(make("span", { class: "shardlab-title" }, "Who holds what"), sub);
+  head.append(sub);
   const source = make("p", { class: "shardlab-note" });
   const panel = make("div", { class: "shardlab-settings" });
-  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label":
-      "Shard map. Up and down move from rank to rank, left and right from piece to piece, page up and down from buffer to buffer.",
-  });
-  plot.append(stage.canvas);
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a piece, or use the arrow keys, for its tensor, slice, bytes and rank.",
-  });
+  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
   const small = make("p", { class: "shardlab-small" });
-  root.append(head, panel, source, plot, detail, small);
-  let table = null;
+  const headings = () => ["buffer", "rank", "tensor", "from", "to", "bytes"];
+  const table = tableDetails(headings, tableRows, signal);
+  root.append(head, panel, source, plot, detail, small, table.node);
 
   const change = (changes) => {
     show({ ...settings, ...changes });
-    model.set("settings", settings);
-    model.save_changes();
+    setTraits(model, { settings });
   };
-  const worlds = scene.world_sizes;
   const views = choice({
     label: "layout", options: scene.views.map(({ title }) => [title, title]), value: settings.view,
     signal, onInput: (title) => change(startOf(title)),
@@ -52,10 +39,9 @@ function render({ model, el }) {
     label: "ZeRO stage", options: [0, 1, 2, 3].map((s) => [s, String(s)]), value: settings.stage,
     signal, onInput: (value) => change({ stage: Number(value) }),
   });
-  const ranks = slider({
-    label: "N ranks", min: 0, max: worlds.length - 1, value: worlds.indexOf(settings.worldSize),
-    signal, format: (index) => String(worlds[index]),
-    onInput: (index) => change({ worldSize: worlds[index] }),
+  const ranks = listSlider({
+    label: "N ranks", values: scene.world_sizes, value: settings.worldSize, signal,
+    onInput: (worldSize) => change({ worldSize }),
   });
   if (scene.views.length > 1) panel.append(views.node);
   panel.append(stages.node, ranks.node);
@@ -77,12 +63,7 @@ function render({ model, el }) {
     let made;
     if (byFormula) {
       stages.set(settings.stage);
-      if (!worlds.includes(settings.worldSize)) {
-        worlds.push(settings.worldSize);
-        worlds.sort((a, b) => a - b);
-        ranks.input.max = worlds.length - 1;
-      }
-      ranks.set(worlds.indexOf(settings.worldSize));
+      ranks.set(settings.worldSize);
       made = flatLayout(view.recipe, settings.stage, settings.worldSize);
     } else {
       const segments = Object.fromEntries(
@@ -117,17 +98,8 @@ function render({ model, el }) {
     small.textContent =
       per > 1 ? `Each row stands for ${per} ranks and shows what any of them holds.` : "";
     stage.canvas.setAttribute("aria-label", summary());
-    const fresh = tableDetails(
-      "As a table", ["buffer", "rank", "tensor", "from", "to", "bytes"], tableRows, signal,
-    );
-    if (table) table.replaceWith(fresh);
-    else root.append(fresh);
-    table = fresh;
+    table.renew();
     point(null);
-  }
-
-  function plural(count, noun) {
-    return `${count.toLocaleString("en-US")} ${noun}${count === 1 ? "" : "s"}`;
   }
 
   function howCut() {
@@ -418,41 +390,28 @@ function render({ model, el }) {
     point({ buffer, rank, segment: pieces[place] });
   }
 
-  plot.addEventListener("pointermove", (event) => point(pieceAt(stage.at(event))), { signal });
-  plot.addEventListener("pointerleave", () => point(null), { signal });
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const { buffer, rank } = selected ?? { buffer: BUFFERS[0], rank: 0 };
-      const panelAt = (by) => BUFFERS[clamp(BUFFERS.indexOf(buffer) + by, 0, BUFFERS.length - 1)];
-      const moves = {
-        ArrowUp: () => goTo(buffer, Math.max(rank - 1, 0)),
-        ArrowDown: () => goTo(buffer, selected ? Math.min(rank + 1, layout.n - 1) : 0),
-        ArrowLeft: () => (selected ? step(-1) : goTo(buffer, rank)),
-        ArrowRight: () => (selected ? step(1) : goTo(buffer, rank)),
-        PageUp: () => goTo(panelAt(-1), rank),
-        PageDown: () => goTo(panelAt(selected ? 1 : 0), rank),
-        Home: () => goTo(buffer, 0),
-        End: () => goTo(buffer, layout.n - 1),
-        Escape: () => point(null),
-      };
-      if (!moves[event.key]) return;
-      moves[event.key]();
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
-  const changed = () => show({ ...model.get("settings") });
-  model.on("change:settings", changed);
+  function keys() {
+    const { buffer, rank } = selected ?? { buffer: BUFFERS[0], rank: 0 };
+    const panelAt = (by) => BUFFERS[clamp(BUFFERS.indexOf(buffer) + by, 0, BUFFERS.length - 1)];
+    return {
+      ArrowUp: () => goTo(buffer, Math.max(rank - 1, 0)),
+      ArrowDown: () => goTo(buffer, selected ? Math.min(rank + 1, layout.n - 1) : 0),
+      ArrowLeft: () => (selected ? step(-1) : goTo(buffer, rank)),
+      ArrowRight: () => (selected ? step(1) : goTo(buffer, rank)),
+      PageUp: () => goTo(panelAt(-1), rank),
+      PageDown: () => goTo(panelAt(selected ? 1 : 0), rank),
+      Home: () => goTo(buffer, 0),
+      End: () => goTo(buffer, layout.n - 1),
+      Escape: () => point(null),
+    };
+  }
+
+  answerPointer(plot, stage, (at) => point(at && pieceAt(at)), signal);
+  answerKeys(plot, keys, signal);
+  follow(model, ["settings"], () => show({ ...model.get("settings") }), signal);
 
   show(settings);
-  el.append(root);
-  return () => {
-    model.off("change:settings", changed);
-    stop.abort();
-  };
+  return root;
 }
 
-export default { render };
+export default widget(build);

@@ -1,23 +1,22 @@
 // The tensor split: steps and places come from tensor_split.py, marks from tensor_split_marks.js;
 // here are the controls, the steps in time and pointing at parts.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
-  const [PLAY, PAUSE] = [icon("M2 1v12l11-6z"), icon("M2 1h4v12h-4zM8 1h4v12h-4z")];
   const stepMs = 1600;
   let settings = { ...model.get("settings") };
   let cut = null;
   let timer = 0; // of the next step while it plays, 0 while paused
   let selected = null; // { name, rank }: rank null where all have it
-  let table = null;
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "tensor-split";
+  const { root, head, plot, detail } = card({
+    name: "tensor-split", title: "Tensor split",
+    label:
+      "Tensor split. Left and right go from step to step, space plays, up and down move through the parts.",
+    hint: "Point at a part, or use up and down, for its rows, columns, bytes and rank.",
+  });
   const sub = make("span", { class: "shardlab-sub" });
-  const head = make("div", { class: "shardlab-head" });
-  head.append(make("span", { class: "shardlab-title" }, "Tensor split"), sub);
+  head.append(sub);
 
   // ---- settings ----
 
@@ -28,81 +27,68 @@ function render({ model, el }) {
     onInput: (name) => (pause(), change({ cut: name, step: 0 })),
     signal,
   });
-  const over = (label, setting, values, format) => {
-    const control = slider({
-      label, min: 0, max: values.length - 1, value: values.indexOf(settings[setting]),
-      format: (index) => format(values[index]),
-      onInput: (index) => change({ [setting]: values[index] }), signal,
-    });
-    control.node.dataset.setting = setting;
-    const set = () => values.includes(settings[setting]) && control.set(values.indexOf(settings[setting]));
-    return { node: control.node, set };
+  const over = (label, setting, values, format) => listSlider({
+    label, values, value: settings[setting], format,
+    onInput: (value) => change({ [setting]: value }), signal,
+  });
+  const sliders = {
+    ranks: over("Ranks", "ranks", scene.ranks, String),
+    tokens: over("Tokens T", "tokens", scene.tokens, formatCount),
+    width: over("Width D", "width", scene.widths, formatCount),
   };
-  const sliders = [
-    over("Ranks", "ranks", scene.ranks, String),
-    over("Tokens T", "tokens", scene.tokens, formatCount),
-    over("Width D", "width", scene.widths, formatCount),
-  ];
   const choices = make("div", { class: "shardlab-settings" }, cuts.node);
-  const controls = make("div", { class: "shardlab-settings" }, ...sliders.map(({ node }) => node));
+  const nodes = Object.values(sliders).map(({ node }) => node);
+  const controls = make("div", { class: "shardlab-settings" }, ...nodes);
 
-  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label":
-      "Tensor split. Left and right go from step to step, space plays, up and down move through the parts.",
-  });
-  plot.append(stage.canvas);
-  const toolbar = make("div", { class: "shardlab-controls", role: "toolbar" });
-  const buttons = {
-    first: button("To the start (Home)", icon("M2 2h2v10h-2zM12 2v10l-8-5z")),
-    back: button("One step back (left arrow)", icon("M11 2v10l-8-5z")),
-    play: button("Play (space)", PLAY),
-    forward: button("One step forward (right arrow)", icon("M3 2v10l8-5z")),
-    last: button("To the end (End)", icon("M2 2v10l8-5zM10 2h2v10h-2z")),
-  };
+  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
+  const player = stepButtons(
+    {
+      first: () => (pause(), go(0)),
+      back: () => (pause(), go(settings.step - 1)),
+      play: () => {
+        if (timer) return pause(), update();
+        const from = settings.step === last() ? 0 : settings.step;
+        play();
+        go(from);
+      },
+      forward: () => (pause(), go(settings.step + 1)),
+      last: () => (pause(), go(last())),
+    },
+    signal,
+  );
   const clock = make("span", { class: "shardlab-clock" });
-  toolbar.append(...Object.values(buttons), clock);
+  player.node.append(clock);
   const happens = make("p", { class: "shardlab-note", "aria-live": "polite" });
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a part, or use up and down, for its rows, columns, bytes and rank.",
-  });
   const small = make("p", { class: "shardlab-small" });
-  root.append(head, choices, controls, happens, plot, toolbar, detail, small);
+  const headings = () => ["step", "pass", "what happens", "travels", "each rank sends"];
+  const table = tableDetails(headings, rows, signal);
+  root.append(head, choices, controls, happens, plot, player.node, detail, small, table.node);
 
-  /** The reader moved something: redrawn at once; the kernel is told and not waited for. */
+  /** The reader moved something. */
   function change(some) {
     settings = { ...settings, ...some };
     update();
-    model.set("settings", settings);
-    model.save_changes();
+    setTraits(model, { settings });
   }
 
   const same = () =>
     Object.entries(scene.given).every(([name, value]) => name === "step" || settings[name] === value);
   const measured = () => (scene.measured && same() ? scene.measured : null);
-  const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
   function update() {
     cut = splitCut(scene, settings);
     const step = cut.steps[settings.step];
     const [forward, backward] = splitPassBytes(scene, settings);
     cuts.set(settings.cut);
-    for (const { set } of sliders) set();
+    for (const [name, { set }] of Object.entries(sliders)) set(settings[name]);
     sub.textContent =
       `T = ${formatCount(settings.tokens)}, D = ${formatCount(settings.width)}, ` +
       plural(settings.ranks, "rank");
     happens.textContent = step.told;
     clock.textContent = `${settings.step + 1} / ${cut.steps.length}`;
-    buttons.first.disabled = buttons.back.disabled = settings.step === 0;
-    buttons.last.disabled = buttons.forward.disabled = settings.step === cut.steps.length - 1;
-    buttons.play.replaceChildren(timer ? PAUSE : PLAY);
-    buttons.play.title = timer ? "Pause (space)" : "Play (space)";
-    buttons.play.setAttribute("aria-label", buttons.play.title);
+    player.show({
+      isPlaying: timer !== 0, isFirst: settings.step === 0, isLast: settings.step === last(),
+    });
     const doubles = settings.gloo && settings.cut === "sequence";
     small.textContent = scene.small + (doubles ? scene.on_gloo : "");
     Object.assign(root.dataset, {
@@ -112,14 +98,7 @@ function render({ model, el }) {
       stepBytes: splitStepBytes(scene, step, settings), measured: measured() !== null,
     });
     stage.canvas.setAttribute("aria-label", summary());
-    const fresh = tableDetails(
-      "As a table", ["step", "pass", "what happens", "travels", "each rank sends"], rows, signal,
-    );
-    if (table) {
-      fresh.open = table.open;
-      table.replaceWith(fresh);
-    } else root.append(fresh);
-    table = fresh;
+    table.renew();
     point(selected && parts().some((part) => alike(part, selected)) ? selected : null);
   }
 
@@ -156,22 +135,6 @@ function render({ model, el }) {
       else play();
       go(settings.step + 1);
     }, stepMs);
-  }
-
-  const actions = {
-    first: () => (pause(), go(0)),
-    back: () => (pause(), go(settings.step - 1)),
-    play: () => {
-      if (timer) return pause(), update();
-      const from = settings.step === last() ? 0 : settings.step;
-      play();
-      go(from);
-    },
-    forward: () => (pause(), go(settings.step + 1)),
-    last: () => (pause(), go(last())),
-  };
-  for (const [name, action] of Object.entries(actions)) {
-    buttons[name].addEventListener("click", action, { signal });
   }
 
   // ---- parts ----
@@ -234,44 +197,28 @@ function render({ model, el }) {
 
   // ---- mouse and keyboard ----
 
-  plot.addEventListener("pointermove", (event) => point(under(stage.at(event)) ?? null), { signal });
-  plot.addEventListener("pointerleave", () => point(null), { signal });
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const all = parts();
-      const place = selected ? all.findIndex((part) => alike(part, selected)) : -1;
-      const moves = {
-        ArrowLeft: actions.back,
-        ArrowRight: actions.forward,
-        Home: actions.first,
-        End: actions.last,
-        " ": actions.play,
-        ArrowUp: () => point(all[Math.max(place - 1, 0)]),
-        ArrowDown: () => point(all[Math.min(place + 1, all.length - 1)]),
-        Escape: () => point(null),
-      };
-      if (!moves[event.key]) return;
-      moves[event.key]();
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
+  function keys() {
+    const all = parts();
+    const place = selected ? all.findIndex((part) => alike(part, selected)) : -1;
+    return {
+      ...player.keys,
+      ArrowUp: () => point(all[Math.max(place - 1, 0)]),
+      ArrowDown: () => point(all[Math.min(place + 1, all.length - 1)]),
+      Escape: () => point(null),
+    };
+  }
+
+  answerPointer(plot, stage, (at) => point((at && under(at)) ?? null), signal);
+  for (const node of [plot, player.node]) answerKeys(node, keys, signal);
   const changed = () => {
     settings = { ...model.get("settings") };
     update();
   };
-  model.on("change:settings", changed);
+  follow(model, ["settings"], changed, signal);
+  signal.addEventListener("abort", pause);
 
   update();
-  el.append(root);
-  return () => {
-    pause();
-    model.off("change:settings", changed);
-    stop.abort();
-  };
+  return root;
 }
 
-export default { render };
+export default widget(build);

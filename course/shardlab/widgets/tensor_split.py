@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import traitlets
-
 from shardlab.run import Run
 from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
-from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import as_json, to_svg
 from shardlab.widgets.tensor_split_marks import (
     BARS,
@@ -41,14 +39,13 @@ SMALL_PRINT = (
 ON_GLOO = " gloo runs reduce-scatter as an all-reduce: twice the bytes."
 
 
-class TensorSplit(Picture):
+class TensorSplit(Adjustable):
     """A layer cut over ranks. Made by `tensor_split`.
 
     ``settings`` follows the controls and may be set: cut, ranks, tokens, width, step.
     """
 
-    _esm: ClassVar[str] = module("tensor_split_marks.js", "tensor_split.js")
-    settings = traitlets.Dict().tag(sync=True)
+    _esm: ClassVar[str] = module("player.js", "tensor_split_marks.js", "tensor_split.js")
 
     def __init__(self, settings: dict[str, Any], measured: Measured | None) -> None:
         self._given = {**settings, "step": 0}
@@ -76,14 +73,8 @@ class TensorSplit(Picture):
         }
         super().__init__(scene=scene, settings=settings)
 
-    @traitlets.validate("settings")
-    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
-        settings = {**self.settings, **proposal["value"]}
-        try:
-            check_settings(settings)
-        except ValueError as error:
-            raise traitlets.TraitError(str(error)) from error
-        return settings
+    def check(self, settings: dict[str, Any]) -> None:
+        check_settings(settings)
 
     @property
     def measured(self) -> Measured | None:

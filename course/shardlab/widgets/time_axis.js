@@ -2,9 +2,7 @@
 
 /** Round times (steps of 1, 2 or 5) below a plot that shows `from` to `to`. Returns how many. */
 function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
-  const rough = (to - from) / 6;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  const step = roundStep((to - from) / 6);
   const [unit, scale] = to < 1e-3 ? ["µs", 1e6] : to < 1 ? ["ms", 1e3] : ["s", 1];
   // As many decimals as tell neighbouring ticks apart.
   const decimals = Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9));
@@ -24,7 +22,7 @@ function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
  * A view in time that is dragged, wheeled, and zoomed by buttons and keys; createStage's draw reads
  * it. `whole()`: the first and the last time there is, in seconds. `focus()`: the time to zoom
  * around by key, or undefined. `point(at)`: the pointer is here, and null once it has left.
- * `keys()`: what the widget's own keys do. The buttons are added to `head`.
+ * `keys()`: what the widget's own keys do, as for answerKeys. The buttons are added to `head`.
  * Returns { from, to (to read), look(from, to), toX, toTime }; look once before the first drawing.
  */
 function timeView({ root, head, plot, stage, box, whole, focus, point, keys, signal }) {
@@ -88,22 +86,16 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 800);
     else zoom(Math.exp(-event.deltaY / 400), toTime(stage.at(event).x));
   });
-  on("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const moves = {
-      ...keys(),
-      "+": () => zoom(2, focus()),
-      "=": () => zoom(2, focus()),
-      "-": () => zoom(0.5, focus()),
-      0: everything,
-    };
-    if (event.shiftKey && event.key === "ArrowLeft") pan(-0.25);
-    else if (event.shiftKey && event.key === "ArrowRight") pan(0.25);
-    else if (moves[event.key]) moves[event.key]();
-    else return;
-    event.preventDefault();
-    event.stopPropagation(); // or the notebook would move to another cell
+  const moves = () => ({
+    ...keys(),
+    "+": () => zoom(2, focus()),
+    "=": () => zoom(2, focus()),
+    "-": () => zoom(0.5, focus()),
+    0: everything,
+    "Shift+ArrowLeft": () => pan(-0.25),
+    "Shift+ArrowRight": () => pan(0.25),
   });
+  answerKeys(plot, moves, signal);
   zoomIn.addEventListener("click", () => zoom(2), { signal });
   zoomOut.addEventListener("click", () => zoom(0.5), { signal });
   fitAll.addEventListener("click", everything, { signal });

@@ -1,10 +1,8 @@
 // The timeline: rows, lanes and arrows come from timeline.py; here is how they are
 // drawn in the view in time, and pointing at calls.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const { plot: box, world_size: n } = scene;
   const calls = scene.calls.map(
     ([rank, lane, op, bytes, peers, start, end, source, code], index) => ({
@@ -16,18 +14,18 @@ function render({ model, el }) {
   const looks = new Map(scene.ops.map(([op, color, ink]) => [op, { color, ink }]));
   let selected = null; // a call
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "timeline";
+  const { root, head, plot, detail } = card({
+    name: "timeline", title: "Calls by rank",
+    label:
+      "Timeline. Arrow keys move from call to call, plus and minus zoom, shift and arrows pan, 0 shows all.",
+    hint: "Point at a call for its details. Click, then scroll to zoom and drag to pan.",
+  });
   root.dataset.worldSize = n;
   root.dataset.calls = calls.length;
   root.dataset.pending = calls.filter((call) => call.end === null).length;
   root.dataset.waits = scene.waits.map(([waiter, awaited]) => `${waiter}>${awaited}`).join(" ");
 
-  const head = make("div", { class: "shardlab-head" });
-  head.append(
-    make("span", { class: "shardlab-title" }, "Calls by rank"),
-    make("span", { class: "shardlab-sub" }, `${calls.length} calls`),
-  );
+  head.append(make("span", { class: "shardlab-sub" }, `${calls.length} calls`));
   root.append(head);
   if (scene.headline) root.append(make("p", { class: "shardlab-error" }, scene.headline));
   if (!calls.length) {
@@ -35,31 +33,17 @@ function render({ model, el }) {
   }
 
   const stage = createStage({
-    root, width: scene.width, height: scene.height, label: summary(), draw, signal,
-  });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label":
-      "Timeline. Arrow keys move from call to call, plus and minus zoom, shift and arrows pan, 0 shows all.",
-  });
-  plot.append(stage.canvas);
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a call for its details. Click, then scroll to zoom and drag to pan.",
+    root, plot, width: scene.width, height: scene.height, label: summary(), draw, signal,
   });
   const table = tableDetails(
-    "As a table",
-    ["rank", "call", "with", "bytes", "start", "end", "line", "code"],
+    () => ["rank", "call", "with", "bytes", "start", "end", "line", "code"],
     () => calls.map((call) => [
       call.rank, call.op, whom(call), call.bytes, formatSeconds(call.start),
       call.end === null ? "never" : formatSeconds(call.end), call.source, call.code,
     ]),
     signal,
   );
-  root.append(plot, detail, table);
+  root.append(plot, detail, table.node);
 
   const whole = [scene.start_s, scene.end_s];
   const view = timeView({
@@ -261,8 +245,7 @@ function render({ model, el }) {
   }
 
   look(...whole);
-  el.append(root);
-  return () => stop.abort();
+  return root;
 }
 
-export default { render };
+export default widget(build);

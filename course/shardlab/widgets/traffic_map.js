@@ -1,52 +1,36 @@
 // The traffic map: marks and numbers come from traffic_map.py; here is pointing and choosing.
 
-function render({ model, el }) {
+function build(model, signal) {
   const scene = model.get("scene");
-  const stop = new AbortController();
-  const { signal } = stop;
   const n = scene.world_size;
   const viewOf = (block) => scene.views.find((view) => view.block === block) ?? scene.views[0];
   let view = viewOf(model.get("block"));
   let selected = null; // { panel, row, column }; column n is the rank's bar
 
-  const root = make("div", { class: "shardlab-widget" });
-  root.dataset.widget = "traffic-map";
+  const { root, head, plot, detail } = card({
+    name: "traffic-map", title: "Bytes sent",
+    label: "Traffic map. Arrow keys move from cell to cell.",
+    hint: "Point at a cell or a bar, or use the arrow keys, for its exact bytes.",
+  });
   root.dataset.worldSize = n;
   const total = make("span", { class: "shardlab-sub" });
   const select = make("select", { "aria-label": "Part of the run" });
   for (const { block, title } of scene.views) select.append(make("option", { value: block }, title));
-  const head = make("div", { class: "shardlab-head" });
-  head.append(make("span", { class: "shardlab-title" }, "Bytes sent"));
   head.append(scene.views.length > 1 ? select : make("span", {}, view.title), total);
 
-  const stage = createStage({ root, width: scene.width, height: scene.height, label: "", draw, signal });
-  const plot = make("div", {
-    class: "shardlab-plot",
-    tabindex: "0",
-    role: "group",
-    "aria-label": "Traffic map. Arrow keys move from cell to cell.",
-  });
-  plot.append(stage.canvas);
-  const detail = make("p", {
-    class: "shardlab-detail",
-    "aria-live": "polite",
-    "data-hint": "Point at a cell or a bar, or use the arrow keys, for its exact bytes.",
-  });
+  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
   const small = make("p", { class: "shardlab-small" }, scene.source);
-  root.append(head, plot, detail, small);
-  let table = null;
+  const table = tableDetails(() => ["from rank", "to rank", "bytes"], rows, signal);
+  root.append(head, plot, detail, small, table.node);
 
   function show(next) {
     view = next;
     select.value = view.block;
-    total.textContent = `${formatBytes(view.total_bytes)} by ${n} rank${n === 1 ? "" : "s"}`;
+    total.textContent = `${formatBytes(view.total_bytes)} by ${plural(n, "rank")}`;
     root.dataset.block = view.block;
     root.dataset.totalBytes = view.total_bytes;
     stage.canvas.setAttribute("aria-label", summary());
-    const fresh = tableDetails("As a table", ["from rank", "to rank", "bytes"], rows, signal);
-    if (table) table.replaceWith(fresh);
-    else root.append(fresh);
-    table = fresh;
+    table.renew();
     point(selected);
   }
 
@@ -117,49 +101,35 @@ function render({ model, el }) {
     return x >= scene.bars_x ? { panel: 0, row, column: n } : null;
   }
 
-  plot.addEventListener("pointermove", (event) => point(cellAt(stage.at(event))), { signal });
-  plot.addEventListener("pointerleave", () => point(null), { signal });
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
-      const { panel, row, column } = selected ?? { panel: scene.heat_x.length - 1, row: 0, column: -1 };
-      const moves = {
-        ArrowLeft: { row, column: selected ? column - 1 : 0 },
-        ArrowRight: { row, column: column + 1 },
-        ArrowUp: { row: row - 1, column: Math.max(column, 0) },
-        ArrowDown: { row: selected ? row + 1 : 0, column: Math.max(column, 0) },
-        Home: { row, column: 0 },
-        End: { row, column: n },
-      };
-      if (event.key === "Escape") point(null);
-      else if (moves[event.key]) {
-        const to = moves[event.key];
-        point({ panel, row: clamp(to.row, 0, n - 1), column: clamp(to.column, 0, n) });
-      } else return;
-      event.preventDefault();
-      event.stopPropagation(); // or the notebook would move to another cell
-    },
-    { signal },
-  );
+  function keys() {
+    const { panel, row, column } = selected ?? { panel: scene.heat_x.length - 1, row: 0, column: -1 };
+    const to = (nextRow, nextColumn) =>
+      point({ panel, row: clamp(nextRow, 0, n - 1), column: clamp(nextColumn, 0, n) });
+    return {
+      ArrowLeft: () => to(row, selected ? column - 1 : 0),
+      ArrowRight: () => to(row, column + 1),
+      ArrowUp: () => to(row - 1, Math.max(column, 0)),
+      ArrowDown: () => to(selected ? row + 1 : 0, Math.max(column, 0)),
+      Home: () => to(row, 0),
+      End: () => to(row, n),
+      Escape: () => point(null),
+    };
+  }
+
+  answerPointer(plot, stage, (at) => point(at && cellAt(at)), signal);
+  answerKeys(plot, keys, signal);
   select.addEventListener(
     "change",
     () => {
       show(viewOf(select.value));
-      model.set("block", view.block);
-      model.save_changes();
+      setTraits(model, { block: view.block });
     },
     { signal },
   );
-  const changed = () => show(viewOf(model.get("block")));
-  model.on("change:block", changed);
+  follow(model, ["block"], () => show(viewOf(model.get("block"))), signal);
 
   show(view);
-  el.append(root);
-  return () => {
-    model.off("change:block", changed);
-    stop.abort();
-  };
+  return root;
 }
 
-export default { render };
+export default widget(build);

@@ -1,4 +1,4 @@
-"""Bytes, counts and seconds as text. ``common.js`` holds the same; a test compares them.
+"""Bytes, counts and seconds as text. ``units.js`` holds the same; a test compares them.
 
 KiB, MiB and GiB are powers of 1024; kB, MB and GB powers of 1000, as in papers' tables.
 """

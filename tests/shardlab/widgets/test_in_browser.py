@@ -251,6 +251,39 @@ def test_a_widget_leaves_nothing_behind(show: Show, draw: Callable[[], Picture])
 
 
 @of_every
+def test_the_notebook_gets_no_key_that_is_answered(show: Show, draw: Callable[[], Picture]) -> None:
+    root = show(draw())
+    page = root.page
+    page.evaluate("window.reached = []")
+    page.evaluate("addEventListener('keydown', (event) => window.reached.push(event.key))")
+    press(root, "Home", "End", "ArrowLeft", "ArrowRight", "Control+ArrowRight", "j")
+    assert page.evaluate("window.reached") == ["Control", "ArrowRight", "j"]
+
+
+def test_buttons_and_fields_keep_their_own_keys(show: Show) -> None:
+    root = show(pipeline_schedule(2, 3))
+    stop_the_clock(root)
+    play = root.get_by_role("button", name="Play")
+    play.press("ArrowRight")
+    assert root.get_attribute("data-selected") == "GPipe 0F0"
+    play.press("Space")  # once: the button's, not the plot's besides
+    assert root.get_attribute("data-playing") == "true"
+    root.get_by_role("button", name="Pause").press("Space")
+    root.get_by_role("checkbox", name="GPipe").press("Space")
+    assert not root.get_by_role("checkbox", name="GPipe").is_checked()
+    assert root.get_attribute("data-playing") == "false"
+    root.get_by_role("slider", name="Time").press("ArrowLeft")
+    assert root.get_attribute("data-selected") is None
+    assert float(root.get_attribute("data-time") or 0) > 0
+
+
+def test_the_players_slider_goes_step_by_step(show: Show) -> None:
+    root = show(ring_player(ring_all_reduce(4)), still=True)
+    root.get_by_role("slider", name="Step").press("ArrowRight")
+    assert root.get_attribute("data-position") == "1.00"
+
+
+@of_every
 def test_a_change_of_theme_is_redrawn(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     picture = "canvas => canvas.toDataURL()"
@@ -271,7 +304,7 @@ def test_units_are_the_same_in_both_languages(browser: Browser) -> None:
     counts = [0, 1, 1023, 1024, 2**20 - 1, 6 * MIB, 1.5e9, 2.0**45]
     times = [0, 1e-7, 2.3e-4, 0.9996e-3, 9.996e-3, 0.0153, 0.9995, 1.25, 12.5, 1234]
     page = browser.new_page()
-    helpers = asset("common.js")
+    helpers = asset("units.js")
     told = page.evaluate(
         f"""([counts, times]) => {{
             {helpers}

@@ -69,9 +69,10 @@ def test_units_and_ticks_are_the_same_in_both_languages(browser: Browser) -> Non
     amounts = [0, 1, 999.4, 999.5, 1e3, 1.125e9, 7.5e9, 1.6e13]
     amounts += [10 ** draw.uniform(0, 16) for _ in range(200)]
     page = browser.new_page()
-    source = asset("memory_bars.js").replace("export default { render };", "")
+    source = asset("memory_bars.js").replace("export default", "")
     told = page.evaluate(
         f"""(amounts) => {{
+            {asset("units.js")}
             {asset("common.js")}
             {source}
             return amounts.map((each) => [

@@ -160,7 +160,7 @@ def test_both_languages_draw_the_same(browser: Browser) -> None:
     page = browser.new_page()
     told = page.evaluate(
         f"""([scene, cases]) => {{
-            {asset("common.js")}
+            {asset("units.js")}
             {asset("tensor_split_marks.js")}
             return cases.map((each) => [
                 ...splitMarks(scene, each), ...splitBars(scene, each, [5e5, 1e6]),

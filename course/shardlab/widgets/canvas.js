@@ -1,0 +1,143 @@
+// Drawing: a canvas in the page's theme, and the marks that scene.py makes.
+
+const THEMED = ["text", "muted", "rule", "surface"];
+
+function readTheme(node) {
+  const style = getComputedStyle(node);
+  const theme = { font: style.fontFamily };
+  for (const role of THEMED) theme[role] = style.getPropertyValue(`--shardlab-${role}`).trim();
+  return theme;
+}
+
+/**
+ * A canvas in the plot that keeps its picture sharp and in the page's theme.
+ * `draw(context, theme)` paints in a space of width x height and returns how many marks it drew.
+ * Each full redraw is timed and noted in data-redraw-ms.
+ * Returns { canvas, redraw(), resize(height), at(event) }; `at` is where in that space.
+ */
+function createStage({ root, plot, width, height, label = "", draw, signal }) {
+  const canvas = make("canvas", { role: "img", "aria-label": label });
+  plot.append(canvas);
+  root.style.maxWidth = `${width + 34}px`; // and the card's padding and border
+  const context = canvas.getContext("2d");
+  let theme = null;
+
+  const redraw = () => {
+    if (theme === null) return;
+    const began = performance.now();
+    const scale = canvas.width / width;
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.clearRect(0, 0, width, height);
+    root.dataset.drawn = draw(context, theme);
+    root.dataset.redrawMs = (performance.now() - began).toFixed(2);
+  };
+  const fit = () => {
+    if (canvas.clientWidth === 0) return; // not on the page yet
+    const pixels = Math.round(canvas.clientWidth * window.devicePixelRatio);
+    const high = Math.round((pixels * height) / width);
+    if (canvas.width !== pixels || canvas.height !== high) [canvas.width, canvas.height] = [pixels, high];
+    theme = readTheme(root);
+    redraw();
+  };
+  const resize = (next) => {
+    height = next;
+    canvas.style.aspectRatio = `${width} / ${height}`;
+    fit();
+  };
+  const at = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const scale = width / box.width;
+    return { x: (event.clientX - box.left) * scale, y: (event.clientY - box.top) * scale };
+  };
+
+  resize(height);
+  const resized = new ResizeObserver(fit);
+  resized.observe(canvas);
+  const themed = new MutationObserver(fit); // JupyterLab changes theme through body's attributes
+  for (const node of [document.documentElement, document.body]) {
+    themed.observe(node, {
+      attributeFilter: ["class", "style", "data-jp-theme-name", "data-jp-theme-light"],
+    });
+  }
+  signal.addEventListener("abort", () => {
+    resized.disconnect();
+    themed.disconnect();
+  });
+  return { canvas, redraw, resize, at };
+}
+
+function roundedBar(context, x, y, width, height, radius) {
+  context.beginPath();
+  context.roundRect(x, y, width, height, radius);
+}
+
+/** Stripes of one colour, as scene.py's patterns. */
+function hatch(context, color) {
+  const tile = new OffscreenCanvas(10, 10);
+  const pen = tile.getContext("2d");
+  pen.fillStyle = pen.strokeStyle = color;
+  pen.globalAlpha = 0.18;
+  pen.fillRect(0, 0, 10, 10);
+  pen.globalAlpha = 0.75;
+  pen.lineWidth = 2;
+  pen.beginPath();
+  for (const shift of [-10, 0, 10]) {
+    pen.moveTo(shift - 1, 11);
+    pen.lineTo(shift + 11, -1);
+  }
+  pen.stroke();
+  return context.createPattern(tile, "repeat");
+}
+
+/** Draws marks made by scene.py. Returns how many. */
+function paint(context, marks, theme) {
+  const colored = (color) => (THEMED.includes(color) ? theme[color] : color);
+  for (const mark of marks) {
+    const { kind, fill = "none", stroke = "none", opacity = 1 } = mark;
+    context.globalAlpha = opacity;
+    if (kind === "text") {
+      paintText(context, mark, theme);
+      continue;
+    }
+    const shape = kind === "path" ? new Path2D(mark.d) : null;
+    if (fill !== "none") {
+      context.fillStyle = mark.hatch ? hatch(context, fill) : colored(fill);
+      if (shape) context.fill(shape);
+      else if (mark.radius) {
+        roundedBar(context, mark.x, mark.y, mark.width, mark.height, mark.radius);
+        context.fill();
+      } else context.fillRect(mark.x, mark.y, mark.width, mark.height);
+    }
+    if (stroke !== "none") {
+      context.strokeStyle = colored(stroke);
+      context.lineWidth = mark.stroke_width ?? 1;
+      context.setLineDash(mark.dash ? mark.dash.split(" ").map(Number) : []);
+      if (shape) context.stroke(shape);
+      else {
+        roundedBar(context, mark.x, mark.y, mark.width, mark.height, mark.radius ?? 0);
+        context.stroke();
+      }
+      context.setLineDash([]);
+    }
+  }
+  context.globalAlpha = 1;
+  return marks.length;
+}
+
+function paintText(context, mark, theme) {
+  const { x, y, text, size = 12, weight = 400, anchor = "start", fill = "text" } = mark;
+  context.font = `${weight} ${size}px ${theme.font}`;
+  context.textAlign = anchor === "middle" ? "center" : anchor;
+  context.fillStyle = THEMED.includes(fill) ? theme[fill] : fill;
+  context.fillText(text, x, y);
+}
+
+/** A focus ring that shows on light and dark marks alike. */
+function paintFocus(context, theme, x, y, width, height) {
+  context.lineWidth = 4;
+  context.strokeStyle = theme.surface;
+  context.strokeRect(x, y, width, height);
+  context.lineWidth = 2;
+  context.strokeStyle = theme.text;
+  context.strokeRect(x, y, width, height);
+}

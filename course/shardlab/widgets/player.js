@@ -1,0 +1,42 @@
+// Pictures that play: the buttons below them.
+
+/** A button that starts and stops. `show(isPlaying)` says which of the two it does now. */
+function playButton() {
+  const [play, pause] = [icon("M2 1v12l11-6z"), icon("M2 1h4v12h-4zM8 1h4v12h-4z")];
+  const node = button("Play (space)", play);
+  const show = (isPlaying) => {
+    node.replaceChildren(isPlaying ? pause : play);
+    node.title = isPlaying ? "Pause (space)" : "Play (space)";
+    node.setAttribute("aria-label", node.title);
+  };
+  return { node, show };
+}
+
+/**
+ * What goes step by step. `actions`: { first, back, play, forward, last }.
+ * Returns { node, keys, show({ isPlaying, isFirst, isLast }) }; `keys` are for answerKeys.
+ */
+function stepButtons(actions, signal) {
+  const play = playButton();
+  const buttons = {
+    first: button("To the start (Home)", icon("M2 2h2v10h-2zM12 2v10l-8-5z")),
+    back: button("One step back (left arrow)", icon("M11 2v10l-8-5z")),
+    play: play.node,
+    forward: button("One step forward (right arrow)", icon("M3 2v10l8-5z")),
+    last: button("To the end (End)", icon("M2 2v10l8-5zM10 2h2v10h-2z")),
+  };
+  for (const [name, node] of Object.entries(buttons)) {
+    node.addEventListener("click", actions[name], { signal });
+  }
+  const node = make("div", { class: "shardlab-controls", role: "toolbar" }, ...Object.values(buttons));
+  const keys = {
+    ArrowLeft: actions.back, ArrowRight: actions.forward, " ": actions.play,
+    Home: actions.first, End: actions.last,
+  };
+  const show = ({ isPlaying, isFirst, isLast }) => {
+    play.show(isPlaying);
+    buttons.first.disabled = buttons.back.disabled = isFirst;
+    buttons.last.disabled = buttons.forward.disabled = isLast;
+  };
+  return { node, keys, show };
+}
