@@ -1,4 +1,4 @@
-"""A student works on the labs of one device, data parallel, ZeRO and offload: wrong, then right.
+"""A student works on the labs, but for the ring's: one exercise of each, wrong, then right.
 
 The ring's lab, test_lab_03.py, goes through everything that all labs have in common.
 """
@@ -24,7 +24,11 @@ WRONG = {  # lab: one of its planted mistakes
     "04_zero": "forgets_padding",
     "06_offload": "updates_stale_16_bit_weights",
     "07_tensor_parallel": "bias_on_every_rank",
+    "08_pipeline": "receives_without_requires_grad",
+    "09_activation_checkpointing": "random_state_not_restored",
+    "10_save_resume": "every_rank_writes_the_index",
 }
+ABOVE = {"10_save_resume": "def shard_name"}  # what its answer calls, besides the imports
 
 
 @pytest.fixture(params=WRONG)
@@ -32,6 +36,8 @@ def notebook(desk: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Noteb
     """The lab as released, with what stands above its first exercise run."""
     notebook = desk.open(f"labs/{request.param}/{request.param}.ipynb")
     notebook.cell("from autograder import check").run()
+    if request.param in ABOVE:
+        notebook.cell(ABOVE[request.param]).run()
     yield notebook
     notebook.close()
 
