@@ -211,10 +211,7 @@ def chunk_after_chunk(look: Look) -> str | None:
     for plan in look.plan:
         forwards = [stage for kind, stage, _ in plan if kind == "F"]
         if m > p and len(set(forwards[:m])) == 1:
-            return (
-                "runs all micro-batches through one chunk before the next: go in rounds of "
-                "`devices` micro-batches"
-            )
+            return "runs all micro-batches through one chunk before the next: go in rounds of p"
     return None
 
 

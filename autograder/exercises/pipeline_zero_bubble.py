@@ -73,7 +73,7 @@ def score(look: Look) -> str:
         max(look.facts.idle),
     )
     percent = 100 * (worst - idle) / (worst - best)
-    return f"idles {idle} slots, 1F1B {worst}, the optimum is {best}: a score of {percent:.0f} %"
+    return f"idles {idle} slots, 1F1B {worst}, the optimum is {best}: a score of {percent:.0f}%"
 
 
 def does_not_split(look: Look) -> str | None:
@@ -88,7 +88,7 @@ def holds_too_much(look: Look) -> str | None:
         return None
     if held == look.micro_batches:
         return "holds all micro-batches at once: activations stay until W, and F has to wait for it"
-    return "holds more than 1F1B's first device: no device may have more than `devices` in flight"
+    return "holds more than 1F1B's first device: none may have more than p in flight"
 
 
 def weights_at_once(look: Look) -> str | None:

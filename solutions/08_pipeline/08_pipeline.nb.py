@@ -129,7 +129,7 @@ def gpipe_schedule_spec():
 gpipe_schedule_spec()
 
 # %% [markdown]
-# Below, and in all exercises but the last, a forward takes one slot and a backward two.
+# Below, and in all exercises but the last, a forward takes one slot and a backward two. **In flight** are micro-batches that have gone forward and not yet backward: a device holds their activations.
 
 # %%
 def show(schedule):
@@ -428,10 +428,10 @@ def interleaved_schedule(devices, micro_batches, chunks):
     ### END SOLUTION
 
 # %% [markdown]
-# Two devices of two chunks; the second chunk's actions have a prime. Then four devices, below 1F1B.
+# One round on two devices of two chunks; the second chunk's actions have a prime. Then four devices, below 1F1B.
 
 # %%
-show(interleaved_schedule(2, 4, 2))
+show(interleaved_schedule(2, 2, 2))
 
 # %%
 both = {"my 1F1B": one_f_one_b_schedule(4, 8), "mine, interleaved": interleaved_schedule(4, 8, 2)}

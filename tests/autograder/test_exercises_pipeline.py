@@ -364,7 +364,7 @@ def test_the_puzzle_pays_by_how_far_one_came_and_shows_the_score():
     results = [result_of(exercise, case, answers) for case in exercise.cases[:3]]
     assert [result.passed for result in results] == [True, True, False]
     told = as_text(Verdict(exercise.name, exercise.points, tuple(results), SEED))
-    assert "idles 5 slots, 1F1B 9, the optimum is 3: a score of 67 %" in told
+    assert "idles 5 slots, 1F1B 9, the optimum is 3: a score of 67%" in told
     assert "idle 5 slots of at most 3 slots" in told
 
 
