@@ -462,7 +462,7 @@ figure, axes = plt.subplots(figsize=(6.5, 2.6))
 axes.plot(straight.keys(), straight.values(), color=palette.PREDICTED, linewidth=5, label="straight")
 axes.plot(resumed.keys(), resumed.values(), color=palette.MEASURED, label="resumed")
 axes.axvline(17, color=palette.ERROR, linewidth=1, label="killed in step 17")
-axes.set(xlabel="step", ylabel="loss")
+axes.set(xlabel="step", ylabel="loss", xticks=range(5, 24, 3))
 axes.legend(frameon=False)
 figure.tight_layout()
 
