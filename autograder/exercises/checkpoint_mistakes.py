@@ -29,7 +29,7 @@ def wrong_form(attempt: Attempt) -> Finding | None:
         "arguments should reach the function": "does not hand the arguments on as they were given",
     }.items():
         if words in says:
-            return everyone(mistake, says)
+            return everyone(mistake, says.split(". ")[0])  # the rest is advice on other cases
     return None
 
 
