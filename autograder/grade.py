@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from autograder.exercise import Attempt, Case, Exercise
 from autograder.judge import is_unwritten
 from autograder.threads import one_thread
-from autograder.trial import Trials
+from autograder.trial import KeptRanks, Trials
 from autograder.verdict import CaseResult, Verdict
 from shardlab.errors import DeadlockError, RunTimeout
-from shardlab.ranks.client import Host
 
 MOST_LATE = 2  # cases of one answer that may run out of time: the others then cost a class nothing
 
@@ -28,7 +28,7 @@ def decide(
     stop_at_hang: bool = False,
     on_case: OnCase | None = None,
     on_attempt: OnAttempt | None = None,
-    host: Host | None = None,
+    ranks: KeptRanks | None = None,
 ) -> Verdict:
     """Tries every case. ``subject_blob`` is a cloudpickle of the answer, or None.
 
@@ -36,7 +36,7 @@ def decide(
     verdict to the byte, however busy the machine is.
     ``stop_at_hang`` skips what follows a case that hung: a student at the keyboard needs that one.
     A grader goes on, but only until MOST_LATE cases have run out of time.
-    ``host``: who forks the ranks, a sandbox's say.
+    ``ranks``: those that other answers are tried on, too; by default its own.
     Raises InfrastructureError where ranks could not be had.
     """
     cases = [case for case in exercise.cases if hidden or not case.hidden]
@@ -44,10 +44,10 @@ def decide(
     late = 0
     unwritten = False
     skipped = "nothing was handed in" if subject_blob is None else ""
-    sizes = [case.world_size for case in cases]
-    with Trials(
-        exercise, subject_blob or b"", seed, world_sizes=sizes, host=host, steady=hidden
-    ) as trials:
+    with contextlib.ExitStack() as stack:
+        ranks = ranks or stack.enter_context(KeptRanks(steady=hidden))
+        ranks.expect(exercise, cases)
+        trials = Trials(exercise, subject_blob or b"", seed, ranks)
         for case in cases:
             if skipped:
                 results.append(_not_run(case, skipped))

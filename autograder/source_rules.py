@@ -90,9 +90,9 @@ def find_forbidden(source: str, allows: Set[str] | None, answer: str = "") -> li
     ``answer``: look only at what the definition of that name can reach; else at everything.
     """
     try:
-        tree, full_names = _learned(source)
+        tree, full_names, binds = _learned(source)
         reader = _Reader(allows, full_names)
-        for statement in _reachable(tree, answer) if answer else tree.body:
+        for statement in _reachable(binds, answer) if answer else tree.body:
             reader.visit(statement)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
@@ -100,12 +100,17 @@ def find_forbidden(source: str, allows: Set[str] | None, answer: str = "") -> li
 
 
 @functools.lru_cache(maxsize=1)  # every answer of a notebook is looked for in the same source
-def _learned(source: str) -> tuple[ast.Module, dict[str, str]]:
-    """(what was parsed, {name: what it stands for}); raises what ast.parse does."""
+def _learned(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[ast.stmt]]]:
+    """(what was parsed, {name: what it stands for}, {name: the top-level statements that bind it});
+    raises what ast.parse does."""
     tree = ast.parse(_without_magics(source))
     reader = _Reader(None, GIVEN)
     reader.learn(tree)
-    return tree, reader.full_names
+    binds: dict[str, list[ast.stmt]] = {}
+    for statement in tree.body:
+        for name in _bound(statement):
+            binds.setdefault(name, []).append(statement)
+    return tree, reader.full_names, binds
 
 
 def _without_magics(source: str) -> str:
@@ -113,12 +118,8 @@ def _without_magics(source: str) -> str:
     return re.sub(r"(?m)^([ \t]*)([%!?].*|\S+\?\??)$", r"\1pass  # a magic", source)
 
 
-def _reachable(tree: ast.Module, answer: str) -> Iterator[ast.stmt]:
+def _reachable(binds: Mapping[str, list[ast.stmt]], answer: str) -> Iterator[ast.stmt]:
     """Top-level statements that define the answer, or names it reads, and so on."""
-    binds: dict[str, list[ast.stmt]] = {}
-    for statement in tree.body:
-        for name in _bound(statement):
-            binds.setdefault(name, []).append(statement)
     seen: set[int] = set()
     names, wanted = {answer}, [answer]
     while wanted:
@@ -212,7 +213,7 @@ class _Reader(ast.NodeVisitor):
         module, _, function = name.rpartition(".")
         if module == "torch.distributed" and function in COMMUNICATES:
             self._check_call(function, node.lineno)
-        elif tool := next((tool for tool in TOOLS if _is_below(name, tool)), ""):
+        elif tool := _tool(name):
             self._flag(tool if tool.startswith("os.") else name, node.lineno)
 
     def _check_call(self, function: str, line: int) -> None:
@@ -263,13 +264,13 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if any(_is_below(alias.name, tool) for tool in TOOLS):
+            if _tool(alias.name):
                 self._flag(alias.name, node.lineno)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
             name = f"{node.module}.{alias.name}"
-            if any(_is_below(name, tool) for tool in TOOLS) and name != "autograder.check":
+            if _tool(name) and name != "autograder.check":
                 self._flag(name, node.lineno)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -302,6 +303,12 @@ _BUILTINS = {"exec", "eval", "compile", "getattr", "setattr", "delattr", "vars",
 
 def _joined(base: str, name: str) -> str:
     return f"{base}.{name}" if base and name else ""
+
+
+@functools.lru_cache(maxsize=4096)  # a class's notebooks name the same few things
+def _tool(name: str) -> str:
+    """The one of TOOLS that this is, or is below."""
+    return next((tool for tool in TOOLS if _is_below(name, tool)), "") if name else ""
 
 
 def _is_below(name: str, tool: str) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,42 +38,97 @@ class InfrastructureError(Exception):
         return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your doing: try again)"]
 
 
-class Trials:
-    """`with Trials(exercise, blob, seed) as trials: attempt, result = trials.of(case)`.
+class Kind(NamedTuple):
+    """Exercises of one kind can share ranks."""
 
-    Ranks stay from case to case: to start them costs far more than what an answer does on them.
-    But a case fails only on ranks on which nothing had run before.  One that does not pass on used
-    ranks, whatever the reason, is tried again on new ones, and that is the trial that counts.
+    engine: str
+    is_point_to_point: bool
 
-    ``subject_blob``: a cloudpickle of the answer.  ``world_sizes``: of the cases to come.
-    ``steady``: nothing in an attempt hangs on how busy the machine is.
+
+class KeptRanks:
+    """`with KeptRanks() as ranks`: ranks that stay from case to case, and from answer to answer.
+
+    To start them costs far more than what an answer does on them.
     """
 
-    def __init__(
-        self,
-        exercise: Exercise,
-        subject_blob: bytes,
-        seed: int,
-        *,
-        world_sizes: Collection[int] = (),
-        host: Host | None = None,
-        steady: bool = False,
-    ) -> None:
-        self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
-        self.drive_blob = _pickled(exercise.drive)
-        self.world_sizes = world_sizes
+    def __init__(self, *, host: Host | None = None, steady: bool = False) -> None:
+        """``steady``: nothing in an attempt hangs on how busy the machine is."""
         self.host, self.steady = host, steady
-        # Tensors of an earlier case would be in no later one's memory; DeepSpeed keeps much of what
-        # it was told first.
-        self.ranks_stay = not exercise.memory and exercise.engine != "deepspeed"
-        self.goes_well = True  # on the last ranks that were new
-        self._ranks: RankSet | None = None
+        self._sizes: dict[Kind, set[int]] = defaultdict(set)
+        self._timeout_s: dict[Kind, float] = defaultdict(float)
+        self._standing: dict[Kind, RankSet] = {}
 
-    def __enter__(self) -> Trials:
+    def __enter__(self) -> KeptRanks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end_ranks()
+        while self._standing:
+            self._standing.popitem()[1].close()
+
+    def expect(self, exercise: Exercise, cases: Iterable[Case]) -> None:
+        """These are to come: ranks that are started from now on serve all of them."""
+        kind = _kind(exercise)
+        if _may_stay(exercise):
+            self._sizes[kind].update(case.world_size for case in cases)
+            self._timeout_s[kind] = max(self._timeout_s[kind], exercise.timeout_s)
+
+    def standing(self, exercise: Exercise) -> RankSet:
+        """Those that earlier cases ran on, or new ones: as many as any expected case needs."""
+        kind = _kind(exercise)
+        if kind not in self._standing:
+            self._standing[kind] = self._new(kind, self._sizes[kind], self._timeout_s[kind])
+        return self._standing[kind]
+
+    def for_one_case(self, exercise: Exercise, case: Case) -> RankSet:
+        """New ones, which whoever asks has to close."""
+        return self._new(_kind(exercise), {case.world_size}, exercise.timeout_s)
+
+    def _new(self, kind: Kind, sizes: set[int], timeout_s: float) -> RankSet:
+        return RankSet(
+            max(sizes),
+            smaller=sizes,
+            timeout_s=timeout_s,
+            device="cpu",
+            engine=kind.engine,
+            quiet=True,
+            host=self.host,
+            # all are connected from the start: who opens another connection hides something
+            may_connect=not kind.is_point_to_point,
+            patience=PATIENCE if self.steady else 1.0,
+        )
+
+    def end(self, exercise: Exercise) -> None:
+        """Of the ranks that stay, those that this one's cases ran on."""
+        if _kind(exercise) in self._standing:
+            self._standing.pop(_kind(exercise)).close()
+
+
+def _kind(exercise: Exercise) -> Kind:
+    return Kind(exercise.engine, exercise.is_point_to_point)
+
+
+def _may_stay(exercise: Exercise) -> bool:
+    """Tensors of an earlier case would be in no later one's memory; DeepSpeed keeps much of what it
+    was told first."""
+    return not exercise.memory and exercise.engine != "deepspeed"
+
+
+class Trials:
+    """`trials = Trials(exercise, blob, seed, ranks); attempt, result = trials.of(case)`.
+
+    A case fails only on ranks on which nothing had run before.  One that does not pass on used
+    ranks, whatever the reason, is tried again on new ones, and that is the trial that counts.
+
+    ``subject_blob``: a cloudpickle of the answer.
+    """
+
+    def __init__(
+        self, exercise: Exercise, subject_blob: bytes, seed: int, ranks: KeptRanks
+    ) -> None:
+        self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
+        self.drive_blob = _pickled(exercise.drive)
+        self.ranks, self.steady = ranks, ranks.steady
+        self.goes_well = True  # whatever of it ran on those that stay has passed
 
     def of(self, case: Case) -> tuple[Attempt, CaseResult]:
         """One case. A failure of student code is part of what it returns.
@@ -86,46 +142,25 @@ class Trials:
             raise ValueError(
                 f"{exercise.name}, {case.name}: needs one input and output for each rank"
             )
-        while True:
-            ranks = self._ranks_for(case)
+        if self.goes_well and _may_stay(exercise):
+            ranks = self.ranks.standing(exercise)
             was_fresh = ranks.is_fresh
             attempt = self._attempt(ranks, case, inputs, expected)
             result = judge(exercise, attempt)
-            is_well = result.passed and ranks.can_go_on
-            if not is_well:
-                self._end_ranks()
-            if was_fresh:
-                self.goes_well = is_well
-            if result.passed or was_fresh:
+            if not ranks.can_go_on:
+                self.ranks.end(exercise)
+            if result.passed:
                 return attempt, result
-
-    def _ranks_for(self, case: Case) -> RankSet:
-        """Those of the case before, or new ones: as many as any case needs, while all goes well."""
-        if self._ranks is not None and self.ranks_stay and case.world_size in self._ranks.sizes:
-            return self._ranks
-        self._end_ranks()
-        more_to_come = self.ranks_stay and self.goes_well
-        sizes = {case.world_size, *(self.world_sizes if more_to_come else ())}
-        exercise = self.exercise
-        self._ranks = RankSet(
-            max(sizes),
-            smaller=sizes,
-            timeout_s=exercise.timeout_s,
-            device="cpu",
-            engine=exercise.engine,
-            quiet=True,
-            host=self.host,
-            # all are connected from the start: who opens another connection hides something
-            may_connect=not exercise.is_point_to_point,
-            patience=PATIENCE if self.steady else 1.0,
-            output_bytes=exercise.output_bytes,
-        )
-        return self._ranks
-
-    def _end_ranks(self) -> None:
-        if self._ranks is not None:
-            self._ranks.close()
-            self._ranks = None
+            if was_fresh:
+                self.goes_well = False
+                return attempt, result
+        with self.ranks.for_one_case(exercise, case) as fresh:
+            attempt = self._attempt(fresh, case, inputs, expected)
+        result = judge(exercise, attempt)
+        if result.passed and _may_stay(exercise):
+            self.ranks.end(exercise)  # they hold what a failed case has left behind
+        self.goes_well = result.passed
+        return attempt, result
 
     def _attempt(
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
@@ -146,6 +181,8 @@ class Trials:
                     memory=exercise.memory,
                     seed=seed_of_ranks(exercise, case, self.seed),
                     results="plain",
+                    timeout_s=exercise.timeout_s,
+                    output_bytes=exercise.output_bytes,
                 )
         except (RankError, DeadlockError, RunTimeout) as failure:
             error, run = failure, failure.run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import exercises, grade
+from autograder.exercise import Exercise
 from autograder.grading.checks import Check
 from autograder.grading.kernel import CellsRun, run_cells
 from autograder.grading.marks import earned_points, why_missing, write_verdict
@@ -20,7 +21,9 @@ from autograder.grading.rebuild import insert_notes, rebuild
 from autograder.grading.record import Record, Task
 from autograder.grading.states import state_of
 from autograder.grading.template import CourseError, checks_of, grade_id
+from autograder.sandbox import Limits
 from autograder.source_rules import find_forbidden
+from autograder.trial import KeptRanks
 from autograder.verdict import Verdict
 
 
@@ -43,18 +46,15 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     points: dict[str, float] = {}
     pictures: dict[str, list[Picture]] = {}
     missing: list[str] = []
-    for position, cell in enumerate(notebook.cells):
-        name = grade_id(cell) or ""
-        if name not in checks:
-            continue
-        check = checks[name]
-        answer = run.answers.get(check.exercise)
-        seen = Seen()
-        verdict = verdicts[name] = decide_answer(check, answer, task.seed, sandbox, seen)
-        pictures[name] = seen.pictures(verdict)
+    for position, verdict, seen in _decided(notebook, checks, run, task.seed, sandbox):
+        cell = notebook.cells[position]
+        name = cell.metadata.nbgrader.grade_id
+        verdicts[name], pictures[name] = verdict, seen.pictures(verdict)
         points[name] = earned_points(verdict, float(cell.metadata.nbgrader.points))
-        why = "" if answer else unreadable or why_missing(check, notebook.cells, position)
-        missing += [why] if why else []
+        why = ""
+        if verdict.exercise not in run.answers:
+            why = unreadable or why_missing(checks[name], notebook.cells, position)
+            missing.append(why)
         write_verdict(cell, verdict, why)
     insert_notes(notebook, notes)
     state, reason = state_of(
@@ -106,13 +106,27 @@ def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:
     return template, [*task.notes, unreadable], unreadable
 
 
-def decide_answer(
-    check: Check, answer: bytes | None, seed: int, sandbox: Any, seen: Seen | None = None
-) -> Verdict:
-    """Raises trial.InfrastructureError, and CourseError for an exercise that is not there."""
+def _decided(
+    notebook: NotebookNode, checks: Mapping[str, Check], run: CellsRun, seed: int, sandbox: Any
+) -> Iterator[tuple[int, Verdict, Seen]]:
+    """(position of the check's cell, verdict, what was seen), all on ranks that stay."""
+    of = {check.exercise: exercise_of(check, sandbox.limits) for check in checks.values()}
+    with KeptRanks(host=sandbox.host, steady=True) as ranks:
+        for exercise in of.values():
+            ranks.expect(exercise, exercise.cases)
+        for position, cell in enumerate(notebook.cells):
+            check = checks.get(grade_id(cell) or "")
+            if check is not None:
+                exercise, seen = of[check.exercise], Seen()
+                answer = run.answers.get(check.exercise)
+                verdict = grade.decide(exercise, answer, seed, on_attempt=seen, ranks=ranks)
+                yield position, verdict, seen
+
+
+def exercise_of(check: Check, limits: Limits) -> Exercise:
+    """Raises CourseError where it is not there."""
     try:
         exercise = exercises.load(check.exercise)
     except KeyError as error:
         raise CourseError(f"no exercise is called {check.exercise!r}") from error
-    exercise = replace(exercise, timeout_s=min(exercise.timeout_s, sandbox.limits.run_s))
-    return grade.decide(exercise, answer, seed, hidden=True, on_attempt=seen, host=sandbox.host)
+    return replace(exercise, timeout_s=min(exercise.timeout_s, limits.run_s))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardlab.rank_set import RankSet
+from shardlab.rank_set import OUTPUT_BYTES, RankSet
 from shardlab.ranks.client import Host
 from shardlab.run import Run
 
@@ -25,7 +25,7 @@ def launch(
     host: Host | None = None,
     may_connect: bool = True,
     patience: float = 1.0,
-    output_bytes: int = 4 << 30,
+    output_bytes: int = OUTPUT_BYTES,
 ) -> Run:
     """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialised.
 
@@ -60,6 +60,13 @@ def launch(
         host=host,
         may_connect=may_connect,
         patience=patience,
-        output_bytes=output_bytes,
     ) as ranks:
-        return ranks.run(fn, *args, inputs=inputs, seed=seed, results=results, memory=memory)
+        return ranks.run(
+            fn,
+            *args,
+            inputs=inputs,
+            seed=seed,
+            results=results,
+            memory=memory,
+            output_bytes=output_bytes,
+        )

@@ -25,6 +25,9 @@ from shardlab.trace.calls import CallLog
 NAMES_OF_USE = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
 
 
+OUTPUT_BYTES = 4 << 30  # of all ranks together
+
+
 class RankSet:
     """`with RankSet(4) as ranks: ranks.run(fn, *args)`. The arguments are those of `launch`.
 
@@ -44,7 +47,6 @@ class RankSet:
         host: Host | None = None,
         may_connect: bool = True,
         patience: float = 1.0,
-        output_bytes: int = 4 << 30,
     ) -> None:
         """``smaller``: other numbers of ranks that a function may run on: the first so many."""
         _check_set(world_size, timeout_s, patience)
@@ -57,7 +59,6 @@ class RankSet:
         self.host = host or OwnHost()
         self.may_connect = may_connect
         self.patience = patience
-        self.output_bytes = output_bytes
         self._supervisor: Supervisor | None = None
         self._last: Turn | None = None
 
@@ -95,8 +96,13 @@ class RankSet:
         seed: int | None = 0,
         results: str = "any",
         memory: bool = False,
+        timeout_s: float | None = None,
+        output_bytes: int = OUTPUT_BYTES,
     ) -> Run:
-        """What `launch` does, on the first ``world_size`` ranks of the set (by default on all)."""
+        """What `launch` does, on the first ``world_size`` ranks of the set (by default on all).
+
+        ``timeout_s``: of this function, where it isn't the set's.
+        """
         begun_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
         _check_run(fn, world_size, inputs, seed, results)
@@ -113,7 +119,7 @@ class RankSet:
         try:
             supervisor = self._started(fn, program, given)
             startup_s = time.monotonic() - begun_s
-            limits = (self.timeout_s, self.patience, self.output_bytes)
+            limits = (timeout_s or self.timeout_s, self.patience, output_bytes)
             turn = self._last = supervisor.begin(order, program, given, *limits)
             supervisor.watch(turn)
         except LaunchError as failure:

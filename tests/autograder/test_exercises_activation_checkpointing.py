@@ -13,7 +13,7 @@ import torch.utils.checkpoint as of_torch
 from autograder.exercises import activation_sizes, checkpoint_function, checkpoint_segments
 from autograder.exercises import checkpointing as shared
 from autograder.threads import one_thread
-from autograder.trial import Trials, rng_for
+from autograder.trial import KeptRanks, Trials, rng_for
 from tests.submissions import planted
 
 LAB = "09_activation_checkpointing"
@@ -37,8 +37,9 @@ def case_of(exercise, name):
 
 def result_of(exercise, case, answers):
     subject = planted.subjects(LAB, planted.solution(LAB) | answers)[exercise.answer]
-    with Trials(exercise, cloudpickle.dumps(subject), SEED) as trials:
-        return trials.of(case)[1]
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, [case])
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1]
 
 
 def changed(answer, *changes):

@@ -26,7 +26,7 @@ from autograder.exercises import (
 from autograder.present import as_text
 from autograder.source_rules import find_forbidden
 from autograder.threads import one_thread
-from autograder.trial import Trials, rng_for
+from autograder.trial import KeptRanks, Trials, rng_for
 from autograder.verdict import Verdict
 from shardlab.errors import DeadlockError, Waiting
 from shardlab.simulate import pipeline as library
@@ -59,8 +59,9 @@ def inputs_of(exercise, case):
 def result_of(exercise, case, answers):
     cells = planted.subjects(LAB, planted.solution(LAB) | answers)
     blob = cloudpickle.dumps(cells[exercise.answer])
-    with Trials(exercise, blob, SEED) as trials:
-        return trials.of(case)[1]
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, [case])
+        return Trials(exercise, blob, SEED, ranks).of(case)[1]
 
 
 # ---- oracles and limits --------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 
 from autograder.exercises import atomic_commit, checkpoint_shards, resumed_training, shared_disk
 from autograder.threads import one_thread
-from autograder.trial import Trials, rng_for
+from autograder.trial import KeptRanks, Trials, rng_for
 from tests.submissions import planted
 
 LAB = "10_save_resume"
@@ -176,8 +176,9 @@ def test_another_rank_may_rename_and_every_step_have_its_own_temporary_name():
     exercise, case = lab.ATOMIC_COMMIT, lab.ATOMIC_COMMIT.cases[1]
     answers = planted.solution(LAB) | {"atomic_commit": IN_A_MARKED_FOLDER}
     subject = planted.subjects(LAB, answers)[exercise.answer]
-    with Trials(exercise, cloudpickle.dumps(subject), SEED) as trials:
-        _, result = trials.of(case)
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, [case])
+        _, result = Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)
     assert result.passed, result.diagnosis
 
 

@@ -13,7 +13,7 @@ from autograder.compare import equal
 from autograder.exercise import Attempt
 from autograder.exercises import tensor_parallel, tp_counts, tp_halves, tp_linears, tp_loss
 from autograder.threads import one_thread
-from autograder.trial import Trials, rng_for
+from autograder.trial import KeptRanks, Trials, rng_for
 from shardlab import launch, measure, models
 from shardlab.estimate import traffic
 from tests.submissions import planted
@@ -54,8 +54,9 @@ def case_of(exercise, name):
 
 def result_of(exercise, case, changed):
     subject = planted.subjects(LAB, planted.solution(LAB) | changed)[exercise.answer]
-    with Trials(exercise, cloudpickle.dumps(subject), SEED) as trials:
-        return trials.of(case)[1]
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, [case])
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1]
 
 
 # ---- oracles ------------------------------------------------------------------------------------

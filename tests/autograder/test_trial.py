@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import cloudpickle
+import psutil
 import pytest
 
 from autograder.exercise import Case, Exercise
-from autograder.trial import Trials
+from autograder.trial import KeptRanks, Trials
 from autograder.verdict import CaseResult
 
 pytestmark = pytest.mark.ranks
@@ -36,7 +37,9 @@ def pid_exercise(**changes: object) -> Exercise:
 def tried(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
     exercise = pid_exercise(**changes)
     pids, results = [], []
-    with Trials(exercise, cloudpickle.dumps(answer), 1, world_sizes=SIZES) as trials:
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, CASES)
+        trials = Trials(exercise, cloudpickle.dumps(answer), 1, ranks)
         for case in CASES:
             attempt, result = trials.of(case)
             pids.append(attempt.outputs[0]["pid"] if attempt.outputs[0] else 0)
@@ -81,6 +84,45 @@ def test_a_case_that_fails_costs_the_others_nothing():
     pids, results = tried(lambda case: case.world_size != 3)
     assert [result.passed for result in results] == [True, False, True, True]
     assert pids[0] != pids[1] != pids[2]
+
+
+def test_answers_of_one_submission_share_ranks_and_fail_each_for_itself():
+    """The first breaks what the second one uses: the second has its marks all the same."""
+
+    def breaks_something(case):
+        import math
+
+        del math.sqrt
+        return True
+
+    def uses_it(case):
+        import math
+
+        return math.sqrt(4) == 2
+
+    exercise = pid_exercise(cases=CASES[:2])
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, exercise.cases)
+        pids, passed = [], []
+        for answer in (lambda case: True, breaks_something, uses_it, uses_it):
+            trials = Trials(exercise, cloudpickle.dumps(answer), 1, ranks)
+            attempt, result = trials.of(exercise.cases[0])
+            pids.append(attempt.outputs[0]["pid"])
+            passed.append(result.passed)
+    assert passed == [True] * 4
+    assert pids[0] == pids[1]
+    assert len(set(pids)) == 3  # one try for the third alone, then new ones that stay
+
+
+def test_no_rank_outlives_the_submission():
+    exercise = pid_exercise(cases=CASES[:2])
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, exercise.cases)
+        trials = Trials(exercise, cloudpickle.dumps(lambda case: True), 1, ranks)
+        attempt, _ = trials.of(exercise.cases[0])
+        pid = attempt.outputs[0]["pid"]
+        assert psutil.pid_exists(pid)
+    assert not psutil.pid_exists(pid)
 
 
 @pytest.mark.parametrize("changes", [{"memory": True}])

@@ -70,7 +70,12 @@ class Turn:
         after = None if self.after is None else self.after.crossed_bytes
         if self.after is None or before is None or after is None:
             return None
-        closed = {at: count for _, counts in self.judge.log.closing for at, count in counts.items()}
+        closed = {
+            at: count
+            for _, counts in self.judge.log.closing
+            for at, count in counts.items()
+            if at not in self.after.counts
+        }
         crossed = after - before - sum(closed.values())
         return max(0, crossed) + strayed_bytes(self.before, self.after, self.world_size)
 

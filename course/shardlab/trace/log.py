@@ -21,6 +21,7 @@ MOST_LINE_BYTES = 8 << 20  # a recorder's longest, what it tells of memory, has 
 _CHUNK_BYTES = 1 << 20
 _HEAD = struct.Struct("<QQ")  # bytes written, events dropped
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+_DECODE = json.JSONDecoder().decode
 
 
 def create() -> int:
@@ -87,7 +88,7 @@ class Reader:
 
 def _event(line: bytes) -> list[Any] | None:
     try:
-        event = json.loads(line)
+        event = _DECODE(line.decode())
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, list) and event else None

@@ -27,6 +27,7 @@ Events in the log (log.py), times from time.monotonic(), which all processes of 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -68,6 +69,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 
 CALLBACK_S = 5.0  # for a thread that has only a line to write, on a machine that is full
+MOST_HELD = 256  # from here on a script that makes and destroys groups for ever goes without
 BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory.__file__)
 
 
@@ -95,6 +97,7 @@ class Recorder:
         # so its id() tells which call a wait belongs to.
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
         self.forgetting = threading.Lock()
+        self.held_open: list[int] = []  # descriptors of sockets whose groups were destroyed
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_users: dict[str, bool] = {}
         self.memory: memory.MemoryRecorder | None = None  # where the launch asked for it
@@ -249,6 +252,9 @@ class Recorder:
                 return destroy(*args, **kwargs)
             # gloo closes its sockets some time later: those still open at the end count then
             self.log.write("closing", _by_ports(wire.own_connections()))
+            # Ours, closed with bytes unread, would reset a peer's before that one was counted.
+            if len(self.held_open) < MOST_HELD:
+                self.held_open += wire.duplicates(besides=self.held_open)
             destroy(*args, **kwargs)
 
         c10d._new_process_group_helper = _new_process_group_helper
@@ -258,6 +264,8 @@ class Recorder:
     def run(self, with_memory: bool) -> Iterator[None]:
         """Record what happens within."""
         self.open_works.clear()
+        while self.held_open:  # all ranks are done with what they ran before
+            os.close(self.held_open.pop())
         self.ranks_of.clear()  # whoever reads this run's events has not heard of them
         self.enabled = True
         try:

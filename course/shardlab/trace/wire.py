@@ -48,6 +48,21 @@ def own_connections() -> dict[Connection, int]:
     return found
 
 
+def duplicates(besides: list[int]) -> list[int]:
+    """Another descriptor of each socket of this process: the connection stays until that is closed.
+
+    ``besides``: descriptors from earlier calls; what they hold is not held twice.
+    """
+    found = _socket_fds("self")
+    held = {found.get(fd) for fd in besides}
+    duplicated = []
+    for fd in {inode: fd for fd, inode in found.items() if inode not in held}.values():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                duplicated.append(sock.detach())
+    return duplicated
+
+
 class Socket(NamedTuple):
     """A TCP socket of some process, seen from outside."""
 

@@ -14,8 +14,9 @@ from autograder.grading.marks import why_missing, write_verdict
 from autograder.grading.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
 from autograder.grading.seed import grading_seed
 from autograder.grading.states import state_of
-from autograder.grading.submission import decide_answer
+from autograder.grading.submission import exercise_of
 from autograder.grading.template import CourseError
+from autograder.sandbox import Limits
 from autograder.verdict import CaseResult, Verdict
 
 MISTAKE = ("doubles <nothing>", "doubles <nothing>")
@@ -96,7 +97,7 @@ def test_the_seed_is_kept_and_differs_by_lab_and_course(tmp_path: Path) -> None:
 
 def test_an_unknown_exercise_is_the_course_s_error() -> None:
     with pytest.raises(CourseError, match="no exercise is called"):
-        decide_answer(Check("ring_all_reduce.sort", "sort"), b"x", 1, sandbox=None)
+        exercise_of(Check("ring_all_reduce.sort", "sort"), Limits())
 
 
 # ---- states

@@ -5,13 +5,16 @@ S is the size of the tensor that each rank hands in; 1 % covers gloo's own small
 
 from __future__ import annotations
 
+import os
+import socket
+
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from shardlab import Run, launch, measure
-from shardlab.trace import traffic
+from shardlab.trace import traffic, wire
 
 pytestmark = pytest.mark.ranks
 S = 4 << 20
@@ -97,6 +100,23 @@ def test_a_group_made_and_destroyed_within_is_counted_without_its_handshake() ->
     assert sent[0, 2] == pytest.approx(S, rel=0.01)
     assert sent[2, 0] == pytest.approx(S, rel=0.01)
     assert sent.sum() == pytest.approx(2 * S, rel=0.01)
+
+
+def test_a_connection_that_its_peer_has_closed_with_bytes_unread_stays_known() -> None:
+    """As of gloo's, when one rank destroys a group before the other: a reset would undo it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    ports = ours.getsockname()[1], ours.getpeername()[1]
+    ours.sendall(b"unread")
+    held = wire.duplicates(besides=[])
+    assert wire.duplicates(besides=held) == []
+    theirs.close()
+    assert wire.own_connections()[ports] == len(b"unread")
+    for fd in held:
+        os.close(fd)
+    assert ports not in wire.own_connections()
+    ours.close()
 
 
 def test_the_default_group_destroyed_at_the_end_is_counted_all_the_same() -> None:
