@@ -9,6 +9,7 @@ from autograder.verdict import CaseResult, Verdict
 from shardlab.widgets.palette import ERROR, OK
 
 MARK = {True: "✓", False: "✗"}
+ONE = {"calls": "call", "chunks": "chunk", "micro-batches": "micro-batch", "slots": "slot"}
 # JupyterLab's own variables, so that both themes fit; the fallback is for nbconvert and GitHub.
 # Selectors are long to outweigh JupyterLab's own for tables in outputs.
 _STYLE = f"""<style>
@@ -29,9 +30,11 @@ _STYLE = f"""<style>
 .shardlab-check table.cases tr th {{ font-weight: 400; color: var(--jp-ui-font-color2, inherit); }}
 .shardlab-check table.cases tr .number {{ font-variant-numeric: tabular-nums;
   white-space: nowrap; text-align: right; }}
+.shardlab-check table.cases tr td.case {{ padding-left: 1.5em; text-indent: -1.5em; }}
 .shardlab-check table.cases tr.followed td {{ border-bottom: 0; }}
 .shardlab-check table.cases tr.why td {{ padding: 0 0 5px 1.5em; }}
-.shardlab-check .mark {{ display: inline-block; width: 1.5em; font-weight: 700; background: none; }}
+.shardlab-check .mark {{ display: inline-block; width: 1.5em; text-indent: 0;
+  font-weight: 700; background: none; }}
 .shardlab-check .mark.ok {{ color: {OK}; }}
 .shardlab-check .mark.bad, .shardlab-check table.cases tr td.bad {{ color: {ERROR}; }}
 </style>"""
@@ -139,5 +142,9 @@ def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
         return "", ""
     spent = next((spent for spent in budgets if not spent.fits), budgets[0])
     rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
-    used = f"{spent.used[rank]:,} {spent.unit}" if spent.used[rank] >= 0 else "–"
-    return used, f"{spent.limit[rank]:,} {spent.unit}"
+    used = _amount(spent.used[rank], spent.unit) if spent.used[rank] >= 0 else "–"
+    return used, _amount(spent.limit[rank], spent.unit)
+
+
+def _amount(count: int, unit: str) -> str:
+    return f"{count:,} {ONE.get(unit, unit) if count == 1 else unit}"

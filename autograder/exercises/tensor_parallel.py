@@ -103,7 +103,7 @@ def counted(block: str, calls: int) -> Budget:
         used=lambda run: [len(exchanges(run, rank, block)) for rank in range(run.world_size)],
         least=lambda case: [calls] * case.world_size,
         heading=f"in {block}",
-        unit="call" if calls == 1 else "calls",
+        unit="calls",
     )
 
 
@@ -246,8 +246,10 @@ def exchanges_too_much(block: str, mistake: str) -> Callable[[Attempt], Finding 
             if spent.heading == f"in {block}" and spent.ranks_over and not attempt.error:
                 rank = spent.ranks_over[0]
                 assert attempt.run is not None
-                last = exchanges(attempt.run, rank, block)[-1]
-                return Finding(f"rank {rank}", mistake, f"{last.op}, {last.source}")
+                made = exchanges(attempt.run, rank, block)
+                # Of the student's own: what stands in for earlier answers is in no cell.
+                own = [f"{call.op}, {call.source}" for call in made if "cell" in call.source]
+                return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
         return None
 
     return diagnose
