@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 import traitlets
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from shardlab.simulate.pipeline import Costs, Illegal, Slot, gpipe, one_f_one_b, simulate
 from shardlab.widgets import pipeline_schedule
@@ -174,6 +174,17 @@ def test_sliders_and_schedules_redraw_at_once(show: Show) -> None:
 
 
 @pytest.mark.browser
+def test_sliders_that_would_change_nothing_stay_away(show: Show) -> None:
+    root = show(pipeline_schedule(2, 3, schedules={"mine": gpipe(2, 3)}))
+    sizes = [root.locator(f"[data-setting={name}]") for name in ("p", "m", "v")]
+    assert [each.is_visible() for each in sizes] == [False, False, False]
+    root.get_by_role("checkbox", name="GPipe").check()
+    assert [each.is_visible() for each in sizes] == [True, True, False]
+    root.get_by_role("checkbox", name="interleaved 1F1B").check()
+    assert [each.is_visible() for each in sizes] == [True, True, True]
+
+
+@pytest.mark.browser
 def test_actions_are_told_by_mouse_and_keyboard(show: Show) -> None:
     root = show(pipeline_schedule(4, 8, schedules=["gpipe", "1f1b"]))
     detail = root.locator(".shardlab-detail")
@@ -189,7 +200,7 @@ def test_actions_are_told_by_mouse_and_keyboard(show: Show) -> None:
     press(root, "Escape")
     assert root.get_attribute("data-selected") is None
     root.locator("summary").click()
-    assert root.locator("tbody tr").count() == 2
+    expect(root.locator("tbody tr")).to_have_count(2)
 
 
 @pytest.mark.browser
