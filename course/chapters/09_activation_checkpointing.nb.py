@@ -167,7 +167,7 @@ print(f"your prediction: {predicted_factor}   measured: {measured_kept / left:.1
 activation_timeline({"keeps everything": whole, "checkpointed": checkpointed})
 
 # %% [markdown]
-# Each ribbon is a tensor, as long as it lives and as high as its bytes. Point at one for its name.
+# Each ribbon is a tensor, as long as it lives and as high as its bytes; the circle is the peak. Point at one for its name.
 #
 # Above: a pyramid. What is made first is needed last. Below: forward leaves thin lines, the inputs of the blocks. In backward each block is built up again (hatched) and taken down, one at a time. So the peak is **all inputs and one whole block**. The head and the loss are as before: they stand outside of all checkpoints.
 #
