@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autograder.exercises.atomic_commit import ATOMIC_COMMIT
-from autograder.exercises.checkpoint_shards import LOAD_SHARDED, SAVE_SHARDED
+from autograder.exercises.load_sharded import LOAD_SHARDED
 from autograder.exercises.resumed_training import TRAIN_RESUMABLE
+from autograder.exercises.save_sharded import SAVE_SHARDED
 
 EXERCISES = (SAVE_SHARDED, LOAD_SHARDED, ATOMIC_COMMIT, TRAIN_RESUMABLE)

@@ -7,7 +7,7 @@ of one width throughout, so that all that travels between stages has one shape.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercises.outputs import finished
 from shardlab.errors import DeadlockError, RankError
 from shardlab.run import Run
 
@@ -180,12 +181,6 @@ def stages_in(inputs: Any) -> list[Stage]:
 
 
 # ---- mistakes and budgets -----------------------------------------------------------------------
-
-
-def finished(attempt: Attempt) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(rank, output) of a case in which no rank failed."""
-    if attempt.error is None:
-        yield from enumerate(attempt.outputs)
 
 
 def all_wait_in_recv(attempt: Attempt) -> Finding | None:

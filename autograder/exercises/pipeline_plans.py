@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.functional import mse_loss
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.exercises.pipeline import (
     Plan,
     Stage,
@@ -20,7 +21,6 @@ from autograder.exercises.pipeline import (
     all_actions,
     as_schedule,
     draw_model,
-    finished,
     gradients_by_rank,
     is_schedule,
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.exercises.pipeline import (
     NEAR,
     P2P_ONLY,
@@ -17,7 +18,6 @@ from autograder.exercises.pipeline import (
     all_wait_in_recv,
     differs,
     draw_model,
-    finished,
     gradients_by_rank,
     gradients_of,
     loss_of_all,

@@ -6,14 +6,12 @@ The ring: rank r sends to its right neighbour r + 1 and receives from its left n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.kept_back import by_case, kept_back
 from shardlab.run import Run
 
@@ -155,12 +153,6 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
                 f"{call.bytes:,} bytes in one send, a chunk has {most_bytes:,}",
             )
     return None
-
-
-def finished(attempt: Attempt) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(rank, output) of a case in which no rank failed."""
-    if attempt.error is None:
-        yield from enumerate(attempt.outputs)
 
 
 def returns_nothing(attempt: Attempt) -> Finding | None:

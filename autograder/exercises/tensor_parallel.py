@@ -5,7 +5,7 @@ One process computes with whole weights; rank r's right gradients are the r-th s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercises.outputs import finished
 from shardlab import measure
 from shardlab.errors import RankError
 from shardlab.estimate import ring_sent_bytes
@@ -140,12 +141,6 @@ def on_the_wire(label: str, tensor_bytes: Callable[[Case], int]) -> Budget:
 
 
 # ---- mistakes by their names --------------------------------------------------------------------
-
-
-def finished(attempt: Attempt) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(rank, output) of a case in which no rank failed."""
-    if attempt.error is None:
-        yield from enumerate(attempt.outputs)
 
 
 Wrong = Callable[[Attempt], Sequence[dict[str, Plain]] | None]  # by rank: some keys of an output

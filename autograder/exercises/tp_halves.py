@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from autograder.drive import standing_in
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.exercises.tensor_parallel import (
     BACKWARD,
     FLOAT_BYTES,
@@ -26,7 +27,6 @@ from autograder.exercises.tensor_parallel import (
     does_not_fit,
     draw_linear,
     exchanges_too_much,
-    finished,
     handed_over,
     no_gradient,
     normal,

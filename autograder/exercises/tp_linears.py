@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.exercises.tensor_parallel import (
     BACKWARD,
     FLOAT_BYTES,
@@ -22,7 +23,6 @@ from autograder.exercises.tensor_parallel import (
     does_not_fit,
     draw_linear,
     exchanges_too_much,
-    finished,
     handed_over,
     no_gradient,
     normal,

@@ -7,7 +7,7 @@ slices of which rank r has the r-th.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from autograder.compare import equal
 from autograder.drive import standing_in
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.kept_back import kept_back
 from shardlab.errors import RankError
 from shardlab.estimate import scatter_or_gather_sent_bytes
@@ -199,12 +200,6 @@ WRONG_RULES: tuple[tuple[Rule, str], ...] = (
         "divides by N - 1: the mean over N ranks divides by world_size",
     ),
 )
-
-
-def finished(attempt: Attempt) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(rank, output) of a case in which no rank failed."""
-    if attempt.error is None:
-        yield from enumerate(attempt.outputs)
 
 
 def differs(attempt: Attempt, key: str, tolerance: float | None = None) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.exercises.zero import (
     GLOO_THREADS,
     HELD,
@@ -21,7 +22,6 @@ from autograder.exercises.zero import (
     dear_call,
     draw_batch,
     draw_layers,
-    finished,
     flatten,
     live_at,
     loss_of,

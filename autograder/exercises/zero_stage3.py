@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercises.outputs import finished
 from autograder.exercises.zero import (
     FLOAT_BYTES,
     GLOO_THREADS,
@@ -20,7 +21,6 @@ from autograder.exercises.zero import (
     differs,
     draw_batch,
     draw_layers,
-    finished,
     flatten,
     linear_of,
     mean,

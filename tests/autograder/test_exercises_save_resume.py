@@ -11,7 +11,14 @@ import cloudpickle
 import pytest
 import torch
 
-from autograder.exercises import atomic_commit, checkpoint_shards, resumed_training, shared_disk
+from autograder.exercises import (
+    atomic_commit,
+    checkpoint_shards,
+    load_sharded,
+    resume_mistakes,
+    resumed_lives,
+    shared_disk,
+)
 from autograder.threads import one_thread
 from autograder.trial import KeptRanks, Trials, rng_for
 from tests.submissions import planted
@@ -50,7 +57,7 @@ def test_the_oracle_of_load_is_the_state_cut_anew(case):
 
 def test_a_rank_needs_the_files_that_overlap_its_slice():
     case = next(each for each in lab.LOAD_SHARDED.cases if each.name.startswith("13"))
-    assert checkpoint_shards.needed_files(case) == [7, 7]
+    assert load_sharded.needed_files(case) == [7, 7]
 
 
 # ---- training -----------------------------------------------------------------------------------
@@ -59,10 +66,10 @@ def test_a_rank_needs_the_files_that_overlap_its_slice():
 @pytest.mark.parametrize("case", lab.TRAIN_RESUMABLE.cases, ids=lambda case: case.name)
 def test_what_follows_a_kill_is_the_end_of_a_run_without(case):
     given = inputs_of(lab.TRAIN_RESUMABLE, case)[0]
-    straight = resumed_training.last_life(
+    straight = resumed_lives.last_life(
         type(case)(case.name, 1, {**case.params, "kills": []}), given, ""
     )
-    resumed = resumed_training.last_life(case, given, "")
+    resumed = resumed_lives.last_life(case, given, "")
     lost = len(straight["steps"]) - len(resumed["steps"])
     assert resumed["steps"] == straight["steps"][lost:]
     assert torch.equal(resumed["losses"], straight["losses"][lost:])
@@ -72,7 +79,7 @@ def test_the_oracle_leaves_random_states_as_they_were():
     case = lab.TRAIN_RESUMABLE.cases[0]
     given = inputs_of(lab.TRAIN_RESUMABLE, case)[0]
     before = torch.get_rng_state(), random.getstate()
-    resumed_training.last_life(case, given, "")
+    resumed_lives.last_life(case, given, "")
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
 
@@ -80,13 +87,11 @@ def test_the_oracle_leaves_random_states_as_they_were():
 @pytest.mark.parametrize("case", lab.TRAIN_RESUMABLE.cases[:2], ids=lambda case: case.name)
 def test_slips_differ_from_the_right_curve_and_from_each_other(case):
     given = inputs_of(lab.TRAIN_RESUMABLE, case)[0]
-    slips = [
-        slip for slip in resumed_training.SLIPS if "rank" not in slip or case.params["ranks"] > 1
-    ]
-    curves = {slip: resumed_training.last_life(case, given, slip)["losses"] for slip in slips}
+    slips = [slip for slip in resumed_lives.SLIPS if "rank" not in slip or case.params["ranks"] > 1]
+    curves = {slip: resumed_lives.last_life(case, given, slip)["losses"] for slip in slips}
     for one, other in combinations(slips, 2):
         gap = (curves[one] - curves[other]).abs().max()
-        assert gap > 20 * resumed_training.TOLERANCE, (one, other)
+        assert gap > 20 * resume_mistakes.TOLERANCE, (one, other)
 
 
 # ---- ranks that share a disk --------------------------------------------------------------------

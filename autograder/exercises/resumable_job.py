@@ -1,0 +1,125 @@
+"""Lab 10's training: all that a checkpoint must not forget, small.
+
+Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's random
+states, each rank's own) and a loss scale, for its gradients are rounded to 16 bits.  It computes in
+fp64, so that machines differ by less than any slip does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+FIRST_SCALE, GROWS_AFTER = 2.0**18, 4
+
+
+class Stream:
+    """A rank's batches, from ``position`` on."""
+
+    def __init__(self, given: Any, rank: int, world_size: int) -> None:
+        self.inputs, self.targets = given["inputs"], given["targets"]
+        self.rank, self.world_size = rank, world_size
+        self.position = 0
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        which = (self.position * self.world_size + self.rank) % len(self.inputs)
+        self.position += 1
+        return self.inputs[which], self.targets[which]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+class Scaler:
+    """A loss scale that halves where a gradient overflows 16 bits, and doubles after some steps."""
+
+    def __init__(self) -> None:
+        self.scale, self.good_steps = FIRST_SCALE, 0
+
+    def step(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> bool:
+        """Whether there was one."""
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
+            self.scale, self.good_steps = self.scale / 2, 0
+            return False
+        for gradient in gradients:
+            gradient /= self.scale
+        optimizer.step()
+        self.good_steps += 1
+        if self.good_steps == GROWS_AFTER:
+            self.scale, self.good_steps = self.scale * 2, 0
+        return True
+
+    def state_dict(self) -> dict[str, float]:
+        return {"scale": self.scale, "good_steps": self.good_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale, self.good_steps = state["scale"], state["good_steps"]
+
+
+def model_of(given: Any) -> nn.Sequential:
+    first, second, last = given["weights"]
+    layers = [nn.Linear(each.shape[1], each.shape[0], device="meta") for each in given["weights"]]
+    for layer, weight in zip(layers, (first, second, last), strict=True):
+        layer.weight = nn.Parameter(weight.clone())
+        layer.bias = nn.Parameter(torch.zeros(len(weight), dtype=weight.dtype))
+    parts = [layers[0], nn.Tanh(), nn.Dropout(0.2), layers[1], nn.Tanh(), nn.Dropout(0.2)]
+    return nn.Sequential(*parts, layers[2])
+
+
+class Job:
+    """What the lab's Job is: model, optimizer, scheduler, stream, scaler, and step()."""
+
+    def __init__(
+        self,
+        given: Any,
+        rank: int,
+        world_size: int,
+        mean: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        before_update: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model = model_of(given)
+        self.parameters = list(self.model.parameters())
+        self.optimizer = torch.optim.Adam(self.parameters, lr=0.02)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min((step + 1) / 4, 1) * 0.9**step
+        )
+        self.stream = Stream(given, rank, world_size)
+        self.scaler = Scaler()
+        self.mean, self.before_update = mean, before_update
+
+    def step(self) -> float:
+        loss_and_gradients = self.mean(self.forward_and_backward())
+        self.before_update()
+        return self.update(loss_and_gradients)
+
+    def forward_and_backward(self) -> Tensor:
+        """This rank's loss, and the gradients of its scaled loss as 16 bits hold them, flat."""
+        inputs, targets = self.stream.next()
+        if random.random() < 0.5:
+            inputs = inputs.flip(1)
+        loss = nn.functional.mse_loss(self.model(inputs), targets)
+        gradients = torch.autograd.grad(loss * self.scaler.scale, self.parameters)
+        rounded = [each.half().to(each.dtype).flatten() for each in gradients]
+        return torch.cat([loss.detach().view(1), *rounded])
+
+    def update(self, loss_and_gradients: Tensor) -> float:
+        sizes = [each.numel() for each in self.parameters]
+        loss, *gradients = loss_and_gradients.split([1, *sizes])
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient.view_as(parameter).clone()
+        if self.scaler.step(self.optimizer, self.parameters):
+            self.scheduler.step()
+        return float(loss)
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
