@@ -55,10 +55,10 @@ TOOLS = (
     *("torch.library", "torch.distributed.distributed_c10d", "torch.distributed.rpc"),
     *("torch.distributed._functional_collectives", "torch.distributed.TCPStore"),
     *("torch.utils.cpp_extension", "torch.multiprocessing", "IPython", "ipykernel"),
-    # What lab 09 asks for stands in the library, too.
-    "shardlab.estimate.activations",
-    # What lab 08 asks for stands in the library, too; its simulator is for everybody.
-    *("shardlab.pipeline", "shardlab.simulate.pipeline.generators"),
+    # What labs ask for stands in the library, too: autograder/exercises/ready_made.py closes it.
+    # The simulator of schedules is for everybody.
+    *("shardlab.estimate", "shardlab.paper_layer", "shardlab.pipeline", "shardlab.reader"),
+    *("shardlab.shards", "shardlab.widgets", "shardlab.simulate.pipeline.generators"),
     *("shardlab.simulate.pipeline.zero_bubble", "shardlab.simulate.pipeline.gpipe"),
     *("shardlab.simulate.pipeline.naive", "shardlab.simulate.pipeline.one_f_one_b"),
     *("shardlab.simulate.pipeline.interleaved_one_f_one_b", "shardlab.simulate.pipeline.zb_h1"),

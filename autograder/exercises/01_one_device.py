@@ -7,6 +7,7 @@ from autograder.exercises import accumulation, loss_scaling, master_weights, ste
 from autograder.exercises.accumulation import batches_case
 from autograder.exercises.loss_scaling import scaler_case
 from autograder.exercises.master_weights import masters_case
+from autograder.exercises.ready_made import borrowed
 from autograder.exercises.step_bytes import case_of
 
 STEP_BYTES = Exercise(
@@ -36,7 +37,7 @@ STEP_BYTES = Exercise(
     expect=step_bytes.expect_step_bytes,
     tolerance=step_bytes.TOLERANCE,
     allows=frozenset(),
-    diagnoses=(step_bytes.wrong_bytes,),
+    diagnoses=(borrowed, step_bytes.wrong_bytes),
 )
 
 ACCUMULATE = Exercise(

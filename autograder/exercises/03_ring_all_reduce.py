@@ -13,6 +13,7 @@ from autograder.compare import equal
 from autograder.drive import standing_in
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.exercises.bounds import as_pairs, is_pairs
+from autograder.exercises.ready_made import answers_of, borrowed
 from autograder.exercises.ring import (
     HALF_MIB_OF_FLOAT32,
     P2P_ONLY,
@@ -235,7 +236,7 @@ def random_sizes(case: Case, rng: np.random.Generator) -> Plain:
 def drive_chunk_bounds(
     subject: Callable[[int, int], Any], sizes: list[list[int]], case: Case
 ) -> Plain:
-    return [as_pairs(subject(length, world_size)) for length, world_size in sizes]
+    return [as_pairs(answer) for answer in answers_of(subject, sizes)]
 
 
 def expect_chunk_bounds(case: Case, inputs: Any) -> list[Plain]:
@@ -310,7 +311,7 @@ def random_transfers(rng: np.random.Generator) -> Plain:
 def drive_bytes_per_rank(
     subject: Callable[[int, int, int], Any], transfers: list[list[int]], case: Case
 ) -> Plain:
-    return [subject(*transfer) for transfer in transfers]
+    return answers_of(subject, transfers)
 
 
 def expect_bytes_per_rank(case: Case, inputs: Any) -> list[Plain]:
@@ -353,7 +354,7 @@ BYTES_PER_RANK = Exercise(
     expect=expect_bytes_per_rank,
     tolerance=1e-9,
     allows=frozenset(),
-    diagnoses=(wrong_formula,),
+    diagnoses=(borrowed, wrong_formula),
 )
 
 

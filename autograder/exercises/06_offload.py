@@ -11,6 +11,7 @@ from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.exercises.offload import OFFLOADED_ADAM
 from autograder.exercises.offload_configs import FIX_CONFIG, WRITE_CONFIG
+from autograder.exercises.ready_made import answers_of, borrowed
 from autograder.kept_back import kept_back, never
 from shardlab.estimate import offload
 
@@ -41,7 +42,7 @@ def random_questions(rng: np.random.Generator) -> Plain:
 
 
 def drive_bytes(subject: Callable[..., Any], questions: list[Question], case: Case) -> Plain:
-    return [as_pair(subject(*question)) for question in questions]
+    return [as_pair(answer) for answer in answers_of(subject, questions)]
 
 
 def as_pair(answer: Any) -> Plain:
@@ -169,7 +170,7 @@ OFFLOAD_BYTES = Exercise(
     expect=expect_bytes,
     tolerance=1e-9,
     allows=frozenset(),
-    diagnoses=(wrong_formula,),
+    diagnoses=(borrowed, wrong_formula),
 )
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.ready_made import answers_of, borrowed
 from autograder.kept_back import kept_back, never
 from shardlab.estimate import activations
 from shardlab.paper_layer import PaperLayer, saved_bytes
@@ -116,7 +117,7 @@ def random_setting(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def drive_activation_bytes(subject: Callable[..., Any], settings: Any, case: Case) -> Plain:
-    return [subject(**setting) for setting in settings]
+    return answers_of(subject, settings)
 
 
 def expect_activation_bytes(case: Case, inputs: Any) -> list[Plain]:
@@ -254,5 +255,5 @@ ACTIVATION_BYTES = Exercise(
     expect=expect_activation_bytes,
     tolerance=TOLERANCE,
     allows=frozenset(),
-    diagnoses=(wrong_bytes,),
+    diagnoses=(borrowed, wrong_bytes),
 )

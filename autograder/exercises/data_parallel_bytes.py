@@ -9,6 +9,7 @@ import numpy as np
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.ready_made import answers_of, borrowed
 from autograder.kept_back import kept_back, never
 
 Pairs = list[tuple[float, float]]
@@ -28,7 +29,7 @@ def random_sizes(rng: np.random.Generator) -> Plain:
 
 
 def drive_bytes(subject: Callable[[int, int], Any], sizes: list[list[int]], case: Case) -> Plain:
-    return [as_pairs(subject(psi, n)) for psi, n in sizes]
+    return [as_pairs(answer) for answer in answers_of(subject, sizes)]
 
 
 def as_pairs(pairs: Any) -> Plain:
@@ -181,7 +182,7 @@ HUB_BYTES = Exercise(
     expect=expect_hub_bytes,
     tolerance=1e-9,
     allows=frozenset(),
-    diagnoses=(naming("hub_bytes", hub_slips),),
+    diagnoses=(borrowed, naming("hub_bytes", hub_slips)),
 )
 
 RING_BYTES = Exercise(
@@ -193,5 +194,5 @@ RING_BYTES = Exercise(
     expect=expect_ring_bytes,
     tolerance=1e-9,
     allows=frozenset(),
-    diagnoses=(naming("ring_bytes", ring_slips),),
+    diagnoses=(borrowed, naming("ring_bytes", ring_slips)),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
-from autograder.exercises.ready_made import on_its_own
+from autograder.exercises.ready_made import answers_of, borrowed
 from autograder.kept_back import kept_back, never
 
 
@@ -32,9 +32,8 @@ def random_pipelines(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def drive_bubble_fraction(subject: Callable[..., Any], pipelines: Any, case: Case) -> Plain:
-    with on_its_own():
-        # As a student would call it: chunks are named only where there are several.
-        return [subject(p, m, *([v] if v > 1 else [])) for p, m, v in pipelines]
+    # As a student would call it: chunks are named only where there are several.
+    return answers_of(subject, [[p, m, v] if v > 1 else [p, m] for p, m, v in pipelines])
 
 
 def expect_bubble_fraction(case: Case, inputs: Any) -> list[Plain]:
@@ -99,5 +98,5 @@ BUBBLE_FRACTION = Exercise(
     expect=expect_bubble_fraction,
     tolerance=1e-9,
     allows=frozenset(),
-    diagnoses=(wrong_fraction,),
+    diagnoses=(borrowed, wrong_fraction),
 )

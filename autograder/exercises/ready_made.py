@@ -1,4 +1,4 @@
-"""Keeps ready-made schedules, the library's and torch's, away from answers that are to make them.
+"""Keeps what the library has ready-made, and torch's schedules, away from answers.
 
 What is not stopped here: answers that were worked out beforehand and brought along as data, which
 source_rules.py names to the instructor, and a text that was copied.
@@ -7,48 +7,78 @@ source_rules.py names to the instructor, and a text that was copied.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from types import FunctionType, ModuleType
+from importlib.abc import MetaPathFinder
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from autograder.exercise import Attempt, Finding
 from shardlab.errors import RankError
 
-BORROWED = "The schedule and what runs it are yours to write: the library's own are closed here."
-LIBRARYS = ("shardlab.simulate.pipeline", "shardlab.pipeline", "torch.distributed.pipelining")
-OPEN = ("schedule", "simulator")  # modules that make no schedule: what it is, and what it costs
+# Each stands for all below it.
+CLOSED = (
+    "shardlab.estimate",
+    "shardlab.paper_layer",
+    "shardlab.pipeline",
+    "shardlab.reader",
+    "shardlab.shards",
+    "shardlab.simulate.pipeline",
+    "shardlab.widgets",
+    "torch.distributed.pipelining",
+)
+# Of these, what makes no schedule: what one is, and what it costs.  It is there to be used.
+OPEN = ("shardlab.simulate.pipeline.schedule", "shardlab.simulate.pipeline.simulator")
+BORROWED = "is ready-made: this answer is yours to write"
 
 
 @contextmanager
 def on_its_own() -> Iterator[None]:
-    """While an answer runs, ready-made schedules raise, by whatever name the answer knows them.
+    """While an answer runs, ready-made answers raise, by whatever name it knows them.
 
     The functions' code is changed, not their names: an answer may have brought the functions along.
     """
-    for name in LIBRARYS[:2]:
-        with suppress(ImportError):
-            import_module(name)
-    closed = {
+    import_module("shardlab.simulate.pipeline")  # with the simulator come the schedules
+    kept = {
         function: function.__code__
         for name, module in list(sys.modules.items())
-        if name.startswith(LIBRARYS) and name.rpartition(".")[2] not in OPEN
+        if is_closed(name)
         for function in functions_in(module)
     }
-    unknown = LIBRARYS[2] not in sys.modules
-    for function in closed:
-        function.__code__ = refuses.__code__
-    if unknown:
-        sys.modules[LIBRARYS[2]] = None  # type: ignore[assignment]  # an import of it raises
+    for function in kept:
+        function.__code__ = refusal_of(f"{function.__module__}.{function.__qualname__}")
+    refuses_imports = NotHere()
+    sys.meta_path.insert(0, refuses_imports)
     try:
         yield
     finally:
-        for function, code in closed.items():
+        sys.meta_path.remove(refuses_imports)
+        for function, code in kept.items():
             function.__code__ = code
-        if unknown:
-            del sys.modules[LIBRARYS[2]]
+
+
+def answers_of(subject: Callable[..., Any], questions: Iterable[Any]) -> list[Any]:
+    """Of a formula: what it says, on its own, to each question, which is its arguments."""
+    with on_its_own():
+        return [subject(**each) if isinstance(each, dict) else subject(*each) for each in questions]
+
+
+def is_closed(module: str) -> bool:
+    def is_below(names: Sequence[str]) -> bool:
+        return any(f"{module}.".startswith(f"{name}.") for name in names)
+
+    return is_below(CLOSED) and not is_below(OPEN)
+
+
+class NotHere(MetaPathFinder):
+    """Asked for modules that are not loaded yet."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if is_closed(fullname):
+            raise PermissionError(f"{fullname} {BORROWED}")
 
 
 def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
@@ -64,17 +94,23 @@ def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
                 yield function
 
 
-def refuses(*_: Any, **__: Any) -> Any:
-    raise PermissionError(
-        "The schedule and what runs it are yours to write: the library's own are closed here."
+def refusal_of(name: str) -> CodeType:
+    """For the function of that name, whose module's globals it gets: its message is within it."""
+    constants = refuses.__code__.co_consts
+    says = f"{name} {BORROWED}"
+    return refuses.__code__.replace(
+        co_consts=tuple(says if each == "its message" else each for each in constants)
     )
+
+
+def refuses(*_: Any, **__: Any) -> Any:
+    raise PermissionError("its message")
 
 
 def borrowed(attempt: Attempt) -> Finding | None:
     error = attempt.error
-    if isinstance(error, RankError) and (
-        BORROWED in error.message or f"import of {LIBRARYS[2]}" in error.message
-    ):
-        mistake = "calls a ready-made schedule or what runs one: these are yours to write"
-        return Finding("your answer", mistake, anyone="your answer")
-    return None
+    found = re.search(rf"(\S+) {BORROWED}", error.message) if isinstance(error, RankError) else None
+    if found is None:
+        return None
+    mistake = f"calls {found[1]}, which is ready-made: this answer is yours to write"
+    return Finding("your answer", mistake, anyone="your answer")

@@ -9,6 +9,7 @@ import numpy as np
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercises.ready_made import answers_of, borrowed
 from autograder.kept_back import kept_back, never
 from shardlab.estimate import traffic
 
@@ -64,7 +65,7 @@ def random_layers(rng: np.random.Generator) -> list[Question]:
 
 
 def drive_layer_bytes(subject: Callable[..., Any], questions: Any, case: Case) -> Plain:
-    return [subject(*question) for question in questions]
+    return answers_of(subject, questions)
 
 
 def expect_layer_bytes(case: Case, inputs: Any) -> list[Plain]:
@@ -136,7 +137,7 @@ TP_BYTES_PER_LAYER = Exercise(
     expect=expect_layer_bytes,
     tolerance=1e-9,
     allows=frozenset(),
-    diagnoses=(wrong_layer_bytes,),
+    diagnoses=(borrowed, wrong_layer_bytes),
 )
 
 
@@ -167,7 +168,7 @@ def random_meshes(rng: np.random.Generator) -> list[list[int]]:
 
 
 def drive_mesh(subject: Callable[..., Any], questions: Any, case: Case) -> Plain:
-    return [with_lists(subject(*question)) for question in questions]
+    return [with_lists(answer) for answer in answers_of(subject, questions)]
 
 
 def with_lists(place: Any) -> Plain:

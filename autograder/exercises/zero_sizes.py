@@ -11,6 +11,7 @@ import numpy as np
 from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
 from autograder.exercises.bounds import as_pairs, is_pairs
+from autograder.exercises.ready_made import answers_of, borrowed
 from autograder.exercises.zero import shard_bounds
 from autograder.kept_back import kept_back, never
 from shardlab.estimate import memory
@@ -40,7 +41,7 @@ def random_sizes(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:
 
 
 def drive_zero_bytes(subject: Callable[..., Any], questions: Any, case: Case) -> Plain:
-    return [subject(*question) for question in questions]
+    return answers_of(subject, questions)
 
 
 def right_bytes(parameters: int, world_size: int, stage: int, offload: bool) -> dict[str, float]:
@@ -175,7 +176,7 @@ ZERO_BYTES = Exercise(
     expect=expect_zero_bytes,
     tolerance=1e-9,
     allows=frozenset(),
-    diagnoses=(wrong_bytes,),
+    diagnoses=(borrowed, wrong_bytes),
 )
 
 
@@ -201,7 +202,7 @@ def random_partitions(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def drive_shard_bounds(subject: Callable[..., Any], partitions: Any, case: Case) -> Plain:
-    return [as_pairs(subject(list(sizes), n)) for sizes, n in partitions]
+    return [as_pairs(answer) for answer in answers_of(subject, partitions)]
 
 
 def expect_shard_bounds(case: Case, inputs: Any) -> list[Plain]:
@@ -253,5 +254,5 @@ SHARD_BOUNDS = Exercise(
     drive=drive_shard_bounds,
     expect=expect_shard_bounds,
     allows=frozenset(),
-    diagnoses=(wrong_bounds,),
+    diagnoses=(borrowed, wrong_bounds),
 )

@@ -1,10 +1,8 @@
-"""Lab 08: right gradients, tight limits, slips by their names, nobody else's work."""
+"""Lab 08: right gradients, tight limits, slips by their names."""
 
 from __future__ import annotations
 
 import importlib
-import re
-import sys
 
 import cloudpickle
 import numpy as np
@@ -21,10 +19,8 @@ from autograder.exercises import (
     pipeline_run,
     pipeline_schedules,
     pipeline_zero_bubble,
-    ready_made,
 )
 from autograder.present import as_text
-from autograder.source_rules import find_forbidden
 from autograder.threads import one_thread
 from autograder.trial import KeptRanks, Trials, rng_for
 from autograder.verdict import Verdict
@@ -255,51 +251,6 @@ def test_ranks_that_all_receive_first_are_named():
     rows = tuple(Waiting(rank, "waiting", "recv", (1 - rank,), "cell 3") for rank in range(2))
     attempt = Attempt(Case("2 ranks", 2), [], [], [], None, DeadlockError("", table=rows))
     assert "receive before they send" in pipeline.all_wait_in_recv(attempt).mistake
-
-
-# ---- nobody else's work --------------------------------------------------------------------------
-
-
-def test_ready_made_schedules_are_closed_for_a_while_by_any_name():
-    importlib.import_module("torch.distributed.pipelining")  # it has classes of enum's
-    kept = library.gpipe
-    with ready_made.on_its_own():
-        assert re.compile("any", re.IGNORECASE | re.ASCII)
-        for function in (library.zb_v, kept, library.generators.in_turn):
-            with pytest.raises(PermissionError, match=ready_made.BORROWED):
-                function(2, 4)
-        assert library.simulate([[("F", 0, 0), ("B", 0, 0)]]).makespan == 3
-    assert len(kept(2, 4)) == 2
-    assert sys.modules.get("torch.distributed.pipelining", 0) is not None
-
-
-BORROWS = {
-    "one_f_one_b_schedule": "from shardlab.simulate.pipeline import one_f_one_b\n"
-    "def one_f_one_b_schedule(devices, micro_batches):\n"
-    "    return one_f_one_b(devices, micro_batches)\n",
-    "zero_bubble_schedule": "from shardlab.simulate import pipeline\n"
-    "def zero_bubble_schedule(devices, micro_batches):\n"
-    "    return pipeline.zb_h1(devices, micro_batches)\n",
-    "run_schedule": "from shardlab import pipeline\n"
-    "def run_schedule(schedule, stages, inputs, targets, shape):\n"
-    "    n = len(targets or inputs or [0] * 3)\n"
-    "    ran = pipeline.run_schedule(schedule, stages, inputs or [0] * n, targets or [0] * n,\n"
-    "        F.mse_loss, between=shape)\n"
-    "    return ran.loss\n",
-    "gpipe_schedule": "def gpipe_schedule(devices, micro_batches):\n"
-    "    from torch.distributed.pipelining import schedules\n"
-    "    return schedules._get_1f1b_rank_ops(1, devices, 1, 1, micro_batches, 0)\n",
-}
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize("answer", BORROWS)
-def test_an_answer_that_calls_the_librarys_is_named_and_earns_nothing(answer):
-    exercise = next(each for each in lab.EXERCISES if each.answer == answer)
-    result = result_of(exercise, exercise.cases[0], {answer: BORROWS[answer]})
-    assert not result.passed
-    assert "calls a ready-made schedule" in result.diagnosis
-    assert find_forbidden(BORROWS[answer], exercise.allows, answer)  # the instructor is told
 
 
 # ---- on ranks: other ways to be right ------------------------------------------------------------

@@ -1,0 +1,245 @@
+"""Of no lab can an answer be had by calling what the library has ready-made."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+
+import cloudpickle
+import pytest
+
+from autograder import exercises
+from autograder.compare import equal
+from autograder.exercises import ready_made
+from autograder.source_rules import find_forbidden
+from autograder.threads import one_thread
+from autograder.trial import KeptRanks, Trials, rng_for
+from shardlab.simulate import pipeline as library
+from tests.submissions import planted
+
+SEED = 11
+EXERCISES = {
+    exercise.name: (lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)
+}
+# {exercise: what it would be by a call of the library's, or torch's}
+BORROWED = {
+    "one_device.step_bytes": """
+from shardlab import reader
+def step_bytes(**setting):
+    kept = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor):
+        model, optimizer = reader.train_one_step(**setting)
+    own = {each.data_ptr() for each in model.parameters()}
+    kept = [each for at, each in kept.items() if at not in own and each.is_floating_point()]
+    parameters = sum(each.nbytes for each in model.parameters())
+    states = [each for state in optimizer.state.values() for each in state.values()]
+    masters = [] if setting["precision"] == "fp32" else optimizer.param_groups[0]["params"]
+    held = sum(each.nbytes for each in [*states, *masters] if torch.is_tensor(each))
+    return {"parameters": parameters, "gradients": parameters, "optimizer": held,
+            "activations": sum(each.nbytes for each in kept)}
+""",
+    "dp_vs_ddp.hub_bytes": """
+from shardlab.estimate import hub_sent_bytes
+def hub_bytes(parameter_bytes, world_size):
+    return [(each, each) for each in hub_sent_bytes(parameter_bytes, world_size)]
+""",
+    "dp_vs_ddp.ring_bytes": """
+from shardlab import estimate
+def ring_bytes(parameter_bytes, world_size):
+    return [(estimate.ring_sent_bytes(parameter_bytes, world_size),) * 2] * world_size
+""",
+    "ring_all_reduce.bytes_per_rank": """
+def bytes_per_rank(length, element_bytes, world_size):
+    from shardlab.estimate.collectives import ring_sent_bytes
+    return ring_sent_bytes(length * element_bytes, world_size)
+""",
+    "zero.zero_bytes": """
+from shardlab.estimate import memory
+def zero_bytes(parameters, world_size, stage, offload=False):
+    states = memory.model_states(
+        parameters, stage=stage, world_size=world_size, offload_optimizer=offload)
+    return {**states.device, "host": states.host_bytes}
+""",
+    "zero.shard_bounds": """
+from shardlab import shards
+def shard_bounds(sizes, world_size):
+    layout = shards.flat({str(i): size for i, size in enumerate(sizes)}, world_size, stage=1)
+    each = layout.length // world_size
+    return [(rank * each, (rank + 1) * each) for rank in range(world_size)]
+""",
+    "offload.offload_bytes_per_step": """
+from shardlab.estimate.offload import moved_bytes
+def offload_bytes_per_step(method, parameters, world_size, precision="bf16", micro_batches=1):
+    moved = moved_bytes(parameters, method, world_size=world_size, micro_batches=micro_batches,
+        element_bytes=4 if precision == "fp32" else 2, state_bytes=8 if precision == "fp32" else 12)
+    return moved.to_host_bytes, moved.to_device_bytes
+""",
+    "tensor_parallel.tp_bytes_per_layer": """
+from shardlab.estimate import traffic
+def tp_bytes_per_layer(batch, tokens, width, tp_size, element_bytes=2):
+    return traffic.tensor_parallel_layer(
+        batch * tokens, width, tp_size, element_bytes=element_bytes).total_bytes
+""",
+    "pipeline.gpipe_schedule": """
+def gpipe_schedule(devices, micro_batches):
+    from torch.distributed.pipelining import schedules
+    return schedules._get_1f1b_rank_ops(1, devices, 1, 1, micro_batches, 0)
+""",
+    "pipeline.one_f_one_b_schedule": """
+from shardlab.simulate.pipeline import one_f_one_b
+def one_f_one_b_schedule(devices, micro_batches):
+    return one_f_one_b(devices, micro_batches)
+""",
+    "pipeline.bubble_fraction": """
+from shardlab.simulate import pipeline
+def bubble_fraction(devices, micro_batches, chunks=1):
+    schedule = pipeline.interleaved_one_f_one_b(devices, micro_batches, chunks)
+    return pipeline.simulate(schedule).bubble_fraction
+""",
+    "pipeline.run_schedule": """
+from shardlab import pipeline
+def run_schedule(schedule, stages, inputs, targets, shape):
+    n = len(targets or inputs or [0] * 3)
+    ran = pipeline.run_schedule(schedule, stages, inputs or [0] * n, targets or [0] * n,
+        F.mse_loss, between=shape)
+    return ran.loss
+""",
+    "pipeline.interleaved_schedule": """
+from shardlab.simulate.pipeline import generators
+def interleaved_schedule(devices, micro_batches, chunks):
+    return generators.interleaved_one_f_one_b(devices, micro_batches, chunks)
+""",
+    "pipeline.zero_bubble_schedule": """
+from shardlab.simulate import pipeline
+def zero_bubble_schedule(devices, micro_batches):
+    return pipeline.zb_h1(devices, micro_batches)
+""",
+    "activation_checkpointing.activation_bytes": """
+from shardlab.estimate import activations
+def activation_bytes(
+    tokens, samples, width, heads, tp_size=1, sequence_parallel=False, recompute="none"):
+    return activations.layer_bytes(tokens, samples, width, heads, tensor_parallel=tp_size,
+        sequence_parallel=sequence_parallel, recompute=recompute)
+""",
+}
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_checker() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def subject_of(name: str) -> object:
+    lab, exercise = EXERCISES[name]
+    answers = planted.solution(lab) | {exercise.answer: BORROWED[name]}
+    return planted.subjects(lab, answers)[exercise.answer]
+
+
+# ---- no lab has a hole ---------------------------------------------------------------------------
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", BORROWED)
+def test_an_answer_that_calls_it_is_named_and_earns_nothing(name: str) -> None:
+    _, exercise = EXERCISES[name]
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, exercise.cases[:1])
+        trials = Trials(exercise, cloudpickle.dumps(subject_of(name)), SEED, ranks)
+        _, result = trials.of(exercise.cases[0])
+    assert not result.passed
+    assert re.match(r"your answer calls \S+, which is ready-made: ", result.diagnosis)
+    assert find_forbidden(BORROWED[name], exercise.allows, exercise.answer)  # instructors are told
+
+
+FORMULAS = [name for name in BORROWED if EXERCISES[name][1].cases[0].world_size == 1]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMULAS if not name.startswith("pipeline.")])
+def test_it_would_have_been_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_made, "CLOSED", ())
+    _, exercise = EXERCISES[name]
+    for case in exercise.cases[:2]:
+        inputs = exercise.draw(case, rng_for(exercise, case, SEED))
+        output = exercise.drive(subject_of(name), inputs[0], case)
+        assert equal(exercise.expect(case, inputs)[0], output, exercise.tolerance)
+
+
+def test_every_oracle_that_is_the_librarys_is_among_them() -> None:
+    by_the_library = {
+        name
+        for name, (_, exercise) in EXERCISES.items()
+        if any(ready_made.is_closed(module) for module in modules_called(exercise.expect))
+    }
+    assert "tensor_parallel.tp_bytes_per_layer" in by_the_library
+    assert by_the_library <= set(BORROWED)
+
+
+def modules_called(function: object, seen: set[object] | None = None) -> Iterator[str]:
+    """Modules of what it calls, and of what functions of the exercises call for it."""
+    seen = set() if seen is None else seen
+    if not isinstance(function, FunctionType) or function in seen:
+        return
+    seen.add(function)
+    for name in names_in(function.__code__):
+        value = function.__globals__.get(name)
+        if isinstance(value, ModuleType):
+            yield value.__name__
+        elif module := getattr(value, "__module__", None):
+            yield module
+            if module.startswith("autograder.exercises"):
+                yield from modules_called(value, seen)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
+
+
+# ---- the door ------------------------------------------------------------------------------------
+
+
+def test_it_is_closed_for_a_while_by_any_name() -> None:
+    importlib.import_module("torch.distributed.pipelining")  # it has classes of enum's
+    kept = library.gpipe
+    with ready_made.on_its_own():
+        assert re.compile("any", re.IGNORECASE | re.ASCII)
+        for function in (library.zb_v, kept, library.generators.in_turn):
+            with pytest.raises(PermissionError, match=f"{function.__name__} is ready-made"):
+                function(2, 4)
+        assert library.simulate([[("F", 0, 0), ("B", 0, 0)]]).makespan == 3
+    assert len(kept(2, 4)) == 2
+
+
+def test_it_cannot_be_imported_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("shardlab.estimate")]:
+        monkeypatch.delitem(sys.modules, name)
+    with ready_made.on_its_own(), pytest.raises(PermissionError, match=ready_made.BORROWED):
+        importlib.import_module("shardlab.estimate.traffic")
+    assert importlib.import_module("shardlab.estimate.traffic").sent_bytes
+
+
+def test_instructors_are_told_of_every_function_that_is_closed() -> None:
+    for module in modules_below(ready_made.CLOSED):
+        if not ready_made.is_closed(module):
+            continue
+        for function in ready_made.functions_in(importlib.import_module(module)):
+            name = function.__qualname__.partition(".")[0]
+            source = f"from {module} import {name}\ndef answer():\n    return {name}()\n"
+            assert find_forbidden(source, None, "answer"), source
+
+
+def modules_below(names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        module = importlib.import_module(name)
+        yield name
+        if name.startswith("shardlab"):
+            for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
+                yield found.name
