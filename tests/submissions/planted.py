@@ -14,6 +14,7 @@ cells whose answers are wrong, by grade id.  All other answers are the solution'
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from dataclasses import dataclass
@@ -51,13 +52,15 @@ def read(path: Path) -> Submission:
     )
 
 
-def of_lab(lab: str) -> list[Submission]:
-    return [read(path) for path in sorted((Path(__file__).parent / lab).glob("*.nb.py"))]
+@functools.cache
+def of_lab(lab: str) -> tuple[Submission, ...]:
+    return tuple(read(path) for path in sorted((Path(__file__).parent / lab).glob("*.nb.py")))
 
 
-def code_cells(lab: str) -> list[NotebookNode]:
+@functools.cache
+def code_cells(lab: str) -> tuple[NotebookNode, ...]:
     path = Path(__file__).parents[2] / "solutions" / lab / f"{lab}.nb.py"
-    return [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    return tuple(cell for cell in jupytext.read(path).cells if cell.cell_type == "code")
 
 
 def solution(lab: str) -> dict[str, str]:
