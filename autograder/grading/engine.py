@@ -10,23 +10,26 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import multiprocessing
 import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Protocol
 
 from autograder.grading.record import Record, Task, failed
 from autograder.grading.work import Refused, Worked, work
+from autograder.sandbox import Unavailable, Zygote
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # the first, and two more where the machine failed
+NO_ZYGOTES: Mapping[str, Zygote] = {}
 END_S = 10.0  # for a worker to end its sandbox
 
 OnStart = Callable[[Task], None]  # may be called in any thread
@@ -50,7 +53,9 @@ class LocalPool:
     def __init__(self, jobs: int, unsandboxed: bool = False) -> None:
         if jobs < 1:
             raise ValueError(f"jobs is {jobs}: one worker at least has to grade")
-        self._workers = [Worker(unsandboxed) for _ in range(jobs)]
+        self._unsandboxed = unsandboxed
+        self._zygotes: dict[str, Zygote] = {}
+        self._workers = [Worker(unsandboxed, self._zygotes) for _ in range(jobs)]
 
     def __enter__(self) -> LocalPool:
         return self
@@ -63,10 +68,16 @@ class LocalPool:
             worker.hang_up()
         for worker in self._workers:
             worker.join()
+        while self._zygotes:
+            self._zygotes.popitem()[1].close()
 
     def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
         """See Pool. Tasks are drawn as they are needed."""
-        this_round = _Round(iter(tasks), on_start)
+        drawn = iter(tasks)
+        if (first := next(drawn, None)) is None:
+            return
+        self._share_zygote(first.engine)
+        this_round = _Round(itertools.chain([first], drawn), on_start)
         threads = [
             threading.Thread(target=this_round.serve, args=(worker,), daemon=True)
             for worker in self._workers
@@ -91,6 +102,16 @@ class LocalPool:
                         worker.interrupt()
                 for thread in threads:
                     thread.join(0.1)
+
+    def _share_zygote(self, engine: str) -> None:
+        """It takes seconds to start and hundreds of MB: all workers make containers with one.
+
+        In the thread that grades, since it ends with that.  Where it ends sooner, each worker
+        starts its own.
+        """
+        if len(self._workers) > 1 and not self._unsandboxed and engine not in self._zygotes:
+            with contextlib.suppress(Unavailable):  # a worker will say so
+                self._zygotes[engine] = Zygote(engine)
 
 
 @dataclass
@@ -136,8 +157,9 @@ class _Round:
 class Worker:
     """The parent's side of one worker process, started when it is needed."""
 
-    def __init__(self, unsandboxed: bool) -> None:
-        self._unsandboxed = unsandboxed
+    def __init__(self, unsandboxed: bool, zygotes: Mapping[str, Zygote] = NO_ZYGOTES) -> None:
+        """``zygotes``: those that are there when it starts are shared with it."""
+        self._unsandboxed, self._zygotes = unsandboxed, zygotes
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
 
@@ -162,7 +184,8 @@ class Worker:
         # Not fork: this process has threads. Not daemon: a worker has children of its own.
         spawning = multiprocessing.get_context("spawn")
         self._connection, theirs = spawning.Pipe()
-        self._process = spawning.Process(target=work, args=(theirs, self._unsandboxed))
+        doors = {engine: zygote.door for engine, zygote in self._zygotes.items()}
+        self._process = spawning.Process(target=work, args=(theirs, self._unsandboxed, doors))
         self._process.start()
         theirs.close()  # else its death would not be heard of
         return self._connection

@@ -40,6 +40,13 @@ class Task:
     patience_s: float = 7200.0  # for a worker that may hang: far above what the limits come to
 
     @property
+    def engine(self) -> str:
+        """Of the rank server that its cells find: as for `launch`, by what the lab's code names."""
+        cells = self.template.get("cells", ())
+        code = "".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
+        return "deepspeed" if "deepspeed" in code else "torch"
+
+    @property
     def submission_hash(self) -> str:
         return _hash([self.unreadable, list(self.notes)], self.submitted or b"")
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from multiprocessing.connection import Connection
 
 from autograder.grading.record import Record, Task
+from autograder.sandbox import NO_DOORS, Doors, limits_of, open_sandbox
 
 IDLE_S = 300.0  # a worker that nobody asks for anything for so long ends by itself
 
@@ -23,12 +24,15 @@ class Refused(Exception):
 Worked = Record | str | Refused  # the str: why the machine failed at this one
 
 
-def work(connection: Connection, unsandboxed: bool) -> None:
-    """Answers each task that comes with a record, or with why there is none."""
+def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
+    """Answers each task that comes with a record, or with why there is none.
+
+    ``doors``: of the zygotes that all workers share.
+    """
     _end_with_parent()
     without_what_is_slow()
     os.environ["SHARDLAB_RANK_SERVER"] = "1"  # a sandbox has its own: `import shardlab` starts none
-    with ExitStack() as stack, Grader(unsandboxed) as grader:
+    with ExitStack() as stack, Grader(unsandboxed, doors) as grader:
         stack.callback(connection.close)
         with contextlib.suppress(EOFError, OSError):  # the parent hung up
             while connection.poll(IDLE_S):
@@ -38,8 +42,8 @@ def work(connection: Connection, unsandboxed: bool) -> None:
 class Grader:
     """One process's sandbox, opened at the first task and anew after a failure."""
 
-    def __init__(self, unsandboxed: bool = False) -> None:
-        self._unsandboxed = unsandboxed
+    def __init__(self, unsandboxed: bool = False, doors: Doors = NO_DOORS) -> None:
+        self._unsandboxed, self._doors = unsandboxed, doors
         self._opened = ExitStack()
         self._sandbox: object = None
         self._opened_for: object = None
@@ -67,17 +71,12 @@ class Grader:
             return f"{type(error).__name__}: {error}"
 
     def _open(self, task: Task) -> object:
-        from autograder import exercises
-        from autograder.sandbox import limits_of, open_sandbox
-
-        engines = {exercise.engine for exercise in exercises.of_lab(task.lab)}
-        kind = "deepspeed" if "deepspeed" in engines else "torch"
         limits = limits_of(task.lab, task.limits)
-        if self._sandbox is None or self._opened_for != (limits, kind):
+        if self._sandbox is None or self._opened_for != (limits, task.engine):
             self.__exit__()
-            opened = open_sandbox(limits, self._unsandboxed, kind)
+            opened = open_sandbox(limits, self._unsandboxed, task.engine, self._doors)
             self._sandbox = self._opened.enter_context(opened)
-            self._opened_for = (limits, kind)
+            self._opened_for = (limits, task.engine)
         return self._sandbox
 
 

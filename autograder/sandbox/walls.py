@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ from shardlab.ranks.client import Channel, memory_file
 
 HELLO_LIMIT_S = 300.0  # a first import of torch, and of all of DeepSpeed, on a cold disk
 GONE_LIMIT_S = 60.0
+Doors = Mapping[str, socket.socket]  # of zygotes that several processes share, by their kind
+NO_DOORS: Doors = {}
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -78,11 +81,34 @@ class Zygote:
         self.process.stderr.close()
 
 
+class LentZygote:
+    """A zygote of the process that started this one: both hold its door."""
+
+    def __init__(self, door: socket.socket) -> None:
+        self.door = door
+
+    @property
+    def is_usable(self) -> bool:
+        poll = select.poll()
+        poll.register(self.door, 0)  # only whether its other end is closed
+        return not poll.poll(0)
+
+    def why_silent(self) -> str:
+        return "the process that makes containers has ended"
+
+    def close(self) -> None:
+        self.door.close()
+
+
 class Container(Channel):
     """One run's line to the first process of its container, which dies with all it holds."""
 
     def __init__(
-        self, sock: socket.socket, limits: Limits, zygote: Zygote, account: Account
+        self,
+        sock: socket.socket,
+        limits: Limits,
+        zygote: Zygote | LentZygote,
+        account: Account,
     ) -> None:
         super().__init__(sock)
         self.limits = limits
@@ -97,7 +123,9 @@ class Container(Channel):
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
-    def _wait_for_hello(self, zygote: Zygote) -> tuple[int, socket.socket, socket.socket]:
+    def _wait_for_hello(
+        self, zygote: Zygote | LentZygote
+    ) -> tuple[int, socket.socket, socket.socket]:
         """(its first process as numbered here, what shows its sockets, and its interfaces)."""
         self.sock.settimeout(HELLO_LIMIT_S)
         space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(8)
@@ -217,10 +245,12 @@ class Container(Channel):
 class SandboxedHost:
     """For `launch(host=...)`: every run in a container of its own."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, doors: Doors) -> None:
         self.limits = limits
         self.account = Account()
-        self._zygotes: dict[str, Zygote] = {}
+        self._zygotes: dict[str, Zygote | LentZygote] = {
+            kind: LentZygote(door.dup()) for kind, door in doors.items()
+        }
         self._lock = threading.Lock()
 
     def surroundings(self) -> dict[str, Any]:
@@ -232,6 +262,8 @@ class SandboxedHost:
         with self._lock:
             zygote = self._zygotes.get(kind)
             if zygote is None or not zygote.is_usable:
+                if zygote is not None:
+                    zygote.close()
                 zygote = self._zygotes[kind] = Zygote(kind)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -314,12 +346,12 @@ def _signal_name(number: int) -> str:
 class Sandbox:
     """One for each worker process, for its life."""
 
-    def __init__(self, limits: Limits, kind: str = "torch") -> None:
+    def __init__(self, limits: Limits, kind: str = "torch", doors: Doors = NO_DOORS) -> None:
         """``kind``: of the rank server that cells find; raises Unavailable."""
         bubblewrap.program()
         self.limits = limits
         self.kind = kind
-        self.host = SandboxedHost(limits)
+        self.host = SandboxedHost(limits, doors)
 
     def __enter__(self) -> Sandbox:
         return self

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autograder.grading import work
 from autograder.grading.record import GRADED, Record, Task
+from autograder.sandbox import Doors
 
 
 def task(student: str, wish: str = "", patience_s: float = 300) -> Task:
@@ -21,10 +22,10 @@ def task(student: str, wish: str = "", patience_s: float = 300) -> Task:
     )
 
 
-def fake_work(connection: Connection, unsandboxed: bool) -> None:
+def fake_work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
     """In the place of ``work.work``, in a process of its own."""
     work.Grader.grade = grade  # type: ignore[method-assign,assignment]
-    work.work(connection, unsandboxed)
+    work.work(connection, unsandboxed, doors)
 
 
 def grade(self: work.Grader, task: Task) -> work.Worked:

@@ -22,7 +22,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder.sandbox import Limits, Sandbox, Unavailable, bubblewrap, open_sandbox
+from autograder.sandbox import Limits, Sandbox, Unavailable, Zygote, bubblewrap, open_sandbox
+from autograder.sandbox.walls import LentZygote
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.run import Run
@@ -68,6 +69,27 @@ def test_ranks_compute_and_are_counted_as_outside(sandbox: Sandbox) -> None:
     assert inside.traffic.sent_bytes.tolist() == outside.traffic.sent_bytes.tolist()
     assert "kernel" in inside.traffic.source
     assert [call.op for call in inside.calls] == [call.op for call in outside.calls]
+
+
+def test_sandboxes_share_a_zygote_and_outlive_it(sandbox: Sandbox) -> None:
+    zygote = Zygote("torch")
+    with (
+        open_sandbox(LIMITS, doors={"torch": zygote.door}) as one,
+        open_sandbox(LIMITS, doors={"torch": zygote.door}) as other,
+    ):
+        assert isinstance(one, Sandbox)
+        assert isinstance(other, Sandbox)
+        expected = contained(sandbox, all_reduce_some, world_size=2).outputs
+        for each in (one, other, one):
+            assert contained(each, all_reduce_some, world_size=2).outputs == expected
+        children = len(psutil.Process().children())
+        lent = LentZygote(zygote.door.dup())
+        zygote.close()
+        assert len(psutil.Process().children()) == children - 1  # nobody had one of its own
+        while lent.is_usable:
+            time.sleep(0.01)
+        lent.close()
+        assert contained(one, all_reduce_some, world_size=2).outputs == expected
 
 
 def look_around() -> dict[str, Any]:
