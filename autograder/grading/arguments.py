@@ -34,9 +34,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _grade(arguments: argparse.Namespace) -> int:
-    from autograder.grading.work import without_what_is_slow
-
-    without_what_is_slow()
     from autograder.grading.command import grade  # nbgrader takes seconds to import
 
     return grade(arguments)

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -30,7 +29,6 @@ def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
     ``doors``: of the zygotes that all workers share.
     """
     _end_with_parent()
-    without_what_is_slow()
     os.environ["SHARDLAB_RANK_SERVER"] = "1"  # a sandbox has its own: `import shardlab` starts none
     with ExitStack() as stack, Grader(unsandboxed, doors) as grader:
         stack.callback(connection.close)
@@ -78,12 +76,6 @@ class Grader:
             self._sandbox = self._opened.enter_context(opened)
             self._opened_for = (limits, task.engine)
         return self._sandbox
-
-
-def without_what_is_slow() -> None:
-    """Before nbgrader is imported: more than half of that time goes into one of jsonschema's
-    optional checks, of internationalised web addresses."""
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 
 def _end_with_parent() -> None:
