@@ -20,11 +20,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from autograder.grading.record import Record, Task, failed
 from autograder.grading.work import Refused, Worked, work
-from autograder.sandbox import Unavailable, Zygote
+
+if TYPE_CHECKING:
+    from autograder.sandbox.walls import Zygote
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,9 @@ class LocalPool:
         starts its own.
         """
         if len(self._workers) > 1 and not self._unsandboxed and engine not in self._zygotes:
+            from autograder.sandbox.bubblewrap import Unavailable
+            from autograder.sandbox.walls import Zygote
+
             with contextlib.suppress(Unavailable):  # a worker will say so
                 self._zygotes[engine] = Zygote(engine)
 

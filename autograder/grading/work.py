@@ -9,9 +9,13 @@ import signal
 import threading
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from autograder.grading.record import Record, Task
-from autograder.sandbox import NO_DOORS, Doors, limits_of, open_sandbox
+from autograder.sandbox import limits_of, open_sandbox
+
+if TYPE_CHECKING:
+    from autograder.sandbox.walls import Doors
 
 IDLE_S = 300.0  # a worker that nobody asks for anything for so long ends by itself
 
@@ -40,7 +44,7 @@ def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
 class Grader:
     """One process's sandbox, opened at the first task and anew after a failure."""
 
-    def __init__(self, unsandboxed: bool = False, doors: Doors = NO_DOORS) -> None:
+    def __init__(self, unsandboxed: bool = False, doors: Doors | None = None) -> None:
         self._unsandboxed, self._doors = unsandboxed, doors
         self._opened = ExitStack()
         self._sandbox: object = None
@@ -57,7 +61,7 @@ class Grader:
         # Only here: the parent of workers needs no torch.
         from autograder.grading.submission import grade_submission
         from autograder.grading.template import CourseError
-        from autograder.sandbox import Unavailable
+        from autograder.sandbox.bubblewrap import Unavailable
 
         try:
             return grade_submission(task, self._open(task))

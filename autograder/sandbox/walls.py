@@ -27,7 +27,6 @@ from shardlab.ranks.client import Channel, memory_file
 HELLO_LIMIT_S = 300.0  # a first import of torch, and of all of DeepSpeed, on a cold disk
 GONE_LIMIT_S = 60.0
 Doors = Mapping[str, socket.socket]  # of zygotes that several processes share, by their kind
-NO_DOORS: Doors = {}
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -346,7 +345,7 @@ def _signal_name(number: int) -> str:
 class Sandbox:
     """One for each worker process, for its life."""
 
-    def __init__(self, limits: Limits, kind: str = "torch", doors: Doors = NO_DOORS) -> None:
+    def __init__(self, limits: Limits, kind: str, doors: Doors) -> None:
         """``kind``: of the rank server that cells find; raises Unavailable."""
         bubblewrap.program()
         self.limits = limits

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autograder.grading import work
 from autograder.grading.record import GRADED, Record, Task
-from autograder.sandbox import Doors
+from autograder.sandbox.walls import Doors
 
 
 def task(student: str, wish: str = "", patience_s: float = 300) -> Task:

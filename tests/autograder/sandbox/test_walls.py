@@ -22,8 +22,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder.sandbox import Limits, Sandbox, Unavailable, Zygote, bubblewrap, open_sandbox
-from autograder.sandbox.walls import LentZygote
+from autograder.sandbox import Limits, bubblewrap, open_sandbox
+from autograder.sandbox.bubblewrap import Unavailable
+from autograder.sandbox.walls import LentZygote, Sandbox, Zygote
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.run import Run
