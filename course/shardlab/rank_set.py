@@ -81,8 +81,8 @@ class RankSet:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another function can run here: the last one has returned everywhere and has left
-        nothing behind in the ranks' groups."""
+        """Whether another function can run here: the last one has returned or raised everywhere and
+        has left nothing behind in the ranks' groups."""
         return self._supervisor is not None and (
             self._last is None or self._last.left_nothing_behind
         )
@@ -132,7 +132,8 @@ class RankSet:
         run = self._collect(turn, world_size, outputs, bool(memory))
         run.startup_s, run.wall_s = startup_s, time.monotonic() - begun_s
         if error is not None:
-            self.close()
+            if not (isinstance(error, RankError) and self.can_go_on):
+                self.close()
             error.run = run
             raise error.with_traceback(None)
         return run

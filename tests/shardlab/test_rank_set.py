@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 from shardlab import RankError
 from shardlab.rank_set import RankSet
+from shardlab.ranks.supervise import Supervisor
 
 pytestmark = pytest.mark.ranks
 
@@ -55,13 +57,30 @@ def test_each_function_has_its_own_seed_bytes_and_calls() -> None:
         assert all(call.end_s is not None and call.start_s >= 0 for call in run.calls)
 
 
-def test_a_failure_ends_the_ranks_and_is_told_as_launch_tells_it() -> None:
+def test_ranks_that_all_raise_are_told_as_launch_tells_it_and_stay() -> None:
     def fail() -> None:
         raise KeyError("lost")
 
     with RankSet(2, quiet=True) as ranks:
         pids = ranks.run(pid).outputs
         with pytest.raises(RankError, match="rank 0 failed: KeyError"):
+            ranks.run(fail)
+        assert ranks.can_go_on
+        assert ranks.run(pid).outputs == pids
+
+
+@pytest.mark.parametrize("how", ["one raises while the other waits", "one exits"])
+def test_any_other_failure_ends_the_ranks(how: str) -> None:
+    def fail() -> None:
+        if dist.get_rank() == 1:
+            dist.recv(torch.ones(1), 0)
+        elif how == "one exits":
+            os._exit(3)
+        raise KeyError("lost")
+
+    with RankSet(2, quiet=True) as ranks:
+        pids = ranks.run(pid).outputs
+        with pytest.raises(RankError, match="rank 0"):
             ranks.run(fail)
         assert not ranks.can_go_on
         assert not [each for each in pids if os.path.exists(f"/proc/{each}")]
@@ -126,6 +145,28 @@ def test_bytes_by_way_of_a_rank_that_has_no_part_are_not_between_ranks() -> None
     from shardlab.ranks import meter
 
     assert meter.strayed_bytes(turn.before, turn.after, 2) >= 800_000
+
+
+def test_ranks_that_are_ready_before_their_server_says_so_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a full machine the server may be a while in telling their processes' numbers."""
+    hear = Supervisor._hear_server
+    unheard = 100
+
+    def late(self: Supervisor) -> None:
+        nonlocal unheard
+        if all(process.state != "starting" for process in self.ranks):
+            unheard -= 1
+        if unheard > 0:
+            time.sleep(0.01)
+        else:
+            hear(self)
+
+    monkeypatch.setattr(Supervisor, "_hear_server", late)
+    with RankSet(4, quiet=True) as ranks:
+        run = ranks.run(total_and_draw, seed=5)
+    assert "counted by the kernel" in run.traffic.source
 
 
 def test_a_size_that_was_not_asked_for_is_refused() -> None:

@@ -55,7 +55,6 @@ class Turn:
     before: Reading
     begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
     after: Reading | None = None  # None while it goes on
-    is_complete: bool = False
 
     @property
     def world_size(self) -> int:
@@ -85,11 +84,12 @@ class Turn:
 
     @property
     def left_nothing_behind(self) -> bool:
-        """Whether another can follow on the same ranks: all of them have returned, nothing is on
-        its way between them, and they have made and ended no groups."""
+        """Whether another can follow on the same ranks: all of them have returned or raised,
+        nothing is on its way between them, and they have made and ended no groups."""
         seen = self.judge.log
         return (
-            self.is_complete
+            all(process.state in ("finished", "failed") for process in self.ranks)
+            and not any(process.forged for process in self.ranks)
             and not any(seen.pending)
             and not (seen.meetings or seen.opened or seen.closing)
         )
@@ -128,7 +128,11 @@ class Supervisor:
     meter: Meter  # once it has started
 
     def start(self) -> None:
-        """Fork the ranks and wait until all can communicate; raises LaunchError."""
+        """Fork the ranks and wait until all can communicate; raises LaunchError.
+
+        On a full machine a rank may be ready before its server has told its process's number,
+        without which its sockets are nobody's.
+        """
         begun_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
         judge = Judge(self.ranks, self.world_size)
         store_fd = memory_file("shardlab-store")
@@ -142,7 +146,7 @@ class Supervisor:
         self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)
-        while not all(process.state == "ready" for process in self.ranks):
+        while not all(each.state == "ready" and each.pid is not None for each in self.ranks):
             self._listen(LOOK_S)
             try:
                 judge.raise_failures(time.monotonic(), at_once=True)
@@ -152,7 +156,11 @@ class Supervisor:
             waited_s = time.monotonic() - begun_s
             self._show_loading(waited_s)
             if waited_s > limit_s:
-                late = [process.rank for process in self.ranks if process.state == "starting"]
+                late = [
+                    process.rank
+                    for process in self.ranks
+                    if process.state == "starting" or process.pid is None
+                ]
                 raise LaunchError(f"{ranks_text(late)} did not start within {limit_s:.0f} s")
 
     def _show_loading(self, waited_s: float) -> None:
@@ -259,7 +267,6 @@ class Supervisor:
         turn.judge.read_logs()
         turn.judge.raise_mismatch(float("inf"), at_once=True)
         turn.after = self.meter.read()
-        turn.is_complete = True
 
     def _keep_to_its_time(self, turn: Turn, now: float) -> None:
         paused_s = self.building.taken_s(now)
