@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 from nbformat.v4 import new_output
@@ -24,6 +25,9 @@ from autograder.grading.reader import read_notebook
 from autograder.grading.rebuild import rebuild
 from autograder.grading.record import GRADED, STUDENT_ERROR, Record, Task, failed
 from autograder.grading.template import checks_of, grade_id
+
+if TYPE_CHECKING:
+    from autograder.sandbox.walls import Doors
 
 WORTH = re.compile(r"# worth ([\d.]+)")
 
@@ -73,9 +77,9 @@ class FakePool:
             yield failed(task, why) if why else decide(task, self.bonus)
 
 
-def fake_work(connection: Connection, unsandboxed: bool) -> None:
+def fake_work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
     work.Grader.grade = grade_slowly  # type: ignore[method-assign,assignment]
-    work.work(connection, unsandboxed)
+    work.work(connection, unsandboxed, doors)
 
 
 def grade_slowly(self: work.Grader, task: Task) -> Record:
