@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
 
@@ -26,18 +27,27 @@ def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> se
     assert notebook.complaints() == []
     pictures = with_pictures(notebook, VIEW)
     # What ends a kernel ends the page's loading of what it saved.
-    expect(pictures[0].element.locator(".shardlab-widget")).to_have_count(1)
+    widget_in(pictures[0])
     notebook.end_kernel()
     seen = set()
     for cell in pictures:
-        widget = cell.element.locator(".shardlab-widget")
-        expect(widget).to_have_count(1)
+        widget = widget_in(cell)
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
     lab.photograph(artifacts, views_of(notebook, chapter.name[:2]))
     assert lab.errors == []
     notebook.close()
     return seen
+
+
+def widget_in(cell: Cell) -> Locator:
+    """Scrolled to again where what was drawn above has pushed the cell out of sight."""
+    for patience_ms in (10_000, 20_000, 60_000):
+        widget = cell.element.locator(".shardlab-widget")
+        with contextlib.suppress(AssertionError):
+            expect(widget).to_have_count(1, timeout=patience_ms)
+            return widget
+    raise AssertionError(f"cell {cell.index} shows no picture")
 
 
 def play_with(widget: Locator, lab: JupyterLab, name: str) -> None:
