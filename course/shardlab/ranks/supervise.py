@@ -146,7 +146,7 @@ class Supervisor:
         self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)
-        while not all(each.state == "ready" and each.pid is not None for each in self.ranks):
+        while late := [p.rank for p in self.ranks if p.state != "ready" or p.pid is None]:
             self._listen(LOOK_S)
             try:
                 judge.raise_failures(time.monotonic(), at_once=True)
@@ -156,11 +156,6 @@ class Supervisor:
             waited_s = time.monotonic() - begun_s
             self._show_loading(waited_s)
             if waited_s > limit_s:
-                late = [
-                    process.rank
-                    for process in self.ranks
-                    if process.state == "starting" or process.pid is None
-                ]
                 raise LaunchError(f"{ranks_text(late)} did not start within {limit_s:.0f} s")
 
     def _show_loading(self, waited_s: float) -> None:
