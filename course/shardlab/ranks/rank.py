@@ -155,7 +155,10 @@ def _take_part(rank: int, order: dict[str, Any], groups: dict[int, dist.ProcessG
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed * 1_000_003 + rank
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed % 2**63)
+    # torch.manual_seed notes down a stack for each kind of device that is not in use: 7 ms
+    torch.default_generator.manual_seed(seed % 2**63)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed % 2**63)
 
 
 def _join(rank: int, setup: dict[str, Any], store_fd: int) -> dict[int, dist.ProcessGroup]:
