@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbconvert.exporters import NotebookExporter
-from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 
 from autograder.grading import mend
@@ -20,8 +18,6 @@ from autograder.grading.files import NotPlain, read_plain_file
 
 MAX_BYTES = 20_000_000
 MAX_CELLS = 2_000
-UNREADABLE = "shardlab_unreadable"  # key of ``resources``: why, for the student
-NOTES = "shardlab_notes"  # key of ``resources``: what had to be mended to read it, for the student
 
 
 class Unreadable(Exception):
@@ -147,23 +143,3 @@ def _shown(name: str) -> str:
     """A file's name is the student's text, too."""
     plain = "".join(c for c in name if c.isprintable() and c not in "`<>&")
     return plain[:80].encode("utf-8", "replace").decode("utf-8")
-
-
-# ---- nbgrader's way in --------------------------------------------------------------------------
-
-
-class SubmissionReader(NotebookExporter):
-    """A file that cannot be read becomes an empty notebook and a reason."""
-
-    def from_filename(
-        self, filename: str, resources: dict[str, Any] | None = None, **kw: Any
-    ) -> tuple[Any, dict[str, Any]]:
-        resources = ResourcesDict() if resources is None else resources
-        resources["metadata"] = {"path": os.path.dirname(filename)}
-        try:
-            notebook, resources[NOTES] = read_notebook(read_content(filename))
-        except Unreadable as error:
-            self.log.warning("%s: %s", filename, error)
-            resources[UNREADABLE] = str(error)
-            notebook = nbformat.v4.new_notebook()
-        return self.from_notebook_node(notebook, resources, **kw)

@@ -9,16 +9,13 @@ import re
 import warnings
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.grading.mend import has_conflict, sides_of
-from autograder.grading.reader import NOTES, UNREADABLE
-from autograder.grading.template import grade_id, is_answer, load_template
+from autograder.grading.template import grade_id, is_answer
 
 MAX_CHARS = 200_000  # of one cell's text
 MAX_COPIES = 20  # of one answer that are looked at one by one
@@ -26,25 +23,6 @@ MAX_COPIES = 20  # of one answer that are looked at one by one
 MAGIC_LINE = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
 MAGIC_VALUE = re.compile(r"(?<==)[ \t]*[%!].*$", re.MULTILINE)
 DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+| *)=(?!=)", re.M)
-
-
-class RebuildSubmission(NbGraderPreprocessor):
-    """First in nbgrader's ``sanitize_preprocessors``; says at the top what it had to mend."""
-
-    def preprocess(
-        self, nb: NotebookNode, resources: dict[str, Any]
-    ) -> tuple[NotebookNode, dict[str, Any]]:
-        template = load_template(self, resources)
-        if UNREADABLE in resources:
-            rebuilt = template
-            notes = [f"The file you handed in could not be read: {resources[UNREADABLE]}."]
-        else:
-            rebuilt, notes = rebuild(template, nb)
-            notes = [*resources.get(NOTES, []), *notes]
-        for note in notes:
-            self.log.warning("%s: %s", resources["nbgrader"]["student"], note)
-        insert_notes(rebuilt, notes)
-        return rebuilt, resources
 
 
 def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNode, list[str]]:

@@ -15,8 +15,9 @@ from traitlets.config import Configurable
 
 from autograder.grading.reader import Unreadable, find_notebook, read_content
 from autograder.grading.record import Task
+from autograder.grading.released import load_template
 from autograder.grading.seed import grading_seed
-from autograder.grading.template import CourseError, checks_of, load_template
+from autograder.grading.template import CourseError, checks_of
 from autograder.grading.version import code_version
 from autograder.sandbox import limits_of
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbgrader.api import (
     BaseCell,
     Grade,
@@ -28,6 +29,7 @@ from traitlets import Any as AnyTrait
 
 from autograder.grading.decide import RECORD, SIDE_FILES, TIMESTAMP
 from autograder.grading.files import NotPlain, read_plain_file
+from autograder.grading.gradebook import share_engines
 from autograder.grading.record import Record
 from autograder.grading.tasks import submission_folder
 
@@ -41,6 +43,7 @@ class Writer:
 
     def __init__(self, app: NbGrader, lab: str) -> None:
         """``app`` carries the configuration; its log is taken over."""
+        share_engines()
         self.lab = lab
         self._course = CourseDirectory(parent=app, assignment_id=lab)
         self._converter = _OneRecord(coursedir=self._course, parent=app, force=True)
@@ -147,6 +150,17 @@ class _OneRecord(Autograde):
     def init_single_notebook_resources(self, notebook_filename: str) -> dict[str, Any]:
         resources = super().init_single_notebook_resources(notebook_filename)
         return {**resources, RECORD: self.record}
+
+    def convert_single_notebook(self, notebook_filename: str) -> None:
+        """The second of nbgrader's two passes: what the first makes, the record holds already."""
+        resources = self.init_single_notebook_resources(notebook_filename)
+        self._sanitizing = False
+        try:
+            self._init_preprocessors()
+        finally:
+            self._sanitizing = True
+        notebook = nbformat.from_dict(self.record.notebook)
+        self.write_single_notebook(*self.exporter.from_notebook_node(notebook, resources))
 
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
         """Copies nothing of what was handed in but nbgrader's own: the rest may be links."""

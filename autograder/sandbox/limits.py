@@ -16,7 +16,7 @@ class Limits:
     A *container* holds one run of ranks (one case of a check) or the notebook's cells.
     """
 
-    cell_s: float = 20.0  # the slowest of any lab's own takes 3 on a machine that is busy
+    cell_s: float = 10.0  # the slowest of any lab's own takes 3 on a machine that is busy
     submission_s: float = 300.0  # all cells of a notebook
     interrupt_grace_s: float = 5.0  # from the interrupt of a cell until its process is killed
     run_s: float = 600.0  # one case of an answer, or what its exercise says, whichever is less
