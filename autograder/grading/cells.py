@@ -57,6 +57,7 @@ PRELOAD = (
     "IPython.core.prefilter",
 )
 FIGURES = "module://matplotlib_inline.backend_inline"  # to the notebook, as in Jupyter
+ALL_SIGNALS = signal.valid_signals()
 MAX_MARKS = 2000  # of one cell: from there on stdout and stderr are only told apart
 MAX_SHOWN = 50_000  # messages about outputs, of one cell
 
@@ -73,6 +74,7 @@ def preload() -> None:
     except ValueError as error:
         formatter.structured_traceback(type(error), error, error.__traceback__)
     sys.modules["matplotlib.pyplot"].Figure().savefig(io.BytesIO())  # reads the fonts
+    sys.modules["matplotlib"].rcParams["backend"] = FIGURES  # reads what is installed
     server.preload()
 
 
@@ -216,7 +218,7 @@ class Channel:
     def _undisturbed(self) -> Iterator[None]:
         # Handlers run in the main thread: another one's message is in no danger.
         self.sending = threading.current_thread() is threading.main_thread()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ALL_SIGNALS)
         try:
             yield
         finally:

@@ -21,12 +21,25 @@ import cloudpickle
 MOST_TREE_BYTES = 8 << 20  # of what is not in tensors
 PLAIN_TYPES = "tensors, numpy arrays, numbers, strings, bytes, None, lists, tuples and dicts"
 
+NUMPYS_TYPES = {
+    *("float16", "float32", "float64", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64", "bool"),
+}
 
 _CACHED = type(functools.cache(len))
 
 
 def _cached_anew(fn: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(fn)
+
+
+def _is_numpys(tensor: Any) -> bool:
+    """Whether numpy can carry it with nothing lost, which takes a tenth of what torch.save does."""
+    return (
+        type(tensor) is sys.modules["torch"].Tensor
+        and str(tensor.dtype).removeprefix("torch.") in NUMPYS_TYPES
+        and not (tensor.requires_grad or tensor.is_neg() or tensor.__dict__)
+    )
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -51,6 +64,8 @@ class _Pickler(cloudpickle.Pickler):
                 return obj.detach().cpu().requires_grad_(obj.requires_grad).__reduce_ex__(4)
             if storage_bytes > obj.numel() * obj.element_size():
                 return obj.detach().clone().requires_grad_(obj.requires_grad).__reduce_ex__(4)
+            if _is_numpys(obj):
+                return torch.from_numpy, (obj.numpy(),)
         return super().reducer_override(obj)
 
 

@@ -23,13 +23,20 @@ _RTM_NEWSTATS, _RTM_GETSTATS, _LOOPBACK_INDEX = 92, 94, 1
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with its time stamps
 _OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8  # established, or closed by one side only
 
+_ATTRIBUTE, _INODE, _PORTS = struct.Struct("=HH"), struct.Struct("=I"), struct.Struct(">HH")
+_NOTSENT, _SENT = struct.Struct("<I"), struct.Struct("<QQ")
+
 Connection = tuple[int, int]  # local port, remote port: unique on one machine's loopback
 
 
 def written_bytes(tcp_info: bytes) -> int:
-    (notsent,) = struct.unpack_from("<I", tcp_info, _NOTSENT_AT)
-    sent, retransmitted = struct.unpack_from("<QQ", tcp_info, _SENT_AT)
-    return int(sent - retransmitted + notsent)
+    return _sent_and_written(tcp_info)[1]
+
+
+def _sent_and_written(tcp_info: bytes) -> tuple[int, int]:
+    (notsent,) = _NOTSENT.unpack_from(tcp_info, _NOTSENT_AT)
+    sent, retransmitted = _SENT.unpack_from(tcp_info, _SENT_AT)
+    return sent, sent - retransmitted + notsent
 
 
 def own_connections() -> dict[Connection, int]:
@@ -68,8 +75,8 @@ class Socket(NamedTuple):
 
     inode: int
     connection: Connection
-    written_bytes: int
     sent_bytes: int  # put on the wire, twice sent included
+    written_bytes: int
 
 
 def sockets(netlink: socket.socket | None = None) -> list[Socket]:
@@ -79,10 +86,7 @@ def sockets(netlink: socket.socket | None = None) -> list[Socket]:
     """
     with contextlib.ExitStack() as stack:
         asked = stack.enter_context(open_netlink()) if netlink is None else netlink
-        return [
-            Socket(inode, at, written_bytes(info), struct.unpack_from("<Q", info, _SENT_AT)[0])
-            for inode, at, info in _dump(asked)
-        ]
+        return [Socket(inode, at, *_sent_and_written(info)) for inode, at, info in _dump(asked)]
 
 
 def inodes_of(pid: int) -> set[int]:
@@ -156,17 +160,17 @@ def _dump_family(netlink: socket.socket, family: int) -> Iterator[tuple[int, Con
             if kind == _NLMSG_ERROR:
                 (code,) = struct.unpack_from("=i", packet, at + 16)
                 raise OSError(-code, "the kernel refused to list its TCP sockets (sock_diag)")
-            yield from _parse(packet[at + 16 : at + length])
+            yield from _parse(packet, at + 16, at + length)
             at += (length + 3) & ~3
 
 
-def _parse(message: bytes) -> Iterator[tuple[int, Connection, bytes]]:
-    local, remote = struct.unpack_from(">HH", message, 4)
-    (inode,) = struct.unpack_from("=I", message, 68)
-    at = 72
-    while at + 4 <= len(message):
-        length, kind = struct.unpack_from("=HH", message, at)
+def _parse(packet: bytes, start: int, stop: int) -> Iterator[tuple[int, Connection, bytes]]:
+    """One message. Ranks by the dozen have hundreds of sockets, read for each case of a check."""
+    at = start + 72
+    while at + 4 <= stop:
+        length, kind = _ATTRIBUTE.unpack_from(packet, at)
         if kind == _INET_DIAG_INFO and length - 4 >= TCP_INFO_BYTES:
-            yield inode, (local, remote), message[at + 4 : at + length]
+            (inode,) = _INODE.unpack_from(packet, start + 68)
+            yield inode, _PORTS.unpack_from(packet, start + 4), packet[at + 4 : at + length]
             return
         at += (length + 3) & ~3

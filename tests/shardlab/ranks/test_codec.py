@@ -165,6 +165,25 @@ class TestAny:
 
         assert codec.decode_any(codec.encode_any(times))(2) == 6
 
+    @pytest.mark.parametrize(
+        "tensor",
+        [
+            torch.arange(6).reshape(2, 3).T,
+            torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+            torch.tensor([1, 2], dtype=torch.uint16),
+            torch.tensor([True, False]),
+            torch.tensor([1 + 2j]),
+            torch.empty(0, 3),
+            torch.tensor(3.0),
+        ],
+        ids=lambda tensor: str(tensor.dtype),
+    )
+    def test_tensors_of_all_kinds(self, tensor: torch.Tensor) -> None:
+        back = codec.decode_any(codec.encode_any(tensor))
+        assert (back.dtype, back.stride()) == (tensor.dtype, tensor.stride())
+        assert torch.equal(back, tensor)
+        back.zero_()  # and may be written to
+
     def test_a_view_sends_its_part_alone(self) -> None:
         whole = torch.arange(1_000_000.0)
         data = codec.encode_any(whole[10:20])
