@@ -79,6 +79,10 @@ class KeptRanks:
             self._standing[kind] = self._new(kind, self._sizes[kind], self._timeout_s[kind])
         return self._standing[kind]
 
+    def are_standing(self, exercise: Exercise) -> bool:
+        """Whether there are some, without a start of new ones."""
+        return _kind(exercise) in self._standing
+
     def for_one_case(self, exercise: Exercise, case: Case) -> RankSet:
         """New ones, which whoever asks has to close."""
         return self._new(_kind(exercise), {case.world_size}, exercise.timeout_s)
@@ -116,8 +120,9 @@ def _may_stay(exercise: Exercise) -> bool:
 class Trials:
     """`trials = Trials(exercise, blob, seed, ranks); attempt, result = trials.of(case)`.
 
-    A case fails only on ranks on which nothing had run before.  One that does not pass on used
-    ranks, whatever the reason, is tried again on new ones, and that is the trial that counts.
+    On ranks that other cases have used, what counts is a mistake that this answer has made on new
+    ones before, and a pass as long as the case before it has passed.  Anything else is tried again
+    on new ranks, and counts as it ends there.
 
     ``subject_blob``: a cloudpickle of the answer.
     """
@@ -128,7 +133,8 @@ class Trials:
         self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
         self.drive_blob = _pickled(exercise.drive)
         self.ranks, self.steady = ranks, ranks.steady
-        self.goes_well = True  # whatever of it ran on those that stay has passed
+        self.goes_well = True  # the last case has passed
+        self.mistakes: set[str] = set()  # made on new ranks
 
     def of(self, case: Case) -> tuple[Attempt, CaseResult]:
         """One case. A failure of student code is part of what it returns.
@@ -142,25 +148,33 @@ class Trials:
             raise ValueError(
                 f"{exercise.name}, {case.name}: needs one input and output for each rank"
             )
-        if self.goes_well and _may_stay(exercise):
+        if _may_stay(exercise) and (self.goes_well or self.ranks.are_standing(exercise)):
             ranks = self.ranks.standing(exercise)
-            was_fresh = ranks.is_fresh
+            were_new = ranks.is_fresh
             attempt = self._attempt(ranks, case, inputs, expected)
             result = judge(exercise, attempt)
             if not ranks.can_go_on:
                 self.ranks.end(exercise)
-            if result.passed:
-                return attempt, result
-            if was_fresh:
-                self.goes_well = False
+            if were_new or self._counts_on_used(result):
+                self._remember(result)
                 return attempt, result
         with self.ranks.for_one_case(exercise, case) as fresh:
             attempt = self._attempt(fresh, case, inputs, expected)
         result = judge(exercise, attempt)
         if result.passed and _may_stay(exercise):
             self.ranks.end(exercise)  # they hold what a failed case has left behind
-        self.goes_well = result.passed
+        self._remember(result)
         return attempt, result
+
+    def _counts_on_used(self, result: CaseResult) -> bool:
+        if result.passed:
+            return self.goes_well
+        return result.mistake in self.mistakes and not result.trouble
+
+    def _remember(self, result: CaseResult) -> None:
+        self.goes_well = result.passed
+        if result.mistake:
+            self.mistakes.add(result.mistake)
 
     def _attempt(
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]

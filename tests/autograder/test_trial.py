@@ -1,4 +1,4 @@
-"""Cases on ranks that stay: a failure counts on fresh ranks alone."""
+"""Cases on ranks that stay: a mistake has to be made on fresh ranks to count."""
 
 from __future__ import annotations
 
@@ -78,6 +78,24 @@ def test_what_a_case_leaves_behind_passes_no_failing_one_that_comes_first():
 
     _, results = tried(from_the_second_on)
     assert not any(result.passed for result in results)
+
+
+def test_a_mistake_is_believed_on_used_ranks_once_it_was_made_on_new_ones():
+    pids, results = tried(lambda case: False)
+    assert not any(result.passed for result in results)
+    assert len(set(pids)) == 1
+
+
+def test_another_mistake_is_tried_on_new_ranks():
+    def fails_twice(case):
+        if case.world_size == 3:
+            raise ValueError("of another kind")
+        return False
+
+    pids, results = tried(fails_twice)
+    assert not any(result.passed for result in results)
+    assert len({result.mistake for result in results}) == 2
+    assert pids[0] == pids[2] == pids[3]
 
 
 def test_a_case_that_fails_costs_the_others_nothing():
