@@ -29,7 +29,7 @@ def _no_real_work(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_task_comes_back_once() -> None:
     started = []
     names = [f"student{number}" for number in range(20)]
-    with LocalPool(2) as pool:
+    with LocalPool(2, unsandboxed=True) as pool:
         records = list(pool.grade_all(map(task, names), lambda task: started.append(task.student)))
         assert sorted(record.student for record in records) == sorted(names)
         assert started == names
@@ -48,7 +48,7 @@ def test_a_worker_that_dies_or_fails_is_followed_by_another(tmp_path: Path) -> N
         task("slow", "hang", patience_s=0.5),
         task("zoe"),
     ]
-    with LocalPool(2) as pool:
+    with LocalPool(2, unsandboxed=True) as pool:
         records = {record.student: record for record in pool.grade_all(tasks)}
     assert len(records) == len(tasks)
     failed = {name: record.reason for name, record in records.items() if not record.is_final}
@@ -68,7 +68,7 @@ def test_a_machine_that_refuses_ends_the_run() -> None:
 
 
 def test_who_wants_no_more_leaves_nothing_behind(tmp_path: Path) -> None:
-    with LocalPool(2) as pool:
+    with LocalPool(2, unsandboxed=True) as pool:
         for record in pool.grade_all([task("ann"), task("endless", f"hang {tmp_path / 'pid'}")]):
             assert record.student == "ann"
             wait_for(lambda: (tmp_path / "pid").exists())
