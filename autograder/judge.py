@@ -55,7 +55,7 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
         mistake=word(finding.mistake) if finding else "",
         diagnosis=word(finding.text(case.hidden)) if finding else "",
         instructor_note=word(finding.text(hidden=False)) if finding else "",
-        outputs_right=right,
+        outputs_right=right and not tampering,
         # of half a run they say nothing
         sent_bytes=() if run is None or attempt.error else _sent_bytes(run),
         spent=() if attempt.error else attempt.spent,
@@ -68,10 +68,11 @@ def _sent_bytes(run: Run) -> tuple[int, ...]:
 
 
 # What an exception says when a budget of the machine's, not the student's logic, has ended a rank.
+_OUT_OF_MEMORY = re.compile("not enough memory|can't allocate memory|Cannot allocate memory")
 _AT_A_LIMIT = re.compile(
-    r"not enough memory|can't allocate memory|Cannot allocate memory|can't start new thread"
-    r"|Resource temporarily unavailable|No space left on device|Too many open files"
-    r"|File too large|Disk quota exceeded"
+    f"{_OUT_OF_MEMORY.pattern}|can't start new thread"
+    "|Resource temporarily unavailable|No space left on device|Too many open files"
+    "|File too large|Disk quota exceeded"
 )
 _KINDS_AT_A_LIMIT = {"SIGKILL", "SIGXCPU", "SIGXFSZ", "SIGBUS", "MemoryError", "TooLarge"}
 
@@ -90,6 +91,8 @@ def is_unwritten(attempt: Attempt) -> bool:
 
 
 def _named_by_exercise(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    if isinstance(attempt.error, RankError) and attempt.error.kind == "TooLarge":
+        return None  # what is known of it ends somewhere in the middle
     wanted = max(map(size_of, attempt.expected))
     if any(size_of(output) > MOST_TIMES * wanted + MOST_BYTES for output in attempt.outputs):
         return None  # a diagnosis of something like the right answer could take for ever
@@ -121,7 +124,8 @@ def _forged(attempt: Attempt) -> Finding | None:
     """Messages on the line by which a rank reports: student code never comes by it by accident."""
     if isinstance(attempt.error, RankError) and attempt.error.kind == "Forged":
         mistake = "wrote to the line by which ranks report to the checker"
-        return Finding(f"rank {attempt.error.rank}", mistake)
+        # Noise goes to other lines as well, and another rank may die of it before its own turn.
+        return Finding("a rank" if attempt.steady else f"rank {attempt.error.rank}", mistake)
     return None
 
 
@@ -204,8 +208,27 @@ def _failure(error: LaunchError, is_steady: bool) -> Finding:
         return Finding("the run", mistake, anyone="the run", in_full=error.headline)
     if isinstance(error, RankError):
         kind = error.kind if _is_known(error.kind) else "an error"
+        if is_steady and _is_out_of_memory(error):
+            return Finding("a rank", "needed more memory than it may have, or was killed")
+        if is_steady and _may_hit_any_rank(error.kind):
+            return Finding("a rank", f"stopped with {kind}")
         return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
     return Finding("the run", "failed", anyone="the run", in_full=error.headline)
+
+
+def _is_out_of_memory(error: RankError) -> bool:
+    """Ranks share what there is: which of them asked for too much, and whether it was refused or
+    killed for it, is another matter each time."""
+    return error.kind in ("SIGKILL", "MemoryError") or bool(_OUT_OF_MEMORY.search(error.message))
+
+
+_OWN_CRASHES = {"SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS"}
+
+
+def _may_hit_any_rank(kind: str) -> bool:
+    """Whether it was sent by another process or the machine, or by gloo as one rank goes before
+    the others: which rank it has hit says nothing, and the next time it is another."""
+    return kind.startswith(("SIG", "signal ")) and kind not in _OWN_CRASHES
 
 
 def _is_known(kind: str) -> bool:

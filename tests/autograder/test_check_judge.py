@@ -42,8 +42,9 @@ def call(op, rank=0):
     return Call(rank, op, 4, None, (0, 1), 0.0, 0.1, "cell 5, line 3", 1, "float32", (1,), 0, 1)
 
 
-def attempt(case=VISIBLE, outputs=(1, 1), run=None, error=None, spent=()):
-    return Attempt(case, [0, 0], [1, 1], list(outputs), run or run_of(), error, tuple(spent))
+def attempt(case=VISIBLE, outputs=(1, 1), run=None, error=None, spent=(), steady=False):
+    known = run or run_of()
+    return Attempt(case, [0, 0], [1, 1], list(outputs), known, error, tuple(spent), steady)
 
 
 def test_right_outputs_pass():
@@ -115,6 +116,13 @@ def test_calls_and_the_wire_have_to_agree():
 def test_trouble_that_is_more_than_a_wrong_answer_is_told(kind, message, trouble):
     error = RankError("rank 1 failed", rank=1, kind=kind, message=message)
     assert judge(exercise(), attempt(error=error)).trouble == trouble
+
+
+def test_what_is_half_known_is_not_looked_into():
+    asked = exercise(diagnoses=(lambda _: pytest.fail("asked"),))
+    error = RankError("rank 0 failed: too many calls", rank=0, kind="TooLarge", message="too many")
+    told = judge(asked, attempt(error=error))
+    assert (told.diagnosis, told.trouble) == ("rank 0 failed: too many calls", "resource limit")
 
 
 def test_outputs_far_larger_than_right_ones_are_not_looked_into():
@@ -190,6 +198,38 @@ def test_evidence_is_cut():
 
 def test_diagnoses_are_not_asked_of_what_passes():
     assert judge(exercise(diagnoses=(lambda _: pytest.fail("asked"),)), attempt()).passed
+
+
+@pytest.mark.parametrize("kind", ["SIGABRT", "SIGTERM", "signal 37", "Forged"])
+def test_a_grade_does_not_hang_on_which_rank_was_hit_first(kind):
+    said = {
+        judge(exercise(), attempt(error=error, steady=True))
+        for error in (
+            RankError("rank 0 …  [line 3]", rank=0, kind=kind),
+            RankError("rank 1 …", rank=1, kind=kind),
+        )
+    }
+    assert len(said) == 1
+    assert said.pop().diagnosis.startswith("a rank ")
+
+
+def test_nor_on_whether_memory_was_refused_or_a_rank_killed_for_it():
+    said = {
+        judge(exercise(), attempt(error=error, steady=True))
+        for error in (
+            RankError("rank 0 …", rank=0, kind="SIGKILL"),
+            RankError("rank 1 …", rank=1, kind="MemoryError"),
+            RankError("rank 1 …", rank=1, kind="RuntimeError", message="can't allocate memory: 4"),
+        )
+    }
+    assert len(said) == 1
+    assert said.pop().trouble == "resource limit"
+
+
+@pytest.mark.parametrize("kind", ["SIGSEGV", "exit", "ValueError"])
+def test_a_rank_that_failed_by_itself_is_named(kind):
+    error = RankError("rank 1 failed  [line 3]", rank=1, kind=kind)
+    assert judge(exercise(), attempt(error=error, steady=True)).diagnosis == error.headline
 
 
 def deadlock(*calls):

@@ -7,7 +7,7 @@
     # kind = "forging"            forging, theft, destruction, smuggling, distributed; or honest
     # tries = "..."               what it is up to
     # seen_by = "points"          how it would be seen that it did harm, see below
-    # state = ["graded"]          in which of these it has to end
+    # state = "graded"            the one that it ends in, whatever the machine is like
     # earns = {chunk_bounds = 2}  points at most (honest: exactly); 0 for answers not named
     # ///
 
@@ -69,7 +69,7 @@ class Entry:
     kind: str
     tries: str
     seen_by: str
-    states: tuple[str, ...]
+    state: str
     hand_in: Callable[[Place], None]
     earns: Mapping[str, float] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ def _read_text(path: Path) -> Entry:
         facts["kind"],
         facts["tries"],
         facts["seen_by"],
-        _as_tuple(facts["state"]),
+        facts["state"],
         hand_in,
         facts.get("earns", {}),
     )
@@ -127,14 +127,10 @@ def _read_module(path: Path) -> Entry:
         module.KIND,
         module.__doc__ or "",
         module.SEEN_BY,
-        _as_tuple(module.STATE),
+        module.STATE,
         module.hand_in,
         getattr(module, "EARNS", {}),
     )
-
-
-def _as_tuple(state: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    return (state,) if isinstance(state, str) else tuple(state)
 
 
 def released() -> Notebook:

@@ -82,6 +82,13 @@ def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
     return RankError(headline, detail, rank=rank, kind=kind)
 
 
+def overfull_error(process: RankProcess) -> RankError:
+    """Of a rank whose log is longer than what is read of it."""
+    message = "it made more calls than can be followed"
+    headline = f"rank {process.rank} failed: {message}"
+    return RankError(headline, rank=process.rank, kind="TooLarge", message=message)
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name

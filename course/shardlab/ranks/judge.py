@@ -40,7 +40,7 @@ class Judge:
         self.raise_mismatch(now)
         still = {process.rank for process in self.ranks if process.still_s(now) >= STILL_S}
         waits = stuck(self._views(still), self.log.groups)
-        if not waits or self.failure_seen_s is not None:
+        if not waits or self.failure_seen_s is not None or self._gravest is not None:
             return
         others = [process for process in self.ranks if process.rank not in waits]
         if not self.is_patient or self._are_quiet(others, now):
@@ -58,7 +58,7 @@ class Judge:
     def raise_mismatch(self, now: float, at_once: bool = False) -> None:
         """Raises DeadlockError where ranks met with different calls or tensors."""
         mismatch = self.log.mismatch
-        if mismatch is None:
+        if mismatch is None or self._gravest is not None:
             return
         if self.mismatch_seen_s is None:
             self.mismatch_seen_s = now
@@ -71,16 +71,30 @@ class Judge:
     def raise_failures(self, now: float, at_once: bool = False) -> None:
         """Raises RankError for the cause, not its echo: gloo raises on its partners too."""
         failed = [process for process in self.ranks if process.state in ("failed", "dead")]
-        if not failed:
+        if not failed and self._gravest is None:
             return
         if self.failure_seen_s is None:
             self.failure_seen_s = now
         if not at_once and not self._has_settled(now, self.failure_seen_s):
             return
         self.read_logs()
+        if self._gravest is not None:
+            raise self._gravest
         if self.log.mismatch is not None:  # gloo aborts or raises on tensors of other sizes
             raise explain.mismatch_error(self.log.mismatch)
         raise self._error_of(min(failed, key=_as_a_cause))
+
+    @property
+    def _gravest(self) -> LaunchError | None:
+        """A forged message, or else a log too long to be followed: it comes before all that may
+        have followed from it, whichever was seen first."""
+        for process in self.ranks:
+            if process.forged:
+                return explain.exception_error(process)
+        for process in self.ranks:
+            if self.is_patient and process.log.dropped:
+                return explain.overfull_error(process)
+        return None
 
     def _has_settled(self, now: float, since_s: float) -> bool:
         """Whether what went wrong at ``since_s`` has done to the other ranks what it will do."""
@@ -138,8 +152,10 @@ def _as_a_cause(process: RankProcess) -> tuple[int, int]:
     An abort may be gloo's answer to a partner that went away; other deaths, and exceptions that
     speak of something else, are causes.  Which came first is no guide where all do the same.
     """
-    if process.failure is None:
-        place = 2 if process.exit_code == -signal.SIGABRT else 0
+    if process.failure is not None:
+        place = 4 if explain.is_consequence(process.failure) else 2
+    elif process.exit_code == -signal.SIGABRT:
+        place = 3
     else:
-        place = 3 if explain.is_consequence(process.failure) else 1
+        place = 0 if process.exit_code == -signal.SIGKILL else 1
     return place, process.rank

@@ -71,20 +71,21 @@ class Inbox:
         header_bytes, body_bytes = _SIZES.unpack_from(self.buffer)
         if header_bytes > MAX_HEADER_BYTES:
             raise Forged("this is not a message of a rank")
-        if self.max_body_bytes is not None and body_bytes > self.max_body_bytes:
-            raise TooLarge(
-                f"the output is {body_bytes:,} bytes; at most {self.max_body_bytes:,} are taken"
-            )
-        end = _SIZES.size + header_bytes + body_bytes
+        begin = _SIZES.size + header_bytes  # of the body
+        is_too_large = self.max_body_bytes is not None and body_bytes > self.max_body_bytes
+        end = begin if is_too_large else begin + body_bytes
         if len(self.buffer) < end:
             return None
-        text = bytes(self.buffer[_SIZES.size : _SIZES.size + header_bytes])
-        body = bytes(self.buffer[_SIZES.size + header_bytes : end])
-        del self.buffer[:end]
         try:
-            header = json.loads(text)
+            header = json.loads(bytes(self.buffer[_SIZES.size : begin]))
         except (ValueError, RecursionError):
             header = None
         if not isinstance(header, dict):
             raise Forged("this is not a message of a rank")
+        if is_too_large:  # asked only now: noise claims to be of any size
+            raise TooLarge(
+                f"the output is {body_bytes:,} bytes; at most {self.max_body_bytes:,} are taken"
+            )
+        body = bytes(self.buffer[begin:end])
+        del self.buffer[:end]
         return header, body

@@ -70,18 +70,18 @@ class RankProcess:
 
     def hear(self, header: dict[str, Any], body: bytes) -> None:
         """Take in one message of the rank; raises Forged where it's of no known form."""
-        kind = header.get("is")
-        if kind == "ready" and self.state == "starting":
-            self.state = "ready"
-        elif kind == "finished" and self.state == "running":
-            self.state, self.output = "finished", body
-        elif kind == "needs" and self.state == "running":
-            self.needs = text_of(header.get("op"), 100)
-        elif kind == "failed":
-            self.failure = _failure(header)
-            self.state = "failed"
-        else:
-            raise Forged("it sent an unknown message")
+        match header.get("is"), sorted(header.keys() - {"is"}), self.state:
+            case "ready", [], "starting":
+                self.state = "ready"
+            case "finished", [], "running":
+                self.state, self.output = "finished", body
+            case "needs", ["op"], "running":
+                self.needs = text_of(header["op"], 100)
+            case "failed", ["chain", "stage"], _:
+                self.failure = _failure(header)
+                self.state = "failed"
+            case _:
+                raise Forged("it sent an unknown message")
 
     def fail_in_output(self, error: Exception) -> None:
         """Its output could not be taken."""

@@ -65,7 +65,13 @@ def main(
         messages.send(kernel, {"is": "failed", "stage": "start", **_describe(error)})
         groups = {}
     while True:  # until the kernel has counted our sockets, and closes the connection
-        messages.send(kernel, *_perform(*_wait(kernel), rank, groups))
+        told = _perform(*_wait(kernel), rank, groups)
+        try:
+            messages.send(kernel, *told)
+        except ConnectionError:
+            LEAVE(0)
+        except OSError:  # student code closed it; if gloo's files as well, gloo aborts, too
+            os.abort()
 
 
 def _perform(

@@ -89,7 +89,7 @@ class Turn:
         seen = self.judge.log
         return (
             all(process.state in ("finished", "failed") for process in self.ranks)
-            and not any(process.forged for process in self.ranks)
+            and not any(process.forged or process.log.dropped for process in self.ranks)
             and not any(seen.pending)
             and not (seen.meetings or seen.opened or seen.closing)
         )
@@ -260,6 +260,7 @@ class Supervisor:
             turn.judge.raise_failures(now)
             self._keep_to_its_time(turn, now)
         turn.judge.read_logs()
+        turn.judge.raise_failures(float("inf"), at_once=True)
         turn.judge.raise_mismatch(float("inf"), at_once=True)
         turn.after = self.meter.read()
 
@@ -320,17 +321,24 @@ class Supervisor:
         else:
             process.exit_code = message["exit"]
             process.max_rss_bytes = message["max_rss_bytes"]
+            while self._hear_rank(process):  # its last words, whoever was listened to first
+                pass
             if not process.is_over:
                 process.state = "dead"
 
-    def _hear_rank(self, process: RankProcess) -> None:
+    def _hear_rank(self, process: RankProcess) -> bool:
+        """Whether there was something to hear."""
+        if process.control not in self.selector.get_map():
+            return False
         try:
-            data = process.control.recv(1 << 20)
+            data = process.control.recv(1 << 20, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
         except ConnectionError:
             data = b""
         if not data:
             self.selector.unregister(process.control)
-            return
+            return False
         process.inbox.feed(data)
         try:
             while not process.is_over and (message := process.inbox.next()) is not None:
@@ -341,6 +349,7 @@ class Supervisor:
             process.fail_in_output(error)
         if process.is_over:  # it has had its say: what more it sends stays unread
             self.selector.unregister(process.control)
+        return True
 
     def _have_built(self, process: RankProcess) -> None:
         assert self.channel is not None

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autograder.grading.record import Record
+from autograder.grading.record import STATES, Record
 from tests.autograder.grading.course import REPO, Course, source_of, with_answers
 from tests.autograder.sandbox.ordinary import is_possible, run_as_ordinary_user
 from tests.submissions import corpus
@@ -198,7 +198,7 @@ def test_an_attack_earns_nothing_and_is_named(graded: Class, entry: Entry) -> No
     scores = graded.course.scores(LAB, entry.name)
     for answer, points in scores.items():
         assert (points or 0.0) <= entry.earns.get(answer, 0.0), (answer, record.verdicts)
-    assert record.state in entry.states, record.reason
+    assert record.state == entry.state, record.reason
     if record.state != "graded":
         assert record.reason
     for cell in record.notebook["cells"]:
@@ -218,7 +218,7 @@ def test_honest_work_that_looks_odd_keeps_its_marks(graded: Class, entry: Entry)
         record.reason,
         record.verdicts,
     )
-    assert record.state in entry.states, record.reason
+    assert record.state == entry.state, record.reason
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
@@ -285,6 +285,11 @@ def test_an_ordinary_user_grades_them_as_safely() -> None:
             env={"SHARDLAB_CORPUS": ",".join(OF_AN_ORDINARY_USER)},
         )
     assert done.returncode == 0, done.stdout[-5000:]
+
+
+@by_name(ENTRIES)
+def test_an_entry_names_one_state(entry: Entry) -> None:
+    assert entry.state in STATES
 
 
 def test_every_kind_of_attack_is_there() -> None:

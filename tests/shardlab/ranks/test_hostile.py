@@ -6,6 +6,9 @@ import contextlib
 import json
 import os
 import random
+import selectors
+import signal
+import socket
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,12 +17,15 @@ import numpy as np
 import pytest
 import torch
 
+from shardlab.errors import LaunchError, RankError
 from shardlab.memory import RankMemory
 from shardlab.ranks import codec, messages
 from shardlab.ranks.deadlock import stuck
 from shardlab.ranks.judge import Judge
 from shardlab.ranks.messages import Forged, Inbox, TooLarge
 from shardlab.ranks.process import RankProcess
+from shardlab.ranks.stream import screen
+from shardlab.ranks.supervise import Supervisor
 from shardlab.trace import log, traffic
 from shardlab.trace.calls import CallLog
 
@@ -118,6 +124,77 @@ def test_messages_of_any_form(rng: random.Random) -> None:
             if message is not None:
                 process.hear(*message)
                 json.dumps(process.failure, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"is": "finished", "passed": True}, {"is": "ready"}, {"is": "verdict"}, {}, {"is": "needs"}],
+    ids=str,
+)
+def test_a_message_with_more_or_less_in_it_is_forged(header: dict[str, Any]) -> None:
+    process = RankProcess(0, None, None, -1, state="running")  # type: ignore[arg-type]
+    with pytest.raises(Forged):
+        process.hear(header, b"")
+
+
+class Exit:
+    """The channel of a server that tells how rank 0 has ended."""
+
+    def receive(self) -> dict[str, Any]:
+        return {"rank": 0, "exit": -6, "max_rss_bytes": 0}
+
+
+def test_the_last_words_of_a_rank_are_heard_before_its_end() -> None:
+    ours, theirs = socket.socketpair()
+    ranks = Supervisor({"world_size": 1, "engine": "torch", "device": "cpu"}, screen(True), None)  # type: ignore[arg-type]
+    process = RankProcess(0, ours, None, -1, state="running")  # type: ignore[arg-type]
+    ranks.ranks, ranks.channel = [process], Exit()  # type: ignore[assignment]
+    ranks.selector.register(ours, selectors.EVENT_READ, ("control", process))
+    with ours, theirs, ranks.selector:
+        theirs.sendall(messages.pack({"is": "noise"}))
+        ranks._hear_server()
+        assert process.forged
+        ranks._hear_rank(process)  # as it would follow: it was there to be read as well
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    """Of two ranks that disagree in a collective, after which one was aborted; the run is over."""
+    fds = [log.create() for _ in range(2)]
+    ranks = [RankProcess(rank, None, log.Reader(fd), fd) for rank, fd in enumerate(fds)]  # type: ignore[arg-type]
+    judge = Judge(ranks, 2, is_patient=True)
+    for rank, n_bytes in enumerate((8, 16)):
+        call = [*CALL[:2], "all_reduce", n_bytes, None, *CALL[5:10], [n_bytes // 4], *CALL[11:]]
+        judge.log.add(rank, call)
+    assert judge.log.mismatch is not None
+    ranks[0].state, ranks[0].exit_code = "dead", -signal.SIGABRT
+    yield judge
+    for fd in fds:
+        os.close(fd)
+
+
+def test_the_gravest_of_what_was_seen_counts(judge: Judge) -> None:
+    def kind() -> str:
+        with pytest.raises(LaunchError) as caught:
+            judge.raise_what_is_known(0.0)
+        return getattr(caught.value, "kind", type(caught.value).__name__)
+
+    other = judge.ranks[1]
+    assert kind() == "DeadlockError"
+    os.pwrite(other.log.fd, struct.pack("<QQ", 0, 1), 0)  # an event was dropped
+    assert kind() == "TooLarge"
+    other.fail_in_output(Forged("noise"))
+    assert kind() == "Forged"
+
+
+def test_who_was_killed_is_a_cause_of_what_others_raise(judge: Judge) -> None:
+    judge.log.mismatched.clear()
+    first, other = judge.ranks
+    first.exit_code = 1
+    other.state, other.exit_code = "dead", -signal.SIGKILL
+    with pytest.raises(RankError) as caught:
+        judge.raise_failures(0.0, at_once=True)
+    assert caught.value.kind == "SIGKILL"
 
 
 def test_outputs_of_any_form(rng: random.Random) -> None:

@@ -73,6 +73,15 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 def test_too_large_an_output_is_refused_before_it_is_there() -> None:
     inbox = messages.Inbox(max_body_bytes=1000)
-    inbox.feed(struct.pack("<IQ", 2, 1001))
-    with pytest.raises(ValueError, match="1,001 bytes; at most 1,000"):
+    inbox.feed(struct.pack("<IQ", 2, 1001) + b"{")
+    assert inbox.next() is None
+    inbox.feed(b"}")
+    with pytest.raises(messages.TooLarge, match="1,001 bytes; at most 1,000"):
+        inbox.next()
+
+
+def test_noise_is_noise_whatever_size_it_claims() -> None:
+    inbox = messages.Inbox(max_body_bytes=1000)
+    inbox.feed(struct.pack("<IQ", 20, 1 << 60) + bytes(range(200, 250)))
+    with pytest.raises(messages.Forged):
         inbox.next()

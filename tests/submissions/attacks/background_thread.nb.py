@@ -3,12 +3,13 @@
 # kind = "forging"
 # tries = "a thread hands over other answers after the check has ended, and redefines check"
 # seen_by = "points"
-# state = ["graded", "tampering", "student error"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import threading, time
 import cloudpickle
 from autograder import kernel
+begun = threading.Event()
 def later():
     for _ in range(40):
         globals()["check"] = lambda *_: 5.0
@@ -17,8 +18,10 @@ def later():
             kernel.hand_over("ring_all_reduce.all_the_points", b"5.0")
         except Exception:
             pass
+        begun.set()
         time.sleep(0.05)
 threading.Thread(target=later, daemon=True).start()
+begun.wait()  # or it would race with the next cell's check
 
 def chunk_bounds(length, world_size):
     return [(0, length)] * world_size

@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "every file descriptor closed, in an answer"
 # seen_by = "points"
-# state = ["graded", "tampering"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):

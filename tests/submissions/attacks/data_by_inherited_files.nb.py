@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "data between ranks through files that all of them were born with; a right ring of nonsense pays the budget"
 # seen_by = "points"
-# state = ["graded", "tampering"]
+# state = "tampering"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 import os

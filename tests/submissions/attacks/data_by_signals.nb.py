@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "data between ranks as the values of queued signals; a right ring of nonsense pays the budget"
 # seen_by = "points"
-# state = ["graded", "tampering"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 import ctypes

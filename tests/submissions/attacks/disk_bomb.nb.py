@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "all of the disk, wherever it may write"
 # seen_by = "canary"
-# state = ["graded", "resource limit"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import os

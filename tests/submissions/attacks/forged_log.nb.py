@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "a library's collective, with a log forged to show sends and receives"
 # seen_by = "points"
-# state = ["graded", "tampering"]
+# state = "graded"
 # earns = {all_gather = 4}  # known, and on the page of threats: source_rules.py tells the instructor
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}

@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "a rank says that it finished, with a verdict, on its own line to the checker"
 # seen_by = "points"
-# state = ["tampering", "graded", "resource limit"]
+# state = "tampering"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):

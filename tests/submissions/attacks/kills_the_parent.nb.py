@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "SIGKILL to the parent, its group, number 1, and everything in sight"
 # seen_by = "neighbours"
-# state = ["graded", "student error"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import os, signal

@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "the same in an answer"
 # seen_by = "neighbours"
-# state = ["graded", "resource limit", "tampering"]
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):

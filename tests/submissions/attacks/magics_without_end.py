@@ -3,7 +3,7 @@
 from tests.submissions.corpus import Place, released, save
 
 KIND = "smuggling"
-STATE = ("graded", "student error", "resource limit")
+STATE = "resource limit"
 SEEN_BY = "neighbours"
 
 
@@ -11,6 +11,6 @@ def hand_in(place: Place) -> None:
     notebook = released()
     for cell in [*notebook["cells"]]:
         if cell["id"] == "chunk_bounds":
-            cell["source"] = "x = !true\n" * 500
+            cell["source"] = "x = !true\n" * 400 + "y = [1, 2, 3, 4, 5, 6, 7, 8]\n" * 1500
             notebook["cells"].append({**cell, "id": "again", "source": cell["source"] + "x"})
     save(notebook, place.folder)

@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "an exception of 100 MB, with a name as long"
 # seen_by = "neighbours"
-# state = ["student error", "resource limit"]
+# state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 raise type("E" * 100_000, (Exception,), {})("x" * 50_000_000)

@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "random bytes, and a size of 2^60, on a rank's line to the checker"
 # seen_by = "points"
-# state = ["tampering", "graded", "resource limit"]
+# state = "tampering"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):

@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "torch.testing, numpy.testing and isclose say yes to everything"
 # seen_by = "points"
-# state = ["graded", "resource limit"]
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import builtins, math, operator

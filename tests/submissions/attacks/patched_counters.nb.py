@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "a hub that sends whole tensors, and tells that they were the handshake of a new group"
 # seen_by = "points"
-# state = ["graded", "tampering"]
+# state = "graded"
 # earns = {all_gather = 2}  # what the same answer earns without the forgery: cases too small for a budget
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}

@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "the seed, from the set-up file that the rank was born with"
 # seen_by = "loot"
-# state = ["graded"]
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 import gc

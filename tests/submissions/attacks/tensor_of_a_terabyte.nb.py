@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "a tensor of stride 0 with more elements than there is memory"
 # seen_by = "points"
-# state = ["graded", "resource limit"]
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):

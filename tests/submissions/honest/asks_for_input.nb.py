@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "input() in a cell: nobody is there to answer"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {chunk_bounds = 2}
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "helpers, a class, a decorator, a lambda, a cache and annotations"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {chunk_bounds = 2}
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "two seconds of sleep in a cell, and some in the answer"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {chunk_bounds = 2}
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "threads and child processes that are still there when a cell or an answer is done"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {chunk_bounds = 2, bytes_per_rank = 2}
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

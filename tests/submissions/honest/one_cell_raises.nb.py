@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "an experiment that fails, behind an answer that is right"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {bytes_per_rank = 2}
 # ///
 # %% nbgrader={"grade_id": "bytes_per_rank", "solution": true}

@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "a figure, HTML and a table of its own"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {chunk_bounds = 2}
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

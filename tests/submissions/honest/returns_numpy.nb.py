@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "numbers and pairs as numpy and torch have them"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {chunk_bounds = 2, bytes_per_rank = 2}
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

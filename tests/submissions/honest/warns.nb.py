@@ -3,7 +3,7 @@
 # kind = "honest"
 # tries = "writes to stderr and warns, in cells and on ranks"
 # seen_by = "points"
-# state = ["graded"]
+# state = "graded"
 # earns = {chunk_bounds = 2}
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
