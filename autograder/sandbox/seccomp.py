@@ -1,13 +1,15 @@
 """Inside: a filter on system calls (seccomp), for this process and all that it starts.
 
 Ranks are to speak by TCP, because that is what is counted: no datagrams, no System V memory, no
-reading of each other's memory.  And what widens the kernel's surface without serving a lab is off.
+reading of each other's memory, and no signals where no exercise needs any.  And what widens the
+kernel's surface without serving a lab is off.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
 import struct
 
@@ -18,6 +20,7 @@ _NEW_NAMESPACES = 0x7E020000
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
 _OF_SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
+_OF_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 # By the name of the machine: the kernel's word for it, and the numbers of its calls.
 _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
@@ -38,6 +41,8 @@ _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
             "request_key": 249, "fanotify_init": 300, "vhangup": 153, "iopl": 172, "ioperm": 173,
             "personality": 135,
             "connect": 42, "accept": 43, "accept4": 288, "bind": 49, "listen": 50,
+            "kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129,
+            "rt_tgsigqueueinfo": 297, "pidfd_send_signal": 424,
         },
     ),
     "aarch64": (
@@ -58,6 +63,8 @@ _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
             "add_key": 217, "request_key": 218, "fanotify_init": 262, "vhangup": 58,
             "personality": 92,
             "connect": 203, "accept": 202, "accept4": 242, "bind": 200, "listen": 201,
+            "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138,
+            "rt_tgsigqueueinfo": 240, "pidfd_send_signal": 424,
         },
     ),
 }  # fmt: skip
@@ -73,13 +80,18 @@ def install() -> None:
 
 
 def refuse_connections() -> None:
-    """From now on this process and what it starts make no sockets and take in no connections: what
-    is connected stays so.  Raises OSError."""
+    """From now on this process and what it starts make no sockets, take in no connections and send
+    signals to this process alone: what is connected stays so, by what is counted.  Raises OSError.
+    """
     word, number = _NUMBERS[platform.machine()]
+    allowed, refused = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)
     lines = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, word), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    for name in _OF_SOCKETS:
-        lines += [(_JUMP_EQUAL, 0, 1, number[name]), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
-    _install(_packed([*lines, (_RETURN, 0, 0, _ALLOW)]))
+    for name in (*_OF_SOCKETS, "pidfd_send_signal"):
+        lines += [(_JUMP_EQUAL, 0, 1, number[name]), refused]
+    for name in _OF_SIGNALS:  # to whom is said first
+        to_itself = [(_LOAD, 0, 0, 16), (_JUMP_EQUAL, 0, 1, os.getpid()), allowed, refused]
+        lines += [(_JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
+    _install(_packed([*lines, allowed]))
 
 
 def _install(program: bytes) -> None:
@@ -107,7 +119,7 @@ def filter_program(machine: str = platform.machine()) -> bytes:
     # The C library then uses clone, whose flags can be read.
     lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
     for name, at in number.items():
-        if name not in ("clone", "clone3", *_OF_SOCKETS):
+        if name not in ("clone", "clone3", "pidfd_send_signal", *_OF_SOCKETS, *_OF_SIGNALS):
             lines += [(_JUMP_EQUAL, 0, 1, at), refused]
     lines += [
         (_JUMP_EQUAL, 0, 4, number["clone"]),

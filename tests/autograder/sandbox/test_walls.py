@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -285,3 +286,39 @@ def test_ranks_may_be_kept_to_their_first_connections(sandbox: Sandbox) -> None:
     sealed = contained(sandbox, connect_anew, world_size=2, may_connect=False)
     assert sealed.outputs == [["AF_INET", "AF_INET6"]] * 2
     assert contained(sandbox, connect_anew, world_size=2).outputs == [[], []]
+
+
+def signal_everybody() -> list[str]:
+    """By which calls that is possible; 0 asks only whether it would be."""
+    libc, information = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(128)
+    information[8:12] = (-1).to_bytes(4, "little", signed=True)  # si_code: by sigqueue
+    numbers = {"x86_64": (62, 200, 234, 129, 297), "aarch64": (129, 130, 131, 138, 240)}
+    kill, tkill, tgkill, queue, queue_to_thread = numbers[platform.machine()]
+    possible = []
+    dist.barrier()
+    for other in (int(pid) for pid in os.listdir("/proc") if pid.isdigit()):
+        if other in (1, os.getpid()):
+            continue
+        for call, arguments in (
+            (kill, (other, 0)),
+            (tkill, (other, 0)),
+            (tgkill, (other, other, 0)),
+            (queue, (other, 0, information)),
+            (queue_to_thread, (other, other, 0, information)),
+        ):
+            if libc.syscall(call, *arguments) == 0:
+                possible.append(call)
+        with contextlib.suppress(PermissionError):
+            signal.pidfd_send_signal(os.pidfd_open(other), 0)
+            possible.append("pidfd")
+    dist.barrier()
+    os.kill(os.getpid(), 0)  # itself it may
+    return [str(call) for call in possible]
+
+
+def test_ranks_kept_to_their_connections_send_each_other_no_signals(sandbox: Sandbox) -> None:
+    sealed = contained(sandbox, signal_everybody, world_size=2, may_connect=False)
+    assert sealed.outputs == [[], []]
+    assert {len(found) for found in contained(sandbox, signal_everybody, world_size=2).outputs} == {
+        6
+    }

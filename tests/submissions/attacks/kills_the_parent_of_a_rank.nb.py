@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "the same in an answer"
 # seen_by = "neighbours"
-# state = "resource limit"
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
