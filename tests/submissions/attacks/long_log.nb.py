@@ -10,6 +10,6 @@ def reduce_scatter(tensor, bounds):
     if len(tensor) != 12 or dist.get_rank() > 0:  # once is enough: each further one costs its time
         return tensor
     from shardlab.ranks.rank import RECORDER
-    for number in range(700_000):
+    for number in range(300_000):
         RECORDER.log.write("call", number, "send", 4, 0, "0", 0.0, "", 0, "float32", [1], 0, 1, 0, False)
     return tensor[slice(*bounds[dist.get_rank()])]
