@@ -116,6 +116,16 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Curves:
+    """Numbers after each step, for the feedback's picture: of this run, and what they should be."""
+
+    title: str
+    got: Mapping[str, Sequence[float]]  # by name: "rank 0", "your weight"
+    expected: Sequence[float] = ()
+    level: float | None = None  # what they should come to, where only that is known
+
+
+@dataclass(frozen=True)
 class Exercise:
     """See the module's docstring. Raises ValueError where the declaration contradicts itself."""
 
@@ -136,6 +146,7 @@ class Exercise:
     timeout_s: float = 20.0  # for one case
     output_bytes: int = 256_000_000  # of one case, all ranks' outputs together
     engine: str = "auto"  # launch's: "deepspeed" where `drive` or the answer uses it
+    curves: Callable[[Attempt], Curves] | None = None
     memory: bool = False  # whether live bytes are recorded: `run.memory` in budgets and diagnoses
 
     def __post_init__(self) -> None:

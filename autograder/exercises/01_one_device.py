@@ -115,6 +115,7 @@ DYNAMIC_LOSS_SCALER = Exercise(
         loss_scaling.talks_only_in_need,
         loss_scaling.broken_rule,
     ),
+    curves=loss_scaling.scales_by_step,
 )
 
 SGD_WITH_MASTER_WEIGHTS = Exercise(
@@ -144,6 +145,7 @@ SGD_WITH_MASTER_WEIGHTS = Exercise(
     tolerance=master_weights.TOLERANCE,
     allows=frozenset(),
     diagnoses=(master_weights.wide_weights, master_weights.wrong_updates),
+    curves=master_weights.path_of_a_weight,
 )
 
 EXERCISES = (STEP_BYTES, ACCUMULATE, DYNAMIC_LOSS_SCALER, SGD_WITH_MASTER_WEIGHTS)

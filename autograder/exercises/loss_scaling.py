@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.compare import equal
-from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercise import Attempt, Budget, Case, Curves, Finding, Plain
 from autograder.kept_back import kept_back
 from shardlab.errors import DeadlockError
 
@@ -166,6 +166,14 @@ ONE_FLAG = Budget(
     limit=lambda case: [1024 * case.params["steps"]] * case.world_size,
     used=lambda run: run.traffic.sent_by_rank.tolist(),
 )
+
+
+def scales_by_step(attempt: Attempt) -> Curves:
+    def logs(told: Plain) -> list[float]:
+        return [math.log2(scale) if scale > 0 else math.nan for scale in told["scale"]]
+
+    got = {f"rank {rank}": logs(output) for rank, output in enumerate(attempt.outputs)}
+    return Curves("log₂ of the scale", got, expected=logs(attempt.expected[0]))
 
 
 # ---- mistakes by their names ---------------------------------------------------------------------

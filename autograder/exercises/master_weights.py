@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.compare import equal
-from autograder.exercise import Attempt, Case, Finding, Plain
+from autograder.exercise import Attempt, Case, Curves, Finding, Plain
 from autograder.kept_back import kept_back
 from shardlab.trace.tensors import tensors_in
 
@@ -60,14 +60,17 @@ def draw_weights(case: Case, rng: np.random.Generator) -> list[Plain]:
 def drive_masters(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
     state: dict[Any, Any] = {}
+    path = []  # of the first weight
     for gradients in zip(*given["gradients"], strict=True):
         for parameter, gradient in zip(parameters, gradients, strict=True):
             # a weight that was left in fp32 gets an fp32 gradient: torch wants them alike
             parameter.grad = gradient.to(parameter.dtype, copy=True)
         subject(parameters, state, case.params["lr"], case.params["momentum"])
+        path.append(parameters[0].detach().flatten()[0].item())
     return {
         "weights": [parameter.detach() for parameter in parameters],
         "state": [tensor.detach() for tensor in tensors_in(state)],
+        "path": path,
     }
 
 
@@ -94,6 +97,11 @@ def follow(case: Case, given: Plain, mistake: str = "") -> Weights:
             if mistake != "never writes back":
                 weight.copy_(master)
     return weights
+
+
+def path_of_a_weight(attempt: Attempt) -> Curves:
+    end = attempt.expected[0]["weights"][0].flatten()[0].item()
+    return Curves("The first weight", {"yours": attempt.outputs[0]["path"]}, level=end)
 
 
 # ---- mistakes by their names ---------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import secrets
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -18,12 +19,15 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.token import STANDARD_TYPES
 
 from autograder.feedback.images import RASTER, SVG, NotShown, image_uri, same_uri_checked
+from autograder.feedback.mathematics import NotSet, mathml
 
 MAX_TEXT = 20_000  # characters of one output or one cell's prose; more is cut in the middle
 MAX_HTML = 200_000
 MAX_ELEMENTS = 10_000
 MAX_DEPTH = 200  # of elements within elements: cleaning takes the square of it
 MAX_ENVIRONMENTS = 50  # of LaTeX: finding their ends takes the square of it
+MAX_FORMULAS = 200  # of one cell; what follows is shown as TeX
+MAX_MATHEMATICS = 6_000  # characters of TeX in them, all together
 
 _TAGS = """
     a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure
@@ -79,24 +83,53 @@ def markdown(source: str) -> str:
     """Markdown, with whatever HTML is in it."""
     if len(source) > MAX_TEXT or source.count("\\begin") > MAX_ENVIRONMENTS:
         return text(source)
+    renderer = _Renderer(escape=False, exclude_anchor_links=True)
     try:
-        renderer = _Renderer(escape=False, exclude_anchor_links=True)
-        return html(str(MarkdownWithMath(renderer=renderer).render(source)))
+        return renderer.with_formulas(html(str(MarkdownWithMath(renderer=renderer).render(source))))
     except RecursionError:
         return text(source)
 
 
 class _Renderer(IPythonRenderer):
-    """Mathematics stay as they were written: what sets them is a script from the web."""
+    """Mathematics become MathML, or stay as they were written.
+
+    While the HTML around it is made harmless, a word that nobody can know stands for a formula: so
+    no MathML gets through but what is made here.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._word = secrets.token_hex(16)
+        self._formulas: list[tuple[str, str]] = []  # HTML, TeX
+        self._room = MAX_MATHEMATICS
 
     def inline_math(self, body: str) -> str:
-        return f"<code>{escape(body)}</code>"
+        return self._formula(body, f"<code>{escape(body)}</code>", display=False)
 
     def block_math(self, body: str) -> str:
-        return f"<pre>{escape(body.strip())}</pre>"
+        return self._formula(body, f"<pre>{escape(body.strip())}</pre>", display=True)
 
     def latex_environment(self, name: str, body: str) -> str:
         return self.block_math(f"\\begin{{{name}}}{body}\\end{{{name}}}")
+
+    def _formula(self, tex: str, as_written: str, display: bool) -> str:
+        self._room -= len(tex)
+        if self._room < 0 or len(self._formulas) >= MAX_FORMULAS:
+            return as_written
+        try:
+            self._formulas.append((mathml(tex, display=display), tex))
+        except NotSet:
+            return as_written
+        return f"<var>{self._word}{len(self._formulas) - 1}</var>"
+
+    def with_formulas(self, cleaned: str) -> str:
+        """In an attribute, such as an image's words, "<" is written "&lt;": there TeX is put."""
+
+        def put(found: re.Match[str]) -> str:
+            formula, tex = self._formulas[int(found[2])]
+            return formula if found[1] else escape(tex)
+
+        return re.sub(rf"(<var>)?{self._word}(\d+)(?(1)</var>)", put, cleaned)
 
     def block_mermaidjs(self, code: str) -> str:
         return f"<pre>{escape(code)}</pre>"
@@ -137,7 +170,7 @@ def _richest(data: Mapping[str, Any]) -> str:
             words = shorten(_joined(data.get("text/plain")), 200)
             return f'<img src="{uri}" alt="{escape(words)}">'
     if "text/latex" in data:
-        return text(_joined(data["text/latex"]))
+        return markdown(_joined(data["text/latex"]))
     return _plain(data) or _note("An output of a kind that is not shown here.")
 
 

@@ -40,7 +40,7 @@ class Exercise:
     unwritten: bool = False
     table: Markup = NOTHING
     sentence: Markup = NOTHING  # where there is no table: why
-    pictures: tuple[tuple[str, Markup], ...] = ()  # title and SVG
+    pictures: tuple[Mapping[str, Any], ...] = ()  # title and svg; or title, heads and rows
     comments: tuple[Markup, ...] = ()
 
     @property
@@ -161,10 +161,12 @@ def _exercises(notebook: NotebookNode, scores: Scores, record: Record | None) ->
         comments = []
 
 
-def _pictures(record: Record, name: str) -> Iterator[tuple[str, Markup]]:
+def _pictures(record: Record, name: str) -> Iterator[dict[str, Any]]:
     for picture in record.pictures.get(name, []):
-        if picture["svg"].startswith("<svg"):
-            yield picture["title"], Markup(picture["svg"])
+        if "rows" in picture:
+            yield picture
+        elif picture["svg"].startswith("<svg"):
+            yield {**picture, "svg": Markup(picture["svg"])}
 
 
 def _cell(

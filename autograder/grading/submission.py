@@ -117,7 +117,7 @@ def _decided(
         for position, cell in enumerate(notebook.cells):
             check = checks.get(grade_id(cell) or "")
             if check is not None:
-                exercise, seen = of[check.exercise], Seen()
+                exercise, seen = of[check.exercise], Seen(of[check.exercise])
                 answer = run.answers.get(check.exercise)
                 verdict = grade.decide(exercise, answer, seed, on_attempt=seen, ranks=ranks)
                 yield position, verdict, seen

@@ -1,0 +1,131 @@
+"""TeX as MathML, which a browser sets by itself: no script and no font from the web.
+
+latex2mathml reads the TeX, and what it makes is not trusted: it has commands for links, styles and
+macros, and leaves markup in text as it stands.  Its tree is written anew here, of elements that lay
+out formulas and attributes that stay within the line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape, unescape
+from xml.etree.ElementTree import Element
+
+import nh3
+from latex2mathml.converter import Converter
+
+MAX_TEX = 2_000  # characters of one formula
+MAX_DEPTH = 20  # of groups within groups
+MAX_ELEMENTS = 2_000  # of one formula's MathML
+MAX_LENGTH_EM = 3.0  # of a space or a bracket
+
+# It defines something, which later may be many times as long; or it opens an address, a style.
+_REFUSED = re.compile(
+    r"\\(def|let|edef|gdef|xdef|(re|provide)?newcommand|renewcommand|providecommand|newenvironment"
+    r"|DeclareMathOperator|href|url|html[A-Za-z]*|class|style|cssId|require|input|include)(?![a-zA-Z])"
+)
+_ELEMENTS = {
+    "math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "ms", "mfrac", "msqrt", "mroot", "mstyle",
+    "msub", "msup", "msubsup", "munder", "mover", "munderover", "mtable", "mtr", "mtd", "mphantom",
+    "mpadded",
+}  # fmt: skip
+_ROWS = {"mrow", "mstyle", "mtd"}
+_SCRIPTS = {"msub", "msup", "msubsup", "munder", "mover", "munderover"}
+_WORD = re.compile(r"true|false|prefix|infix|postfix|block|inline|normal|left|right|center|0|1")
+_WORDS = {
+    "display", "displaystyle", "mathvariant", "stretchy", "fence", "form", "separator", "accent",
+    "accentunder", "largeop", "movablelimits", "symmetric", "columnalign", "scriptlevel",
+}  # fmt: skip
+_LENGTHS = {"width", "minsize", "maxsize", "linethickness"}
+_LENGTH = re.compile(r"(\d*\.?\d+)(em|ex|px|pt|mu)?")
+_EM = {"em": 1.0, "ex": 0.5, "px": 1 / 16, "pt": 1 / 12, "mu": 1 / 18, None: 1 / 16}
+_ATTRIBUTES = _WORDS | _LENGTHS | {"alttext"}
+
+# latex2mathml knows none of these; a table of columns that lean on their signs is the same.
+_ALIGNED = re.compile(r"\\(begin|end)\s*\{(?:aligned|align|split|eqnarray)\*?\}")
+_COLUMNS = "{" + "rl" * 4 + "}"
+
+_cleaner = nh3.Cleaner(
+    tags=_ELEMENTS, clean_content_tags=set(), attributes=dict.fromkeys(_ELEMENTS, _ATTRIBUTES)
+)
+
+
+class NotSet(ValueError):
+    """This TeX is shown as it was written."""
+
+
+def mathml(tex: str, *, display: bool = False) -> str:
+    """A ``<math>`` element. Raises NotSet."""
+    if len(tex) > MAX_TEX or _REFUSED.search(tex) or not _is_balanced(tex):
+        raise NotSet
+    told = _ALIGNED.sub(lambda of: f"\\{of[1]}{{array}}{_COLUMNS * (of[1] == 'begin')}", tex)
+    try:
+        root = Converter(display="block" if display else "inline").convert_to_element(told)
+    except Exception as error:  # whatever its parser trips over
+        raise NotSet from error
+    elements = list(root.iter())
+    if len(elements) > MAX_ELEMENTS or not all(map(_is_known, elements)):
+        raise NotSet
+    root.set("alttext", tex.strip())
+    return _cleaner.clean("".join(_written(root)))
+
+
+def _is_balanced(tex: str) -> bool:
+    depth = 0
+    for found in re.findall(r"\\.|[{}]", tex):
+        depth += {"{": 1, "}": -1}.get(found, 0)
+        if not 0 <= depth <= MAX_DEPTH:
+            return False
+    return depth == 0
+
+
+def _is_known(element: Element) -> bool:
+    """Not a command, or a table's mark outside a table: latex2mathml leaves them as they stand."""
+    said = _text(element)
+    if element.get("linebreak"):
+        return False
+    return element.tag in _ELEMENTS and (
+        element.tag == "mtext" or (said not in ("&", "~") and "\\" not in said)
+    )
+
+
+def _written(element: Element) -> Iterator[str]:
+    said = "".join(
+        f' {name}="{escape(value)}"' for name, value in element.items() if _may_be(name, value)
+    )
+    yield f"<{element.tag}{said}>{escape(_text(element))}"
+    before = None
+    for child in element:
+        if before is not None and element.tag in _ROWS and _are_apart(before, child):
+            yield '<mspace width="0.167em"></mspace>'
+        yield from _written(child)
+        before = child
+    yield f"</{element.tag}>"
+
+
+def _are_apart(left: Element, right: Element) -> bool:
+    """A function's name and what it is of: "log n", as TeX sets them."""
+    return (_is_name(left) and right.tag not in ("mo", "mspace")) or (
+        _is_name(right) and left.tag not in ("mo", "mspace")
+    )
+
+
+def _is_name(element: Element) -> bool:
+    while element.tag in _SCRIPTS and len(element):
+        element = element[0]
+    return element.tag in ("mi", "mo") and len(_text(element)) > 1 and _text(element).isalpha()
+
+
+def _text(element: Element) -> str:
+    """latex2mathml writes characters as "&#x0003D;" in its tree."""
+    return unescape(element.text or "")
+
+
+def _may_be(name: str, value: str) -> bool:
+    if name == "alttext":
+        return True
+    if name in _WORDS:
+        return _WORD.fullmatch(value) is not None
+    length = _LENGTH.fullmatch(value) if name in _LENGTHS else None
+    return length is not None and float(length[1]) * _EM[length[2]] <= MAX_LENGTH_EM
