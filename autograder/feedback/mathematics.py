@@ -25,7 +25,7 @@ _REFUSED = re.compile(
     r"\\(def|let|edef|gdef|xdef|(re|provide)?newcommand|renewcommand|providecommand|newenvironment"
     r"|DeclareMathOperator|href|url|html[A-Za-z]*|class|style|cssId|require|input|include)(?![a-zA-Z])"
 )
-_ELEMENTS = {
+ELEMENTS = {
     "math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "ms", "mfrac", "msqrt", "mroot", "mstyle",
     "msub", "msup", "msubsup", "munder", "mover", "munderover", "mtable", "mtr", "mtd", "mphantom",
     "mpadded",
@@ -40,14 +40,15 @@ _WORDS = {
 _LENGTHS = {"width", "minsize", "maxsize", "linethickness"}
 _LENGTH = re.compile(r"(\d*\.?\d+)(em|ex|px|pt|mu)?")
 _EM = {"em": 1.0, "ex": 0.5, "px": 1 / 16, "pt": 1 / 12, "mu": 1 / 18, None: 1 / 16}
-_ATTRIBUTES = _WORDS | _LENGTHS | {"alttext"}
+ATTRIBUTES = _WORDS | _LENGTHS | {"alttext"}
 
 # latex2mathml knows none of these; a table of columns that lean on their signs is the same.
+_ENVIRONMENT = re.compile(r"\\begin\s*\{(?!(?:[pbBvV]?matrix|smallmatrix|array|cases)\})")
 _ALIGNED = re.compile(r"\\(begin|end)\s*\{(?:aligned|align|split|eqnarray)\*?\}")
 _COLUMNS = "{" + "rl" * 4 + "}"
 
 _cleaner = nh3.Cleaner(
-    tags=_ELEMENTS, clean_content_tags=set(), attributes=dict.fromkeys(_ELEMENTS, _ATTRIBUTES)
+    tags=ELEMENTS, clean_content_tags=set(), attributes=dict.fromkeys(ELEMENTS, ATTRIBUTES)
 )
 
 
@@ -60,6 +61,8 @@ def mathml(tex: str, *, display: bool = False) -> str:
     if len(tex) > MAX_TEX or _REFUSED.search(tex) or not _is_balanced(tex):
         raise NotSet
     told = _ALIGNED.sub(lambda of: f"\\{of[1]}{{array}}{_COLUMNS * (of[1] == 'begin')}", tex)
+    if _ENVIRONMENT.search(told):
+        raise NotSet
     try:
         root = Converter(display="block" if display else "inline").convert_to_element(told)
     except Exception as error:  # whatever its parser trips over
@@ -85,7 +88,7 @@ def _is_known(element: Element) -> bool:
     said = _text(element)
     if element.get("linebreak"):
         return False
-    return element.tag in _ELEMENTS and (
+    return element.tag in ELEMENTS and (
         element.tag == "mtext" or (said not in ("&", "~") and "\\" not in said)
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autograder.exercise import Curves
 from shardlab.widgets.palette import PREDICTED, rank_color
@@ -67,7 +67,9 @@ def draw(curves: Curves) -> str:
     return to_svg(marks, WIDTH, BOTTOM + 22, title=curves.title, subtitle="after each step")
 
 
-def _stairs(values: Sequence[float], x, y) -> str:  # type: ignore[no-untyped-def]
+def _stairs(
+    values: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]
+) -> str:
     """Each value from its step to the next; what is no number leaves a gap."""
     d, is_down = "", False
     for step, value in enumerate(values):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from autograder.feedback import inert
+from autograder.feedback import inert, mathematics
 from autograder.feedback.images import MAX_PIXELS
 from tests.autograder.feedback import hostile
 from tests.autograder.feedback.made import ring_pictures
@@ -32,10 +32,11 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in ("img", "br", "hr", "col"):
             self.open.append(tag)
-        if tag in ("script", "style", "svg", "math", "iframe", "object", "form", "base", "meta"):
+        if tag in ("script", "style", "svg", "iframe", "object", "form", "base", "meta"):
             self.harm.append(tag)
         for name, value in attrs:
-            known = name in HARMLESS or (name == "class" and is_ours(tag, value or ""))
+            known = tag in mathematics.ELEMENTS and name in mathematics.ATTRIBUTES
+            known = known or name in HARMLESS or (name == "class" and is_ours(tag, value or ""))
             if not known:
                 self.harm.append(f"{tag} {name}={value}")
             if name == "href" and not (value or "").startswith(("http:", "https:", "mailto:")):
@@ -64,6 +65,7 @@ def harm_of(html: str) -> list[str]:
 def test_html_does_nothing(name: str) -> None:
     fragment = hostile.FRAGMENTS[name]
     assert harm_of(inert.html(fragment)) == []
+    assert "<math" not in inert.html(fragment)
     assert harm_of(inert.markdown(f"before\n\n{fragment}\n\nafter *{fragment}*")) == []
 
 
