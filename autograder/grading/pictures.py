@@ -18,7 +18,7 @@ from autograder.grading import curves
 from autograder.verdict import Verdict
 from shardlab.widgets import memory_timeline, timeline, traffic_map
 
-MAX_BYTES = 60_000  # of one picture
+MAX_BYTES = 120_000  # of one picture; live memory of a busy step takes 80,000
 MAX_CALLS = 2_000  # that a timeline can show, or that a student should make us draw
 MAX_ROWS = 12  # of a table
 MAX_PARTS = 8  # of a list that stands in a cell of it
@@ -57,7 +57,7 @@ class Seen:
         attempt = failed[0] if failed else next(filter(_sent, passed), passed[0])
         pictures = [*self._of_run(attempt), *self._of_steps(attempt)]
         with suppress(Exception):  # outputs are of any form
-            return pictures or self._table(passed)
+            return pictures or self._table(passed, must_show_wrong=bool(failed))
         return pictures
 
     def _of_run(self, attempt: Attempt) -> Iterator[Picture]:
@@ -80,11 +80,14 @@ class Seen:
                 if len(svg.encode()) <= MAX_BYTES:
                     yield {"title": f"{found.title}: {attempt.case.name}", "svg": svg}
 
-    def _table(self, attempts: Sequence[Attempt]) -> list[Picture]:
-        """All that is wrong, and of the rest as much as there is room for."""
+    def _table(self, attempts: Sequence[Attempt], must_show_wrong: bool) -> list[Picture]:
+        """All that is wrong, and of the rest as much as there is room for.
+
+        Nothing where a case failed by something else: a table of right answers would mislead.
+        """
         rows = [row for attempt in attempts for row in self._rows(attempt)]
         kept = sorted(range(len(rows)), key=lambda at: rows[at].is_right)[:MAX_ROWS]
-        if not kept:
+        if not kept or (must_show_wrong and all(row.is_right for row in rows)):
             return []
         more = len(rows) - len(kept)
         return [

@@ -86,6 +86,12 @@ def test_an_answer_with_names_has_a_row_for_each() -> None:
     assert table["rows"][0] == [True, ["fp32, Adam · parameters", "19,488", "19,488"]]
 
 
+def test_right_numbers_are_not_shown_of_a_case_that_failed_otherwise() -> None:
+    exercise = exercises.load("one_device.step_bytes")
+    case = visible(exercise)[0]
+    assert pictures_of(exercise, [attempt_at(exercise, case)], [case.name]) == []
+
+
 @pytest.mark.parametrize("lab", exercises.labs())
 def test_hidden_cases_are_in_no_table(lab: str) -> None:
     for exercise in exercises.of_lab(lab):
