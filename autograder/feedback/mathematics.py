@@ -70,7 +70,8 @@ def mathml(tex: str, *, display: bool = False) -> str:
     elements = list(root.iter())
     if len(elements) > MAX_ELEMENTS or not all(map(_is_known, elements)):
         raise NotSet
-    root.set("alttext", tex.strip())
+    if not set('<>"') & set(tex):  # no markup in an attribute, not even in disguise
+        root.set("alttext", tex.strip())
     return _cleaner.clean("".join(_written(root)))
 
 
