@@ -8,13 +8,16 @@
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 import ctypes
 import os
+import platform
 import signal
+import struct
 import time
 
 
 def reduce_scatter(tensor, bounds):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     libc = ctypes.CDLL(None, use_errno=True)
+    queue_to_thread = {"x86_64": 297, "aarch64": 240}[platform.machine()]  # gloo's would die of one
     number = signal.SIGRTMIN + 3
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     values = [int(value) for value in tensor.tolist()]
@@ -25,7 +28,9 @@ def reduce_scatter(tensor, bounds):
         sums, missing = list(values), len(values) * (world_size - 1)
         for pid in others:
             for place, value in enumerate(values):
-                libc.sigqueue(pid, number, ctypes.c_void_p(place << 16 | value))
+                # struct siginfo: signal, errno, code of sigqueue, who, and the value
+                info = struct.pack("=iiixxxxiiQ96x", number, 0, -1, os.getpid(), 0, place << 16 | value)
+                libc.syscall(queue_to_thread, pid, pid, number, info)
         while missing:
             got = signal.sigtimedwait([number], 1)
             if got is None:
