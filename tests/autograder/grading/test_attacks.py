@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(1800)
 
 # Small and short, so that a whole class of bombs is cheap.
 LIMITS = {
-    "cell_s": 5, "submission_s": 20, "run_s": 6, "interrupt_grace_s": 1, "deaths": 1,
+    "cell_s": 5, "submission_s": 20, "run_s": 3, "interrupt_grace_s": 1, "deaths": 1,
     "cpu_s": 60, "memory_bytes": 1_000_000_000, "processes": 160,
     "scratch_bytes": 64_000_000, "file_bytes": 100_000_000,
 }  # fmt: skip
