@@ -68,7 +68,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
         state=state,
         reason=reason,
         notes=tuple(notes),
-        flags=tuple(_flags(notebook, checks.values())),
+        flags=tuple(_flags(notebook, nbformat.from_dict(task.template), checks.values())),
         notebook=dict(notebook),
         points=points,
         verdicts={name: verdict.to_plain() for name, verdict in verdicts.items()},
@@ -81,14 +81,24 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     )
 
 
-def _flags(notebook: NotebookNode, checks: Iterable[Check]) -> Iterator[str]:
-    """What an answer's source says of calls it may not make, and of tools that no answer needs."""
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    source = "\n".join(code)
+def _flags(
+    notebook: NotebookNode, template: NotebookNode, checks: Iterable[Check]
+) -> Iterator[str]:
+    """What an answer's source says of calls it may not make, and of tools that no answer needs.
+
+    Not what the lab's own cells say already.
+    """
+    source, own = map(_code, (notebook, template))
     for check in checks:
         exercise = exercises.load(check.exercise)
+        known = {found.says for found in find_forbidden(own, exercise.allows, exercise.answer)}
         for found in find_forbidden(source, exercise.allows, exercise.answer):
-            yield f"{exercise.answer}: its source {found.says}"
+            if found.says not in known:
+                yield f"{exercise.answer}: its source {found.says}"
+
+
+def _code(notebook: NotebookNode) -> str:
+    return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
 
 
 def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:

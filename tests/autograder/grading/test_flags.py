@@ -1,0 +1,24 @@
+"""Instructors are told what looks odd in a student's source, and not what the lab itself says."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import nbformat
+
+from autograder.grading.checks import Check
+from autograder.grading.submission import _flags
+
+LABS = sorted((Path(__file__).parents[3] / "labs").glob("*/*.ipynb"))
+CHECK = [Check("one_device.DynamicLossScaler", "DynamicLossScaler")]
+
+
+def test_an_untouched_lab_has_none_and_an_odd_answer_has() -> None:
+    template = nbformat.read(next(p for p in LABS if p.stem == "01_one_device"), as_version=4)
+    assert list(_flags(template, template, CHECK)) == []
+    odd = copy.deepcopy(template)
+    next(
+        c for c in odd.cells if c.id == "DynamicLossScaler"
+    ).source = "class DynamicLossScaler:\n    def step(self, o):\n        dist.broadcast(o, 0)\n"
+    assert any("broadcast" in said for said in _flags(odd, template, CHECK))

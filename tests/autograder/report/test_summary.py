@@ -1,0 +1,21 @@
+"""What counts as a mistake of the class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autograder.grading.record import GRADED, Record
+from autograder.report.summary import _mistakes
+from autograder.verdict import CaseResult, Verdict
+
+CASE = CaseResult("4 ranks", False, 1.0, False, mistake="stopped with NotImplementedError")
+VERDICT = Verdict("ring_all_reduce.all_gather", 4.0, (CASE,), seed=1)
+
+
+@pytest.mark.parametrize(("unwritten", "counted"), [(True, 0), (False, 1)])
+def test_a_stub_is_no_mistake(unwritten: bool, counted: int) -> None:
+    verdict = replace(VERDICT, unwritten=unwritten).to_plain()
+    record = Record("03_ring", "ann", "k", "h", GRADED, "", verdicts={"check_all_gather": verdict})
+    assert len(_mistakes([record])) == counted
