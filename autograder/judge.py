@@ -133,9 +133,18 @@ def _against_the_wire(exercise: Exercise, attempt: Attempt) -> Finding | None:
     """Calls are recorded beside student code, bytes are counted outside: they have to agree."""
     if attempt.run is None or attempt.error is not None:
         return None
-    # What a collective puts on the wire is its backend's choice.
-    unlike = _unlike_the_calls(attempt.run) if exercise.is_point_to_point else None
+    unlike = None
+    if exercise.is_point_to_point:  # what a collective puts on the wire is its backend's choice
+        unlike = _collective_unrecorded(attempt.run) or _unlike_the_calls(attempt.run)
     return unlike or _past_the_count(attempt.run) or _through_the_store(attempt.run)
+
+
+def _collective_unrecorded(run: Run) -> Finding | None:
+    """One that is in the calls is forbidden, and no case for this."""
+    if not run.traffic.collectives:
+        return None
+    mistake = "called a collective that is on the wire and not among the recorded calls"
+    return Finding("the ranks", mistake, anyone="the ranks")
 
 
 def _unlike_the_calls(run: Run) -> Finding | None:

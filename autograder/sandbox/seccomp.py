@@ -21,6 +21,12 @@ _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
 _OF_SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
 _OF_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+# By which messages can be held back and leave as one, which hides from whoever watches the wire
+# where they begin: options of a socket, and "more is to come", where the kernel takes that from.
+_OPTIONS = ("setsockopt", "splice", "sendfile")
+_FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # the how-many-eth argument
+_MSG_MORE = 0x8000
+_WHEN_SEALED = (*_OF_SOCKETS, *_OF_SIGNALS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT)
 # By the name of the machine: the kernel's word for it, and the numbers of its calls.
 _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
     "x86_64": (
@@ -43,6 +49,8 @@ _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
             "connect": 42, "accept": 43, "accept4": 288, "bind": 49, "listen": 50,
             "kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129,
             "rt_tgsigqueueinfo": 297, "pidfd_send_signal": 424,
+            "setsockopt": 54, "splice": 275, "sendfile": 40,
+            "sendto": 44, "sendmsg": 46, "sendmmsg": 307,
         },
     ),
     "aarch64": (
@@ -65,6 +73,8 @@ _NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
             "connect": 203, "accept": 202, "accept4": 242, "bind": 200, "listen": 201,
             "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138,
             "rt_tgsigqueueinfo": 240, "pidfd_send_signal": 424,
+            "setsockopt": 208, "splice": 76, "sendfile": 71,
+            "sendto": 206, "sendmsg": 211, "sendmmsg": 269,
         },
     ),
 }  # fmt: skip
@@ -81,16 +91,20 @@ def install() -> None:
 
 def refuse_connections() -> None:
     """From now on this process and what it starts make no sockets, take in no connections and send
-    signals to this process alone: what is connected stays so, by what is counted.  Raises OSError.
+    signals to this process alone: what is connected stays so, by what is counted, and sends what it
+    is given at once.  Raises OSError.
     """
     word, number = _NUMBERS[platform.machine()]
     allowed, refused = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)
     lines = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, word), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    for name in (*_OF_SOCKETS, "pidfd_send_signal"):
+    for name in (*_OF_SOCKETS, *_OPTIONS, "pidfd_send_signal"):
         lines += [(_JUMP_EQUAL, 0, 1, number[name]), refused]
     for name in _OF_SIGNALS:  # to whom is said first
         to_itself = [(_LOAD, 0, 0, 16), (_JUMP_EQUAL, 0, 1, os.getpid()), allowed, refused]
         lines += [(_JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
+    for name, argument in _FLAGS_AT.items():
+        if_more = (_LOAD, 0, 0, 16 + 8 * argument), (_JUMP_ANY_BIT, 0, 1, _MSG_MORE)
+        lines += [(_JUMP_EQUAL, 0, 4, number[name]), *if_more, refused, allowed]
     _install(_packed([*lines, allowed]))
 
 
@@ -119,7 +133,7 @@ def filter_program(machine: str = platform.machine()) -> bytes:
     # The C library then uses clone, whose flags can be read.
     lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
     for name, at in number.items():
-        if name not in ("clone", "clone3", "pidfd_send_signal", *_OF_SOCKETS, *_OF_SIGNALS):
+        if name not in ("clone", "clone3", *_WHEN_SEALED):
             lines += [(_JUMP_EQUAL, 0, 1, at), refused]
     lines += [
         (_JUMP_EQUAL, 0, 4, number["clone"]),

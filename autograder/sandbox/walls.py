@@ -117,35 +117,35 @@ class Container(Channel):
         self.cpu_s = 0.0
         self._closed = False
         self._is_ended = False
-        self.pid, self.netlink, self.interfaces = self._wait_for_hello(zygote)
+        self.pid, shown = self._wait_for_hello(zygote)
+        self.netlink, self.interfaces, self.tap = [*shown, None][:3]
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
-    def _wait_for_hello(
-        self, zygote: Zygote | LentZygote
-    ) -> tuple[int, socket.socket, socket.socket]:
-        """(its first process as numbered here, what shows its sockets, and its interfaces)."""
+    def _wait_for_hello(self, zygote: Zygote | LentZygote) -> tuple[int, list[socket.socket]]:
+        """(its first process as numbered here; what shows its sockets, its interfaces and, where
+        this kernel lets us, its collectives)."""
         self.sock.settimeout(HELLO_LIMIT_S)
-        space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(8)
+        space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(12)
         try:
             packet, ancillary, _, _ = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
         except (TimeoutError, ConnectionError):
             packet, ancillary = b"", []
         self.sock.settimeout(None)
         said = json.loads(packet) if packet else {}
-        pid, shown = 0, []
+        pid, shown = 0, list[socket.socket]()
         for _, kind, data in ancillary:
             if kind == socket.SCM_CREDENTIALS:
                 pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
             elif kind == socket.SCM_RIGHTS:
-                shown = [socket.socket(fileno=fd) for fd in struct.unpack("2i", data[:8])]
-        if not said.get("contained") or len(shown) != 2 or not pid:
+                shown = [socket.socket(fileno=fd) for (fd,) in struct.iter_unpack("i", data)]
+        if not said.get("contained") or len(shown) < 2 or not pid:
             self.sock.close()
             why = said.get("refused") or zygote.why_silent()
             raise LaunchError(f"a container could not be made: {why}")
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        return pid, shown[0], shown[1]
+        return pid, shown
 
     def receive(self) -> dict[str, Any] | None:
         """As a server tells it, with pids as they are seen from outside."""
@@ -189,6 +189,8 @@ class Container(Channel):
         if self._closed:
             return []
         self._closed = True
+        if self.tap is not None:
+            self.tap.close()  # while a process of the container holds it too (zygote.py)
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         ended = self._wait_for_end(2.0)

@@ -9,6 +9,7 @@ what the container's first process serves, and under which limits.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -23,7 +24,7 @@ from typing import Any
 from autograder.sandbox import container, seccomp
 from shardlab.ranks import client, rank, server
 from shardlab.ranks.pages import collapse_heap
-from shardlab.trace import wire
+from shardlab.trace import collectives, wire
 
 CELLS = "cells"  # stands for a rank's number where a notebook's cells are to be run
 CELLS_MODULE = "autograder.grading.cells"
@@ -85,9 +86,11 @@ class Zygote(server.Server):
             assert self.door is not None
             self.door.close()
             container.enter_network_of_its_own()
+            # Ours is the last to be closed: that takes the kernel some ms, and nobody waits for us.
+            tap = collectives.open_tap()
             first = os.fork()
             if first == 0:
-                _be_first_process(run, self.kind, limits)
+                _be_first_process(run, self.kind, limits, tap)
             run.channel.close()
             _, status = os.waitpid(first, 0)
             os._exit(os.waitstatus_to_exitcode(status) & 0x7F)
@@ -131,13 +134,16 @@ class FirstProcess(server.Server):
         importlib.import_module(CELLS_MODULE).main(socket.socket(fileno=fds[0]))
 
 
-def _be_first_process(run: server.RunOfRanks, kind: str, limits: Mapping[str, float]) -> None:
+def _be_first_process(
+    run: server.RunOfRanks, kind: str, limits: Mapping[str, float], tap: socket.socket | None
+) -> None:
     try:
         container.become_first_process()
-        with wire.open_netlink() as netlink, wire.open_interfaces() as interfaces:
+        with contextlib.ExitStack() as stack:
+            shown = [wire.open_netlink(), wire.open_interfaces(), *filter(None, [tap])]
+            fds = [stack.enter_context(sock).fileno() for sock in shown]
             # The credentials that go with it tell this process's number as it is seen outside.
-            shown = [netlink.fileno(), interfaces.fileno()]
-            socket.send_fds(run.channel, [b'{"contained": true}'], shown)
+            socket.send_fds(run.channel, [b'{"contained": true}'], fds)
         FirstProcess(kind, limits).serve_only(run)
         _end_all_others()
     except BaseException as error:

@@ -204,7 +204,10 @@ class RankSet:
             return traffic.from_calls(log, calls, origin_s)
         counted = traffic.from_kernel(log, before, after, origin_s)
         return dataclasses.replace(
-            counted, unseen_bytes=turn.unseen_bytes, stored_bytes=turn.stored_bytes
+            counted,
+            unseen_bytes=turn.unseen_bytes,
+            stored_bytes=turn.stored_bytes,
+            collectives=turn.collectives,
         )
 
 

@@ -67,6 +67,7 @@ class Traffic(Mapping[str, "Traffic"]):
     blocks: tuple[Block, ...] = field(default=(), repr=False)
     unseen_bytes: int | None = None  # past all counted sockets, on the network; None: unknown
     stored_bytes: int = 0  # written to the store by which ranks meet, while they ran
+    collectives: int | None = None  # messages of gloo's collectives on the wire; None: unknown
 
     @property
     def received_bytes(self) -> Bytes:

@@ -33,8 +33,8 @@ def exercise(**more):
     )
 
 
-def run_of(calls=(), sent=((0, 10), (10, 0))):
-    traffic = Traffic(np.array(sent), "by hand")
+def run_of(calls=(), sent=((0, 10), (10, 0)), collectives=None):
+    traffic = Traffic(np.array(sent), "by hand", collectives=collectives)
     return Run(2, "cpu", "", [1, 1], ["", ""], ["", ""], traffic, list(calls), 0.1, 0.2)
 
 
@@ -101,6 +101,19 @@ def test_calls_and_the_wire_have_to_agree():
     forbidden = sent(10_000, call("send"), call("all_reduce"))
     assert forbidden.trouble == ""
     assert "calls all_reduce" in forbidden.mistake
+
+
+@pytest.mark.parametrize("seen", [None, 0, 1, 12])
+def test_a_collective_on_the_wire_has_to_be_in_the_calls(seen):
+    sends = [call("send"), call("send", rank=1)]
+    p2p = exercise(allows=frozenset({"send", "recv"}))
+    result = judge(p2p, attempt(run=run_of(sends, collectives=seen)))
+    assert result.passed == (not seen)
+    assert result.trouble == ("tampering" if seen else "")
+    assert ("collective" in result.diagnosis) == bool(seen)
+    recorded = run_of([*sends, call("all_reduce")], collectives=seen)
+    assert judge(p2p, attempt(run=recorded)).trouble == ""
+    assert judge(exercise(), attempt(run=recorded)).passed
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,11 @@ class RankServer:
 class Channel:
     """One run's line to the server."""
 
-    # By which the ranks' sockets are seen, and their loopback's counter; None where ranks live in
-    # our own network, whose loopback others use as well.
+    # By which the ranks' sockets are seen, their loopback's counter, and collectives that cross it;
+    # None where ranks live in our own network, whose loopback others use as well.
     netlink: socket.socket | None = None
     interfaces: socket.socket | None = None
+    tap: socket.socket | None = None
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

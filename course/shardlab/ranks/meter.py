@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardlab.ranks.client import Channel
 from shardlab.ranks.process import RankProcess
-from shardlab.trace import wire
+from shardlab.trace import collectives, wire
 
 Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes written)
 
@@ -16,11 +16,13 @@ Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes wr
 @dataclass(frozen=True)
 class Reading:
     """``crossed_bytes``: on the ranks' loopback in no socket that was open then; None where
-    loopback is not theirs alone.  ``stored_bytes``: in the store by which ranks meet."""
+    loopback is not theirs alone.  ``stored_bytes``: in the store by which ranks meet.
+    ``collectives``: their messages on the loopback; None where nobody looks."""
 
     counts: Counts
     crossed_bytes: int | None
     stored_bytes: int
+    collectives: int | None = None
 
     def between(self, ranks: int) -> Counts:
         """Of the connections that the first so many ranks have among themselves."""
@@ -35,9 +37,19 @@ class Reading:
 class Meter:
     """Reads it again and again. Whose a socket is is asked once, as long as no new ones appear."""
 
-    def __init__(self, channel: Channel, ranks: Sequence[RankProcess], store_fd: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        ranks: Sequence[RankProcess],
+        store_fd: int,
+        seeks_collectives: bool = False,
+    ) -> None:
         self.channel, self.ranks, self.store_fd = channel, ranks, store_fd
         self.owner: dict[int, int] = {}  # socket's inode -> rank
+        self.tap = channel.tap if seeks_collectives else None
+        self.collectives = 0  # that it has counted so far
+        if self.tap is not None:
+            collectives.start(self.tap)
 
     def read(self) -> Reading:
         stored_bytes = os.fstat(self.store_fd).st_size
@@ -45,7 +57,7 @@ class Meter:
             all_bytes = _loopback_bytes(self.channel)
             sockets = wire.sockets(self.channel.netlink)
         except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
-            return Reading({}, None, stored_bytes)
+            return Reading({}, None, stored_bytes, self._collectives())
         if not self.owner.keys() >= {each.inode for each in sockets}:
             self.owner = {
                 inode: process.rank
@@ -61,7 +73,13 @@ class Meter:
         crossed_bytes = None
         if all_bytes is not None:
             crossed_bytes = all_bytes - sum(each.sent_bytes for each in sockets)
-        return Reading(counts, crossed_bytes, stored_bytes)
+        return Reading(counts, crossed_bytes, stored_bytes, self._collectives())
+
+    def _collectives(self) -> int | None:
+        if self.tap is None:
+            return None
+        self.collectives += collectives.count_new(self.tap)
+        return self.collectives
 
 
 def _loopback_bytes(channel: Channel) -> int | None:

@@ -83,6 +83,13 @@ class Turn:
         return 0 if self.after is None else self.after.stored_bytes - self.before.stored_bytes
 
     @property
+    def collectives(self) -> int | None:
+        """Messages of gloo's collectives in this turn, recorded or not; None where nobody looks."""
+        before = self.before.collectives
+        after = None if self.after is None else self.after.collectives
+        return None if before is None or after is None else after - before
+
+    @property
     def left_nothing_behind(self) -> bool:
         """Whether another can follow on the same ranks: all of them have returned or raised,
         nothing is on its way between them, and they have made and ended no groups."""
@@ -142,7 +149,9 @@ class Supervisor:
         finally:
             self.cleanup.callback(os.close, store_fd)
             os.close(setup_fd)
-        self.meter = Meter(self.channel, self.ranks, store_fd)
+        # Ranks that may open no connections have had all their groups from the start.
+        is_sealed = not self.setup["may_connect"]
+        self.meter = Meter(self.channel, self.ranks, store_fd, seeks_collectives=is_sealed)
         self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)

@@ -28,7 +28,9 @@ from autograder.sandbox.bubblewrap import Unavailable
 from autograder.sandbox.walls import LentZygote, Sandbox, Zygote
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
+from shardlab.rank_set import RankSet
 from shardlab.run import Run
+from shardlab.trace import wire
 from tests.autograder.sandbox.ordinary import is_possible, run_as_ordinary_user
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
@@ -322,3 +324,71 @@ def test_ranks_kept_to_their_connections_send_each_other_no_signals(sandbox: San
     assert {len(found) for found in contained(sandbox, signal_everybody, world_size=2).outputs} == {
         6
     }
+
+
+def first_connected() -> socket.socket:
+    for fd in wire.duplicates(besides=[]):
+        sock = socket.socket(fileno=fd)
+        with contextlib.suppress(OSError):
+            sock.getpeername()
+            return sock
+        sock.close()
+    raise AssertionError("no connected socket")
+
+
+def hold_messages_back() -> list[str]:
+    """The ways that go: of a socket's options and of flags that say there is more to come."""
+    with first_connected() as sock, open("/tmp/empty", "w+b") as file:
+        fd = sock.fileno()
+        pipe, end = os.pipe()
+        os.close(end)
+        ways: dict[str, Callable[[], object]] = {
+            "at once": lambda: sock.send(b""),
+            "cork": lambda: sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1),
+            "send": lambda: sock.send(b"", socket.MSG_MORE),
+            "sendmsg": lambda: sock.sendmsg([b""], [], socket.MSG_MORE),
+            "sendfile": lambda: os.sendfile(fd, file.fileno(), 0, 1),
+            "splice": lambda: os.splice(pipe, fd, 0),
+        }
+        gone = []
+        for name, way in ways.items():
+            with contextlib.suppress(PermissionError):
+                way()
+                gone.append(name)
+    return gone
+
+
+def test_ranks_kept_to_their_connections_send_at_once(sandbox: Sandbox) -> None:
+    sealed = contained(sandbox, hold_messages_back, world_size=2, may_connect=False)
+    assert sealed.outputs == [["at once"]] * 2
+    ways = contained(sandbox, hold_messages_back, world_size=2).outputs[0]
+    assert ways == ["at once", "cork", "send", "sendmsg", "sendfile", "splice"]
+
+
+def send_around(tag: int = 0) -> None:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    sending = dist.isend(torch.full((50_000,), 3.5), (rank + 1) % world_size, tag=tag)
+    dist.recv(torch.empty(50_000), (rank - 1) % world_size, tag=tag)
+    sending.wait()
+
+
+def gather_past_the_recorder() -> None:
+    gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
+    parts = [torch.empty(5) for _ in range(dist.get_world_size())]
+    gloo.allgather([parts], [torch.ones(5)]).wait()
+
+
+def test_collectives_are_seen_on_the_wire(sandbox: Sandbox) -> None:
+    """Recorded or not, on all ranks or on the first; and nothing else is taken for one."""
+    with RankSet(
+        4, smaller=[2], device="cpu", quiet=True, host=sandbox.host, may_connect=False
+    ) as ranks:
+        for world_size in (4, 2):
+            for tag in (0, 2**31 - 1):
+                run = ranks.run(send_around, tag, world_size=world_size)
+                assert run.traffic.collectives == 0
+            for collective in (gather_past_the_recorder, all_reduce_some, dist.barrier):
+                run = ranks.run(collective, world_size=world_size)
+                assert (run.traffic.collectives or 0) >= 2 * world_size
+                assert bool(run.calls) == (collective is not gather_past_the_recorder)
+    assert contained(sandbox, all_reduce_some, world_size=2).traffic.collectives is None

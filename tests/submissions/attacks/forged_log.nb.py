@@ -3,8 +3,7 @@
 # kind = "distributed"
 # tries = "a library's collective, with a log forged to show sends and receives"
 # seen_by = "points"
-# state = "graded"
-# earns = {all_gather = 4}  # known, and on the page of threats: source_rules.py tells the instructor
+# state = "tampering"
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 import time

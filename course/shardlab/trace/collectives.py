@@ -1,0 +1,159 @@
+"""Whether gloo's collectives crossed a network, seen from outside: by the headers of its messages.
+
+gloo heads each message on a TCP connection with six little-endian 64-bit words: its bytes in all,
+an opcode, a *slot*, an offset, the payload's bytes, an offset there (gloo/transport/tcp/pair.h).
+Each send and each receive announces itself to the other side by a message that is a header alone.
+The slot of a collective has its kind in the upper 8 bits (gloo/types.h: 2 is allgather, 4
+allreduce); that of torch's send and recv is the tag, which has 31.
+
+The kernel itself looks for such announcements, by a filter on a packet socket, and all that is kept
+is how many there were: it takes no process and no copies, and nothing is lost for want of room.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from functools import cache
+
+HEADER_BYTES = 48
+PAYLOAD, SEND_READY, RECV_READY = 1, 2, 3  # opcodes
+MOST_KIND = 31  # gloo has kinds 1 to 8
+MESSAGES = 16  # that are looked at in one segment; nearly all segments have one
+_ETH_P_IP, _SO_ATTACH_FILTER, _SOL_PACKET, _PACKET_STATISTICS = 0x0800, 26, 263, 6
+
+# Classic BPF: A is what was loaded last, X the place of the header that is looked at.  A load past
+# the packet's end ends the program with "no".
+_LOAD_BYTE_AT, _X_BEHIND_IP = 0x30, 0xB1
+_LOAD, _LOAD_BYTE = 0x40, 0x50  # at X + k
+_AND, _SHIFT_LEFT, _SHIFT_RIGHT, _ADD_X = 0x54, 0x64, 0x74, 0x0C
+_STORE, _X_FROM_STORE, _X_FROM_A = 0x02, 0x61, 0x07
+_JUMP_EQUAL, _JUMP_GREATER, _RETURN = 0x15, 0x25, 0x06
+
+Line = tuple[str] | tuple[int, int] | tuple[int, int, str, str]
+# a label; code and k; a jump: where to if it is so, where to if not ("" is the next line)
+
+
+def open_tap() -> socket.socket | None:
+    """For the network namespace in which it is opened, wherever it is used then; None where this
+    process may not (it takes CAP_NET_RAW there).  It costs nothing until `start`."""
+    try:
+        return socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+    except OSError:
+        return None
+
+
+def start(tap: socket.socket) -> None:
+    """Has it count what crosses loopback from now on."""
+    attach(tap)
+    tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # nobody reads the packets themselves
+    tap.bind(("lo", _ETH_P_IP))  # gloo takes IPv4 where an interface has both
+
+
+def count_new(tap: socket.socket) -> int:
+    """Segments with a message of a collective, since this was last asked."""
+    # struct tpacket_stats: packets, and how many of them found no room
+    told = tap.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+    return int(struct.unpack("=II", told)[0])
+
+
+def attach(sock: socket.socket) -> None:
+    """Of the IPv4 packets that it receives, the socket sees only those of a collective."""
+    program = filter_program()
+    buffer = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog {unsigned short len; struct sock_filter *filter;}
+    pointer = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+
+
+@cache
+def filter_program() -> bytes:
+    """Takes a TCP segment for gloo's messages, one after another from its first byte.
+
+    A long tensor goes on in segments that start amid its bytes.  They are read like all others,
+    and `_message` sees to it that no tensor is taken for a header.
+    """
+    to_payload: list[Line] = [
+        (_LOAD_BYTE_AT, 9),
+        (_JUMP_EQUAL, socket.IPPROTO_TCP, "tcp", ""),
+        (_RETURN, 0),
+        ("tcp",),
+        (_X_BEHIND_IP, 0),
+        (_LOAD_BYTE, 12),  # TCP's header in words of 4 bytes, in the upper half
+        (_AND, 0xF0),
+        (_SHIFT_RIGHT, 2),
+        (_ADD_X, 0),
+        (_X_FROM_A, 0),
+    ]
+    return _assembled(to_payload) + _assembled(_message()) * MESSAGES + _assembled([(_RETURN, 0)])
+
+
+def _message() -> list[Line]:
+    """At X: yes to a collective's announcement, no to what is no header; else X moves behind it.
+
+    A tensor's bytes may be anything.  So all 384 bits of an announcement have to be right but those
+    of the slot and of the length's lower half: nothing but a copy of one passes for one.
+    """
+
+    def holds(at: int, value: int) -> list[Line]:
+        return [(_LOAD, at), (_JUMP_EQUAL, _as_loaded(value), "", "no")]
+
+    return [
+        *holds(4, 0),  # the upper half of the bytes in all
+        *holds(12, 0),  # and of the opcode
+        (_LOAD, 8),
+        (_JUMP_EQUAL, _as_loaded(PAYLOAD), "on", ""),
+        (_JUMP_EQUAL, _as_loaded(SEND_READY), "announced", ""),
+        (_JUMP_EQUAL, _as_loaded(RECV_READY), "", "no"),
+        ("announced",),
+        (_LOAD_BYTE, 23),  # the kind of collective, 0 for a send or a receive
+        (_JUMP_EQUAL, 0, "on", ""),
+        (_JUMP_GREATER, MOST_KIND, "no", ""),
+        *holds(0, HEADER_BYTES),
+        *holds(24, 0),  # the offset
+        *holds(28, 0),
+        *holds(36, 0),  # the upper half of the length
+        *holds(40, 0),  # the offset there
+        *holds(44, 0),
+        (_RETURN, 1),
+        ("no",),
+        (_RETURN, 0),
+        ("on",),  # X += bytes in all: three of them, a segment has no more than 64 KiB
+        (_LOAD_BYTE, 2),
+        (_SHIFT_LEFT, 16),
+        (_ADD_X, 0),
+        (_STORE, 0),
+        (_LOAD_BYTE, 1),
+        (_SHIFT_LEFT, 8),
+        (_STORE, 1),
+        (_LOAD_BYTE, 0),
+        (_X_FROM_STORE, 1),
+        (_ADD_X, 0),
+        (_X_FROM_STORE, 0),
+        (_ADD_X, 0),
+        (_X_FROM_A, 0),
+    ]
+
+
+def _as_loaded(value: int) -> int:
+    """A little-endian word as the filter loads it: big-endian."""
+    return int.from_bytes(value.to_bytes(4, "little"), "big")
+
+
+def _assembled(lines: list[Line]) -> bytes:
+    place, places = 0, {}
+    for line in lines:
+        if len(line) == 1:
+            places[line[0]] = place
+        else:
+            place += 1
+    code = b""
+    for line in lines:
+        if len(line) == 2:
+            code += struct.pack("=HBBI", line[0], 0, 0, line[1])
+        elif len(line) == 4:
+            behind = len(code) // 8 + 1
+            jumps = [places[to] - behind if to else 0 for to in line[2:]]
+            code += struct.pack("=HBBI", line[0], *jumps, line[1])
+    return code
