@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -91,10 +92,18 @@ def _flags(
     source, own = map(_code, (notebook, template))
     for check in checks:
         exercise = exercises.load(check.exercise)
-        known = {found.says for found in find_forbidden(own, exercise.allows, exercise.answer)}
-        for found in find_forbidden(source, exercise.allows, exercise.answer):
-            if found.says not in known:
-                yield f"{exercise.answer}: its source {found.says}"
+        for says in _said_of(source, exercise):
+            if says not in _said_of_lab(own, check.exercise):
+                yield f"{exercise.answer}: its source {says}"
+
+
+def _said_of(source: str, exercise: Exercise) -> list[str]:
+    return [found.says for found in find_forbidden(source, exercise.allows, exercise.answer)]
+
+
+@functools.cache
+def _said_of_lab(source: str, exercise: str) -> list[str]:
+    return _said_of(source, exercises.load(exercise))
 
 
 def _code(notebook: NotebookNode) -> str:
