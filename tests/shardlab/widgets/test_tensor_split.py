@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import traitlets
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from shardlab.estimate.model_traffic import tensor_parallel_layer
 from shardlab.run import Block, Run, Traffic
@@ -215,7 +215,7 @@ def test_controls_change_the_picture_at_once(show: Show) -> None:
     root.page.evaluate("window.model.set('settings', {...window.model.get('settings'), width: 32})")
     assert root.get_attribute("data-width") == "32"
     root.locator("summary").click()
-    assert root.locator("tbody tr").count() == 9
+    expect(root.locator("tbody tr")).to_have_count(9)
 
 
 @pytest.mark.browser
