@@ -13,6 +13,7 @@ from typing import Any
 
 _SIZES = struct.Struct("<IQ")
 MAX_HEADER_BYTES = 1 << 22  # an exception with its causes is some 100 KB at the most
+MAX_BODY_BYTES = 1 << 48  # more than any machine holds
 
 
 class Forged(ValueError):
@@ -69,7 +70,7 @@ class Inbox:
         if len(self.buffer) < _SIZES.size:
             return None
         header_bytes, body_bytes = _SIZES.unpack_from(self.buffer)
-        if header_bytes > MAX_HEADER_BYTES:
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > MAX_BODY_BYTES:
             raise Forged("this is not a message of a rank")
         begin = _SIZES.size + header_bytes  # of the body
         is_too_large = self.max_body_bytes is not None and body_bytes > self.max_body_bytes

@@ -184,7 +184,7 @@ class Scripted:
         messages.pack({"is": ["display"]}),
         messages.pack({"is": "mark", "at": [-1, "x"]}),
         messages.pack({"is": "answer", "name": 5}),
-        struct.pack("<IQ", 2, 1 << 62) + b"{}",  # a body larger than any machine
+        struct.pack("<IQ", 20, 1 << 62),  # a body larger than any machine
         struct.pack("<IQ", 1 << 30, 0),
         struct.pack("<IQ", 9, 0) + b"[" * 9,
         struct.pack("<IQ", 50_000, 0) + b"[" * 50_000,
