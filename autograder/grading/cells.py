@@ -74,7 +74,7 @@ def preload() -> None:
     except ValueError as error:
         formatter.structured_traceback(type(error), error, error.__traceback__)
     sys.modules["matplotlib.pyplot"].Figure().savefig(io.BytesIO())  # reads the fonts
-    sys.modules["matplotlib"].rcParams["backend"] = FIGURES  # reads what is installed
+    sys.modules["matplotlib"].rcsetup.validate_backend(FIGURES)  # reads what is installed
     server.preload()
 
 
