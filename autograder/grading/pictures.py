@@ -64,21 +64,26 @@ class Seen:
         run, error, name = attempt.run, attempt.error, attempt.case.name
         assert run is not None
         if _sent(attempt):
-            yield from _drawn(f"Who sent how much to whom: {name}", lambda: traffic_map(run))
+            yield from _drawn(
+                f"Who sent how much to whom: {name}", lambda: traffic_map(run).static_svg()
+            )
         if 0 < len(run.calls) <= MAX_CALLS and run.world_size > 1:
             of = error if error is not None and error.run is not None else run
-            yield from _drawn(f"Which rank was in which call: {name}", lambda: timeline(of))
+            yield from _drawn(
+                f"Which rank was in which call: {name}", lambda: timeline(of).static_svg()
+            )
         if self._exercise.memory and error is None:
             rank = int(run.memory.peak_bytes.argmax())
-            yield from _drawn(f"What was in memory: {name}", lambda: memory_timeline(run, rank))
+            yield from _drawn(
+                f"What was in memory: {name}", lambda: memory_timeline(run, rank).static_svg()
+            )
 
     def _of_steps(self, attempt: Attempt) -> Iterator[Picture]:
         if self._exercise.curves is not None and attempt.error is None:
             with suppress(Exception):
                 found = self._exercise.curves(attempt)
-                svg = curves.draw(found)
-                if len(svg.encode()) <= MAX_BYTES:
-                    yield {"title": f"{found.title}: {attempt.case.name}", "svg": svg}
+                title = f"{found.title}: {attempt.case.name}"
+                yield from _drawn(title, lambda: curves.draw(found))
 
     def _table(self, attempts: Sequence[Attempt], must_show_wrong: bool) -> list[Picture]:
         """All that is wrong, and of the rest as much as there is room for.
@@ -169,10 +174,10 @@ def _said(value: Plain) -> str:
     return _QUOTE.repr(value)
 
 
-def _drawn(title: str, draw: Callable[[], object]) -> list[Picture]:
+def _drawn(title: str, draw: Callable[[], str]) -> list[Picture]:
     """One picture, or none: what a student's ranks did must not stop a grade."""
     with suppress(Exception):
-        svg = draw().static_svg()  # type: ignore[attr-defined]
+        svg = draw()
         if len(svg.encode()) <= MAX_BYTES:
             return [{"title": title, "svg": svg}]
     return []

@@ -33,7 +33,8 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
 
     Raises trial.InfrastructureError and whatever else is the machine's doing, never the student's.
     """
-    checks = checks_of(nbformat.from_dict(task.template))
+    template = nbformat.from_dict(task.template)
+    checks = checks_of(template)
     notebook, notes, unreadable = _put_in_order(task)
     sandbox.take_account()  # of a submission that was broken off
     started_s = time.monotonic()
@@ -69,7 +70,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
         state=state,
         reason=reason,
         notes=tuple(notes),
-        flags=tuple(_flags(notebook, nbformat.from_dict(task.template), checks.values())),
+        flags=tuple(_flags(notebook, template, checks.values())),
         notebook=dict(notebook),
         points=points,
         verdicts={name: verdict.to_plain() for name, verdict in verdicts.items()},
