@@ -8,6 +8,7 @@ make a tensor, so that two recordings of one step are equal, whatever else the m
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from shardlab.trace.memory import Followed, MemoryRecorder, category_of
+from shardlab.trace.memory import COMMUNICATED, Followed, MemoryRecorder, category_of
 from shardlab.trace.tensors import tensors_in
 
 KINDS = (
@@ -26,6 +27,8 @@ KINDS = (
     "recomputed",  # made by a forward within backward
     "temporary",  # all others: gone before backward begins, or made by backward for itself
 )
+
+MOST_WAIT_S = 1.0  # before backward; what a collective made and backward needs is waited for in vain
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,18 @@ class _Recorder(MemoryRecorder):
     def _leave(self) -> None:
         self.at_work.pop()
 
+    def _wait_for_collectives(self) -> None:
+        """Gloo's threads let go of a collective's tensors some time after it is done."""
+        deadline = time.monotonic() + MOST_WAIT_S
+        while time.monotonic() < deadline and any(
+            followed.marks & COMMUNICATED for followed in list(self.living.values())
+        ):
+            time.sleep(0.001)
+
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        if name == "backward" and not self.open_phases:
+            self._wait_for_collectives()  # or what they hold would count as kept for backward
         start, is_outermost = self.operators, name not in self.open_phases
         # A module that is called again within backward is no forward phase of the step.
         is_outermost = is_outermost and not self.open_phases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import pytest
@@ -52,6 +53,26 @@ def test_two_layers_by_hand() -> None:
     assert [name for name, *_ in told.phases] == ["forward", "backward"]
     assert told.live_bytes[:4].tolist() == [96, 192, 120, 124]
     assert told.at(2) == forward[1:3]
+
+
+class Reduced(nn.Module):
+    """Communicates, and has a thread that lets go of what was sent 0.2 s later, as gloo's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self) -> Tensor:
+        sent = [torch.ops._c10d_functional.wait_tensor(torch.full((100,), 2.0))]
+        threading.Timer(0.2, sent.clear).start()
+        return (self.weight * sent[0].sum()).sum()
+
+
+def test_what_only_a_late_thread_of_a_collective_holds_is_not_kept() -> None:
+    told = step(Reduced())
+    (sent,) = [life for life in told.lives if life.bytes == 400]
+    assert sent.kind == "temporary"
+    assert told.kept_bytes == 4 + 4  # the sum, and the loss
 
 
 def test_what_is_kept_is_the_formulas(gpt: tuple[Lifetimes, Lifetimes]) -> None:
