@@ -28,7 +28,7 @@ KINDS = (
     "temporary",  # all others: gone before backward begins, or made by backward for itself
 )
 
-MOST_WAIT_S = 1.0  # before backward; what a collective made and backward needs is waited for in vain
+MOST_WAIT_S = 1.0  # before backward; in vain where a collective made what backward needs
 
 
 @dataclass(frozen=True)
