@@ -15,7 +15,7 @@ from shardlab.widgets import pipeline_schedule
 from shardlab.widgets.picture import asset
 from shardlab.widgets.pipeline_panels import HEAD, KEY, LEFT, row_height, ticks
 from shardlab.widgets.pipeline_schedule import NAMES, schedule_of, timeline_of
-from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.pointing import Show, hover, press, stop_the_clock
 
 
 def random_settings(rng: random.Random) -> dict[str, object]:
@@ -210,10 +210,13 @@ def test_the_clock_plays_and_stops_and_fills_memory(show: Show) -> None:
     assert root.get_attribute("data-time") == "3.000"
     image = "canvas => canvas.toDataURL()"
     before = root.locator("canvas").evaluate(image)
+    stop_the_clock(root)
     press(root, "Space")
     assert root.get_attribute("data-playing") == "true"
+    root.page.clock.run_for(4500)
     press(root, "Space")
     assert root.get_attribute("data-playing") == "false"
+    assert 3 < float(root.get_attribute("data-time") or 0) < 15
     root.get_by_role("slider", name="Time").fill("1000")
     assert root.get_attribute("data-time") == ""
     assert root.locator("canvas").evaluate(image) != before
