@@ -6,12 +6,14 @@ the error tells, no clock is looked at.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from shardlab import DeadlockError, LaunchError, RankError, RunTimeout, launch
 from shardlab.errors import MachineTooBusy
 from shardlab.ranks.client import OwnHost
 from shardlab.ranks.clock import Clock
+from shardlab.ranks.judge import Judge
+from shardlab.ranks.process import RankProcess
 
 pytestmark = pytest.mark.ranks
 HERE = os.path.basename(__file__)
@@ -68,10 +72,23 @@ class TestARankThatFails:
         assert {call.op for call in error.run.calls} == {"all_reduce"}
         assert error.run.traffic.sent_bytes.sum() > 0
 
-    def test_outputs_of_the_ranks_that_finished_are_kept(self) -> None:
+    def test_outputs_of_the_ranks_that_finished_are_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        heard = tmp_path / "heard"
+        hear = RankProcess.hear
+
+        def hear_and_tell(self: RankProcess, header: dict[str, Any], body: bytes) -> None:
+            hear(self, header, body)
+            if self.state == "finished":
+                heard.touch()
+
+        monkeypatch.setattr(RankProcess, "hear", hear_and_tell)
+
         def work() -> str:
             if dist.get_rank() == 1:
-                time.sleep(0.5)
+                while not heard.exists():
+                    time.sleep(0.01)
                 raise RuntimeError("late")
             return "done"
 
@@ -169,12 +186,21 @@ class TestARankThatFails:
         assert (error.rank, error.kind) == (1, "SIGABRT")
         assert names_line(error, "os.abort()")
 
-    def test_killed_in_the_middle_of_a_call(self) -> None:
+    def test_killed_in_the_middle_of_a_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read_logs = Judge.read_logs
+
+        def kill_whom_the_log_shows_in_a_call(self: Judge) -> None:
+            read_logs(self)
+            rank_1 = self.ranks[1]
+            if self.log.pending[1] and rank_1.state == "running":
+                assert rank_1.pid
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(rank_1.pid, signal.SIGKILL)
+
+        monkeypatch.setattr(Judge, "read_logs", kill_whom_the_log_shows_in_a_call)
+
         def work() -> None:
             if dist.get_rank() == 1:
-                if os.fork() == 0:
-                    time.sleep(0.5)
-                    os.kill(os.getppid(), signal.SIGKILL)
                 dist.recv(torch.empty(1), 0)
             time.sleep(10)
 
