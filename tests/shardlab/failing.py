@@ -1,0 +1,28 @@
+"""Runs that fail, and what every error of theirs has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shardlab import LaunchError, launch
+
+
+def fails(
+    fn: Callable[..., Any], world_size: int = 2, timeout_s: float = 20, **how: Any
+) -> LaunchError:
+    with pytest.raises(LaunchError) as caught:
+        launch(fn, world_size=world_size, timeout_s=timeout_s, quiet=True, **how)
+    error = caught.value
+    assert "\n" not in error.headline
+    assert str(error).splitlines()[0] == error.headline
+    assert error.run is not None
+    return error
+
+
+def names_line(error: LaunchError, code: str) -> bool:
+    """Whether the first line holds the test's file and the text of the line at fault."""
+    return bool(re.search(r"test_\w+\.py, line ", error.headline)) and code in error.headline

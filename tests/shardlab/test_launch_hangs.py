@@ -1,0 +1,246 @@
+"""Runs that cannot go on, and slow ones that can.
+
+A hang must come as DeadlockError, well before timeout_s would make it a RunTimeout: the type of
+the error tells, no clock is looked at.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from shardlab import DeadlockError, RunTimeout, launch
+from tests.shardlab.failing import fails, names_line
+
+pytestmark = pytest.mark.ranks
+
+
+class TestHangs:
+    def test_both_send_first(self) -> None:
+        def work() -> None:
+            rank = dist.get_rank()
+            tensor = torch.ones(4)
+            dist.send(tensor, 1 - rank)
+            dist.recv(tensor, 1 - rank)
+
+        error = fails(work)
+        assert isinstance(error, DeadlockError)
+        assert error.cycle == (0, 1)
+        assert "0 → 1 → 0 all wait in send" in error.headline
+        assert names_line(error, "dist.send(tensor, 1 - rank)")
+        assert [row.call for row in error.table] == ["send to rank 1", "send to rank 0"]
+        assert error.run is not None
+        assert [call.end_s for call in error.run.calls] == [None, None]
+
+    def test_a_ring_that_receives_first(self) -> None:
+        def work() -> None:
+            rank, size = dist.get_rank(), dist.get_world_size()
+            tensor = torch.ones(4)
+            dist.recv(tensor, (rank - 1) % size)
+            dist.send(tensor, (rank + 1) % size)
+
+        error = fails(work, world_size=3)
+        assert isinstance(error, DeadlockError)
+        assert error.cycle == (0, 2, 1)
+        assert "all wait in recv" in error.headline
+        assert names_line(error, "dist.recv(tensor, (rank - 1) % size)")
+
+    def test_asynchronous_ones_that_are_waited_for(self) -> None:
+        def work() -> None:
+            rank = dist.get_rank()
+            received = dist.irecv(torch.empty(4), 1 - rank)
+            assert received is not None
+            received.wait()
+
+        error = fails(work)
+        assert isinstance(error, DeadlockError)
+        assert error.cycle == (0, 1)
+
+    def test_a_rank_that_never_enters(self) -> None:
+        def work() -> None:
+            tensor = torch.ones(4)
+            dist.all_reduce(tensor)
+            if dist.get_rank() != 2:
+                dist.all_reduce(tensor)
+
+        error = fails(work, world_size=4)
+        assert isinstance(error, DeadlockError)
+        assert error.cycle == ()
+        assert error.headline.startswith("rank 2 ")
+        assert "without entering all_reduce" in error.headline
+        assert "ranks 0, 1 and 3 wait" in error.headline
+        assert names_line(error, "dist.all_reduce(tensor)")
+        assert [row.state for row in error.table] == ["waiting", "waiting", "finished", "waiting"]
+
+    def test_a_receive_that_nobody_sends(self) -> None:
+        def work() -> None:
+            if dist.get_rank() == 0:
+                dist.recv(torch.empty(1))
+
+        error = fails(work)
+        assert isinstance(error, DeadlockError)
+        assert error.headline.startswith("rank 1 ")
+        assert names_line(error, "dist.recv(torch.empty(1))")
+
+    def test_a_backward_pass_of_ddp_that_one_rank_skips(self) -> None:
+        def work() -> None:
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+            loss = model(torch.ones(2, 4)).sum()
+            if dist.get_rank() == 0:
+                loss.backward()
+
+        error = fails(work)
+        assert isinstance(error, DeadlockError)
+        assert error.headline.startswith("rank 1 ")
+        assert "all_reduce" in error.headline
+        assert names_line(error, "loss.backward()")
+
+    def test_a_subgroup_that_one_member_does_not_enter(self) -> None:
+        def work() -> None:
+            low = dist.new_group([0, 1])
+            if dist.get_rank() == 0:
+                dist.broadcast(torch.ones(4), 0, group=low)
+
+        error = fails(work, world_size=3)
+        assert isinstance(error, DeadlockError)
+        assert error.headline.startswith("rank 1 ")
+        assert "broadcast" in error.headline
+
+
+class TestMismatches:
+    def test_different_collectives(self) -> None:
+        def work() -> None:
+            tensor = torch.ones(4)
+            if dist.get_rank() == 1:
+                dist.broadcast(tensor, 0)
+            else:
+                dist.all_reduce(tensor)
+
+        error = fails(work, world_size=3)
+        assert isinstance(error, DeadlockError)
+        assert error.headline.startswith(
+            "rank 1 called broadcast where ranks 0 and 2 called all_reduce"
+        )
+        assert names_line(error, "dist.broadcast(tensor, 0)")
+
+    def test_different_shapes(self) -> None:
+        def work() -> None:
+            dist.all_reduce(torch.ones(4 + (dist.get_rank() == 2)))
+
+        error = fails(work, world_size=4)
+        assert isinstance(error, DeadlockError)
+        assert error.headline.startswith(
+            "rank 2 gave all_reduce float32[5] where ranks 0, 1 and 3 gave float32[4]"
+        )
+        assert names_line(error, "dist.all_reduce(torch.ones(4 + (dist.get_rank() == 2)))")
+
+    def test_a_receive_buffer_too_small(self) -> None:
+        def work() -> None:
+            if dist.get_rank() == 0:
+                dist.send(torch.ones(8), 1)
+            else:
+                dist.recv(torch.empty(4), 0)
+
+        error = fails(work)
+        assert isinstance(error, DeadlockError)
+        assert error.headline.startswith(
+            "rank 1 receives into float32[4] what rank 0 sends as float32[8]"
+        )
+        assert names_line(error, "dist.recv(torch.empty(4), 0)")
+
+
+class TestTimeout:
+    def test_an_endless_loop_is_named_with_its_line(self) -> None:
+        def work() -> None:
+            if dist.get_rank() == 1:
+                while True:
+                    pass
+            dist.barrier()
+
+        error = fails(work, timeout_s=2)
+        assert isinstance(error, RunTimeout)
+        assert "timeout_s=2" in error.headline
+        assert "rank 1 is still computing" in error.headline
+        assert "test_launch_hangs.py, line " in error.headline
+        assert [row.state for row in error.table] == ["waiting", "computing"]
+        assert "barrier" in error.table[0].call
+
+
+class TestSlowButHonest:
+    """None of these is a deadlock, however long the others wait; each lasts several STILL_S."""
+
+    def test_sleeping_and_spinning_while_others_wait(self) -> None:
+        def work() -> float:
+            rank = dist.get_rank()
+            pending = None
+            buffer = torch.zeros(1)
+            if rank == 0:
+                pending = dist.irecv(buffer, 1)  # open all the time that rank 0 sleeps
+                time.sleep(3)
+            if rank == 1:
+                until = time.monotonic() + 3
+                while time.monotonic() < until:
+                    pass
+                dist.send(torch.ones(1), 0)
+            if pending is not None:
+                pending.wait()
+            total = torch.ones(1)
+            dist.all_reduce(total)
+            return total.item() + buffer.item()
+
+        run = launch(work, world_size=4, timeout_s=20, quiet=True)
+        assert run.outputs == [5.0, 4.0, 4.0, 4.0]
+
+    def test_waiting_for_a_thread_with_a_receive_open(self) -> None:
+        def work() -> float:
+            from threading import Thread
+
+            buffer = torch.zeros(1)
+            if dist.get_rank() == 0:
+                dist.recv(buffer, 1)
+                dist.send(buffer, 1)
+            else:
+                answer = dist.irecv(buffer, 0)
+                loader = Thread(target=time.sleep, args=(3,))
+                loader.start()
+                loader.join()
+                dist.send(torch.ones(1), 0)
+                assert answer is not None
+                answer.wait()
+            return buffer.item()
+
+        assert launch(work, world_size=2, timeout_s=20, quiet=True).outputs == [1.0, 1.0]
+
+    def test_a_call_in_a_thread_while_the_main_thread_sleeps(self) -> None:
+        def work() -> float:
+            from threading import Thread
+
+            buffer = torch.zeros(1)
+            if dist.get_rank() == 0:
+                dist.recv(buffer, 1)
+                dist.send(buffer, 1)
+            else:
+                receiver = Thread(target=dist.recv, args=(buffer, 0))
+                receiver.start()
+                time.sleep(3)
+                dist.send(torch.ones(1), 0)
+                receiver.join()
+            return buffer.item()
+
+        assert launch(work, world_size=2, timeout_s=20, quiet=True).outputs == [1.0, 1.0]
+
+    def test_receives_from_any_rank_beside_ones_from_a_certain_rank(self) -> None:
+        def work() -> list[float]:
+            if dist.get_rank() == 0:
+                dist.send(torch.ones(2), 1)
+                dist.send(torch.full((5,), 2.0), 1)
+                return []
+            first, second = torch.empty(2), torch.empty(5)
+            dist.recv(first)
+            dist.recv(second, 0)
+            return [first[0].item(), second[0].item()]
+
+        assert launch(work, world_size=2, timeout_s=20, quiet=True).outputs[1] == [1.0, 2.0]
