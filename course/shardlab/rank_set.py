@@ -15,7 +15,8 @@ from shardlab.memory import Memory, RankMemory, nothing_known
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.explain import exception_error
-from shardlab.ranks.supervise import Supervisor, Turn
+from shardlab.ranks.supervise import Supervisor
+from shardlab.ranks.turn import Turn
 from shardlab.run import Call, Run, Traffic
 from shardlab.source import locate
 from shardlab.trace import traffic

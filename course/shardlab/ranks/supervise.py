@@ -12,24 +12,19 @@ import selectors
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from shardlab.errors import LaunchError, MachineTooBusy, RankError
 from shardlab.ranks import engines, messages
 from shardlab.ranks.building import Building
-from shardlab.ranks.client import (
-    Channel,
-    Host,
-    memory_file,
-    setup_file,
-)
+from shardlab.ranks.client import Channel, Host, memory_file, setup_file
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.judge import Judge
-from shardlab.ranks.meter import Meter, Reading, strayed_bytes
+from shardlab.ranks.meter import Meter
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import PRINTED_BYTES, PROGRESS_AFTER_S, Printed, Screen
+from shardlab.ranks.turn import Turn
 from shardlab.trace import log
 
 STARTUP_LIMIT_S = {  # a first import of torch, and of all of DeepSpeed, on a cold disk is within it
@@ -43,63 +38,6 @@ LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 LOOK_S = 0.05  # how often the ranks' logs are read
 PIPE_READS = 2  # of 64 KiB, as much as a pipe holds
-
-
-@dataclass
-class Turn:
-    """One function on the first ``world_size`` of the ranks, as far as it has come."""
-
-    ranks: list[RankProcess]
-    judge: Judge
-    clock: Clock
-    before: Reading
-    begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
-    after: Reading | None = None  # None while it goes on
-
-    @property
-    def world_size(self) -> int:
-        return len(self.ranks)
-
-    @property
-    def unseen_bytes(self) -> int | None:
-        """What crossed the ranks' loopback during the turn and was in none of the sockets that are
-        counted between its ranks: in some that were opened and closed by hand, say, or by way of a
-        rank that has no part in it.  None where nobody can tell."""
-        before = self.before.crossed_bytes
-        after = None if self.after is None else self.after.crossed_bytes
-        if self.after is None or before is None or after is None:
-            return None
-        closed = {
-            at: count
-            for _, counts in self.judge.log.closing
-            for at, count in counts.items()
-            if at not in self.after.counts
-        }
-        crossed = after - before - sum(closed.values())
-        return max(0, crossed) + strayed_bytes(self.before, self.after, self.world_size)
-
-    @property
-    def stored_bytes(self) -> int:
-        return 0 if self.after is None else self.after.stored_bytes - self.before.stored_bytes
-
-    @property
-    def collectives(self) -> int | None:
-        """Messages of gloo's collectives in this turn, recorded or not; None where nobody looks."""
-        before = self.before.collectives
-        after = None if self.after is None else self.after.collectives
-        return None if before is None or after is None else after - before
-
-    @property
-    def left_nothing_behind(self) -> bool:
-        """Whether another can follow on the same ranks: all of them have returned or raised,
-        nothing is on its way between them, and they have made and ended no groups."""
-        seen = self.judge.log
-        return (
-            all(process.state in ("finished", "failed") for process in self.ranks)
-            and not any(process.forged or process.log.dropped for process in self.ranks)
-            and not any(seen.pending)
-            and not (seen.meetings or seen.opened or seen.closing)
-        )
 
 
 class Supervisor:
@@ -265,7 +203,7 @@ class Supervisor:
                 if self.building.going_on:
                     self.building.show(now)
                 elif now - turn.begun_s > PROGRESS_AFTER_S:
-                    self.screen.progress(_progress(turn, now))
+                    self.screen.progress(turn.progress(now))
             turn.judge.raise_failures(now)
             self._keep_to_its_time(turn, now)
         turn.judge.read_logs()
@@ -397,13 +335,3 @@ class Supervisor:
         self.selector.close()
         self.building.close()
         self.cleanup.close()
-
-
-def _progress(turn: Turn, now: float) -> str:
-    done = sum(process.state == "finished" for process in turn.ranks)
-    waiting = sum(map(bool, turn.judge.log.pending))
-    return (
-        f"{now - turn.begun_s:.0f} s of at most {turn.clock.timeout_s:g}: "
-        f"{done} of {turn.world_size} ranks have finished, {waiting} are in a call, "
-        f"{len(turn.judge.log.calls):,} calls so far"
-    )

@@ -1,0 +1,78 @@
+"""One function that ranks are given: how far it has come, and what it left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from shardlab.ranks.clock import Clock
+from shardlab.ranks.judge import Judge
+from shardlab.ranks.meter import Reading, strayed_bytes
+from shardlab.ranks.process import RankProcess
+
+
+@dataclass
+class Turn:
+    """One function on the first ``world_size`` of the ranks, as far as it has come."""
+
+    ranks: list[RankProcess]
+    judge: Judge
+    clock: Clock
+    before: Reading
+    begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
+    after: Reading | None = None  # None while it goes on
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def unseen_bytes(self) -> int | None:
+        """What crossed the ranks' loopback during the turn and was in none of the sockets that are
+        counted between its ranks: in some that were opened and closed by hand, say, or by way of a
+        rank that has no part in it.  None where nobody can tell."""
+        before = self.before.crossed_bytes
+        after = None if self.after is None else self.after.crossed_bytes
+        if self.after is None or before is None or after is None:
+            return None
+        closed = {
+            at: count
+            for _, counts in self.judge.log.closing
+            for at, count in counts.items()
+            if at not in self.after.counts
+        }
+        crossed = after - before - sum(closed.values())
+        return max(0, crossed) + strayed_bytes(self.before, self.after, self.world_size)
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0 if self.after is None else self.after.stored_bytes - self.before.stored_bytes
+
+    @property
+    def collectives(self) -> int | None:
+        """Messages of gloo's collectives in this turn, recorded or not; None where nobody looks."""
+        before = self.before.collectives
+        after = None if self.after is None else self.after.collectives
+        return None if before is None or after is None else after - before
+
+    @property
+    def left_nothing_behind(self) -> bool:
+        """Whether another can follow on the same ranks: all of them have returned or raised,
+        nothing is on its way between them, and they have made and ended no groups."""
+        seen = self.judge.log
+        return (
+            all(process.state in ("finished", "failed") for process in self.ranks)
+            and not any(process.forged or process.log.dropped for process in self.ranks)
+            and not any(seen.pending)
+            and not (seen.meetings or seen.opened or seen.closing)
+        )
+
+    def progress(self, now: float) -> str:
+        """How far it has come, in a line."""
+        done = sum(process.state == "finished" for process in self.ranks)
+        waiting = sum(map(bool, self.judge.log.pending))
+        return (
+            f"{now - self.begun_s:.0f} s of at most {self.clock.timeout_s:g}: "
+            f"{done} of {self.world_size} ranks have finished, {waiting} are in a call, "
+            f"{len(self.judge.log.calls):,} calls so far"
+        )
