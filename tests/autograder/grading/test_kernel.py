@@ -15,7 +15,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grading import kernel
+from autograder.grading import process
 from autograder.grading.cells_unsandboxed import PlainCells, start_cells
 from autograder.grading.contained import Ending
 from autograder.grading.kernel import CellsRun, run_cells
@@ -193,7 +193,7 @@ class Scripted:
     ],
 )
 def test_forged_messages_are_named(lie: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "MAX_MESSAGES", 200)
+    monkeypatch.setattr(process, "MAX_MESSAGES", 200)
     notebook = new_notebook(cells=[new_code_cell("1")])
     limits = Limits(cell_s=5, deaths=0)
     with Scripted(lie) as scripted:
@@ -262,18 +262,18 @@ def test_time_in_a_queue_for_a_processor_is_not_the_cells(monkeypatch: pytest.Mo
     begun: dict[int | None, float] = {}
 
     def waited_ns(pid: int | None) -> int:
-        now = kernel.time.monotonic()
+        now = process.time.monotonic()
         return int((now - begun.setdefault(pid, now)) * 0.95e9)
 
-    monkeypatch.setattr(kernel.thread, "waited_ns", waited_ns)
+    monkeypatch.setattr(process.thread, "waited_ns", waited_ns)
     notebook = new_notebook(cells=[new_code_cell("1")])
     limits = Limits(cell_s=0.2)
     with Scripted() as scripted:
         answer = messages.pack({"is": "done", "cell": 1, "raised": False})
         threading.Timer(0.4, scripted.inside.sendall, [answer]).start()
         assert how(run_cells(notebook, lambda: scripted, limits, ())) == ["ran"]
-    monkeypatch.setattr(kernel, "PATIENCE", 3)
-    monkeypatch.setattr(kernel, "START_S", 0.6)
+    monkeypatch.setattr(process, "PATIENCE", 3)
+    monkeypatch.setattr(process, "START_S", 0.6)
     with Scripted() as scripted, pytest.raises(InfrastructureError, match="too busy"):
         run_cells(notebook, lambda: scripted, limits, ())
 
