@@ -34,7 +34,9 @@ MODULES = (
     "verdict.py",
     "grading/__init__.py",
     "grading/cells.py",
+    "grading/channel.py",
     "grading/contained.py",
+    "grading/shell.py",
     "sandbox",
 )
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
