@@ -71,7 +71,7 @@ def test_who_wants_no_more_leaves_nothing_behind(tmp_path: Path) -> None:
     with LocalPool(2, unsandboxed=True) as pool:
         for record in pool.grade_all([task("ann"), task("endless", f"hang {tmp_path / 'pid'}")]):
             assert record.student == "ann"
-            wait_for(lambda: (tmp_path / "pid").exists())
+            wait_for(lambda: has_text(tmp_path / "pid"))
             break
     wait_for(lambda: not psutil.pid_exists(int((tmp_path / "pid").read_text())))
 
@@ -94,7 +94,7 @@ def test_workers_and_what_they_started_die_with_whoever_started_them(tmp_path: P
         env={**os.environ, "PYTHONPATH": str(REPO)},
     )
     try:
-        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+        wait_for(lambda: has_text(tmp_path / "pid"))
         worker = psutil.Process(int((tmp_path / "pid").read_text()))
         wait_for(lambda: worker.children())
         family = [worker, *worker.children()]
@@ -102,6 +102,11 @@ def test_workers_and_what_they_started_die_with_whoever_started_them(tmp_path: P
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     wait_for(lambda: not any(one.is_running() and one.status() != "zombie" for one in family))
+
+
+def has_text(path: Path) -> bool:
+    """A file is there before what is written into it."""
+    return path.exists() and path.read_text() != ""
 
 
 def wait_for(condition: object) -> None:
