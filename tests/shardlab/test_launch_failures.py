@@ -21,6 +21,7 @@ from shardlab.ranks.client import OwnHost
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.judge import Judge
 from shardlab.ranks.process import RankProcess
+from shardlab.ranks.supervise import Supervisor
 from tests.shardlab.failing import fails, names_line
 
 pytestmark = pytest.mark.ranks
@@ -118,6 +119,34 @@ class TestARankThatFails:
         assert (error.rank, error.kind) == (1, "exit")
         assert "exited with code 0" in error.headline
         assert names_line(error, "os._exit(0)")
+
+    def test_a_death_that_is_told_late_is_the_cause_all_the_same(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On a full machine the server may say it long after another rank has missed the dead."""
+        hear = Supervisor._hear_server
+        unheard = 60
+
+        def late(self: Supervisor) -> None:
+            nonlocal unheard
+            if any(process.state == "failed" for process in self.ranks):
+                unheard -= 1
+            if self.turn is None or unheard <= 0:
+                hear(self)
+            else:
+                time.sleep(0.01)
+
+        monkeypatch.setattr(Supervisor, "_hear_server", late)
+
+        def work() -> None:
+            if dist.get_rank() == 1:
+                os._exit(3)
+            dist.barrier()
+
+        error = fails(work)
+        assert unheard <= 0
+        assert isinstance(error, RankError)
+        assert (error.rank, error.kind) == (1, "exit")
 
     def test_an_end_of_file_of_the_students_is_an_exception_like_any(self) -> None:
         def work() -> None:

@@ -98,6 +98,8 @@ class Judge:
 
     def _has_settled(self, now: float, since_s: float) -> bool:
         """Whether what went wrong at ``since_s`` has done to the other ranks what it will do."""
+        if any(process.has_ended_untold for process in self.ranks):  # it may be the cause of it
+            return False
         if now >= since_s + AFTERMATH_S and not self.is_patient:
             return True
         return self._are_quiet(self.ranks, now)

@@ -49,6 +49,11 @@ class RankProcess:
     def is_over(self) -> bool:
         return self.state in ("finished", "failed", "dead")
 
+    @property
+    def has_ended_untold(self) -> bool:
+        """It has died, and the server has still to say how."""
+        return not self.is_over and self.pid is not None and thread.has_ended(self.pid)
+
     def stack(self) -> str:
         """What faulthandler wrote of it, on a crash or when asked."""
         return os.pread(self.stack_fd, 1 << 20, 0).decode(errors="replace")

@@ -36,6 +36,11 @@ def is_busy(pid: int | None) -> bool:
     return any(_stat(f"/proc/{pid}/task/{thread}")[:1] in ("R", "D") for thread in _threads(pid))
 
 
+def has_ended(pid: int | None) -> bool:
+    """Whether nothing is left of it but, at most, what its parent is to be told."""
+    return _stat(f"/proc/{pid}")[:1] in ("", "Z", "X")
+
+
 def cpu_s(pid: int | None) -> tuple[float, float]:
     """(what its threads have used, what its children that ended had used): processor seconds."""
     fields = _stat(f"/proc/{pid}").split()

@@ -98,8 +98,10 @@ def test_this_very_process_can_be_looked_at() -> None:
     assert thread.parent(own) == os.getppid()
     assert sum(thread.cpu_s(own)) > 0
     assert own in thread.descendants(os.getppid())
+    assert not thread.has_ended(own)
     for gone in (None, 2**30):
         assert thread.run_ns(gone) is thread.waited_ns(gone) is thread.parent(gone) is None
         assert thread.waits_ns(gone) == {}
         assert thread.descendants(gone) == set()
         assert not thread.is_busy(gone)
+        assert thread.has_ended(gone)
