@@ -6,6 +6,7 @@ the error tells, no clock is looked at.
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import DeadlockError, RunTimeout, launch
+from shardlab.ranks.client import Channel
 from tests.shardlab.failing import fails, names_line
 
 pytestmark = pytest.mark.ranks
@@ -167,6 +169,24 @@ class TestTimeout:
         assert "test_launch_hangs.py, line " in error.headline
         assert [row.state for row in error.table] == ["waiting", "computing"]
         assert "barrier" in error.table[0].call
+
+    def test_a_rank_that_tells_its_line_late_is_waited_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of many busy ranks on few processors each has to wait until it is its turn."""
+        ask = Channel.ask_stacks
+
+        def ask_late(self: Channel) -> None:
+            threading.Timer(0.7, ask, [self]).start()
+
+        monkeypatch.setattr(Channel, "ask_stacks", ask_late)
+
+        def work() -> None:
+            while True:
+                pass
+
+        error = fails(work, timeout_s=0.1)
+        assert "test_launch_hangs.py, line " in error.headline
 
 
 class TestSlowButHonest:

@@ -37,6 +37,7 @@ GRADED_EVENTS = 100_000  # of each rank's log; labs write some hundreds
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 LOOK_S = 0.05  # how often the ranks' logs are read
+STACKS_S = 0.3, 3.0  # to write down a stack; at most, until every rank has
 PIPE_READS = 2  # of 64 KiB, as much as a pipe holds
 
 
@@ -216,7 +217,7 @@ class Supervisor:
         if turn.clock.is_over(now, paused_s):
             turn.judge.raise_what_is_known(now)
             views = turn.judge.views()  # before the question wakes those that wait
-            stacks = self._stacks()
+            stacks = self._stacks(turn)
             raise timeout_error(turn.clock.timeout_s, views, turn.judge.log.groups, stacks)
         if turn.clock.is_past_patience(now, paused_s):
             raise MachineTooBusy(
@@ -224,11 +225,14 @@ class Supervisor:
                 f"{turn.clock.timeout_s:g} s of this machine: it is too busy"
             )
 
-    def _stacks(self) -> dict[int, str]:
+    def _stacks(self, turn: Turn) -> dict[int, str]:
+        """What the ranks are at: of many that are busy each has to wait until it can tell."""
         assert self.channel is not None
         self.channel.ask_stacks()
-        until = time.monotonic() + 0.3
-        while time.monotonic() < until:
+        least, most = (time.monotonic() + wait_s for wait_s in STACKS_S)
+        while (now := time.monotonic()) < most:
+            if now >= least and all(process.is_over or process.stack() for process in turn.ranks):
+                break
             self._listen(LOOK_S)
         return {process.rank: process.stack() for process in self.ranks}
 
