@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
 from tools import browser as chromium
@@ -26,6 +26,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 
 ARTIFACTS = ROOT / "tests/artifacts"
 STEP_LIMIT_MS = 60_000  # a cell may start real ranks: give each browser step time
+expect.set_options(timeout=STEP_LIMIT_MS)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

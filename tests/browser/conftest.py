@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from tests.browser.jupyterlab import JupyterLab
 from tests.conftest import STEP_LIMIT_MS
 from tests.running_lab import LabServer
-
-expect.set_options(timeout=STEP_LIMIT_MS)
 
 
 @pytest.fixture(scope="module")
