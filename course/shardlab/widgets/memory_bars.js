@@ -1,4 +1,4 @@
-// Memory bars: sliders, pointing, and the picture of memory_bars.py by the formula of
+// Memory bars: sliders, pointing, and the picture of memory_rows.py by the formula of
 // memory_formula.js. Nothing here asks the kernel.
 
 function build(model, signal) {
@@ -213,7 +213,7 @@ function build(model, signal) {
     stage.redraw();
   }
 
-  // ---- drawing: as memory_bars.py does ----
+  // ---- drawing: as memory_rows.py does ----
 
   const perByte = () => (right - left) / most;
   const textWidth = (text, size) => 0.58 * size * text.length;
@@ -369,7 +369,7 @@ function build(model, signal) {
   return root;
 }
 
-/** As ticks() in memory_bars.py. */
+/** As ticks() in memory_rows.py. */
 function roundTicks(most, count, decimal) {
   const least = most / count;
   const step = decimal ? roundStep(least) : 2 ** Math.ceil(Math.log2(least));

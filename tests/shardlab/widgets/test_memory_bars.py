@@ -9,7 +9,8 @@ import traitlets
 
 from shardlab.estimate import memory
 from shardlab.widgets import memory_bars
-from shardlab.widgets.memory_bars import LEFT, RIGHT, WIDTH, Layout, measured_bytes, ticks
+from shardlab.widgets.memory_bars import measured_bytes
+from shardlab.widgets.memory_rows import LEFT, RIGHT, WIDTH, Layout, ticks
 from shardlab.widgets.palette import MEMORY
 from shardlab.widgets.scene import Rect, Text, text_width
 

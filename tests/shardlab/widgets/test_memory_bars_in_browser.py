@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator
 
 from shardlab.estimate import memory
 from shardlab.widgets import memory_bars
-from shardlab.widgets.memory_bars import Layout, states_at, ticks
+from shardlab.widgets.memory_rows import Layout, states_at, ticks
 from shardlab.widgets.picture import asset
 from shardlab.widgets.units import format_count, format_si
 from tests.shardlab.widgets.pointing import Show, hover, press
