@@ -37,7 +37,6 @@ class Bar:
     y: float
     height: float
     chosen: bool = True
-    note: str = ""
 
     @property
     def bytes(self) -> float:
