@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import RankError, Run, launch
+from tests.open_files import open_files
 
 pytestmark = pytest.mark.ranks
 
@@ -230,16 +231,13 @@ class TestPlainResults:
 
 
 def test_nothing_is_left_open_in_the_kernel() -> None:
-    def fds() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     launch(int, world_size=2, quiet=True)
-    before = fds()
+    before = open_files()
     for _ in range(3):
         launch(int, world_size=3, quiet=True)
         with pytest.raises(RankError):
             launch(divmod, 1, 0, world_size=2, quiet=True)
-    assert fds() == before
+    assert open_files() - before == set()
 
 
 def test_the_terminal_shows_each_line_with_its_rank(capfd: pytest.CaptureFixture[str]) -> None:

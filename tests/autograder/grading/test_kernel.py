@@ -23,6 +23,7 @@ from autograder.grading.outputs import TOO_MUCH
 from autograder.sandbox import Limits
 from autograder.trial import InfrastructureError
 from shardlab.ranks import messages
+from tests.open_files import open_files
 
 QUICK = Limits(cell_s=4, interrupt_grace_s=1, output_bytes=10_000)
 # The socket to the grader, as a student would find it.
@@ -208,6 +209,7 @@ def test_what_a_forger_could_say_is_no_more_than_any_cell_may() -> None:
         + """
 import json
 from shardlab.ranks import messages
+from tests.open_files import open_files
 def say(header, body=b""):
     for one in grader:
         messages.send(one, header, body)
@@ -287,6 +289,6 @@ def test_formgrader_calls_it_inside_its_event_loop() -> None:
 
 
 def test_no_file_of_the_grader_is_left_open() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     run("1")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() - before == set()

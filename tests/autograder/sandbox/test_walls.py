@@ -76,6 +76,8 @@ def test_ranks_compute_and_are_counted_as_outside(sandbox: Sandbox) -> None:
 
 
 def test_sandboxes_share_a_zygote_and_outlive_it(sandbox: Sandbox) -> None:
+    expected = contained(sandbox, all_reduce_some, world_size=2).outputs
+    before = {process.pid for process in psutil.Process().children()}
     zygote = Zygote("torch")
     with (
         open_sandbox(LIMITS, doors={"torch": zygote.door}) as one,
@@ -83,13 +85,12 @@ def test_sandboxes_share_a_zygote_and_outlive_it(sandbox: Sandbox) -> None:
     ):
         assert isinstance(one, Sandbox)
         assert isinstance(other, Sandbox)
-        expected = contained(sandbox, all_reduce_some, world_size=2).outputs
         for each in (one, other, one):
             assert contained(each, all_reduce_some, world_size=2).outputs == expected
-        children = len(psutil.Process().children())
+        new = {process.pid for process in psutil.Process().children()} - before
+        assert new == {zygote.process.pid}  # nobody has one of its own
         lent = LentZygote(zygote.door.dup())
         zygote.close()
-        assert len(psutil.Process().children()) == children - 1  # nobody had one of its own
         while lent.is_usable:
             time.sleep(0.01)
         lent.close()
