@@ -16,6 +16,7 @@ from playwright.sync_api import Error, Locator, Page
 from tests.running_lab import LabServer
 
 RUN_LIMIT_MS = 240_000  # a whole chapter, on a machine that has other work
+POLL_MS = 100  # not at each frame, as by default: that would have the page drawn all the time
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 
 # One place in the page for what every question below begins with.
@@ -153,6 +154,7 @@ class Notebook:
             f"([id, ...rest]) => ({condition})(course.panel(id), ...rest)",
             arg=[self.panel, *arguments],
             timeout=RUN_LIMIT_MS,
+            polling=POLL_MS,
         )
 
     def cell(self, words: str) -> Cell:

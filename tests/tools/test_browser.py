@@ -42,6 +42,8 @@ def test_it_is_looked_for_on_the_path_and_in_playwrights_folder(tmp_path: Path) 
     assert browser.find() == str(downloaded)
     on_path = executable(tmp_path / "google-chrome")
     assert browser.find() == str(on_path)
+    shell = executable(tmp_path / "chromium-headless-shell")
+    assert browser.find() == str(shell)
 
 
 @pytest.mark.usefixtures("bare_machine")
