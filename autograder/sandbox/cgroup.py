@@ -105,6 +105,23 @@ class ControlGroup:
 
 @cache
 def _places() -> tuple[int, dict[str, Path]]:
+    """As found; with the first group of a process goes what killed graders have left there."""
+    version, places = _find_places()
+    for place in places.values():
+        clear(place)
+    return version, places
+
+
+def clear(place: Path) -> None:
+    """Removes groups whose maker is dead. The kernel keeps each that still holds a process."""
+    for folder in place.glob("shardlab-*-*"):
+        maker = folder.name.split("-")[1]
+        if maker.isdecimal() and not Path("/proc", maker).exists():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _find_places() -> tuple[int, dict[str, Path]]:
     """(version, {controller: where groups can be made}); no place where we may not."""
     own = _own_groups()
     if (ROOT / "cgroup.controllers").exists():

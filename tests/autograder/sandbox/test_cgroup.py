@@ -1,0 +1,24 @@
+"""Control groups that a killed grader could not remove."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from autograder.sandbox.cgroup import clear
+
+
+def test_only_what_dead_graders_left_is_cleared(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    others = tmp_path / "somebody-elses"
+    others.mkdir()
+    living = tmp_path / f"shardlab-{os.getpid()}-0"
+    left, busy = (tmp_path / f"shardlab-{dead.pid}-{count}" for count in range(2))
+    for folder in (living, left, busy):
+        folder.mkdir()
+    (busy / "a process").touch()  # rmdir is refused, as by the kernel
+    clear(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([living, busy, others])
