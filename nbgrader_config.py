@@ -67,6 +67,7 @@ c.Autograde.autograde_preprocessors = [
 # ---- feedback
 
 c.GenerateFeedback.exporter_class = "autograder.feedback.FeedbackExporter"
+c.ExchangeFactory.release_feedback = "autograder.feedback.ReleaseFeedback"
 c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, the look is the page's own
 
 # ---- formgrader: what students made is shown, and does nothing

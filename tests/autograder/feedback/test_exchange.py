@@ -1,0 +1,34 @@
+"""`nbgrader release_feedback`, with work that came another way than by the exchange."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nbgrader.utils import notebook_hash
+
+REPO = Path(__file__).parents[3]
+LAB = "03_ring_all_reduce"
+
+
+@pytest.mark.nbgrader
+def test_whose_work_came_another_way_is_named_and_the_others_get_theirs(tmp_path: Path) -> None:
+    shutil.copy(REPO / "nbgrader_config.py", tmp_path)
+    for student, secret in (("ann", ""), ("bea", "b" * 16)):
+        folder = tmp_path / "grading/feedback" / student / LAB
+        folder.mkdir(parents=True)
+        (folder / f"{LAB}.html").write_text(student)
+        (folder / "timestamp.txt").write_text("2026-10-02 13:00:00 UTC")
+        if secret:
+            (folder / "submission_secret.txt").write_text(secret)
+    command = [sys.executable, "-m", "nbgrader", "release_feedback", LAB]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "ann gets nothing from here" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    (released,) = (tmp_path / "grading/exchange/shardlab/feedback").iterdir()
+    assert released.stem == notebook_hash(secret="b" * 16, notebook_id=LAB)
+    assert released.read_text() == "bea"
