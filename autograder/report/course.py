@@ -13,7 +13,10 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.journal import Journal
 from autograder.grading.record import BrokenRecord, Record
+from autograder.grading.tasks import students_who_handed_in
 from autograder.report.scores import Scores, cells_of, labs_of, read_scores
+
+NOT_GRADED, NOT_HANDED_IN = "not graded yet", "not handed in"
 
 
 class NothingToReport(Exception):
@@ -28,13 +31,16 @@ class Lab:
     cells: tuple[str, ...]  # grade ids, in the notebook's order
     scores: tuple[Scores, ...]  # of everybody in the gradebook, by id
     records: dict[str, Record]  # {student: ...}, of those the grader has seen
+    waiting: frozenset[str] = frozenset()  # who handed in, whether graded or not
 
     def state(self, scores: Scores) -> str:
         """One of the record's states, or what else may be said."""
         record = self.records.get(scores.student)
         if record is not None:
             return record.state
-        return "graded without a record" if scores.marks else "not handed in"
+        if scores.marks:
+            return "graded without a record"
+        return NOT_GRADED if scores.student in self.waiting else NOT_HANDED_IN
 
 
 def read_labs(wanted: str | None) -> list[Lab]:
@@ -64,9 +70,13 @@ def _read(course: CourseDirectory, gradebook: Gradebook, lab: str) -> Lab:
         if record is not None:
             records[student] = record
     scores = read_scores(gradebook, lab)
+    waiting = frozenset(students_who_handed_in(course, lab))
     known = {found.student for found in scores}
-    scores += [Scores(student) for student in sorted(set(records) - known)]
-    return Lab(lab, _in_order(course, lab, cells_of(gradebook, lab)), tuple(scores), records)
+    most = max((found.max_points for found in scores), default=0.0)
+    unknown = sorted((waiting | set(records)) - known)
+    scores += [Scores(student, max_points=most) for student in unknown]
+    cells = _in_order(course, lab, cells_of(gradebook, lab))
+    return Lab(lab, cells, tuple(scores), records, waiting)
 
 
 def reports_beside(course: CourseDirectory) -> Path:

@@ -15,7 +15,7 @@ from autograder.grading.record import (
     TAMPERING,
     Record,
 )
-from autograder.report.course import Lab, exercise_of
+from autograder.report.course import NOT_GRADED, NOT_HANDED_IN, Lab, exercise_of
 from autograder.report.scores import Scores
 
 BINS = 10
@@ -60,7 +60,8 @@ class Times:
 @dataclass(frozen=True)
 class Summary:
     lab: str
-    handed_in: int
+    students: int
+    handed_in: int  # and graded
     states: tuple[tuple[str, int], ...]  # those that occur
     waits: int  # submissions of which a person has yet to grade something
     late: int
@@ -85,10 +86,11 @@ class Summary:
 def summarize(lab: Lab) -> Summary:
     handed_in = [scores for scores in lab.scores if scores.handed_in]
     counts = Counter(lab.state(scores) for scores in lab.scores)
-    order = [*reversed(STATES), "graded without a record", "not handed in"]
+    order = [*reversed(STATES), "graded without a record", NOT_GRADED, NOT_HANDED_IN]
     records = list(lab.records.values())
     return Summary(
         lab=lab.name,
+        students=len(lab.scores),
         handed_in=len(handed_in),
         states=tuple((state, counts[state]) for state in order if counts[state]),
         waits=sum(scores.waits > 0 for scores in handed_in),
@@ -183,7 +185,7 @@ def _verdict(record: Record | None, cell: str) -> dict[str, Any]:
 def as_text(summary: Summary) -> str:
     """For a terminal."""
     states = ", ".join(f"{count} {state}" for state, count in summary.states)
-    lines = [f"{summary.lab}: {summary.handed_in} handed in ({states})"]
+    lines = [f"{summary.lab}: {summary.students} students ({states})"]
     if summary.totals:
         lines.append(
             f"  points: median {statistics.median(summary.totals):.4g} of {summary.max_points:g}, "

@@ -46,6 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             timing={"ran_s": 80.0, "decided_s": 1.0, "peak_bytes": 3.0 * 2**30},
         ),
     )
+    (made.root / "grading/submitted/fay" / LAB).mkdir(parents=True)
     return made
 
 
@@ -70,7 +71,7 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     run("export", LAB, "--to", str(tmp_path / "out/grades.csv"))
     with (tmp_path / "out/grades.csv").open(newline="") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
-    assert list(rows) == ["absent", "ada", "ben", "cyd", "dee", "eve"]
+    assert list(rows) == ["absent", "ada", "ben", "cyd", "dee", "eve", "fay"]
     names = [exercise.answer for exercise in exercises.of_lab(LAB)]
     columns = list(rows["ada"])
     assert columns[6 : 6 + len(names) + 1] == [*names, QUESTION]  # in the lab's order
@@ -85,11 +86,13 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     assert (absent["state"], absent["total"], absent["chunk_bounds"]) == ("not handed in", "0", "")
     assert absent["last_name"] == "'=1+2"  # no formula
     assert rows["eve"]["state"] == "tampering"
+    fay = rows["fay"]
+    assert (fay["state"], fay["total"], fay["max"]) == ("not graded yet", "0", "20")
 
 
 def test_without_a_lab_all_labs_are_exported(run: Callable[..., str]) -> None:
     rows = list(csv.DictReader(run("export").splitlines()))
-    assert [row["lab"] for row in rows] == [OTHER] * 6 + [LAB] * 6
+    assert [row["lab"] for row in rows] == [OTHER] * 6 + [LAB] * 7
     ada_01, ada_03 = (row for row in rows if row["student"] == "ada")
     assert (ada_01["state"], ada_01[f"{OTHER}.accumulate"]) == ("not handed in", "")
     assert ada_03[f"{LAB}.ring_all_reduce"] == "5"
@@ -107,7 +110,7 @@ def test_the_report_counts_points_mistakes_time_and_states(
     run: Callable[..., str], made: Made
 ) -> None:
     said = run("report", LAB)
-    assert "5 handed in (4 graded, 1 tampering, 1 not handed in)" in said
+    assert "7 students (4 graded, 1 tampering, 1 not graded yet, 1 not handed in)" in said
     assert "1 late" in said
     assert "4 wait for a person" in said
     row = re.search(r"  ring_all_reduce  (.*)", said)
