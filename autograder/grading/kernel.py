@@ -11,9 +11,11 @@ from nbformat import NotebookNode
 from autograder.grading.contained import Start
 from autograder.grading.outputs import Outputs
 from autograder.grading.process import End, Process, Sink
+from autograder.grading.template import grade_id
 from autograder.sandbox import Limits
 
 OUTPUTS_IN_ALL = 10  # times the output of one cell: what all cells of a submission may keep
+MAX_NAME = 60  # letters of a cell's first line
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,9 @@ class _Submission:
         if end.how == "limit":
             self._hit(position, end.sentence)
         if end.forged:
-            self.result.tampering.append(f"The cell `{self._name(position)}`: {end.sentence}")
+            self.result.tampering.append(
+                f"The cell {name_of(self.cells[position])}: {end.sentence}"
+            )
 
     def _say_what_did_not_run(self) -> None:
         why = (
@@ -135,8 +139,14 @@ class _Submission:
             self._hit(self.waiting[0], f"This cell was not run: {why}.")
 
     def _hit(self, position: int, sentence: str) -> None:
-        self.result.limits_hit.append(f"The cell `{self._name(position)}`: {sentence}")
+        self.result.limits_hit.append(f"The cell {name_of(self.cells[position])}: {sentence}")
 
-    def _name(self, position: int) -> str:
-        cell = self.cells[position]
-        return str(cell.metadata.get("nbgrader", {}).get("grade_id") or cell.get("id", position))
+
+def name_of(cell: NotebookNode) -> str:
+    """`chunk_bounds`, or by what it begins with: students see no other name of their cells."""
+    if answer := grade_id(cell):
+        return f"`{answer}`"
+    first = cell.source.strip().splitlines()[0].replace("`", "'")
+    printable = "".join(letter for letter in first if letter.isprintable())
+    shown = printable if len(printable) <= MAX_NAME else f"{printable[:MAX_NAME]}…"
+    return f"that begins with `{shown}`"

@@ -35,7 +35,7 @@ def table(outcome: Outcome) -> str:
     lines = [f"{outcome.lab}: {_count(outcome.records, 'submission')}{_time(outcome)}", ""]
     width = max(map(len, STATES))
     lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]
-    lines += _listed("slowest", _slowest(outcome))
+    lines += _listed("slowest (the workers' start not counted)", _slowest(outcome))
     lines += _listed(
         "no grade, the machine failed (nothing was written; the next run tries them again)",
         [f"{record.student}: {record.reason}" for record in outcome.failed],

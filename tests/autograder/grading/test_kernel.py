@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from autograder.grading import process
 from autograder.grading.cells_unsandboxed import PlainCells, start_cells
 from autograder.grading.contained import Ending
-from autograder.grading.kernel import CellsRun, run_cells
+from autograder.grading.kernel import CellsRun, name_of, run_cells
 from autograder.grading.outputs import TOO_MUCH
 from autograder.sandbox import Limits
 from autograder.trial import InfrastructureError
@@ -120,16 +120,28 @@ def test_output_is_bounded_and_an_error_behind_it_is_kept() -> None:
 
 
 def test_an_error_that_speaks_of_a_limit_is_one() -> None:
-    cells, done = run(
+    _, done = run(
         "raise MemoryError",
         "import os\nwith open('file', 'wb') as file:\n    os.ftruncate(file.fileno(), 1 << 40)",
         "raise OSError(11, 'Resource temporarily unavailable')",
     )
     assert how(done) == ["raised"] * 3
     assert done.limits_hit == [
-        f"The cell `{cells[0].id}`: It was to use more memory than it may.",
-        f"The cell `{cells[1].id}`: It was to use more disk than it may.",
+        "The cell that begins with `raise MemoryError`: It was to use more memory than it may.",
+        "The cell that begins with `import os`: It was to use more disk than it may.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [
+        (new_code_cell("1", metadata={"nbgrader": {"grade_id": "chunk_bounds"}}), "`chunk_bounds`"),
+        (new_code_cell("\n\n  run = launch(f)\nrun"), "that begins with `run = launch(f)`"),
+        (new_code_cell("a`b\x1b[2J" + "c" * 99), f"that begins with `a'b[2J{'c' * 54}…`"),
+    ],
+)
+def test_a_cell_is_named_so_that_a_student_finds_it(cell: NotebookNode, name: str) -> None:
+    assert name_of(cell) == name
 
 
 def test_all_outputs_together_are_bounded() -> None:
