@@ -10,7 +10,7 @@ from nbgrader.exchange.default import ExchangeReleaseFeedback
 SECRET = "submission_secret.txt"  # left by `nbgrader submit`; the student's name in the exchange
 
 
-class ReleaseFeedback(ExchangeReleaseFeedback):  # type: ignore[misc]
+class ReleaseFeedback(ExchangeReleaseFeedback):
     """nbgrader's own ends at the first page without a secret, and releases none behind it."""
 
     def copy_files(self) -> None:
