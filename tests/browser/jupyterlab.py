@@ -101,6 +101,9 @@ class JupyterLab:
         for label in labels[1:]:
             self.page.locator(".lm-Menu-itemLabel", has_text=label).first.click()
 
+    def theme(self) -> str:
+        return str(self.page.evaluate("document.body.dataset.jpThemeName"))
+
     def set_theme(self, theme: str) -> None:
         self.command("apputils:change-theme", theme=theme)
         self.page.locator("#jupyterlab-splash").wait_for(state="detached")
@@ -117,7 +120,9 @@ class JupyterLab:
 
     def photograph(self, folder: Path, views: dict[str, Callable[[], Locator]]) -> None:
         """Pictures of the same things in both themes: `name-dark.png` and `name-light.png`."""
-        for theme, suffix in ((DARK, "dark"), (LIGHT, "light")):
+        # The one that is on comes first: a change has the whole page drawn anew.
+        themes = {LIGHT: "light", DARK: "dark"}
+        for theme, suffix in sorted(themes.items(), key=lambda each: each[0] != self.theme()):
             self.set_theme(theme)
             self.page.mouse.move(0, 0)  # nothing is pointed at
             for name, view in views.items():
