@@ -84,7 +84,7 @@ def test_stage_3_as_it_comes_holds_more_than_stage_0(chapter):
 def test_kept_parameters_take_memory_and_save_a_gather(chapter):
     at_once, kept = chapter.said("kept = launch").strip().splitlines()[-2:]
     (at_once_bytes, at_once_sent), (kept_bytes, kept_sent) = floats(at_once)[-2:], floats(kept)[-2:]
-    assert at_once_bytes < 1  # 0.5, and what gloo's threads may still hold
+    assert at_once_bytes < 1.5  # 0.5, and a block, 0.86, that gloo's threads may still hold
     assert kept_bytes == 2.5
     assert kept_sent < at_once_sent - 1
 
