@@ -50,7 +50,8 @@ def _require_same_points(template: NotebookNode, resources: dict[str, Any]) -> N
             theirs = {}
     if ours != theirs:
         changed = ", ".join(sorted({cell for cell, _ in ours.items() ^ theirs.items()}))
+        found = f"holds another version of {lab} (it differs in {changed})"
         raise CourseError(
-            f"the gradebook holds another version of {lab} (it differs in {changed}): "
+            f"the gradebook {found if theirs else f'does not know {lab} yet'}: "
             f"run `nbgrader generate_assignment {lab}`"
         )

@@ -249,7 +249,10 @@ def test_everybody_with_a_folder_has_a_row(lab: Class) -> None:
     ("arguments", "says"),
     [
         (["grade", "03_ring"], "no lab is called '03_ring': there are 01_one_device, "),
-        (["grade", "04_zero"], "run `nbgrader generate_assignment 04_zero`"),
+        (
+            ["grade", "04_zero"],
+            "gradebook does not know 04_zero yet: run `nbgrader generate_assignment 04_zero`",
+        ),
         (["grade", LAB], f"nobody has handed in {LAB}: put notebooks at "),
         (["grade", LAB, "--jobs", "0"], "--jobs 0: one worker at least has to grade"),
         (["grade", LAB, "--student", "anm"], "anm has not handed in 03_ring_all_reduce: did you "),
