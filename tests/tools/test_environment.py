@@ -157,6 +157,16 @@ def test_progress_is_read_from_pips_log(tmp_path: Path) -> None:
     assert environment.stage(log) == "unpacking package 1 of 2"
 
 
+def test_all_that_is_python_gets_its_bytecode(tmp_path: Path) -> None:
+    executable(tmp_path / "bin/python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    packages = tmp_path / "lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "module.py").write_text("x = 1\n")
+    (packages / "template.py").write_text("{{ no Python }}{{\n")
+    environment.compile_all(tmp_path)
+    assert [path.name.split(".")[0] for path in packages.rglob("*.pyc")] == ["module"]
+
+
 # ---- an environment that is there
 
 
