@@ -70,7 +70,7 @@ def _tensor_difference(
     expected: torch.Tensor, got: Plain, tolerance: float | None
 ) -> tuple[str, str] | None:
     if not isinstance(got, torch.Tensor):
-        return "should be a tensor", f"it is {_kind(got)}"
+        return "should be a tensor", _instead(got)
     if got.layout != torch.strided or got.device.type != "cpu":
         return "should be an ordinary tensor", f"{got.layout} on {got.device}"
     if got.dtype != expected.dtype:
@@ -98,10 +98,10 @@ def _dict_difference(
     expected: dict[str, Plain], got: Plain, tolerance: float | None
 ) -> tuple[str, str] | None:
     if not isinstance(got, dict):
-        return "should be a dict", f"it is {_kind(got)}"
+        return "should be a dict", _instead(got)
     for key, wanted in expected.items():
         if key not in got:
-            return f"lacks {key!r}", ""
+            return f"lacks {key!r}", f"it has {_QUOTE.repr(list(got))}"
         found = _difference(wanted, got[key], tolerance)
         if found:
             return f"{found[0]} in {key!r}", found[1]
@@ -112,14 +112,14 @@ def _list_difference(
     expected: Sequence[Plain], got: Plain, tolerance: float | None
 ) -> tuple[str, str] | None:
     if type(got) is not type(expected):
-        return f"should be a {type(expected).__name__}", f"it is {_kind(got)}"
+        return f"should be a {type(expected).__name__}", _instead(got)
     if len(got) != len(expected):
         return "has the wrong length", f"{len(got)}, expected {len(expected)}"
     for index, (wanted, item) in enumerate(zip(expected, got, strict=True)):
         found = _difference(wanted, item, tolerance)
         if found:
             mistake, evidence = found
-            return mistake, f"item {index}: {evidence}"
+            return mistake, evidence if len(expected) == 1 else f"item {index}: {evidence}"
     return None
 
 
@@ -130,11 +130,15 @@ def _number_difference(
     if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 0:
         got = got.item()
     if isinstance(got, bool) or not isinstance(got, int | float):
-        return "should be a number", f"it is {_kind(got)}"
+        return "should be a number", _instead(got)
     near = 1e-9 if tolerance is None else tolerance
     if not math.isclose(got, expected, rel_tol=near, abs_tol=near):
         return "is not the right number", f"{got:,}, expected {expected:,}"
     return None
+
+
+def _instead(got: Plain) -> str:
+    return "it is None, as of a function without return" if got is None else f"it is {_kind(got)}"
 
 
 def _kind(value: Any) -> str:

@@ -73,6 +73,21 @@ def test_every_rank_is_compared():
     assert found.text(hidden=True) == "a rank has wrong values"
 
 
+def evidence_of(expected: object, got: object) -> str:
+    found = find_difference([expected], [got])
+    assert found
+    return found.evidence
+
+
+def test_the_evidence_says_what_is_there_instead():
+    sizes = {"parameters": 1, "activations": 2}
+    assert evidence_of([sizes], [{"parameters": 1, "activation": 2}]) == (
+        "it has ['parameters', 'activation']"
+    )
+    assert evidence_of([[1, 2]], [None]) == "it is None, as of a function without return"
+    assert evidence_of([1, 2], [1, 3]) == "item 1: 3, expected 2"
+
+
 ODD = {
     "sparse": torch.eye(3)[0].to_sparse(),
     "meta": torch.ones(3, device="meta"),
