@@ -100,6 +100,10 @@ def ddp_mistakes(first: FirstStep, rank: int) -> Iterator[tuple[str, dict[str, T
         {"parameters": first.stepped(mean / n)},
     )
     yield (
+        "takes the step uphill: a step subtracts lr * gradient",
+        {"parameters": first.stepped(-mean)},
+    )
+    yield (
         "takes the step before the gradients are averaged",
         {"parameters": first.stepped(own), "gradients": mean},
     )

@@ -19,6 +19,7 @@ from autograder.exercises.ring import (
     P2P_ONLY,
     RIGHT_NEIGHBOUR_ONLY,
     Bounds,
+    adds_what_arrives,
     bounds_of,
     chunks_of,
     draw_tensors,
@@ -144,7 +145,14 @@ ALL_GATHER = Exercise(
     expect=expect_all_gather,
     budgets=(within_one_percent(halves=1), RIGHT_NEIGHBOUR_ONLY),
     allows=P2P_ONLY,
-    diagnoses=(hub, wrong_neighbour, whole_tensors, works_on_a_copy, missing_chunks),
+    diagnoses=(
+        hub,
+        wrong_neighbour,
+        whole_tensors,
+        works_on_a_copy,
+        adds_what_arrives,
+        missing_chunks,
+    ),
 )
 
 

@@ -141,6 +141,7 @@ def hub_mistakes(first: FirstStep, rank: int) -> Iterator[tuple[str, dict[str, T
     for name, gradient in (
         ("takes the step with the sum of the gradients, not their mean: divide by N", total),
         ("averages twice: the sum is divided by N once", total / n / n),
+        ("takes the step uphill: a step subtracts lr * gradient", -total / n),
         ("takes the step with its own gradient alone: add those that it receives", own),
         ("divides its own gradient by N and adds no other: add those it receives", own / n),
         ("leaves out its own gradient: the mean is over all N ranks", others / n),

@@ -187,13 +187,38 @@ def wrong_chunk(attempt: Attempt) -> Finding | None:
 
 
 def nothing_added(attempt: Attempt) -> Finding | None:
-    """Chunk r reaches rank r in the last step, so stopping early leaves it as it was."""
+    """Chunk r reaches rank r in the last step, so stopping early leaves it as it was.
+
+    So does starting with one's own chunk: then the sum of chunk r + 1 ends on rank r.
+    """
     for rank, output in finished(attempt):
         own = chunks_of(attempt.case, attempt.inputs[rank])[rank]
         if len(own) and equal(own, output["returned"]):
+            said = "the sum arrives in the last of N - 1 steps"
+            if attempt.run and _took_all_steps(attempt.run, rank):
+                said = "chunk r has to come to rank r last, so rank r never sends it"
+            return Finding(f"rank {rank}", f"returned its own part, not the sum: {said}")
+    return None
+
+
+def _took_all_steps(run: Run, rank: int) -> bool:
+    sends = [call for call in run.calls if call.rank == rank and call.op == "send"]
+    return len(sends) == run.world_size - 1
+
+
+def adds_what_arrives(attempt: Attempt) -> Finding | None:
+    """In all-gather. The left neighbour's own chunk arrives first, and as that rank had it."""
+    for rank, output in finished(attempt):
+        left = (rank - 1) % attempt.case.world_size
+        wanted, before, got = (
+            chunks_of(attempt.case, tensor)[left]
+            for tensor in (attempt.expected[rank]["tensor"], attempt.inputs[rank], output["tensor"])
+        )
+        if left != rank and len(wanted) and equal(wanted + before, got):
             return Finding(
                 f"rank {rank}",
-                "returned its own part, not the sum: the sum arrives in the last of N - 1 steps",
+                "adds what arrives to what was there: in all-gather it takes its place",
+                f"chunk {left}",
             )
     return None
 
