@@ -204,6 +204,14 @@ def test_outputs_of_any_form_are_a_students_failure_not_the_checkers():
     assert result.diagnosis == "rank 1 should be a number (it is a str)"
 
 
+def test_a_diagnosis_that_trips_over_an_output_shows_no_lines_of_ours(caplog):
+    def looks_into_it(attempt):
+        return attempt.outputs[0]["values"]
+
+    assert judge(exercise(diagnoses=(looks_into_it,)), attempt(outputs=(3, 1))).diagnosis
+    assert [record for record in caplog.records if record.levelname != "INFO"] == []
+
+
 def test_evidence_is_cut():
     diagnoses = (lambda attempt: Finding("rank 1", "is long", "x" * 10_000),)
     assert len(judge(exercise(diagnoses=diagnoses), attempt(outputs=(1, 2))).diagnosis) < 400
