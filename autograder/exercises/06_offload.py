@@ -135,8 +135,10 @@ def wrong_formula(attempt: Attempt) -> Finding | None:
     for question, wanted, got in zip(attempt.inputs[0], attempt.expected[0], answers, strict=True):
         if equal(wanted, got) or not is_pair(got):
             continue
-        call = f"offload_bytes_per_step({', '.join(map(repr, question))})"
-        evidence = f"{got}, expected {wanted}"
+        call = f"offload_bytes_per_step({', '.join(map(written, question))})"
+        evidence = ", expected ".join(
+            f"({', '.join(map(written, pair))})" for pair in (got, wanted)
+        )
         for slip, mistake in slips(question, wanted):
             if equal(slip, got, 1e-6) and not equal(wanted, slip):
                 return Finding(call, mistake, evidence, anyone="offload_bytes_per_step")
@@ -144,6 +146,11 @@ def wrong_formula(attempt: Attempt) -> Finding | None:
             mistake = "has its two numbers the wrong way round: down first, then up"
             return Finding(call, mistake, evidence, anyone="offload_bytes_per_step")
     return None
+
+
+def written(value: Any) -> str:
+    """1,000,000,000: a long row of digits is taken for a clock's, and not shown."""
+    return f"{value:,}" if isinstance(value, int | float) else repr(value)
 
 
 def is_pair(got: Any) -> bool:
