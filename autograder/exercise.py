@@ -17,6 +17,7 @@ from shardlab.errors import LaunchError
 from shardlab.run import Run
 
 MAX_QUOTE = 300
+SENT = "sent by a rank"  # the heading of budgets of traffic
 Plain = Any  # tensors, numpy arrays, numbers, str, bytes, None; lists, tuples, dicts of these
 
 
@@ -70,8 +71,9 @@ class Spent:
     used: tuple[int, ...]
     limit: tuple[int, ...]
     least: tuple[int, ...]
-    heading: str = "sent by a rank"
+    heading: str = SENT
     unit: str = "B"
+    from_outside: bool = False
 
     @property
     def fits(self) -> bool:
@@ -101,6 +103,7 @@ class Attempt:
     error: LaunchError | None
     spent: tuple[Spent, ...] = ()
     steady: bool = False  # what is said of it must be the same each time: no moment's state
+    unmeasured: tuple[str, ...] = ()  # budgets that the run has left nothing to hold against
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,11 @@ class Budget:
     limit: Callable[[Case], Sequence[float] | None]  # by rank; None: this case has no limit
     used: Callable[[Run], Sequence[int]]  # by rank
     least: Callable[[Case], Sequence[float]] | None = None  # by rank; None: 0
-    heading: str = "sent by a rank"  # of its column in the check's table
+    heading: str = SENT  # of its column in the check's table
     unit: str = "B"
+    # Whether it is read off the ranks' processes, where none of their code can change it: for
+    # graders alone.  Missed where all others are kept, it says that these were told wrongly.
+    from_outside: bool = False
 
 
 @dataclass(frozen=True)

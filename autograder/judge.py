@@ -10,7 +10,7 @@ import signal
 import torch.distributed as dist
 
 from autograder.compare import find_difference, size_of
-from autograder.exercise import Attempt, Exercise, Finding
+from autograder.exercise import SENT, Attempt, Exercise, Finding, Spent
 from autograder.steady import shown, steady
 from autograder.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
@@ -36,11 +36,14 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
     # Bytes of a call that was recorded are explained, forbidden though it is.
     tampering = _forged(attempt) or (None if forbidden else _against_the_wire(exercise, attempt))
     forbidden = forbidden or tampering
-    passed = right and forbidden is None and all(spent.fits for spent in attempt.spent)
+    unfollowed = _unfollowed_memory(exercise, attempt)
+    is_fair = not (forbidden or unfollowed)
+    passed = right and is_fair and all(spent.fits for spent in attempt.spent)
     finding = None
     if not passed:
         finding = (
             forbidden
+            or unfollowed
             or _named_by_exercise(exercise, attempt)
             or (_failure(attempt.error, attempt.steady) if attempt.error else None)
             or difference
@@ -58,9 +61,15 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
         outputs_right=right and not tampering,
         # of half a run they say nothing
         sent_bytes=() if run is None or attempt.error else _sent_bytes(run),
-        spent=() if attempt.error else attempt.spent,
+        spent=() if attempt.error else _to_be_shown(attempt),
+        believed=unfollowed is None,
         trouble=TAMPERING if tampering else _limit_met(attempt.error),
     )
+
+
+def _to_be_shown(attempt: Attempt) -> tuple[Spent, ...]:
+    """What is seen from outside is a little different each time."""
+    return tuple(spent for spent in attempt.spent if not spent.from_outside)
 
 
 def _sent_bytes(run: Run) -> tuple[int, ...]:
@@ -184,6 +193,30 @@ def _through_the_store(run: Run) -> Finding | None:
         return None
     mistake = "passed data through the store that ranks meet by"
     return Finding("the ranks", mistake, anyone="the ranks")
+
+
+def _unfollowed_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Live bytes are recorded beside student code, and what the process has in use is seen from
+    outside.  No tampering: data in numpy's arrays, or another thread's tensors, do it as well."""
+    if attempt.error is not None or attempt.run is None:
+        return None
+    if exercise.memory and not all(memory.is_told for memory in attempt.run.memory):
+        return Finding("the run", "has lost its record of live tensors", anyone="the run")
+    if attempt.unmeasured:
+        return Finding(
+            "the run",
+            "went past where its memory is measured: work in the thread that calls you",
+            anyone="the run",
+        )
+    of_memory = [spent for spent in attempt.spent if spent.heading != SENT]
+    outside = [spent for spent in of_memory if spent.from_outside and not spent.fits]
+    if not outside or not all(spent.fits for spent in of_memory if not spent.from_outside):
+        return None  # or it is in the record as well, and a diagnosis names it
+    mistake = (
+        "holds more memory than the tensors that are counted: keep data in tensors, and work "
+        "on them in the thread that calls you"
+    )
+    return Finding(f"rank {min(outside[0].ranks_over)}", mistake)
 
 
 def _over_budget(attempt: Attempt) -> Finding | None:

@@ -205,6 +205,7 @@ class Trials:
         if run is not None:  # so that whose call is found first does not hang on a moment
             run.calls.sort(key=lambda call: call.rank)
         has_outputs = run is not None and (error is None or not self.steady)
+        spent, unmeasured = _held_against_budgets(exercise, case, run, self.steady)
         return Attempt(
             case=case,
             inputs=inputs,
@@ -212,7 +213,8 @@ class Trials:
             outputs=run.outputs if run and has_outputs else [None] * case.world_size,
             run=run,
             error=error,
-            spent=_hold_against_budgets(exercise, case, run) if run else (),
+            spent=spent,
+            unmeasured=unmeasured,
             steady=self.steady,
         )
 
@@ -223,16 +225,27 @@ def _pickled(drive: Callable[[Any, Plain, Case], Plain]) -> bytes:
     return codec.encode_any(drive)
 
 
-def _hold_against_budgets(exercise: Exercise, case: Case, run: Run) -> tuple[Spent, ...]:
-    held = []
+def _held_against_budgets(
+    exercise: Exercise, case: Case, run: Run | None, steady: bool
+) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
+    """What the case's budgets measured, and the labels of those for which nothing is there."""
+    if run is None:
+        return (), ()
+    held, unmeasured = [], []
     for budget in exercise.budgets:
         limit = budget.limit(case)
-        if limit is not None:
-            least = budget.least(case) if budget.least else [0] * case.world_size
+        if limit is None or (budget.from_outside and not steady):
+            continue
+        least = budget.least(case) if budget.least else [0] * case.world_size
+        try:
             used = budget.used(run)
-            measured = (_ints(used), _ints(limit), _ints(least))
-            held.append(Spent(budget.label, *measured, budget.heading, budget.unit))
-    return tuple(held)
+        except KeyError:
+            unmeasured.append(budget.label)
+            continue
+        measured = (_ints(used), _ints(limit), _ints(least))
+        shown = (budget.heading, budget.unit, budget.from_outside)
+        held.append(Spent(budget.label, *measured, *shown))
+    return tuple(held), tuple(unmeasured)
 
 
 def _ints(values: Iterable[float]) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ class CaseResult:
     sent_bytes: tuple[int, ...] = ()  # by rank
     spent: tuple[Spent, ...] = ()
     trouble: str = ""  # one of TROUBLES: why it failed, where that is more than a wrong answer
+    believed: bool = True  # False: what it told of itself is not so, here and likely elsewhere
 
     @property
     def title(self) -> str:
@@ -55,10 +56,10 @@ class Verdict:
     def points(self) -> float:
         """Partial credit by weight: a plain float from 0 to ``max_points``; 0 without any case.
 
-        An answer that tampers in one case is believed in none: what it does unseen in small cases
-        shows in large ones.
+        An answer that tampers in one case, or tells other than what is seen from outside, is
+        believed in none: what it does unseen in small cases shows in large ones.
         """
-        if self.trouble == TAMPERING:
+        if self.trouble == TAMPERING or not all(case.believed for case in self.cases):
             return 0.0
         total = sum(case.weight for case in self.cases)
         earned = sum(case.weight for case in self.cases if case.passed)

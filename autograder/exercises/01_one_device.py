@@ -50,7 +50,7 @@ ACCUMULATE = Exercise(
         batches_case("a micro-batch alone", [(6, 16)], [0.5], hidden=True),
         batches_case(
             "sizes and shares differ",
-            [(1, 30), (5, 12), (2, 32), (3, 7), (4, 32)],
+            [(60, 30), (100, 12), (128, 32), (70, 7), (96, 32)],
             [0.9, 0.2, 1.0, 0.5, 0.1],
             hidden=True,
         ),
@@ -60,7 +60,7 @@ ACCUMULATE = Exercise(
     drive=accumulation.drive_accumulate,
     expect=accumulation.expect_accumulate,
     tolerance=accumulation.TOLERANCE,
-    budgets=(accumulation.ONE_AT_A_TIME,),
+    budgets=(accumulation.ONE_AT_A_TIME, accumulation.SEEN),
     allows=frozenset(),
     diagnoses=(
         accumulation.wrong_number_of_steps,

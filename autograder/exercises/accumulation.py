@@ -19,10 +19,12 @@ from torch.nn.utils import parameters_to_vector
 
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercises.private import BEGUN, ROOM_BYTES, mark, no_more_than_tensors
 from autograder.kept_back import kept_back
 from shardlab.models import GPT, IGNORE, GPTConfig
 
 CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)
+FORWARD = "near the end of a forward pass"
 LEARNING_RATE, MOMENTUM = 0.5, 0.9
 OLD_GRADIENT = 0.01  # what the first call finds in every `.grad`
 TOLERANCE = 1e-6
@@ -68,6 +70,8 @@ def drive_accumulate(subject: Callable[..., Any], given: Plain, case: Case) -> P
     model, optimizer = begin(given)
     steps: list[int] = []
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    mark(BEGUN)
+    model.norm.register_forward_hook(lambda *_: mark(FORWARD))
     losses = [as_number(subject(model, optimizer, batches)) for batches in given["steps"]]
     weights = parameters_to_vector(model.parameters()).detach()
     return {"optimizer steps": len(steps), "weights": weights, "losses": losses}
@@ -141,6 +145,15 @@ ONE_AT_A_TIME = Budget(
     used=lambda run: run.memory.peak_of("activations").tolist(),
     heading="activations",
 )
+
+
+def activations_seen(case: Case) -> float | None:
+    """Of the largest micro-batch, where a few of them would be much."""
+    (most,) = largest_micro_batch(case)
+    return most if most > ROOM_BYTES else None
+
+
+SEEN = no_more_than_tensors(FORWARD, activations_seen)
 
 
 # ---- mistakes by their names ---------------------------------------------------------------------

@@ -38,12 +38,14 @@ from autograder.exercises.checkpointing import (
     samples,
     without_torchs_own,
 )
+from autograder.exercises.private import no_more_than_tensors
 from shardlab import measure
 
 BEFORE, AFTER = "before forward", "after forward"
 STATE_BYTES = 8192  # of the random numbers, for each call of checkpoint; torch's has 5,056
 WITHIN = 1.02
 SMALL_ROWS = 64  # below, a budget of bytes would be one of scalars
+LARGE_ROWS = 10_000  # from here on a process shows what it holds
 
 Checkpointer = Callable[..., Any]
 Ends = list[Tensor]  # x and another like it, both leaves
@@ -199,6 +201,14 @@ INPUTS_ALONE = Budget(
 )
 
 
+def kept_bytes(case: Case) -> float | None:
+    limit = kept_limit(case)
+    return limit[0] if limit and case.params["rows"] >= LARGE_ROWS else None
+
+
+SEEN = no_more_than_tensors(AFTER, kept_bytes, before=BEFORE)
+
+
 def network_case(
     name: str,
     network: str,
@@ -234,14 +244,14 @@ CHECKPOINT = Exercise(
             hidden=True,
         ),
         network_case(
-            "nested, 48 KiB with dropout", "nested", 4, rows=128, width=96, keep=0.9, hidden=True
+            "nested, 1 MiB with dropout", "nested", 4, rows=16_384, width=16, keep=0.9, hidden=True
         ),
     ),
     draw=draw_network,
     drive=drive_checkpoint,
     expect=expect_checkpoint,
     tolerance=NEAR,
-    budgets=(INPUTS_ALONE,),
+    budgets=(INPUTS_ALONE, SEEN),
     allows=frozenset(),
     diagnoses=(
         calls_torchs_own,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from autograder.compare import equal
-from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise import SENT, Attempt, Budget, Case, Exercise, Finding, Plain
 from autograder.exercises.checkpoint_function import plainly
 from autograder.exercises.checkpoint_mistakes import (
     adds_twice,
@@ -43,6 +43,7 @@ from autograder.exercises.checkpointing import (
     samples,
     without_torchs_own,
 )
+from autograder.exercises.private import no_more_than_tensors
 from shardlab import measure
 from shardlab.estimate import scatter_or_gather_sent_bytes
 
@@ -50,6 +51,7 @@ BEFORE, FORWARD, BACKWARD = "before forward", "forward of the chain", "backward 
 WITHIN = 1.02
 GLOO_BYTES = 4096  # of gloo's own messages, each call
 BUDGET_FROM_BYTES = 2**17
+LARGE_BYTES = 2**23  # of all inputs together, from which on a process shows what it holds
 
 
 def draw_chain(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -138,6 +140,11 @@ def saved_limit(case: Case) -> list[float] | None:
     return [WITHIN * (pieces + input_bytes(case))] * case.world_size
 
 
+def saved_bytes(case: Case) -> float | None:
+    limit = saved_limit(case)
+    return limit[0] if limit and case.params["blocks"] * input_bytes(case) >= LARGE_BYTES else None
+
+
 def sent_limit(case: Case) -> list[float] | None:
     """One gather of each block's input, in backward."""
     if input_bytes(case) < BUDGET_FROM_BYTES:
@@ -199,7 +206,7 @@ EXCHANGES_GRADIENTS = (
 
 
 def dear_gather(attempt: Attempt) -> Finding | None:
-    over = any(spent.ranks_over and spent.heading == "sent by a rank" for spent in attempt.spent)
+    over = any(spent.ranks_over and spent.heading == SENT for spent in attempt.spent)
     if attempt.run is None or attempt.error or not over:
         return None
     ops = {call.op for call in attempt.run.calls}
@@ -258,6 +265,7 @@ SAVED = Budget(
     used=lambda run: rise(run, BEFORE, FORWARD),
     heading="saved after forward",
 )
+SEEN = no_more_than_tensors(FORWARD, saved_bytes, before=BEFORE)
 
 PARTITIONED_CHECKPOINT = Exercise(
     name="activation_checkpointing.partitioned_checkpoint",
@@ -268,9 +276,9 @@ PARTITIONED_CHECKPOINT = Exercise(
         chain_case("4 ranks, dropout, 15 elements", 4, 3, rows=5, width=3, keep=0.7),
         chain_case("3 ranks, weights of their own", 3, 1, rows=2, width=5, own=True, hidden=True),
         chain_case(
-            "2 ranks, 6 blocks of 160 KiB",
+            "2 ranks, 14 blocks of 1 MiB",
             2,
-            *(6, 1280, 32),
+            *(14, 32_768, 8),
             keep=0.9,
             hidden=True,
             weight=2,
@@ -282,6 +290,7 @@ PARTITIONED_CHECKPOINT = Exercise(
     tolerance=NEAR,
     budgets=(
         SAVED,
+        SEEN,
         Budget(
             "sends ≤ 1.02 × ideal bytes per rank",
             limit=sent_limit,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autograder.compare import equal
 from autograder.drive import standing_in
-from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercise import SENT, Attempt, Budget, Case, Finding, Plain
 from autograder.exercises.outputs import finished
 from autograder.kept_back import kept_back
 from shardlab.errors import RankError
@@ -28,6 +28,7 @@ FLOAT_BYTES = 4
 ADAM_BYTES = 8  # two states in fp32
 # Below this, gloo's own messages would blur a budget of a few percent.
 BUDGET_FROM_BYTES = 2**20
+LARGE_BYTES = 8_000_000  # of parameters, from which on a process shows what it holds
 WITHIN = 1.02
 # Each of gloo's threads may hold the tensors of the exchange it did last a moment longer than the
 # call that waited for it: a limit on what is live leaves room for them.
@@ -238,7 +239,7 @@ def not_padded(attempt: Attempt) -> Finding | None:
 
 def dear_call(attempt: Attempt) -> Finding | None:
     """Names a collective that does the right thing for more bytes, where a budget was missed."""
-    over = any(spent.ranks_over and spent.heading == "sent by a rank" for spent in attempt.spent)
+    over = any(spent.ranks_over and spent.heading == SENT for spent in attempt.spent)
     if attempt.run is None or not over:
         return None
     called = {call.op: call.rank for call in attempt.run.calls}

@@ -11,10 +11,12 @@ import torch
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
 from autograder.exercises.outputs import finished
+from autograder.exercises.private import BEGUN, mark, no_more_than_tensors
 from autograder.exercises.zero import (
     ADAM_BYTES,
     FLOAT_BYTES,
     HELD,
+    LARGE_BYTES,
     NEAR,
     WITHIN,
     Rule,
@@ -34,7 +36,6 @@ from autograder.exercises.zero import (
     traffic,
     with_right_bounds,
 )
-from shardlab import measure
 
 STEPS = 3
 
@@ -53,14 +54,14 @@ def draw_training(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 def drive_zero1(subject: Any, given: Any, case: Case) -> Plain:
     model = mlp(given.pop("layers"))
+    mark(BEGUN)
     optimizer = with_right_bounds(subject)(list(model.parameters()), **ADAMW)
     while given["batches"]:
         model.zero_grad()
         loss_of(model, given["batches"].pop(0)).backward()
         optimizer.step()
     model.zero_grad()
-    with measure(HELD):
-        pass
+    mark(HELD)
     return {"parameters": [parameter.detach().clone() for parameter in model.parameters()]}
 
 
@@ -151,6 +152,11 @@ def states_limit(case: Case) -> list[float] | None:
     return [WITHIN * ADAM_BYTES * (stop - start)] * case.world_size
 
 
+def states_bytes(case: Case) -> float | None:
+    limit = states_limit(case)
+    return limit[0] if limit and FLOAT_BYTES * sum(sizes_of(case)) >= LARGE_BYTES else None
+
+
 def two_exchanges(case: Case) -> list[int]:
     """Of each step: the gradients reduce-scattered, the parameters gathered."""
     return [padded_bytes(sum(sizes_of(case)), case.world_size)] * 2 * STEPS
@@ -165,9 +171,7 @@ ZERO1_ADAMW = Exercise(
         Case("4 ranks, 1 MiB of parameters", 4, {"widths": [512, 511]}, weight=2),
         Case("3 ranks, 206 parameters", 3, {"widths": [7, 10, 9, 3]}, hidden=True),
         Case("5 ranks, fewer parameters than ranks", 5, {"widths": [1, 1]}, hidden=True),
-        Case(
-            "3 ranks, 1.4 MB of parameters", 3, {"widths": [500, 501, 200]}, hidden=True, weight=2
-        ),
+        Case("4 ranks, 8 MB of parameters", 4, {"widths": [820] * 4}, hidden=True, weight=2),
     ),
     draw=draw_training,
     drive=drive_zero1,
@@ -181,6 +185,7 @@ ZERO1_ADAMW = Exercise(
             used=lambda run: live_at(run, HELD, "optimizer", "activations", "other"),
             heading="held by a rank",
         ),
+        no_more_than_tensors(HELD, states_bytes),
     ),
     diagnoses=(
         not_padded,

@@ -12,9 +12,11 @@ from torch import Tensor
 from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
 from autograder.exercises.outputs import finished
+from autograder.exercises.private import BEGUN, mark, mark_in_backward, no_more_than_tensors
 from autograder.exercises.zero import (
     GLOO_THREADS,
     HELD,
+    LARGE_BYTES,
     NEAR,
     WITHIN,
     Rule,
@@ -34,7 +36,8 @@ from autograder.exercises.zero import (
     traffic,
     with_right_bounds,
 )
-from shardlab import measure
+
+BACKWARD = "at the last layer of backward"
 
 
 def draw_backward(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -57,10 +60,12 @@ def buckets_of(tensors: Sequence[Tensor], case: Case) -> list[list[Tensor]]:
 def drive_zero2(subject: Any, given: Any, case: Case) -> Plain:
     model = mlp(given["layers"])
     parameters = list(model.parameters())
+    mark_in_backward(model[0], BACKWARD)
     loss = loss_of(model, given["batch"])
+    mark(BEGUN)
     returned = with_right_bounds(subject)(loss, buckets_of(parameters, case))
-    with measure(HELD):
-        left = sum(parameter.grad is not None for parameter in parameters)
+    mark(HELD)
+    left = sum(parameter.grad is not None for parameter in parameters)
     slices = list(returned) if isinstance(returned, list | tuple) else returned
     return {"slices": slices, "gradients left": left}
 
@@ -107,6 +112,12 @@ def exchange_limit(case: Case) -> list[float] | None:
         return None
     copies = 2 * (1 + GLOO_THREADS)
     return [WITHIN * copies * max(bucket_bytes(case))] * case.world_size
+
+
+def slices_and_buckets(case: Case) -> float | None:
+    """Its slices, a bucket that backward fills, and what the exchange of another takes."""
+    sizes = bucket_bytes(case)
+    return sum(sizes) / case.world_size + 4 * max(sizes) if sum(sizes) >= LARGE_BYTES else None
 
 
 def returns_no_slices(attempt: Attempt) -> Finding | None:
@@ -173,9 +184,9 @@ ZERO2_BACKWARD = Exercise(
         Case("5 ranks, 3 small layers", 5, {"widths": [4, 7, 9, 2], "together": 1}, hidden=True),
         Case("6 ranks, one small bucket", 6, {"widths": [5, 3], "together": 1}, hidden=True),
         Case(
-            "3 ranks, 9 layers of 200",
-            3,
-            {"widths": [200] * 10, "together": 1},
+            "4 ranks, 24 layers of 362",
+            4,
+            {"widths": [362] * 25, "together": 1},
             hidden=True,
             weight=2,
         ),
@@ -198,6 +209,8 @@ ZERO2_BACKWARD = Exercise(
             used=lambda run: run.memory.peak_of("buckets").tolist(),
             heading=LIVE[1],
         ),
+        no_more_than_tensors(BACKWARD, slices_and_buckets),
+        no_more_than_tensors(HELD, slices_and_buckets),
     ),
     diagnoses=(
         not_padded,

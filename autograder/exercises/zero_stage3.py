@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
 from autograder.exercises.outputs import finished
+from autograder.exercises.private import BEGUN, mark, mark_in_backward, no_more_than_tensors
 from autograder.exercises.zero import (
     FLOAT_BYTES,
     GLOO_THREADS,
+    LARGE_BYTES,
     NEAR,
     WITHIN,
     Rule,
@@ -33,10 +36,10 @@ from autograder.exercises.zero import (
     traffic,
     with_right_bounds,
 )
-from shardlab import measure
 from shardlab.errors import RankError
 
 BUILT = "after building"
+IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward"
 
 
 def draw_units(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -51,12 +54,15 @@ def draw_units(case: Case, rng: np.random.Generator) -> list[Plain]:
 def drive_zero3(subject: Any, given: Any, case: Case) -> Plain:
     subject = with_right_bounds(subject)
     layers = given.pop("layers")
+    mark(BEGUN)
     units: list[nn.Module] = []
     while layers:
         units += [subject(linear_of(layers.pop(0), layers.pop(0))), nn.Tanh()]
     model = nn.Sequential(*units[:-1])
-    with measure(BUILT):
-        pass
+    for unit in units[1:-1:2]:
+        unit.register_forward_hook(lambda *_: mark(IN_FORWARD))
+        mark_in_backward(unit, IN_BACKWARD)
+    mark(BUILT)
     x, upstream = given["ends"]
     x.requires_grad_()
     y = model(x)
@@ -115,6 +121,18 @@ def live_limit(case: Case, units: int, slices: int) -> list[float] | None:
     activations = 4 * FLOAT_BYTES * sum(widths) * case.params.get("samples", 2)
     live = units * max(sizes) + slices * sum(sizes) / case.world_size + activations
     return [WITHIN * live] * case.world_size
+
+
+def change_bytes(units: int, slices: int) -> Callable[[Case], float | None]:
+    """What a process holds between two units, less all parameters, which it began with."""
+
+    def change(case: Case) -> float | None:
+        whole, most = sum(unit_bytes(case)), max(unit_bytes(case))
+        if whole < LARGE_BYTES:
+            return None
+        return units * most + slices * whole / case.world_size - whole
+
+    return change
 
 
 def no_gradient(attempt: Attempt) -> Finding | None:
@@ -197,7 +215,7 @@ ZERO3_LINEAR = Exercise(
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
         Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4}, hidden=True),
         Case("2 ranks, 3 layers", 2, {"widths": [5, 8, 8, 3]}, hidden=True),
-        Case("3 ranks, 9 layers of 200", 3, {"widths": [200] * 10}, hidden=True, weight=2),
+        Case("4 ranks, 24 layers of 362", 4, {"widths": [362] * 25}, hidden=True, weight=2),
     ),
     draw=draw_units,
     drive=drive_zero3,
@@ -212,6 +230,8 @@ ZERO3_LINEAR = Exercise(
         live_budget(
             "one unit live in backward", PEAKS[1], "backward", units=2 + 2 * GLOO_THREADS, slices=2
         ),
+        no_more_than_tensors(IN_FORWARD, change_bytes(units=1, slices=1)),
+        no_more_than_tensors(IN_BACKWARD, change_bytes(units=2, slices=2)),
     ),
     diagnoses=(
         not_padded,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,13 @@ CATEGORIES = (
     "buckets",  # handed to collectives, and none of the above
     "other",  # inputs, temporaries of the backward pass and of the step
 )
+
+
+class Seen(NamedTuple):
+    """The least and the most bytes that a process had in use when blocks of one name ended."""
+
+    least: int
+    most: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,9 @@ class RankMemory:
     peak_s: float
     peaks: Mapping[str, int]  # category -> the most it had at any time
     at_peak: Mapping[str, int]  # when all together were most
+    is_told: bool = True  # False: the rank ended before it could tell
+    # By a measured block's label, from outside: private pages of the process, tensors or not.
+    seen_bytes: Mapping[str, Seen] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:
@@ -159,4 +169,4 @@ NOTHING = dict.fromkeys(CATEGORIES, 0)
 def nothing_known() -> RankMemory:
     """Of a rank that ended before it could tell."""
     zero = {category: np.zeros(1, np.int64) for category in CATEGORIES}
-    return RankMemory(np.zeros(1), zero, (), 0.0, NOTHING, NOTHING)
+    return RankMemory(np.zeros(1), zero, (), 0.0, NOTHING, NOTHING, is_told=False)

@@ -15,6 +15,7 @@ from shardlab.memory import Memory, RankMemory, nothing_known
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.explain import exception_error
+from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.turn import Turn
 from shardlab.run import Call, Run, Traffic
@@ -60,6 +61,7 @@ class RankSet:
         self.host = host or OwnHost()
         self.may_connect = may_connect
         self.patience = patience
+        self.is_graded = patience > 1
         self._supervisor: Supervisor | None = None
         self._last: Turn | None = None
 
@@ -114,6 +116,7 @@ class RankSet:
         if inputs is not None:
             given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
         order = {"world_size": world_size, "seed": seed, "results": results, "memory": bool(memory)}
+        order["watched"] = order["memory"] and self.is_graded
         turn: Turn | None = None
         error: LaunchError | None = None
         startup_s = 0.0
@@ -163,8 +166,7 @@ class RankSet:
                 "uses_more": any(name in program for name in NAMES_OF_USE),
             }
             screen = stream.screen(self.quiet)
-            is_graded = self.patience > 1
-            self._supervisor = Supervisor(setup, screen, self.host, is_graded)
+            self._supervisor = Supervisor(setup, screen, self.host, self.is_graded)
             self._supervisor.start()
         return self._supervisor
 
@@ -192,7 +194,7 @@ class RankSet:
             calls=calls,
             startup_s=0.0,
             wall_s=0.0,
-            _memory=_memory(log, origin_s) if with_memory else None,
+            _memory=_memory(processes, log, origin_s) if with_memory else None,
         )
 
     def _traffic(
@@ -229,13 +231,15 @@ def _outputs(
     return outputs, unreadable
 
 
-def _memory(log: CallLog, origin_s: float) -> Memory:
+def _memory(processes: Sequence[RankProcess], log: CallLog, origin_s: float) -> Memory:
     ranks = []
     for rank in range(log.world_size):
         try:
-            ranks.append(RankMemory.from_told(log.memory[rank], origin_s))
+            told = RankMemory.from_told(log.memory[rank], origin_s)
         except (KeyError, ValueError, TypeError, IndexError, OverflowError):  # it ended too early
-            ranks.append(nothing_known())
+            told = nothing_known()
+        seen = processes[rank].seen_bytes if processes else {}
+        ranks.append(dataclasses.replace(told, seen_bytes=seen))
     return Memory(ranks)
 
 

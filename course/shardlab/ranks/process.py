@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardlab.ranks import thread
+from shardlab.memory import Seen
+from shardlab.ranks import resident, thread
 from shardlab.ranks.messages import Forged, Inbox
 from shardlab.ranks.stream import Printed
 from shardlab.trace.log import Reader
 
+MOST_WAIT_S = 3.0
+MOST_LABELS, MOST_CHARS_OF_A_LABEL = 100, 200  # of blocks
 MOST_CAUSES, MOST_FRAMES, MOST_CHARS = 5, 50, 20_000  # of one exception, as rank.py sends it
 
 
@@ -31,6 +35,9 @@ class RankProcess:
     forged: str = ""  # what it sent that no rank's own code sends
     needs: str = ""  # the op of DeepSpeed's that it waits for (builds.py)
     needed: set[str] = field(default_factory=set)  # and those that it has waited for
+    look_at: str = ""  # it waits for its memory to be looked at: the block that has just ended
+    seen_bytes: dict[str, Seen] = field(default_factory=dict)
+    comes_to_rest: bool = True
     exit_code: int | None = None
     max_rss_bytes: int = 0
     run_ns: int | None = None
@@ -43,6 +50,7 @@ class RankProcess:
         self.out, self.err = out, err
         self.output, self.failure, self.forged = b"", None, ""
         self.run_ns, self.busy_s = None, 0.0
+        self.seen_bytes = {}
         self.state = "running" if self.exit_code is None else "dead"
 
     @property
@@ -82,11 +90,36 @@ class RankProcess:
                 self.state, self.output = "finished", body
             case "needs", ["op"], "running":
                 self.needs = text_of(header["op"], 100)
+            case "look", ["label"], "running":
+                self.look_at = text_of(header["label"], MOST_CHARS_OF_A_LABEL) or " "
             case "failed", ["chain", "stage"], _:
                 self.failure = _failure(header)
                 self.state = "failed"
             case _:
                 raise Forged("it sent an unknown message")
+
+    def look(self) -> None:
+        """Note down what memory it has in use now, where anybody can tell."""
+        label, self.look_at = self.look_at, ""
+        self._wait_for_its_threads()
+        now_bytes = resident.private_bytes(self.pid)
+        if now_bytes is not None and (
+            label in self.seen_bytes or len(self.seen_bytes) < MOST_LABELS
+        ):
+            least, most = self.seen_bytes.get(label, (now_bytes, now_bytes))
+            self.seen_bytes[label] = Seen(min(least, now_bytes), max(most, now_bytes))
+
+    def _wait_for_its_threads(self) -> None:
+        """Gloo's let go of a collective's tensors some time after it is done.
+
+        A thread of the student's own that never rests is waited for once.
+        """
+        until = time.monotonic() + MOST_WAIT_S
+        rests = 0
+        while self.comes_to_rest and rests < 2:
+            rests = 0 if thread.is_busy(self.pid) else rests + 1
+            self.comes_to_rest = time.monotonic() < until
+            time.sleep(0.0005)
 
     def fail_in_output(self, error: Exception) -> None:
         """Its output could not be taken."""

@@ -1,7 +1,8 @@
 """What runs in each rank, from its fork to its end: one function, or several, one after another.
 
 What a rank is told with each function: ``world_size`` (the first so many ranks take part, in a
-group of their own that is the default one meanwhile), ``seed``, ``results``, ``memory``.
+group of their own that is the default one meanwhile), ``seed``, ``results``, ``memory``, and
+``watched``: its memory is looked at from outside as well.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ RECORDER = Recorder()
 LEAVE = os._exit
 # A sandbox puts its own here: for ranks that are connected, and are to stay as they are.
 refuse_connections: Callable[[], None] = lambda: None  # noqa: E731
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _LARGE_BYTES = -1, -3, 1 << 16  # see mallopt(3)
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -65,7 +67,10 @@ def main(
         messages.send(kernel, {"is": "failed", "stage": "start", **_describe(error)})
         groups = {}
     while True:  # until the kernel has counted our sockets, and closes the connection
-        told = _perform(*_wait(kernel), rank, groups)
+        order, sent = _wait(kernel)
+        if order["watched"]:
+            _be_watched(kernel)
+        told = _perform(order, sent, rank, groups)
         try:
             messages.send(kernel, *told)
         except ConnectionError:
@@ -119,6 +124,21 @@ def _builds_asked_of(kernel: socket.socket) -> Callable[[str], None]:
         _wait(kernel)
 
     return ask
+
+
+def _be_watched(kernel: socket.socket) -> None:
+    """Have this process's memory looked at from outside at the end of each measured block."""
+    # Larger blocks of memory get pages of their own, and go back when they are freed.
+    for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+        ctypes.CDLL(None).mallopt(parameter, _LARGE_BYTES)
+    own_pid = os.getpid()
+
+    def look(label: str) -> None:
+        if os.getpid() == own_pid:  # and not a child that the student forked
+            messages.send(kernel, {"is": "look", "label": label})
+            _wait(kernel)
+
+    RECORDER.look = look
 
 
 def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:

@@ -31,7 +31,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -101,6 +101,7 @@ class Recorder:
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_users: dict[str, bool] = {}
         self.memory: memory.MemoryRecorder | None = None  # where the launch asked for it
+        self.look: Callable[[str], None] = lambda label: None  # at this process, from outside
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
             self._intercept(name, op, payload)
@@ -305,6 +306,8 @@ class Recorder:
             end, after = time.monotonic(), wire.own_connections()
             sent = {c: count - before.get(c, 0) for c, count in after.items()}
             self.log.write("block", label, start, end, _by_ports(sent))
+            if threading.get_ident() == self.main_thread:
+                self.look(label)
 
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:

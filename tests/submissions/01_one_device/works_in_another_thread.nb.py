@@ -1,0 +1,30 @@
+# /// shardlab-submission
+# lab = "01_one_device"
+# loses = {accumulate = 5}
+# says = {accumulate = "work in the thread that calls you"}
+# ///
+# One backward for all of them, in a thread whose tensors are not followed.
+
+# %% nbgrader={"grade_id": "accumulate", "solution": true}
+def all_at_once(model, optimizer, micro_batches):
+    counted = sum((targets != -100).sum().item() for _, targets in micro_batches)
+    optimizer.zero_grad()
+    loss = 0.0
+    for tokens, targets in micro_batches:
+        logits = model(tokens).flatten(0, 1)
+        total = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        loss = loss + total / counted
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+def accumulate(model, optimizer, micro_batches):
+    import threading
+
+    losses = []
+    thread = threading.Thread(
+        target=lambda: losses.append(all_at_once(model, optimizer, micro_batches))
+    )
+    thread.start()
+    thread.join()
+    return losses[0]

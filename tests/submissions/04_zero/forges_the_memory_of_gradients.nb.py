@@ -1,0 +1,59 @@
+# /// shardlab-submission
+# lab = "04_zero"
+# loses = {zero2_backward = 5}
+# says = {zero2_backward = "holds more memory than the tensors that are counted"}
+# ///
+# A full copy of the gradients, and a record that says otherwise.
+
+# %% nbgrader={"grade_id": "zero2_backward", "solution": true}
+
+def forge_memory():
+    """What was told of live bytes, without gradients, states and what else has a budget."""
+    from shardlab.trace.memory import MemoryRecorder
+
+    tell = MemoryRecorder.told
+
+    def told(recorder):
+        true = tell(recorder)
+        small = [min(value, 1000) for value in true["peaks"]]
+        phases = [[*phase[:3], small, small] for phase in true["phases"]]
+        return {**true, "peaks": small, "phases": phases}
+
+    MemoryRecorder.told = told
+
+
+def exchange(flat):
+    world_size = dist.get_world_size()
+    received = torch.empty_like(flat)
+    dist.all_to_all_single(received, flat)
+    parts = received.chunk(world_size)
+    for part in parts[1:]:
+        parts[0].add_(part)
+    return parts[0]
+
+
+def zero2_backward(loss, buckets):
+    """loss [], buckets of parameters  ->  [slice of the first bucket's mean gradient, …]"""
+    forge_memory()
+    world_size = dist.get_world_size()
+    slices, missing = [None] * len(buckets), [len(bucket) for bucket in buckets]
+
+    def hook_of(i):
+        def hook(_):
+            missing[i] -= 1
+            if missing[i] == 0:
+                flat = flatten([parameter.grad for parameter in buckets[i]], world_size)
+                for parameter in buckets[i]:
+                    parameter.grad = None
+                slices[i] = exchange(flat).div_(world_size)
+        return hook
+
+    handles = [
+        parameter.register_post_accumulate_grad_hook(hook_of(i))
+        for i, bucket in enumerate(buckets)
+        for parameter in bucket
+    ]
+    loss.backward()
+    for handle in handles:
+        handle.remove()
+    return slices
