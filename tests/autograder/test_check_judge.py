@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -15,6 +16,7 @@ from autograder.present import as_html, as_text
 from autograder.steady import steady
 from autograder.verdict import CaseResult, Verdict
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
+from shardlab.memory import Memory, nothing_known
 from shardlab.run import Call, Run, Traffic
 
 VISIBLE = Case("2 ranks", 2)
@@ -114,6 +116,48 @@ def test_a_collective_on_the_wire_has_to_be_in_the_calls(seen):
     recorded = run_of([*sends, call("all_reduce")], collectives=seen)
     assert judge(p2p, attempt(run=recorded)).trouble == ""
     assert judge(exercise(), attempt(run=recorded)).passed
+
+
+def spent_of_memory(inside, outside):
+    zero = (0, 0)
+    return [
+        Spent("live bytes", (inside, 5), (10, 10), zero, "live"),
+        Spent("the process", (5, outside), (10, 10), zero, "seen", from_outside=True),
+        Spent("sends", (99, 5), (10, 10), zero),
+    ][: 2 if inside < 11 else 3]
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "passed", "believed"),
+    [(5, 5, True, True), (5, 50, False, False), (50, 50, False, True), (50, 5, False, True)],
+)
+def test_memory_that_is_seen_and_not_recorded_is_believed_in_no_case(
+    inside, outside, passed, believed
+):
+    result = judge(exercise(), attempt(spent=spent_of_memory(inside, outside)))
+    assert (result.passed, result.believed, result.trouble) == (passed, believed, "")
+    assert ("tensors that are counted" in result.diagnosis) == (not believed)
+    small = CaseResult("small", False, 3, passed=True)
+    assert bool(Verdict("lab.answer", 4.0, (small, result), seed=1).points) == believed
+    # The kernel counts a page more or less each time: not in a verdict.
+    assert not any(spent.from_outside for spent in result.spent)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_record_of_memory_that_is_missing_is_not_one_of_no_bytes(is_told):
+    run = run_of()
+    run._memory = Memory([dataclasses.replace(nothing_known(), is_told=is_told)] * 2)
+    result = judge(exercise(memory=True), attempt(run=run))
+    assert result.passed == result.believed == is_told
+    assert ("lost its record" in result.diagnosis) == (not is_told)
+
+
+def test_what_could_not_be_measured_is_no_pass():
+    made = dataclasses.replace(attempt(), unmeasured=("its process holds what its tensors take",))
+    result = judge(exercise(), made)
+    assert not result.passed
+    assert not result.believed
+    assert "in the thread that calls you" in result.diagnosis
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,17 @@ def test_the_notebook_checks_every_exercise_for_its_points(lab: str) -> None:
             checked[call[1]] = cell.metadata["nbgrader"]["points"]
             assert call[1].endswith(f".{call[2]}")
     assert checked == {exercise.name: exercise.points for exercise in exercises.of_lab(lab)}
+
+
+MEASURED = [
+    exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab) if exercise.memory
+]
+
+
+@pytest.mark.parametrize("exercise", MEASURED, ids=lambda exercise: exercise.name)
+def test_live_bytes_are_held_against_what_the_process_has(exercise: Exercise) -> None:
+    """They are recorded beside student code: a hidden case is large enough to see them outside."""
+    outside = [budget for budget in exercise.budgets if budget.from_outside]
+    held = [case for case in exercise.cases for budget in outside if budget.limit(case)]
+    assert held
+    assert all(case.hidden for case in held)

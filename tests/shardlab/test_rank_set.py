@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from shardlab import RankError
+from shardlab import RankError, measure
 from shardlab.rank_set import RankSet
 from shardlab.ranks.supervise import Supervisor
 
@@ -172,3 +174,40 @@ def test_ranks_that_are_ready_before_their_server_says_so_are_counted(
 def test_a_size_that_was_not_asked_for_is_refused() -> None:
     with RankSet(3, smaller=[2]) as ranks, pytest.raises(ValueError, match="not made for it"):
         ranks.run(pid, world_size=1)
+
+
+def holds_and_lets_go() -> None:
+    with measure("begun"):
+        pass
+    held = [torch.ones(1 << 18) for _ in range(32)]  # 1 MiB each
+    with measure("held"):
+        pass
+    del held
+    with measure("let go"):
+        pass
+
+
+def test_memory_of_graded_ranks_is_seen_from_outside_as_well() -> None:
+    with RankSet(2, quiet=True, patience=10) as ranks:
+        memory = ranks.run(holds_and_lets_go, memory=True).memory
+    for rank in memory:
+        begun, held, let_go = (rank.seen_bytes[label] for label in ("begun", "held", "let go"))
+        assert held.least - begun.most == pytest.approx(32 << 20, abs=2 << 20)
+        assert let_go.most - begun.least == pytest.approx(0, abs=2 << 20)
+
+
+def in_a_thread() -> None:
+    threads = [threading.Thread(target=holds_and_lets_go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("fn", [holds_and_lets_go, in_a_thread])
+def test_blocks_are_looked_at_in_graded_ranks_main_threads_alone(fn: Callable[[], None]) -> None:
+    is_graded = fn is in_a_thread
+    with RankSet(1, quiet=True, patience=10 if is_graded else 1) as ranks:
+        memory = ranks.run(fn, memory=True).memory
+    assert not memory[0].seen_bytes
+    assert memory[0].is_told
