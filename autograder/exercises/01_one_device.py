@@ -50,7 +50,7 @@ ACCUMULATE = Exercise(
         batches_case("a micro-batch alone", [(6, 16)], [0.5], hidden=True),
         batches_case(
             "sizes and shares differ",
-            [(60, 30), (100, 12), (128, 32), (70, 7), (96, 32)],
+            [(60, 30), (90, 14), (128, 32), (70, 7), (96, 32)],
             [0.9, 0.2, 1.0, 0.5, 0.1],
             hidden=True,
         ),

@@ -184,9 +184,9 @@ ZERO2_BACKWARD = Exercise(
         Case("5 ranks, 3 small layers", 5, {"widths": [4, 7, 9, 2], "together": 1}, hidden=True),
         Case("6 ranks, one small bucket", 6, {"widths": [5, 3], "together": 1}, hidden=True),
         Case(
-            "4 ranks, 24 layers of 362",
+            "4 ranks, 24 layers of 363",
             4,
-            {"widths": [362] * 25, "together": 1},
+            {"widths": [363] * 25, "together": 1},
             hidden=True,
             weight=2,
         ),
