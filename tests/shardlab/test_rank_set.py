@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,9 @@ import torch.distributed as dist
 
 from shardlab import RankError, measure
 from shardlab.rank_set import RankSet
+from shardlab.ranks import messages
+from shardlab.ranks.process import MOST_LOOKS
+from shardlab.ranks.rank import RECORDER
 from shardlab.ranks.supervise import Supervisor
 
 pytestmark = pytest.mark.ranks
@@ -211,3 +215,20 @@ def test_blocks_are_looked_at_in_graded_ranks_main_threads_alone(fn: Callable[[]
         memory = ranks.run(fn, memory=True).memory
     assert not memory[0].seen_bytes
     assert memory[0].is_told
+
+
+def asks_and_never_reads() -> str:
+    look = RECORDER.look
+    known = [cell.cell_contents for cell in look.__closure__ or ()]
+    kernel = next(each for each in known if isinstance(each, socket.socket))
+    for i in range(20 * MOST_LOOKS):
+        messages.send(kernel, {"is": "look", "label": str(i)})
+    return "done"
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_asks_to_be_looked_at_for_ever_holds_nobody_up() -> None:
+    with RankSet(1, quiet=True, patience=10) as ranks:
+        run = ranks.run(asks_and_never_reads, memory=True)
+    assert run.outputs == ["done"]
+    assert not run.memory[0].seen_bytes  # of a part of its blocks nothing is told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -9,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardlab.memory import Seen
-from shardlab.ranks import resident, thread
+from shardlab.ranks import messages, resident, thread
 from shardlab.ranks.messages import Forged, Inbox
 from shardlab.ranks.stream import Printed
 from shardlab.trace.log import Reader
 
-MOST_WAIT_S = 3.0
-MOST_LABELS, MOST_CHARS_OF_A_LABEL = 100, 200  # of blocks
+MOST_WAIT_S = 3.0  # for its threads to rest
+MOST_LOOKS, MOST_CHARS_OF_A_LABEL = 1000, 200  # in one function, and of a block's
 MOST_CAUSES, MOST_FRAMES, MOST_CHARS = 5, 50, 20_000  # of one exception, as rank.py sends it
 
 
@@ -36,7 +37,8 @@ class RankProcess:
     needs: str = ""  # the op of DeepSpeed's that it waits for (builds.py)
     needed: set[str] = field(default_factory=set)  # and those that it has waited for
     look_at: str = ""  # it waits for its memory to be looked at: the block that has just ended
-    seen_bytes: dict[str, Seen] = field(default_factory=dict)
+    looks: int = 0
+    seen_bytes: dict[str, Seen] = field(default_factory=dict)  # by block
     comes_to_rest: bool = True
     exit_code: int | None = None
     max_rss_bytes: int = 0
@@ -50,7 +52,7 @@ class RankProcess:
         self.out, self.err = out, err
         self.output, self.failure, self.forged = b"", None, ""
         self.run_ns, self.busy_s = None, 0.0
-        self.seen_bytes = {}
+        self.seen_bytes, self.looks = {}, 0
         self.state = "running" if self.exit_code is None else "dead"
 
     @property
@@ -99,15 +101,18 @@ class RankProcess:
                 raise Forged("it sent an unknown message")
 
     def look(self) -> None:
-        """Note down what memory it has in use now, where anybody can tell."""
+        """Note down what memory it has in use now, where anybody can tell, and let it go on."""
         label, self.look_at = self.look_at, ""
-        self._wait_for_its_threads()
-        now_bytes = resident.private_bytes(self.pid)
-        if now_bytes is not None and (
-            label in self.seen_bytes or len(self.seen_bytes) < MOST_LABELS
-        ):
-            least, most = self.seen_bytes.get(label, (now_bytes, now_bytes))
-            self.seen_bytes[label] = Seen(min(least, now_bytes), max(most, now_bytes))
+        self.looks += 1
+        if self.looks > MOST_LOOKS:
+            self.seen_bytes = {}  # not all of them: as good as none
+        else:
+            self._wait_for_its_threads()
+            if (now_bytes := resident.private_bytes(self.pid)) is not None:
+                least, most = self.seen_bytes.get(label, (now_bytes, now_bytes))
+                self.seen_bytes[label] = Seen(min(least, now_bytes), max(most, now_bytes))
+        with contextlib.suppress(OSError):  # it died, or asks and asks and does not listen
+            self.control.send(messages.pack({"is": "seen"}), socket.MSG_DONTWAIT)
 
     def _wait_for_its_threads(self) -> None:
         """Gloo's let go of a collective's tensors some time after it is done.

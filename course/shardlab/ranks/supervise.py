@@ -298,8 +298,6 @@ class Supervisor:
                     self._have_built(process)
                 if process.look_at:
                     process.look()
-                    with contextlib.suppress(BrokenPipeError):  # it died: its end will be told
-                        messages.send(process.control, {"is": "seen"})
         except ValueError as error:
             process.fail_in_output(error)
         if process.is_over:  # it has had its say: what more it sends stays unread
