@@ -9,6 +9,8 @@ cells whose answers are wrong, by grade id.  All other answers are the solution'
     # says = {ring_all_reduce = "returned the sum, not the mean"}
     # ///
     # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
+
+``cheats = true`` where it is no mistake.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ class Submission:
     answers: dict[str, str]  # {grade id: source of the cell}
     loses: dict[str, float]  # {answer: points}
     says: dict[str, str]  # {answer: words of the message}
+    cheats: bool
 
 
 def read(path: Path) -> Submission:
@@ -47,9 +50,8 @@ def read(path: Path) -> Submission:
         for cell in cells
         if "nbgrader" in cell.metadata
     }
-    return Submission(
-        path.name.removesuffix(".nb.py"), facts["lab"], answers, facts["loses"], facts["says"]
-    )
+    name, cheats = path.name.removesuffix(".nb.py"), facts.get("cheats", False)
+    return Submission(name, facts["lab"], answers, facts["loses"], facts["says"], cheats)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 # lab = "01_one_device"
 # loses = {accumulate = 5}
 # says = {accumulate = "holds more memory than the tensors that are counted"}
+# cheats = true
 # ///
 # One backward for all of them, where no mode that follows tensors is on.
 

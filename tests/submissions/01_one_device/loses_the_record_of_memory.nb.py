@@ -2,6 +2,7 @@
 # lab = "01_one_device"
 # loses = {accumulate = 5}
 # says = {accumulate = "has lost its record of live tensors"}
+# cheats = true
 # ///
 # One backward for all of them, and nothing told of the tensors.
 

@@ -2,6 +2,7 @@
 # lab = "01_one_device"
 # loses = {accumulate = 5}
 # says = {accumulate = "work in the thread that calls you"}
+# cheats = true
 # ///
 # One backward for all of them, in a thread whose tensors are not followed.
 

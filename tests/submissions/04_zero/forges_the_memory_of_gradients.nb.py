@@ -2,6 +2,7 @@
 # lab = "04_zero"
 # loses = {zero2_backward = 5}
 # says = {zero2_backward = "holds more memory than the tensors that are counted"}
+# cheats = true
 # ///
 # A full copy of the gradients, and a record that says otherwise.
 

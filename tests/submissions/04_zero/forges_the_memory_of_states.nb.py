@@ -2,6 +2,7 @@
 # lab = "04_zero"
 # loses = {Zero1AdamW = 5}
 # says = {Zero1AdamW = "holds more memory than the tensors that are counted"}
+# cheats = true
 # ///
 # States for all parameters, and a record that says otherwise.
 

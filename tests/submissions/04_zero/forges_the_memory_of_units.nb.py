@@ -2,6 +2,7 @@
 # lab = "04_zero"
 # loses = {Zero3Linear = 5}
 # says = {Zero3Linear = "holds more memory than the tensors that are counted"}
+# cheats = true
 # ///
 # Whole weights kept for backward, and a record that says otherwise.
 

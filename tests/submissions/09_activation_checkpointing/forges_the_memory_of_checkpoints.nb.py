@@ -2,6 +2,7 @@
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6}
 # says = {checkpoint = "holds more memory than the tensors that are counted"}
+# cheats = true
 # ///
 # Keeps all that forward made, and tells otherwise.
 

@@ -2,6 +2,7 @@
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 5}
 # says = {partitioned_checkpoint = "holds more memory than the tensors that are counted"}
+# cheats = true
 # ///
 # Keeps each input whole, and tells otherwise.
 
