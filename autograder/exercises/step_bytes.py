@@ -120,7 +120,9 @@ def wrong_bytes(attempt: Attempt) -> Finding | None:
         attempt.inputs[0], attempt.expected[0], attempt.outputs[0], strict=True
     ):
         for category in CATEGORIES:
-            if not isinstance(got, dict) or equal(wanted[category], got.get(category), TOLERANCE):
+            if not isinstance(got, dict) or category not in got:
+                return None  # the comparison says it
+            if equal(wanted[category], got[category], TOLERANCE):
                 continue
             mistakes = [
                 mistake

@@ -35,7 +35,10 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
 @pytest.mark.ranks
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_loses_its_own_points_and_is_named(mistake: planted.Submission) -> None:
+def test_mistake_loses_its_own_points_and_is_named(
+    mistake: planted.Submission, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "autograder.judge")
     answers = planted.solution(mistake.lab) | mistake.answers
     for exercise in exercises.of_lab(mistake.lab):
         if exercise.answer not in mistake.loses:
@@ -52,6 +55,8 @@ def test_mistake_loses_its_own_points_and_is_named(mistake: planted.Submission) 
         else:
             assert all(said in diagnosis for diagnosis in told), told
         assert_no_hidden_sizes(exercise, verdict)
+    # Answers may be of any form, but no planted one should make a diagnosis raise.
+    assert not caplog.records
 
 
 def assert_no_hidden_sizes(exercise: Exercise, verdict: Verdict) -> None:
