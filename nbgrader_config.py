@@ -66,14 +66,14 @@ c.Autograde.autograde_preprocessors = [
 
 # ---- feedback
 
-c.GenerateFeedback.exporter_class = "autograder.feedback.FeedbackExporter"
-c.ExchangeFactory.release_feedback = "autograder.feedback.ReleaseFeedback"
+c.GenerateFeedback.exporter_class = "autograder.pages.feedback.FeedbackExporter"
+c.ExchangeFactory.release_feedback = "autograder.pages.feedback.ReleaseFeedback"
 c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, the look is the page's own
 
 # ---- formgrader: what students made is shown, and does nothing
 
-c.HTMLExporter.preprocessors = ["autograder.feedback.InertOutputs"]
-c.HTMLExporter.filters = {"markdown2html": "autograder.feedback.inert.markdown"}
+c.HTMLExporter.preprocessors = ["autograder.pages.feedback.InertOutputs"]
+c.HTMLExporter.filters = {"markdown2html": "autograder.pages.html.inert.markdown"}
 c.HTMLExporter.template_file = str(
     Path(importlib.util.find_spec("autograder").origin).parent / "feedback/formgrader.html"
 )

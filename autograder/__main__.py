@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from autograder.grading import arguments as grading
+from autograder.grading.command import arguments as grading
+from autograder.pages.report import command as report
 from autograder.release import command as release
-from autograder.report import command as report
 
 
 def main(argv: list[str] | None = None) -> int:

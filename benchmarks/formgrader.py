@@ -43,7 +43,7 @@ from tools import postgres
 
 LIMIT_S = 2.0
 LABS = exercises.labs()[:4]
-STOCK = "--ServerApp.jpserver_extensions=autograder.formgrader=False"
+STOCK = "--ServerApp.jpserver_extensions=autograder.pages.formgrader=False"
 
 
 @dataclass(frozen=True)

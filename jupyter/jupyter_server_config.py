@@ -26,5 +26,5 @@ c.ServerApp.jpserver_extensions = {
     # (labconfig/page_config.json hides the buttons).
     "jupyterlab_jupytext": False,
     # formgrader's pages for a class of hundreds.
-    **({"autograder.formgrader": True} if instructors else {}),
+    **({"autograder.pages.formgrader": True} if instructors else {}),
 }

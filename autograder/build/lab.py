@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 
 from autograder import exercises
 from autograder.build.text import SourceError
-from autograder.grading.template import checks_of
+from autograder.grading.submission.template import checks_of
 
 
 def require_exercises(source: Path, notebook: NotebookNode) -> None:

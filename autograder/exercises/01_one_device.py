@@ -7,8 +7,8 @@ from autograder.exercises import accumulation, loss_scaling, master_weights, ste
 from autograder.exercises.accumulation import batches_case
 from autograder.exercises.loss_scaling import scaler_case
 from autograder.exercises.master_weights import masters_case
-from autograder.exercises.ready_made import borrowed
 from autograder.exercises.step_bytes import case_of
+from autograder.guest.library import borrowed
 
 STEP_BYTES = Exercise(
     name="one_device.step_bytes",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.kept_back import by_case, kept_back
 from autograder.exercises import bucket_mistakes, buckets
 from autograder.exercises.data_parallel import (
     LR,
@@ -30,7 +31,6 @@ from autograder.exercises.data_parallel import (
 )
 from autograder.exercises.data_parallel_bytes import HUB_BYTES, RING_BYTES
 from autograder.exercises.hub import HUB_STEP
-from autograder.kept_back import by_case, kept_back
 from shardlab.errors import RunTimeout
 
 # ---- ddp_step -----------------------------------------------------------------------------------

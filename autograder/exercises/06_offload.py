@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import kept_back, never
 from autograder.exercises.offload import OFFLOADED_ADAM
 from autograder.exercises.offload_configs import FIX_CONFIG, WRITE_CONFIG
-from autograder.exercises.ready_made import answers_of, borrowed
-from autograder.kept_back import kept_back, never
+from autograder.guest.library import answers_of, borrowed
 from shardlab.estimate import offload
 
 METHODS = ("swap", "zero-offload", "parameters")

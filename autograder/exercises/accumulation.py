@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import kept_back
 from autograder.exercises.private import BEGUN, ROOM_BYTES, mark, no_more_than_tensors
-from autograder.kept_back import kept_back
 from shardlab.models import GPT, IGNORE, GPTConfig
 
 CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)

@@ -15,10 +15,10 @@ import torch
 import torch.utils.checkpoint as of_torch
 from torch import nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
-from autograder.exercises.ready_made import answers_of, borrowed
-from autograder.kept_back import kept_back, never
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import kept_back, never
+from autograder.guest.library import answers_of, borrowed
 from shardlab.estimate import activations
 from shardlab.paper_layer import PaperLayer, saved_bytes
 

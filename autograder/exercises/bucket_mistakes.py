@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Finding
+from autograder.exercise.compare import equal
 from autograder.exercises.buckets import (
     BACKWARD,
     bucket_bytes,

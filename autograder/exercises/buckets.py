@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from autograder.exercise import Budget, Case, Plain
+from autograder.exercise.kept_back import by_case, kept_back
 from autograder.exercises.data_parallel import (
     SMALL_GPT,
     STEPS,
@@ -27,7 +28,6 @@ from autograder.exercises.data_parallel import (
     parameter_bytes,
     trainable,
 )
-from autograder.kept_back import by_case, kept_back
 from shardlab import measure
 from shardlab.run import Call, Run
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Finding
+from autograder.exercise.compare import equal
 from autograder.exercises.checkpointing import NEAR, everyone, finished, stopped_with
 
 

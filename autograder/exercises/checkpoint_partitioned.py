@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.compare import equal
 from autograder.exercise import SENT, Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
 from autograder.exercises.checkpoint_function import plainly
 from autograder.exercises.checkpoint_mistakes import (
     adds_twice,

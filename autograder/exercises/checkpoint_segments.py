@@ -15,9 +15,9 @@ import torch
 import torch.utils.checkpoint as of_torch
 from torch import Tensor
 
-from autograder.compare import equal
-from autograder.drive import standing_in
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import by_case, kept_back
 from autograder.exercises.checkpointing import (
     FLOAT_BYTES,
     NEAR,
@@ -35,7 +35,7 @@ from autograder.exercises.checkpointing import (
     same_bits,
     samples,
 )
-from autograder.kept_back import by_case, kept_back
+from autograder.guest.on_rank import standing_in
 
 MASK_BYTES = 1
 

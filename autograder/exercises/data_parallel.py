@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Finding, Plain
+from autograder.exercise.compare import equal
 from shardlab import models
 from shardlab.run import Call
 

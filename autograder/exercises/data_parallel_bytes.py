@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
-from autograder.exercises.ready_made import answers_of, borrowed
-from autograder.kept_back import kept_back, never
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import kept_back, never
+from autograder.guest.library import answers_of, borrowed
 
 Pairs = list[tuple[float, float]]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.kept_back import by_case, kept_back
 from autograder.exercises.data_parallel import (
     LR,
     STEPS,
@@ -24,7 +25,6 @@ from autograder.exercises.data_parallel import (
     step_cases,
     wrong_from_the_second_step,
 )
-from autograder.kept_back import by_case, kept_back
 from shardlab.errors import DeadlockError, RankError
 
 HUB = "the hub"

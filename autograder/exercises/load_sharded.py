@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import by_case, kept_back
 from autograder.exercises.checkpoint_shards import INDEX, cut, draw_state, shapes_of, shard_name
 from autograder.exercises.outputs import finished, from_outputs
-from autograder.kept_back import by_case, kept_back
 from shardlab.errors import RankError
 
 OPENED = "files opened"

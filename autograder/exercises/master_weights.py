@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Curves, Finding, Plain
-from autograder.kept_back import kept_back
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import kept_back
 from shardlab.trace.tensors import tensors_in
 
 # One unit in the last place of bf16 is 2^-8 of a number or less.  fp32 sums in another order may

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
 from shardlab.pools import DEVICE, HOST, Pools
 from shardlab.run import Run
 

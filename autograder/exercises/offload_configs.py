@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
-from autograder.kept_back import by_case, kept_back
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import by_case, kept_back
 from shardlab import placement
 
 WIDTH = 64  # of the square layers of the model that is trained

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercise.compare import equal
 from autograder.exercises.outputs import finished
 from shardlab.errors import DeadlockError, RankError
 from shardlab.run import Run

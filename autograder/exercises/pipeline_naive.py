@@ -22,7 +22,7 @@ from autograder.exercises.pipeline import (
     sends,
     wrong_pass,
 )
-from autograder.exercises.ready_made import borrowed, on_its_own
+from autograder.guest.library import borrowed, on_its_own
 
 
 def naive_case(ranks: int, samples: int, width: int, hidden: bool = False) -> Case:

@@ -24,7 +24,7 @@ from autograder.exercises.pipeline import (
     gradients_by_rank,
     is_schedule,
 )
-from autograder.exercises.ready_made import on_its_own
+from autograder.guest.library import on_its_own
 from shardlab.run import Run
 from shardlab.simulate.pipeline import Illegal, Timeline, simulate
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
 from autograder.exercises.outputs import finished
 from autograder.exercises.pipeline import (
     NEAR,
@@ -27,7 +27,7 @@ from autograder.exercises.pipeline import (
     sends,
     wrong_pass,
 )
-from autograder.exercises.ready_made import borrowed, on_its_own
+from autograder.guest.library import borrowed, on_its_own
 from shardlab.errors import DeadlockError
 from shardlab.simulate.pipeline import (
     Action,

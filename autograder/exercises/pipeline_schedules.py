@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autograder.exercise import Case, Exercise
+from autograder.exercise.kept_back import kept_back
 from autograder.exercises.pipeline import NEAR, P2P_ONLY
 from autograder.exercises.pipeline_plans import (
     Look,
@@ -21,8 +22,7 @@ from autograder.exercises.pipeline_plans import (
     wrong_actions,
     wrong_devices,
 )
-from autograder.exercises.ready_made import borrowed
-from autograder.kept_back import kept_back
+from autograder.guest.library import borrowed
 
 F_AND_B = 3  # slots: a forward takes 1, a backward 2
 

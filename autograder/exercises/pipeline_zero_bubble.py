@@ -24,7 +24,7 @@ from autograder.exercises.pipeline_plans import (
     wrong_actions,
     wrong_devices,
 )
-from autograder.exercises.ready_made import borrowed
+from autograder.guest.library import borrowed
 
 BEATS, NEARER, OPTIMUM = "less than 1F1B", "two thirds of it", "the optimum"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Finding
+from autograder.exercise.compare import equal
 from autograder.exercises.resumed_lives import last_life
 
 TOLERANCE = 1e-6

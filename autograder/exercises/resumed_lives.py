@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
+from autograder.exercise.kept_back import kept_back
 from autograder.exercises.resumable_job import Job, seed_all
-from autograder.kept_back import kept_back
 
 PIECES = ("model", "optimizer", "scheduler", "stream", "scaler")
 SLIPS = (

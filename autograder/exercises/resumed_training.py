@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.drive import standing_in
 from autograder.exercise import Budget, Case, Exercise, Plain
 from autograder.exercises.outputs import from_outputs
 from autograder.exercises.resumable_job import Job, seed_all
@@ -34,6 +33,7 @@ from autograder.exercises.shared_disk import (
     raise_what_went_wrong,
     run_ranks,
 )
+from autograder.guest.on_rank import standing_in
 
 WIDTHS = (8, 64, 64, 1)
 SAMPLES = 4  # in a batch of one rank

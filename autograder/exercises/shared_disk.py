@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from autograder.drive import COMMUNICATES
+from autograder.guest.on_rank import COMMUNICATES
 
 RETURNED, RAISED, KILLED, WAITS = "returned", "raised", "killed", "waits"
 

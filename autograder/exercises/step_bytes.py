@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Case, Finding, Plain
-from autograder.exercises.ready_made import answers_of
-from autograder.kept_back import kept_back, never
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import kept_back, never
+from autograder.guest.library import answers_of
 from shardlab.reader import train_one_step
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations")

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain
+from autograder.exercise.compare import equal
 from autograder.exercises.outputs import finished
 from shardlab import measure
 from shardlab.errors import RankError

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.compare import equal
-from autograder.drive import standing_in
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
 from autograder.exercises.outputs import finished
 from autograder.exercises.tensor_parallel import (
     FLOAT_BYTES,
@@ -25,6 +24,7 @@ from autograder.exercises.tensor_parallel import (
     share,
     value_of_all,
 )
+from autograder.guest.on_rank import standing_in
 from shardlab.errors import RankError
 
 WIRE_FROM_BYTES = 2**16  # below, gloo's own messages are as large as logits

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autograder.compare import equal
-from autograder.drive import standing_in
 from autograder.exercise import SENT, Attempt, Budget, Case, Finding, Plain
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import kept_back
 from autograder.exercises.outputs import finished
-from autograder.kept_back import kept_back
+from autograder.guest.on_rank import standing_in
 from shardlab.errors import RankError
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run

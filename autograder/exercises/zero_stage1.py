@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
 from autograder.exercises.outputs import finished
 from autograder.exercises.private import BEGUN, mark, no_more_than_tensors
 from autograder.exercises.zero import (

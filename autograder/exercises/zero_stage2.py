@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.compare import equal
 from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
+from autograder.exercise.compare import equal
 from autograder.exercises.outputs import finished
 from autograder.exercises.private import BEGUN, mark, mark_in_backward, no_more_than_tensors
 from autograder.exercises.zero import (

@@ -6,12 +6,12 @@ import platform
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import VISIBLE_SEED, rng_for
 from autograder.exercise import Exercise, Plain
-from autograder.kept_back import KEPT_BACK
-from autograder.recorded import SUFFIX, key_of, pack
+from autograder.exercise.kept_back import KEPT_BACK
+from autograder.exercise.recorded import SUFFIX, key_of, pack
 from autograder.release.refusal import ReleaseError
-from autograder.threads import one_thread
-from autograder.trial import VISIBLE_SEED, rng_for
 from shardlab.ranks import codec
 
 Used = Iterable[tuple[Exercise, Iterable[str]]]  # with the functions that are kept back from it

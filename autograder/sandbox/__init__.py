@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from autograder.sandbox.limits import Limits, limits_of
 
 if TYPE_CHECKING:
+    from autograder.sandbox.host import Doors, Sandbox
     from autograder.sandbox.unsandboxed import Unsandboxed
-    from autograder.sandbox.walls import Doors, Sandbox
 
 __all__ = ["Limits", "limits_of", "open_sandbox"]
 
@@ -27,7 +27,7 @@ def open_sandbox(
     other processes use as well; without one a sandbox has its own.  Raises Unavailable.
     """
     # Only here: they import shardlab, and that starts a rank server in whoever wants the limits.
+    from autograder.sandbox.host import Sandbox
     from autograder.sandbox.unsandboxed import Unsandboxed
-    from autograder.sandbox.walls import Sandbox
 
     return Unsandboxed(limits) if unsandboxed else Sandbox(limits, kind, doors or {})

@@ -1,8 +1,8 @@
 """Outside: the command line that gives a zygote its view of the machine.
 
-Read-only: the system, this Python, its packages, the course's library and the few modules of the
-autograder that a rank needs.  Everything else is not forbidden but absent: solutions, exercises
-with their hidden cases, gradebook, other submissions, homes.
+Read-only: the system, this Python, its packages, the course's library and the rooms of the
+autograder that work next to student code.  Everything else is not forbidden but absent: solutions,
+exercises with their hidden cases, gradebook, other submissions, homes.
 """
 
 from __future__ import annotations
@@ -25,20 +25,7 @@ from shardlab.ranks.client import SERVER_ENVIRONMENT
 
 AUTOGRADER = Path(autograder.__file__).parent
 COURSE = Path(shardlab.__file__).parents[1]
-# Of the autograder, as paths below it: what ranks and cells import, and nothing that decides.
-MODULES = (
-    "__init__.py",
-    "kernel.py",
-    "exercise.py",
-    "drive.py",
-    "verdict.py",
-    "grading/__init__.py",
-    "grading/cells.py",
-    "grading/channel.py",
-    "grading/contained.py",
-    "grading/shell.py",
-    "sandbox",
-)
+ROOMS = ("__init__.py", "guest", "sandbox")  # of the autograder: nothing that decides
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Of /etc: how programs and libraries are found, names of users, time zone, fonts, certificates.
 ETC = (
@@ -58,7 +45,7 @@ class Unavailable(RuntimeError):
 
 
 def zygote_command(kind: str, door_fd: int) -> list[str]:
-    """Starts `python -m autograder.sandbox.zygote` behind bubblewrap; raises Unavailable."""
+    """Starts `python -m autograder.sandbox.fork_server` behind bubblewrap; raises Unavailable."""
     return [
         program(),
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
@@ -66,7 +53,7 @@ def zygote_command(kind: str, door_fd: int) -> list[str]:
         *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv"),
         *(part for name, value in environment(kind).items() for part in ("--setenv", name, value)),
         *_view(),
-        *(sys.executable, "-P", "-m", "autograder.sandbox.zygote", str(door_fd), kind),
+        *(sys.executable, "-P", "-m", "autograder.sandbox.fork_server", str(door_fd), kind),
     ]
 
 
@@ -102,8 +89,8 @@ def _view() -> Iterator[str]:
     for path in dict.fromkeys(_python()):
         yield from ("--ro-bind", path, path)
     yield from ("--ro-bind", str(COURSE / "shardlab"), str(COURSE / "shardlab"))
-    for name in MODULES:
-        yield from ("--ro-bind-try", str(AUTOGRADER / name), str(AUTOGRADER / name))
+    for name in ROOMS:
+        yield from ("--ro-bind", str(AUTOGRADER / name), str(AUTOGRADER / name))
     built = _cache() / "shardlab" / "torch_extensions"
     with contextlib.suppress(OSError):  # a home that can't be written to holds no ops either
         built.mkdir(parents=True, exist_ok=True)

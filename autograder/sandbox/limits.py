@@ -36,16 +36,14 @@ class Limits:
                 raise ValueError(f"limit {field.name} must be a number, not {value!r}")
 
 
-# Departures of single labs.
-OF_LAB: Mapping[str, Mapping[str, Any]] = {
-    # DeepSpeed's ranks hold several hundred MB each, and a first one compiles
-    "06_offload": {"memory_bytes": 8 * GB, "cell_s": 60.0},
-}
-
-
 def limits_of(lab: str, changes: Mapping[str, Any] | None = None) -> Limits:
-    """Those of a lab, with an instructor's ``changes``: {"cell_s": 120}; raises ValueError."""
-    merged = {**OF_LAB.get(lab, {}), **(changes or {})}
+    """Those of a lab, with an instructor's ``changes``: {"cell_s": 120}; raises ValueError.
+
+    A lab's departures are its folder's LIMITS (autograder/exercises/).
+    """
+    from autograder import exercises  # which no container has
+
+    merged = {**exercises.setting(lab, "LIMITS", {}), **(changes or {})}
     names = {field.name for field in fields(Limits)}
     unknown = sorted(set(merged) - names)
     if unknown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from autograder.grading.contained import ContainedCells
+from autograder.sandbox.contained import ContainedCells
 from autograder.sandbox.limits import Limits
 
 
@@ -24,7 +24,7 @@ class Unsandboxed:
 
     def cells(self) -> AbstractContextManager[ContainedCells]:
         # Only here: its own process imports this package's limits.
-        from autograder.grading.cells_unsandboxed import start_cells
+        from autograder.sandbox.plain_kernel import start_cells
 
         return start_cells(self.limits)
 

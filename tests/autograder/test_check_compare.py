@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.compare import equal, find_difference, size_of
+from autograder.exercise.compare import equal, find_difference, size_of
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import functools
 
 import cloudpickle
 
-from autograder.drive import on_rank, standing_in
 from autograder.exercise import Case
+from autograder.guest.on_rank import on_rank, standing_in
 
 SOURCE = """
 def piece():

@@ -9,12 +9,12 @@ import math
 import numpy as np
 import pytest
 
+from autograder.evaluation.decide import _seen_across
+from autograder.evaluation.judge import is_unwritten, judge
+from autograder.evaluation.present import as_html, as_text
+from autograder.evaluation.verdict import CaseResult, Verdict
+from autograder.evaluation.wording import steady
 from autograder.exercise import Attempt, Case, Exercise, Finding, Spent
-from autograder.grade import _seen_across
-from autograder.judge import is_unwritten, judge
-from autograder.present import as_html, as_text
-from autograder.steady import steady
-from autograder.verdict import CaseResult, Verdict
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.memory import Memory, nothing_known
 from shardlab.run import Call, Run, Traffic

@@ -9,7 +9,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from autograder import CheckFailed, check, kernel
+from autograder import CheckFailed, check
+from autograder.evaluation import check as kernel
 from tests.submissions import planted
 
 LAB = "03_ring_all_reduce"

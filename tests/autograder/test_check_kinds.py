@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from autograder.evaluation.decide import decide
 from autograder.exercise import Budget, Case, Exercise, Finding
-from autograder.grade import decide
 
 pytestmark = pytest.mark.ranks
 ONE = Case("one process", 1)

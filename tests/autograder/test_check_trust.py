@@ -10,10 +10,10 @@ import cloudpickle
 import pytest
 import torch
 
-from autograder import trial
+from autograder.evaluation import trial
+from autograder.evaluation.decide import decide
+from autograder.evaluation.trial import InfrastructureError
 from autograder.exercise import Case, Exercise
-from autograder.grade import decide
-from autograder.trial import InfrastructureError
 
 pytestmark = pytest.mark.ranks
 

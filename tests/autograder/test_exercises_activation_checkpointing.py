@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.utils.checkpoint as of_torch
 
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
 from autograder.exercises import activation_sizes, checkpoint_function, checkpoint_segments
 from autograder.exercises import checkpointing as shared
-from autograder.threads import one_thread
-from autograder.trial import KeptRanks, Trials, rng_for
 from tests.submissions import planted
 
 LAB = "09_activation_checkpointing"

@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder.compare import equal
+from autograder.evaluation.decide import decide
+from autograder.evaluation.threads import one_thread
 from autograder.exercise import Attempt
+from autograder.exercise.compare import equal
 from autograder.exercises import buckets, data_parallel, hub
 from autograder.exercises.bucket_mistakes import name_wrong_buckets
 from autograder.exercises.data_parallel_bytes import hub_pairs, ring_pairs
-from autograder.grade import decide
-from autograder.threads import one_thread
 from shardlab import launch, measure
 from tests.submissions import planted
 

@@ -11,10 +11,10 @@ import jupytext
 import numpy as np
 import pytest
 
+from autograder.evaluation.wording import steady
 from autograder.exercise import Attempt, Case
 from autograder.exercises import offload as adam
 from autograder.exercises import offload_configs as configs
-from autograder.steady import steady
 from shardlab import launch
 from shardlab.estimate.memory import model_states
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.compare import equal
+from autograder.evaluation.trial import rng_for
 from autograder.exercise import Attempt
+from autograder.exercise.compare import equal
 from autograder.exercises import accumulation, loss_scaling, master_weights, step_bytes
 from autograder.exercises.step_bytes import TOLERANCE
-from autograder.trial import rng_for
 from shardlab import launch, reader
 from shardlab.estimate import memory
 from tests.submissions import planted

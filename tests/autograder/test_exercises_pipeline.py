@@ -10,7 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from autograder.drive import on_rank
+from autograder.evaluation.present import as_text
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Attempt, Case
 from autograder.exercises import (
     pipeline,
@@ -20,10 +23,7 @@ from autograder.exercises import (
     pipeline_schedules,
     pipeline_zero_bubble,
 )
-from autograder.present import as_text
-from autograder.threads import one_thread
-from autograder.trial import KeptRanks, Trials, rng_for
-from autograder.verdict import Verdict
+from autograder.guest.on_rank import on_rank
 from shardlab.errors import DeadlockError, Waiting
 from shardlab.simulate import pipeline as library
 from tests.submissions import planted

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.trial import rng_for
+from autograder.evaluation.trial import rng_for
 from tests.submissions import planted
 
 LAB = "03_ring_all_reduce"

@@ -11,6 +11,8 @@ import cloudpickle
 import pytest
 import torch
 
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
 from autograder.exercises import (
     atomic_commit,
     checkpoint_shards,
@@ -19,8 +21,6 @@ from autograder.exercises import (
     resumed_lives,
     shared_disk,
 )
-from autograder.threads import one_thread
-from autograder.trial import KeptRanks, Trials, rng_for
 from tests.submissions import planted
 
 LAB = "10_save_resume"

@@ -9,11 +9,11 @@ import cloudpickle
 import pytest
 import torch
 
-from autograder.compare import equal
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
 from autograder.exercise import Attempt
+from autograder.exercise.compare import equal
 from autograder.exercises import tensor_parallel, tp_counts, tp_halves, tp_linears, tp_loss
-from autograder.threads import one_thread
-from autograder.trial import KeptRanks, Trials, rng_for
 from shardlab import launch, measure, models
 from shardlab.estimate import traffic
 from tests.submissions import planted

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
 from autograder.exercises import zero, zero_sizes, zero_stage1, zero_stage2, zero_stage3
-from autograder.threads import one_thread
-from autograder.trial import KeptRanks, Trials, rng_for
 from shardlab.estimate import memory, traffic
 from tests.submissions import planted
 

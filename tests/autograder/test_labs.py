@@ -14,9 +14,9 @@ import cloudpickle
 import pytest
 
 from autograder import exercises
+from autograder.evaluation.decide import decide
+from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
-from autograder.grade import decide
-from autograder.verdict import Verdict
 from tests.submissions import planted
 
 SEED = 7
@@ -38,7 +38,7 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
 def test_mistake_loses_its_own_points_and_is_named(
     mistake: planted.Submission, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "autograder.judge")
+    caplog.set_level("INFO", "autograder.evaluation.judge")
     answers = planted.solution(mistake.lab) | mistake.answers
     for exercise in exercises.of_lab(mistake.lab):
         if exercise.answer not in mistake.loses:

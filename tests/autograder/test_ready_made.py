@@ -13,11 +13,11 @@ import cloudpickle
 import pytest
 
 from autograder import exercises
-from autograder.compare import equal
-from autograder.exercises import ready_made
-from autograder.source_rules import find_forbidden
-from autograder.threads import one_thread
-from autograder.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.exercise.compare import equal
+from autograder.grading.record.source_rules import find_forbidden
+from autograder.guest import library as ready_made
 from shardlab.simulate import pipeline as library
 from tests.submissions import planted
 

@@ -16,19 +16,19 @@ import cloudpickle
 import pytest
 import torch
 
-from autograder import build, exercises, recorded
+from autograder import build, exercises
 from autograder.__main__ import main
-from autograder.compare import equal
-from autograder.exercise import Case, Exercise
-from autograder.grade import decide
-from autograder.kept_back import KEPT_BACK
-from autograder.present import as_text
-from autograder.recorded import NotRecorded, Recorded, key_of, pack
+from autograder.evaluation.decide import decide
+from autograder.evaluation.present import as_text
+from autograder.evaluation.trial import VISIBLE_SEED
+from autograder.exercise import Case, Exercise, recorded
+from autograder.exercise.compare import equal
+from autograder.exercise.kept_back import KEPT_BACK
+from autograder.exercise.recorded import NotRecorded, Recorded, key_of, pack
 from autograder.release.package import package
 from autograder.release.refusal import ReleaseError
 from autograder.release.strip import Stripped
 from autograder.release.write import archives, write
-from autograder.trial import VISIBLE_SEED
 from tests.autograder.build.test_repository import SOLUTION, SOURCES, passages, telling
 from tests.submissions import planted
 
@@ -216,7 +216,7 @@ def test_a_recorded_function_returns_what_it_returned(
 # ---- taking exercises apart ----------------------------------------------------------------------
 
 HELPERS = """
-from autograder.kept_back import by_case, kept_back
+from autograder.exercise.kept_back import by_case, kept_back
 
 HIDDEN_WIDTH = 77
 

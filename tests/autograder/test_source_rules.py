@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autograder import exercises
-from autograder.source_rules import CALL, MACHINERY, find_forbidden
+from autograder.grading.record.source_rules import CALL, MACHINERY, find_forbidden
 from tests.submissions import planted
 
 P2P = frozenset({"send", "recv"})
@@ -85,7 +85,7 @@ def test_only_what_an_answer_can_reach():
     [
         ("import shardlab.trace.recorder", "shardlab.trace.recorder"),
         ("from shardlab.ranks.rank import RECORDER", "shardlab.ranks.rank.RECORDER"),
-        ("from autograder import grade", "autograder.grade"),
+        ("from autograder import grade", "autograder.evaluation.decide"),
         ("import ctypes", "ctypes"),
         ("import socket as s\ns.socket()", "socket"),
         ("open('/proc/self/mem')", "'/proc/self'"),

@@ -12,8 +12,8 @@ import cloudpickle
 import pytest
 
 from autograder import exercises
-from autograder.drive import on_rank
 from autograder.exercise import Case, Exercise
+from autograder.guest.on_rank import on_rank
 from autograder.sandbox.bubblewrap import MODULES
 from shardlab.ranks import codec
 

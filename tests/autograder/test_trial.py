@@ -6,9 +6,9 @@ import cloudpickle
 import psutil
 import pytest
 
+from autograder.evaluation.trial import KeptRanks, Trials
+from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
-from autograder.trial import KeptRanks, Trials
-from autograder.verdict import CaseResult
 
 pytestmark = pytest.mark.ranks
 SIZES = (2, 3, 2, 1)

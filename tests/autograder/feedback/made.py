@@ -20,12 +20,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader.api import Gradebook
 
 from autograder import exercises
-from autograder.grading.checks import find_check
-from autograder.grading.gradebook import prepare
-from autograder.grading.journal import Journal
-from autograder.grading.marks import write_verdict
-from autograder.grading.record import GRADED, Record
-from autograder.verdict import CaseResult, Verdict
+from autograder.evaluation.verdict import CaseResult, Verdict
+from autograder.grading.gradebook.database import prepare
+from autograder.grading.pool.journal import Journal
+from autograder.grading.record.form import GRADED, Record
+from autograder.grading.record.marks import write_verdict
+from autograder.grading.submission.checks import find_check
 from shardlab.run import Call, Run, Traffic
 from shardlab.widgets import timeline, traffic_map
 

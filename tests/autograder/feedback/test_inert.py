@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from autograder.feedback import inert, mathematics
-from autograder.feedback.images import MAX_PIXELS
+from autograder.pages.html import inert, mathematics
+from autograder.pages.html.images import MAX_PIXELS
 from tests.autograder.feedback import hostile
 from tests.autograder.feedback.made import ring_pictures
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.feedback import inert
-from autograder.feedback.mathematics import MAX_TEX, NotSet, mathml
+from autograder.pages.html import inert
+from autograder.pages.html.mathematics import MAX_TEX, NotSet, mathml
 from tests.autograder.feedback.test_inert import harm_of
 
 REPO = Path(__file__).parents[3]

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from autograder import exercises
-from autograder.feedback import FeedbackExporter
-from autograder.feedback.exporter import NotInGradebook
+from autograder.pages.feedback import FeedbackExporter
+from autograder.pages.feedback.exporter import NotInGradebook
 from tests.autograder.feedback import hostile
 from tests.autograder.feedback.made import (
     LAB,

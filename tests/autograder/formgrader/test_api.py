@@ -19,10 +19,11 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 from traitlets.config import Config, PyFileConfigLoader
 
-from autograder import formgrader
-from autograder.formgrader import api, indexes
-from autograder.formgrader.api import ClassAPI
-from autograder.grading.gradebook import prepare
+from autograder.grading.gradebook import indexes
+from autograder.grading.gradebook.database import prepare
+from autograder.pages import formgrader
+from autograder.pages.formgrader import api
+from autograder.pages.formgrader.api import ClassAPI
 from tests.running_lab import ROOT
 from tests.running_postgres import running_postgres
 from tools import postgres
@@ -195,5 +196,5 @@ def test_make_lab_loads_it_for_instructors_alone(tmp_path: Path) -> None:
         folder: PyFileConfigLoader(settings, path=str(folder)).load_config().ServerApp
         for folder in (ROOT / "jupyter", students)
     }
-    assert enabled[ROOT / "jupyter"].jpserver_extensions["autograder.formgrader"]
-    assert "autograder.formgrader" not in enabled[students].jpserver_extensions
+    assert enabled[ROOT / "jupyter"].jpserver_extensions["autograder.pages.formgrader"]
+    assert "autograder.pages.formgrader" not in enabled[students].jpserver_extensions

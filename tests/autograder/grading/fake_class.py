@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING
 import nbformat
 from nbformat.v4 import new_output
 
-from autograder.grading import engine, work
-from autograder.grading.engine import OnStart
-from autograder.grading.reader import read_notebook
-from autograder.grading.rebuild import rebuild
-from autograder.grading.record import GRADED, STUDENT_ERROR, Record, Task, failed
-from autograder.grading.template import checks_of, grade_id
+from autograder.grading.pool import local as engine
+from autograder.grading.pool import worker as work
+from autograder.grading.pool.local import OnStart
+from autograder.grading.record.form import GRADED, STUDENT_ERROR, Record, Task, failed
+from autograder.grading.submission.reader import read_notebook
+from autograder.grading.submission.rebuild import rebuild
+from autograder.grading.submission.template import checks_of, grade_id
 
 if TYPE_CHECKING:
-    from autograder.sandbox.walls import Doors
+    from autograder.sandbox.host import Doors
 
 WORTH = re.compile(r"# worth ([\d.]+)")
 

@@ -8,8 +8,8 @@ import signal
 import time
 from pathlib import Path
 
-from autograder.grading.cluster import from_text
-from autograder.grading.record import GRADED, Record, Task
+from autograder.grading.pool.cluster import from_text
+from autograder.grading.record.form import GRADED, Record, Task
 
 
 def quick(text: str, round_name: str, unsandboxed: bool) -> str:

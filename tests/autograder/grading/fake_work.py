@@ -11,11 +11,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autograder.grading import work
-from autograder.grading.record import GRADED, Record, Task
+from autograder.grading.pool import worker as work
+from autograder.grading.record.form import GRADED, Record, Task
 
 if TYPE_CHECKING:
-    from autograder.sandbox.walls import Doors
+    from autograder.sandbox.host import Doors
 
 
 def task(student: str, wish: str = "", patience_s: float = 300) -> Task:

@@ -17,10 +17,15 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from autograder.grading.checks import find_check
-from autograder.grading.reader import Unreadable, find_notebook, read_content, read_notebook
-from autograder.grading.rebuild import rebuild
-from autograder.grading.template import grade_id, is_check
+from autograder.grading.submission.checks import find_check
+from autograder.grading.submission.reader import (
+    Unreadable,
+    find_notebook,
+    read_content,
+    read_notebook,
+)
+from autograder.grading.submission.rebuild import rebuild
+from autograder.grading.submission.template import grade_id, is_check
 from tests.autograder.grading.course import REPO
 from tests.submissions.accidents.by_hand import LAB
 

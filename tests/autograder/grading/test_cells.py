@@ -11,9 +11,9 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grading.cells_unsandboxed import start_cells
-from autograder.grading.kernel import CellsRun, run_cells
+from autograder.grading.notebook.runner import CellsRun, run_cells
 from autograder.sandbox import Limits
+from autograder.sandbox.plain_kernel import start_cells
 
 CELLS = {
     "order": """

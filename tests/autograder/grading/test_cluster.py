@@ -19,12 +19,18 @@ import pytest
 from distributed import Client
 
 from autograder import exercises
-from autograder.grading import cluster
-from autograder.grading.cluster import ClusterPool, from_text, to_text
-from autograder.grading.engine import LocalPool
-from autograder.grading.record import GRADED, INFRASTRUCTURE_ERROR, STUDENT_ERROR, Record, Task
-from autograder.grading.version import code_version
-from autograder.grading.work import Refused
+from autograder.grading.pool import cluster
+from autograder.grading.pool.cluster import ClusterPool, from_text, to_text
+from autograder.grading.pool.local import LocalPool
+from autograder.grading.pool.worker import Refused
+from autograder.grading.record.form import (
+    GRADED,
+    INFRASTRUCTURE_ERROR,
+    STUDENT_ERROR,
+    Record,
+    Task,
+)
+from autograder.grading.record.version import code_version
 from autograder.sandbox import limits_of
 from tests.autograder.grading import fake_graders
 from tests.autograder.grading.course import REPO, notebook_of, read, source_of, with_answers

@@ -9,15 +9,15 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
-from autograder.grading.checks import Check
-from autograder.grading.marks import why_missing, write_verdict
-from autograder.grading.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
-from autograder.grading.seed import grading_seed
-from autograder.grading.states import state_of
-from autograder.grading.submission import exercise_of
-from autograder.grading.template import CourseError
+from autograder.evaluation.verdict import CaseResult, Verdict
+from autograder.grading.pool.seed import grading_seed
+from autograder.grading.record.form import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
+from autograder.grading.record.grade import exercise_of
+from autograder.grading.record.marks import why_missing, write_verdict
+from autograder.grading.record.states import state_of
+from autograder.grading.submission.checks import Check
+from autograder.grading.submission.template import CourseError
 from autograder.sandbox import Limits
-from autograder.verdict import CaseResult, Verdict
 
 MISTAKE = ("doubles <nothing>", "doubles <nothing>")
 

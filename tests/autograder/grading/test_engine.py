@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autograder.grading import engine
-from autograder.grading.engine import LocalPool
-from autograder.grading.record import GRADED, INFRASTRUCTURE_ERROR
-from autograder.grading.work import Refused
+from autograder.grading.pool import local as engine
+from autograder.grading.pool.local import LocalPool
+from autograder.grading.pool.worker import Refused
+from autograder.grading.record.form import GRADED, INFRASTRUCTURE_ERROR
 from tests.autograder.grading.fake_work import fake_work, task
 
 REPO = Path(__file__).parents[3]
@@ -78,7 +78,7 @@ def test_who_wants_no_more_leaves_nothing_behind(tmp_path: Path) -> None:
 
 GRADES_FOR_EVER = """
 import sys
-from autograder.grading import engine
+from autograder.grading.pool import local as engine
 from tests.autograder.grading.fake_work import fake_work, task
 engine.work = fake_work
 if __name__ == "__main__":

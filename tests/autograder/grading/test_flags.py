@@ -7,8 +7,8 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.grading.checks import Check
-from autograder.grading.submission import _flags
+from autograder.grading.record.grade import _flags
+from autograder.grading.submission.checks import Check
 
 LABS = sorted((Path(__file__).parents[3] / "labs").glob("*/*.ipynb"))
 CHECK = [Check("one_device.DynamicLossScaler", "DynamicLossScaler")]

@@ -19,8 +19,9 @@ import pytest
 from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
-from autograder.grading import command, tasks
-from autograder.grading.journal import Journal, JournalError
+from autograder.grading.command import grade as command
+from autograder.grading.pool import tasks
+from autograder.grading.pool.journal import Journal, JournalError
 from tests.autograder.grading.course import REPO, Course, with_answers
 from tests.autograder.grading.fake_class import FakePool
 

@@ -15,13 +15,13 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grading import process
-from autograder.grading.cells_unsandboxed import PlainCells, start_cells
-from autograder.grading.contained import Ending
-from autograder.grading.kernel import CellsRun, name_of, run_cells
-from autograder.grading.outputs import TOO_MUCH
+from autograder.evaluation.trial import InfrastructureError
+from autograder.grading.notebook import process
+from autograder.grading.notebook.outputs import TOO_MUCH
+from autograder.grading.notebook.runner import CellsRun, name_of, run_cells
 from autograder.sandbox import Limits
-from autograder.trial import InfrastructureError
+from autograder.sandbox.contained import Ending
+from autograder.sandbox.plain_kernel import PlainCells, start_cells
 from shardlab.ranks import messages
 from tests.open_files import open_files
 
@@ -247,7 +247,7 @@ def test_nothing_survives(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = f"600.{os.getpid()}"  # nobody else sleeps for so long
     kept: list[PlainCells] = []
     monkeypatch.setattr(
-        "autograder.grading.cells_unsandboxed.PlainCells.kill",
+        "autograder.sandbox.plain_kernel.PlainCells.kill",
         lambda cells, kill=PlainCells.kill: (kept.append(cells), kill(cells))[1],
     )
     (_, closes), done = run(

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from autograder import exercises
+from autograder.evaluation.trial import rng_for
+from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import Attempt, Case, Curves, Exercise, Plain
-from autograder.grading import curves
-from autograder.grading.pictures import MAX_BYTES, MAX_ROWS, Seen
-from autograder.trial import rng_for
-from autograder.verdict import CaseResult, Verdict
+from autograder.grading.record import curves
+from autograder.grading.record.pictures import MAX_BYTES, MAX_ROWS, Seen
 from shardlab.memory import CATEGORIES, Memory, RankMemory
 from shardlab.run import Run, Traffic
 

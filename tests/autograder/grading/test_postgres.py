@@ -13,7 +13,7 @@ from nbgrader.api import Gradebook
 from sqlalchemy import create_engine, make_url, text
 
 from autograder import exercises
-from autograder.grading.gradebook import GradebookUnreachable, prepare
+from autograder.grading.gradebook.database import GradebookUnreachable, prepare
 from tests.autograder.grading.course import Course, source_of, with_answers
 from tests.running_postgres import running_postgres
 from tools import postgres

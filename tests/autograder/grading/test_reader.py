@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import reader
-from autograder.grading.reader import Unreadable, read_content, read_notebook
+from autograder.grading.submission import reader
+from autograder.grading.submission.reader import Unreadable, read_content, read_notebook
 
 
 @pytest.mark.parametrize(

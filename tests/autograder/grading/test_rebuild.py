@@ -10,7 +10,7 @@ from nbformat import NotebookNode, from_dict
 from nbformat.corpus.words import generate_corpus_id
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.grading.rebuild import rebuild
+from autograder.grading.submission.rebuild import rebuild
 
 STUB = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
 ANSWER = "def double(x):\n    y = 2 * x\n    return y"

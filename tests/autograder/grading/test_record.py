@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.journal import Journal, JournalError
-from autograder.grading.record import GRADED, BrokenRecord, Record, Task, failed
+from autograder.grading.pool.journal import Journal, JournalError
+from autograder.grading.record.form import GRADED, BrokenRecord, Record, Task, failed
 
 TASK = Task("03_ring", "ann", b"{}", "", {"cells": []}, seed=1, limits={"cell_s": 60}, code="c0")
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autograder.grading.record import GRADED, Record
-from autograder.report.summary import _mistakes
-from autograder.verdict import CaseResult, Verdict
+from autograder.evaluation.verdict import CaseResult, Verdict
+from autograder.grading.record.form import GRADED, Record
+from autograder.pages.report.summary import _mistakes
 
 CASE = CaseResult("4 ranks", False, 1.0, False, mistake="stopped with NotImplementedError")
 VERDICT = Verdict("ring_all_reduce.all_gather", 4.0, (CASE,), seed=1)

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from autograder.sandbox import Limits, bubblewrap, open_sandbox
 from autograder.sandbox.bubblewrap import Unavailable
-from autograder.sandbox.walls import LentZygote, Sandbox, Zygote
+from autograder.sandbox.host import LentZygote, Sandbox, Zygote
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet

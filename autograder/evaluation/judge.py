@@ -1,0 +1,329 @@
+"""From what a case left behind to passed or not, and the name of the mistake."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import re
+import signal
+from dataclasses import dataclass, replace
+
+import torch.distributed as dist
+
+from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult
+from autograder.evaluation.wording import shown, steady
+from autograder.exercise import NAMED, SENT, Attempt, Exercise, Finding, Spent
+from autograder.exercise.compare import size_of
+from autograder.exercise.form import Named
+from autograder.exercise.signs import calls_the_library
+from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.ranks.explain import ranks_text
+from shardlab.run import Run
+
+log = logging.getLogger(__name__)
+
+MOST_TIMES, MOST_BYTES = 100, 1_000_000  # that an output may be larger, and still be looked into
+UNSEEN_BYTES = 4096  # options of TCP on a busy machine: below 1,000 bytes were seen
+STORED_BYTES = 16_384  # of each rank's addresses: a new group of four ranks takes 150 of each
+OVERHEAD_BYTES = 256  # at most, of gloo's own messages for one send or receive (about 150)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """``named``: the mistakes that explain wrong outputs, None where outputs are not what failed.
+
+    `decide` takes one that explains the other cases as well, else says what ``otherwise`` says.
+    """
+
+    result: CaseResult
+    named: tuple[Named, ...] | None = None
+    otherwise: Finding | None = None
+
+
+def judge(exercise: Exercise, attempt: Attempt) -> Judged:
+    """A case passes with right outputs on every rank, within budgets, by allowed calls."""
+    case, run = attempt.case, attempt.run
+    difference = exercise.difference(attempt) if attempt.error is None else None
+    right = attempt.error is None and difference is None
+    forbidden = _forbidden_call(exercise, attempt)
+    # Bytes of a call that was recorded are explained, forbidden though it is.
+    tampering = _forged(attempt) or (None if forbidden else _against_the_wire(exercise, attempt))
+    forbidden = forbidden or tampering
+    unfollowed = _unfollowed_memory(exercise, attempt)
+    is_fair = not (forbidden or unfollowed)
+    passed = right and is_fair and all(spent.fits for spent in attempt.spent)
+    otherwise = (_failure(attempt.error, attempt.steady) if attempt.error else None) or difference
+    otherwise = otherwise or _over_budget(attempt)
+    finding, named = forbidden or unfollowed, None
+    if not passed and finding is None:
+        finding, named = _named_by_exercise(exercise, attempt)
+        if finding is None and difference is not None:
+            finding = next((each.finding for each in named or () if each.is_certain), None)
+    result = CaseResult(
+        name=case.name,
+        hidden=case.hidden,
+        weight=case.weight,
+        passed=passed,
+        outputs_right=right and not tampering,
+        # of half a run they say nothing
+        sent_bytes=() if run is None or attempt.error else _sent_bytes(run),
+        spent=() if attempt.error else _to_be_shown(attempt),
+        believed=unfollowed is None,
+        trouble=TAMPERING if tampering else _limit_met(attempt.error),
+    )
+    if passed:
+        return Judged(result)
+    return Judged(explained(result, finding or otherwise, attempt.steady), named, otherwise)
+
+
+def explained(result: CaseResult, finding: Finding | None, is_steady: bool) -> CaseResult:
+    word = steady if is_steady else shown
+    if finding is None:
+        return result
+    return replace(
+        result,
+        mistake=word(finding.mistake),
+        diagnosis=word(finding.text(result.hidden)),
+        instructor_note=word(finding.text(hidden=False)),
+    )
+
+
+def _to_be_shown(attempt: Attempt) -> tuple[Spent, ...]:
+    """What is seen from outside is a little different each time."""
+    return tuple(spent for spent in attempt.spent if not spent.from_outside)
+
+
+def _sent_bytes(run: Run) -> tuple[int, ...]:
+    return tuple(int(sent) for sent in run.traffic.sent_by_rank)
+
+
+# What an exception says when a budget of the machine's, not the student's logic, has ended a rank.
+_OUT_OF_MEMORY = re.compile("not enough memory|can't allocate memory|Cannot allocate memory")
+_AT_A_LIMIT = re.compile(
+    f"{_OUT_OF_MEMORY.pattern}|can't start new thread"
+    "|Resource temporarily unavailable|No space left on device|Too many open files"
+    "|File too large|Disk quota exceeded"
+)
+_KINDS_AT_A_LIMIT = {"SIGKILL", "SIGXCPU", "SIGXFSZ", "SIGBUS", "MemoryError", "TooLarge"}
+
+
+def _limit_met(error: LaunchError | None) -> str:
+    met = isinstance(error, RunTimeout) or (
+        isinstance(error, RankError)
+        and (error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message))
+    )
+    return RESOURCE_LIMIT if met else ""
+
+
+def is_unwritten(attempt: Attempt) -> bool:
+    """True where the answer still is the stub that students start from."""
+    return isinstance(attempt.error, RankError) and attempt.error.kind == "NotImplementedError"
+
+
+def _named_by_exercise(
+    exercise: Exercise, attempt: Attempt
+) -> tuple[Finding | None, tuple[Named, ...] | None]:
+    """What the first sign says; or else the named mistakes, where outputs are wrong."""
+    if isinstance(attempt.error, RankError) and attempt.error.kind == "TooLarge":
+        return None, None  # what is known of it ends somewhere in the middle
+    wanted = max(map(size_of, attempt.expected))
+    if any(size_of(output) > MOST_TIMES * wanted + MOST_BYTES for output in attempt.outputs):
+        return None, None  # to look into something unlike the right answer could take forever
+    order = exercise.signs if NAMED in exercise.signs else (*exercise.signs, NAMED)
+    named: tuple[Named, ...] | None = None
+    for sign in (calls_the_library, *order):
+        try:
+            if sign is NAMED:
+                named = exercise.named(attempt)
+                if named and any(each.is_certain for each in named):
+                    return None, named
+            elif finding := sign(attempt):
+                return finding, None
+        except Exception:  # outputs come from student processes and may be of any form
+            # A warning would show in the student's notebook, with lines of ours.
+            log.info("%s: a sign failed", exercise.name, exc_info=True)
+    return None, named
+
+
+def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    if exercise.allows is None or attempt.run is None:
+        return None
+    for call in attempt.run.calls:
+        if call.op not in exercise.allows:
+            allowed = " and ".join(sorted(exercise.allows, reverse=True)) or "no communication"
+            name = call.op if hasattr(dist, call.op) else "something else"
+            return Finding(
+                f"rank {call.rank}", f"calls {name}: build it from {allowed}", call.source
+            )
+    return None
+
+
+def _forged(attempt: Attempt) -> Finding | None:
+    """Messages on the line by which a rank reports: student code never comes by it by accident."""
+    if isinstance(attempt.error, RankError) and attempt.error.kind == "Forged":
+        mistake = "wrote to the line by which ranks report to the checker"
+        # Noise goes to other lines as well, and another rank may die of it before its own turn.
+        return Finding("a rank" if attempt.steady else f"rank {attempt.error.rank}", mistake)
+    return None
+
+
+def _against_the_wire(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Calls are recorded beside student code, bytes are counted outside: they have to agree."""
+    if attempt.run is None or attempt.error is not None:
+        return None
+    unlike = None
+    if exercise.is_point_to_point:  # what a collective puts on the wire is its backend's choice
+        unlike = _collective_unrecorded(attempt.run) or _unlike_the_calls(attempt.run)
+    return unlike or _past_the_count(attempt.run) or _through_the_store(attempt.run)
+
+
+def _collective_unrecorded(run: Run) -> Finding | None:
+    """One that is in the calls is forbidden, and no case for this."""
+    if not run.traffic.collectives:
+        return None
+    mistake = "called a collective that is on the wire and not among the recorded calls"
+    return Finding("the ranks", mistake, anyone="the ranks")
+
+
+def _unlike_the_calls(run: Run) -> Finding | None:
+    for rank, sent_bytes in enumerate(run.traffic.sent_by_rank.tolist()):
+        calls = [call for call in run.calls if call.rank == rank]
+        sends = [call for call in calls if call.op == "send"]
+        recorded_bytes = sum(call.bytes for call in sends)
+        ended_bytes = sum(call.bytes for call in sends if call.end_s is not None)
+        evidence = f"{sent_bytes:,} on the wire, {recorded_bytes:,} in calls"
+        if sent_bytes > 1.01 * recorded_bytes + OVERHEAD_BYTES * (len(calls) + 1):
+            return Finding(f"rank {rank}", "moved bytes that no recorded call explains", evidence)
+        if ended_bytes > 1.01 * sent_bytes + OVERHEAD_BYTES:
+            return Finding(f"rank {rank}", "recorded sends that never were on the wire", evidence)
+    return None
+
+
+def _past_the_count(run: Run) -> Finding | None:
+    """What crossed the ranks' network in sockets that nobody counted: opened and closed by hand.
+
+    Groups that a rank makes and ends close theirs in all honesty: then nothing can be said.
+    """
+    if run.traffic.unseen_bytes is None:
+        return None
+    if any(not call.is_p2p and len(call.group) != run.world_size for call in run.calls):
+        return None
+    counted, unseen = int(run.traffic.sent_bytes.sum()), run.traffic.unseen_bytes
+    if unseen <= UNSEEN_BYTES + 0.005 * counted:
+        return None
+    # How many they were is told a little differently each time.
+    return Finding("the ranks", "moved bytes past torch.distributed", anyone="the ranks")
+
+
+def _through_the_store(run: Run) -> Finding | None:
+    """Ranks find each other by a small store, at the start and for each new group of ranks."""
+    if run.traffic.stored_bytes <= STORED_BYTES * run.world_size:
+        return None
+    mistake = "passed data through the store that ranks meet by"
+    return Finding("the ranks", mistake, anyone="the ranks")
+
+
+def _unfollowed_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Live bytes are recorded beside student code, and what the process has in use is seen from
+    outside.  No tampering: data in numpy's arrays, or another thread's tensors, do it as well."""
+    if attempt.error is not None or attempt.run is None:
+        return None
+    if exercise.memory and not all(memory.is_told for memory in attempt.run.memory):
+        return Finding("the run", "has lost its record of live tensors", anyone="the run")
+    if attempt.unmeasured:
+        return Finding(
+            "the run",
+            "went past where its memory is measured: work in the thread that calls you",
+            anyone="the run",
+        )
+    of_memory = [spent for spent in attempt.spent if spent.heading != SENT]
+    outside = [spent for spent in of_memory if spent.from_outside and not spent.fits]
+    if not outside or not all(spent.fits for spent in of_memory if not spent.from_outside):
+        return None  # or it is in the record as well, and a diagnosis names it
+    mistake = (
+        "holds more memory than the tensors that are counted: keep data in tensors, and work "
+        "on them in the thread that calls you"
+    )
+    return Finding(f"rank {min(outside[0].ranks_over)}", mistake)
+
+
+def _over_budget(attempt: Attempt) -> Finding | None:
+    for spent in attempt.spent:
+        for rank in spent.ranks_over:
+            times = spent.used[rank] / max(spent.limit[rank], 1)
+            return Finding(
+                f"rank {rank}",
+                f"is over its budget: {spent.label}",
+                f"{times:.2f} times what is allowed",
+            )
+        for rank in spent.ranks_under:
+            return Finding(
+                f"rank {rank}",
+                "sent less than any right answer has to: did data travel another way?",
+                f"{spent.used[rank]:,} bytes, at least {spent.least[rank]:,}",
+            )
+    return None
+
+
+def _failure(error: LaunchError, is_steady: bool) -> Finding:
+    """What an error says for itself, where no diagnosis of the exercise knew it.
+
+    ``is_steady``: but not the line that an endless loop happened to be at.
+    """
+    if isinstance(error, DeadlockError):
+        return _deadlock(error)
+    if isinstance(error, RunTimeout):
+        mistake = "was still at work when its time was up"
+        if is_steady:
+            return Finding("the run", mistake, anyone="the run")
+        return Finding("the run", mistake, anyone="the run", in_full=error.headline)
+    if isinstance(error, RankError):
+        kind = error.kind if _is_known(error.kind) else "an error"
+        if is_steady and _is_out_of_memory(error):
+            return Finding("a rank", "needed more memory than it may have, or was killed")
+        if is_steady and _may_hit_any_rank(error.kind):
+            return Finding("a rank", f"stopped with {kind}")
+        return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
+    return Finding("the run", "failed", anyone="the run", in_full=error.headline)
+
+
+def _is_out_of_memory(error: RankError) -> bool:
+    """Ranks share what there is: which of them asked for too much, and whether it was refused or
+    killed for it, is another matter each time."""
+    return error.kind in ("SIGKILL", "MemoryError") or bool(_OUT_OF_MEMORY.search(error.message))
+
+
+_OWN_CRASHES = {"SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS"}
+
+
+def _may_hit_any_rank(kind: str) -> bool:
+    """Whether it was sent by another process or the machine, or by gloo as one rank goes before
+    the others: which rank it has hit says nothing, and the next time it is another."""
+    return kind.startswith(("SIG", "signal ")) and kind not in _OWN_CRASHES
+
+
+def _is_known(kind: str) -> bool:
+    """A class that student code named could carry a hidden case's inputs out in its name."""
+    if kind in signal.Signals.__members__:
+        return True
+    builtin = getattr(builtins, kind, None)
+    return isinstance(builtin, type) and issubclass(builtin, BaseException)
+
+
+def _deadlock(error: DeadlockError) -> Finding:
+    waiting = [row for row in error.table if row.state == "waiting"]
+    calls = {row.call.split(" ")[0] for row in waiting}
+    if calls == {"send"}:
+        mistake = (
+            "call send first and wait for each other to receive: start the send with isend, "
+            "receive, then wait for the send"
+        )
+    elif calls == {"recv"}:
+        mistake = (
+            "wait in recv for what is never sent: every receive needs a send by that very neighbour"
+        )
+    else:
+        mistake = "make calls that do not fit together, and wait for ever"
+        return Finding("the ranks", mistake, anyone="the ranks", in_full=error.headline)
+    who = ranks_text([row.rank for row in waiting])
+    return Finding(who, mistake, waiting[0].source, anyone="neighbours")

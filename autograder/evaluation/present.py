@@ -1,0 +1,150 @@
+"""A verdict as a table: HTML for notebooks, text for terminals, and in both words for one case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from autograder.evaluation.verdict import CaseResult, Verdict
+from shardlab.widgets.palette import ERROR, OK
+
+MARK = {True: "✓", False: "✗"}
+ONE = {"calls": "call", "chunks": "chunk", "micro-batches": "micro-batch", "slots": "slot"}
+# JupyterLab's own variables, so that both themes fit; the fallback is for nbconvert and GitHub.
+# Selectors are long to outweigh JupyterLab's own for tables in outputs.
+_STYLE = f"""<style>
+.shardlab-check {{ color: var(--jp-ui-font-color1, inherit);
+  font-family: var(--jp-ui-font-family, system-ui, sans-serif);
+  font-size: var(--jp-ui-font-size1, 13px); max-width: 60em; }}
+.shardlab-check .line {{ border-left: 4px solid; padding: 2px 8px; margin: 4px 0;
+  font-weight: 600; }}
+.shardlab-check .line.ok {{ border-color: {OK}; }}
+.shardlab-check .line.bad {{ border-color: {ERROR}; }}
+.shardlab-check table.cases {{ border-collapse: collapse; margin: 4px 0; color: inherit;
+  font-size: inherit; table-layout: auto; }}
+.shardlab-check table.cases tbody tr, .shardlab-check table.cases thead tr {{
+  background: transparent; border: 0; }}
+.shardlab-check table.cases tr th, .shardlab-check table.cases tr td {{ text-align: left;
+  padding: 3px 16px 3px 0; vertical-align: top; white-space: normal; max-width: none;
+  border: 0; border-bottom: 1px solid var(--jp-border-color2, #cccccc); }}
+.shardlab-check table.cases tr th {{ font-weight: 400; color: var(--jp-ui-font-color2, inherit); }}
+.shardlab-check table.cases tr .number {{ font-variant-numeric: tabular-nums;
+  white-space: nowrap; text-align: right; }}
+.shardlab-check table.cases tr td.case {{ padding-left: 1.5em; text-indent: -1.5em; }}
+.shardlab-check table.cases tr.followed td {{ border-bottom: 0; }}
+.shardlab-check table.cases tr.why td {{ padding: 0 0 5px 1.5em; }}
+.shardlab-check .mark {{ display: inline-block; width: 1.5em; text-indent: 0;
+  font-weight: 700; background: none; }}
+.shardlab-check .mark.ok {{ color: {OK}; }}
+.shardlab-check .mark.bad, .shardlab-check table.cases tr td.bad {{ color: {ERROR}; }}
+</style>"""
+
+
+def as_html(verdict: Verdict) -> str:
+    look = _look(verdict.passed)
+    parts = [
+        _STYLE,
+        f'<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
+        f'data-passed="{str(verdict.passed).lower()}">',
+        f'<div class="line {look}">{escape(_top_line(verdict))}</div>',
+    ]
+    if not verdict.unwritten:
+        budgets = _budgets(verdict)
+        heads = ["<th>case</th>", "<th>output</th>"]
+        for heading in budgets:
+            heads += [f'<th class="number">{escape(heading)}</th>']
+            heads += ['<th class="number">at most</th>']
+        parts.append('<table class="cases"><thead><tr>')
+        parts += heads
+        parts.append("</tr></thead><tbody>")
+        for case, why in _reasons(verdict):
+            parts.append(_html_rows(case, why, budgets))
+        parts.append("</tbody></table>")
+    parts.append("</div>")
+    return "".join(parts)
+
+
+def _budgets(verdict: Verdict) -> list[str]:
+    """A column each: the headings of all budgets, in the order of their declaration."""
+    return list(dict.fromkeys(spent.heading for case in verdict.cases for spent in case.spent))
+
+
+def _html_rows(case: CaseResult, why: str, budgets: list[str]) -> str:
+    look = _look(case.passed)
+    cells = [
+        f'<td class="case"><span class="mark {look}">{MARK[case.passed]}</span>'
+        f"{escape(case.title)}</td>",
+        f'<td class="{_look(case.outputs_right or not case.was_run)}">{escape(_output(case))}</td>',
+    ]
+    for heading in budgets:
+        fits = all(spent.fits for spent in case.spent if spent.heading == heading)
+        used, limit = _used_and_limit(case, heading)
+        cells.append(f'<td class="number {_look(fits)}">{escape(used)}</td>')
+        cells.append(f'<td class="number">{escape(limit)}</td>')
+    followed = ' class="followed"' if why else ""
+    row = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
+    if why:
+        row += f'<tr class="why"><td colspan="{len(cells)}" data-diagnosis>{escape(why)}</td></tr>'
+    return row
+
+
+def as_text(verdict: Verdict) -> str:
+    lines = [f"{MARK[verdict.passed]} {_top_line(verdict)}"]
+    if not verdict.unwritten:
+        width = max((len(case.title) for case in verdict.cases), default=0)
+        for case, why in _reasons(verdict):
+            line = f"  {MARK[case.passed]} {case.title:<{width}}  {_output(case):<9}"
+            for heading in _budgets(verdict):
+                used, limit = _used_and_limit(case, heading)
+                line += f"  {heading} {used} of at most {limit}" if used else ""
+            lines.append(line.rstrip())
+            if why:
+                lines.append(f"      {why}")
+    return "\n".join(lines)
+
+
+def progress_html(line: str) -> str:
+    return f'{_STYLE}<div class="shardlab-check" data-running>{escape(line)} …</div>'
+
+
+def _top_line(verdict: Verdict) -> str:
+    if verdict.unwritten:
+        return f"{verdict.answer}: not written yet"
+    return f"{verdict.score}. {verdict.note}" if verdict.note else verdict.score
+
+
+def _reasons(verdict: Verdict) -> Iterator[tuple[CaseResult, str]]:
+    """Each case and why it falls short; a mistake is told once, then it is "the same"."""
+    told: set[tuple[str, bool]] = set()
+    for case in verdict.cases:
+        key = (case.mistake, case.hidden)
+        yield case, "the same" if case.diagnosis and key in told else case.diagnosis
+        told.add(key)
+
+
+def _look(good: bool) -> str:
+    return "ok" if good else "bad"
+
+
+def _output(case: CaseResult) -> str:
+    if not case.was_run:
+        return "not run"
+    return "as expected" if case.outputs_right else "not right"
+
+
+def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
+    """Of the rank that is furthest over its limit, else of the one that used most.
+
+    A hidden case's bytes would tell its size.
+    """
+    budgets = [spent for spent in case.spent if spent.heading == heading]
+    if case.hidden or not budgets:
+        return "", ""
+    spent = next((spent for spent in budgets if not spent.fits), budgets[0])
+    rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
+    used = _amount(spent.used[rank], spent.unit) if spent.used[rank] >= 0 else "–"
+    return used, _amount(spent.limit[rank], spent.unit)
+
+
+def _amount(count: int, unit: str) -> str:
+    return f"{count:,} {ONE.get(unit, unit) if count == 1 else unit}"

@@ -1,0 +1,292 @@
+"""Tries an answer on real ranks, case after case, in a process that runs no student code.
+
+Inputs are drawn here, from a seed that is written down; every rank gets its own and no other.
+The answer is unpickled on ranks only, and what comes back is plain data, compared here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograder.evaluation.judge import Judged, judge
+from autograder.evaluation.verdict import CaseResult
+from autograder.exercise import Attempt, Case, Exercise, Plain, Spent
+from autograder.exercise.budget import by_rank
+from autograder.guest.on_rank import on_clean_rank, on_rank
+from shardlab import source
+from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.rank_set import RankSet
+from shardlab.ranks import codec
+from shardlab.ranks.client import Host
+from shardlab.run import Run
+
+VISIBLE_SEED = 2026  # of a student's own checks: the same inputs each time
+PATIENCE = 10.0  # times an exercise's timeout_s that may pass on a busy machine
+
+
+class InfrastructureError(Exception):
+    """The case could not be run, and that is not the student's doing: try again."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython's hook: the checker's own frames tell a student nothing."""
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your doing: try again)"]
+
+
+class Kind(NamedTuple):
+    """Exercises of one kind can share ranks. ``is_clean``: student code never runs on them."""
+
+    engine: str
+    is_point_to_point: bool
+    is_clean: bool = False
+
+
+class KeptRanks:
+    """`with KeptRanks() as ranks`: ranks that stay from case to case, and from answer to answer.
+
+    To start them costs far more than what an answer does on them.
+    """
+
+    def __init__(self, *, host: Host | None = None, steady: bool = False) -> None:
+        """``steady``: nothing in an attempt hangs on how busy the machine is."""
+        self.host, self.steady = host, steady
+        self._sizes: dict[Kind, set[int]] = defaultdict(set)
+        self._timeout_s: dict[Kind, float] = defaultdict(float)
+        self._standing: dict[Kind, RankSet] = {}
+
+    def __enter__(self) -> KeptRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._standing:
+            self._standing.popitem()[1].close()
+
+    def expect(self, exercise: Exercise, cases: Iterable[Case]) -> None:
+        """These are to come: ranks that are started from now on serve all of them."""
+        kind = _kind(exercise)
+        if not _may_stay(exercise):
+            return
+        sizes = {case.world_size for case in cases}
+        for each in (kind, kind._replace(is_clean=True)) if exercise.execute else (kind,):
+            self._sizes[each].update(sizes)
+            self._timeout_s[each] = max(self._timeout_s[each], exercise.timeout_s)
+
+    def clean(self, exercise: Exercise, case: Case) -> RankSet:
+        """Ranks that never see student code, to carry out what it returned."""
+        kind = _kind(exercise)._replace(is_clean=True)
+        if kind in self._standing and not self._standing[kind].can_go_on:
+            self._standing.pop(kind).close()
+        if kind not in self._standing:
+            sizes = self._sizes[kind] | {case.world_size}
+            self._standing[kind] = self._new(kind, sizes, exercise.timeout_s)
+        return self._standing[kind]
+
+    def standing(self, exercise: Exercise) -> RankSet:
+        """Those that earlier cases ran on, or new ones: as many as any expected case needs."""
+        kind = _kind(exercise)
+        if kind not in self._standing:
+            self._standing[kind] = self._new(kind, self._sizes[kind], self._timeout_s[kind])
+        return self._standing[kind]
+
+    def are_standing(self, exercise: Exercise) -> bool:
+        """Whether there are some, without a start of new ones."""
+        return _kind(exercise) in self._standing
+
+    def for_one_case(self, exercise: Exercise, case: Case) -> RankSet:
+        """New ones, which whoever asks has to close."""
+        return self._new(_kind(exercise), {case.world_size}, exercise.timeout_s)
+
+    def _new(self, kind: Kind, sizes: set[int], timeout_s: float) -> RankSet:
+        return RankSet(
+            max(sizes),
+            smaller=sizes,
+            timeout_s=timeout_s,
+            device="cpu",
+            engine=kind.engine,
+            quiet=True,
+            host=self.host,
+            # all are connected from the start: who opens another connection hides something
+            may_connect=not kind.is_point_to_point,
+            patience=PATIENCE if self.steady else 1.0,
+        )
+
+    def end(self, exercise: Exercise) -> None:
+        """Of the ranks that stay, those that this one's cases ran on."""
+        if _kind(exercise) in self._standing:
+            self._standing.pop(_kind(exercise)).close()
+
+
+def _kind(exercise: Exercise) -> Kind:
+    return Kind(exercise.engine, exercise.is_point_to_point)
+
+
+def _may_stay(exercise: Exercise) -> bool:
+    """Tensors of an earlier case would be in no later one's memory; DeepSpeed keeps much of what it
+    was told first."""
+    return not exercise.memory and exercise.engine != "deepspeed"
+
+
+class Trials:
+    """`trials = Trials(exercise, blob, seed, ranks); attempt, judged = trials.of(case)`.
+
+    On ranks that other cases have used, what counts is a mistake that this answer has made on new
+    ones before, and a pass as long as the case before it has passed.  Anything else is tried again
+    on new ranks, and counts as it ends there.
+
+    ``subject_blob``: a cloudpickle of the answer.
+    """
+
+    def __init__(
+        self, exercise: Exercise, subject_blob: bytes, seed: int, ranks: KeptRanks
+    ) -> None:
+        self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
+        self.drive_blob = _pickled(exercise.drive)
+        self.ranks, self.steady = ranks, ranks.steady
+        self.goes_well = True  # the last case has passed
+        self.mistakes: set[str] = set()  # made on new ranks
+
+    def of(self, case: Case) -> tuple[Attempt, Judged]:
+        """One case. A failure of student code is part of what it returns.
+
+        Raises InfrastructureError for a failure that is the machine's.
+        """
+        exercise = self.exercise
+        inputs = list(exercise.draw(case, rng_for(exercise, case, self.seed)))
+        expected = list(exercise.expect(case, inputs))
+        if _may_stay(exercise) and (self.goes_well or self.ranks.are_standing(exercise)):
+            ranks = self.ranks.standing(exercise)
+            were_new = ranks.is_fresh
+            attempt = self._attempt(ranks, case, inputs, expected)
+            judged = judge(exercise, attempt)
+            if not ranks.can_go_on:
+                self.ranks.end(exercise)
+            if were_new or self._counts_on_used(judged.result):
+                self._remember(judged.result)
+                return attempt, judged
+        with self.ranks.for_one_case(exercise, case) as fresh:
+            attempt = self._attempt(fresh, case, inputs, expected)
+        judged = judge(exercise, attempt)
+        if judged.result.passed and _may_stay(exercise):
+            self.ranks.end(exercise)  # they hold what a failed case has left behind
+        self._remember(judged.result)
+        return attempt, judged
+
+    def _counts_on_used(self, result: CaseResult) -> bool:
+        if result.passed:
+            return self.goes_well
+        return result.mistake in self.mistakes and not result.trouble
+
+    def _remember(self, result: CaseResult) -> None:
+        self.goes_well = result.passed
+        if result.mistake:
+            self.mistakes.add(result.mistake)
+
+    def _attempt(
+        self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
+    ) -> Attempt:
+        exercise = self.exercise
+        given = (self.drive_blob, case, self.subject_blob, exercise.closed)
+        run, error = self._run(ranks, case, inputs, on_rank, *given)
+        if run is not None and error is None and exercise.execute is not None:
+            returned = run.outputs
+            clean = self.ranks.clean(exercise, case)
+            blob = _pickled(exercise.execute)
+            run, error = self._run(clean, case, inputs, on_clean_rank, blob, case, returned)
+            if run is not None:
+                executed = [out if isinstance(out, dict) else {} for out in run.outputs]
+                run.outputs = [_merged(*pair) for pair in zip(returned, executed, strict=True)]
+        has_outputs = run is not None and (error is None or not self.steady)
+        spent, unmeasured = _held_against_budgets(exercise, case, run, self.steady)
+        return Attempt(
+            case=case,
+            inputs=inputs,
+            expected=expected,
+            outputs=run.outputs if run and has_outputs else [None] * case.world_size,
+            run=run,
+            error=error,
+            spent=spent,
+            unmeasured=unmeasured,
+            steady=self.steady,
+        )
+
+    def _run(
+        self, ranks: RankSet, case: Case, inputs: list[Plain], fn: Callable[..., Any], *given: Any
+    ) -> tuple[Run | None, LaunchError | None]:
+        """The run, partial where there is an error of student code."""
+        exercise = self.exercise
+        error: LaunchError | None = None
+        run: Run | None
+        try:
+            # What student code says of a file's name must not have that file read here.
+            with source.without_files() if self.steady else contextlib.nullcontext():
+                run = ranks.run(
+                    fn,
+                    *given,
+                    world_size=case.world_size,
+                    inputs=inputs,
+                    memory=exercise.memory,
+                    seed=seed_of_ranks(exercise, case, self.seed),
+                    results="plain",
+                    timeout_s=exercise.timeout_s,
+                    output_bytes=exercise.output_bytes,
+                )
+        except (RankError, DeadlockError, RunTimeout) as failure:
+            error, run = failure, failure.run
+        except Exception as failure:
+            raise InfrastructureError(f"{exercise.name}, {case.name}: {failure}") from failure
+        if run is not None:  # so that whose call is found first does not hang on a moment
+            run.calls.sort(key=lambda call: call.rank)
+        return run, error
+
+
+def _merged(returned: Plain, executed: dict[str, Plain]) -> Plain:
+    return {**returned, **executed} if isinstance(returned, dict) else returned
+
+
+@functools.cache
+def _pickled(drive: Callable[[Any, Plain, Case], Plain]) -> bytes:
+    """Once for a class: it holds all that ``drive`` calls."""
+    return codec.encode_any(drive)
+
+
+def _held_against_budgets(
+    exercise: Exercise, case: Case, run: Run | None, steady: bool
+) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
+    """What the case's budgets measured, and the labels of those for which nothing is there."""
+    if run is None:
+        return (), ()
+    held, unmeasured = [], []
+    for budget in exercise.budgets:
+        limit = exercise.limit_of(budget, case)
+        if limit is None or (budget.from_outside and not steady):
+            continue
+        try:
+            used = budget.used(run)
+        except KeyError:
+            unmeasured.append(budget.label)
+            continue
+        of_ranks = [by_rank(part, case.world_size) for part in (used, limit.most, limit.least)]
+        held.append(
+            Spent(budget.label, *of_ranks, budget.heading, budget.unit, budget.from_outside)
+        )
+    return tuple(held), tuple(unmeasured)
+
+
+def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
+    """A case's own generator: adding or reordering cases leaves the others' inputs alone."""
+    return np.random.default_rng(_derived(f"{seed}/{exercise.name}/{case.name}"))
+
+
+def seed_of_ranks(exercise: Exercise, case: Case, seed: int) -> int:
+    """What ranks draw from. Not ``seed``: a rank that knew it would know the others' inputs."""
+    return _derived(f"ranks/{seed}/{exercise.name}/{case.name}")
+
+
+def _derived(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")

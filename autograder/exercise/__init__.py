@@ -1,0 +1,30 @@
+"""The form of an exercise: what a lab's modules declare, and what decides an answer reads."""
+
+from autograder.exercise.attempt import SENT, Attempt, Curves, Finding, Spent, shorten
+from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
+from autograder.exercise.compare import equal
+from autograder.exercise.form import NAMED, Exercise
+from autograder.exercise.formula import Formula, questions
+from autograder.exercise.on_ranks import OnRanks
+from autograder.guest.case import Case, Plain
+
+__all__ = [
+    "NAMED",
+    "SENT",
+    "Attempt",
+    "Budget",
+    "Case",
+    "Curves",
+    "Exercise",
+    "Finding",
+    "Formula",
+    "Limit",
+    "OnRanks",
+    "Plain",
+    "Spent",
+    "equal",
+    "from_outputs",
+    "questions",
+    "sent_bytes",
+    "shorten",
+]

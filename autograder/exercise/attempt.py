@@ -1,0 +1,94 @@
+"""What one case left behind, and what can be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autograder.guest.case import Case, Plain
+from shardlab.errors import LaunchError
+from shardlab.run import Run
+
+MAX_QUOTE = 300
+SENT = "sent by a rank"  # the heading of budgets of traffic
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake by its name. ``who`` and ``evidence`` are shown for visible cases only.
+
+    visible: "rank 2 returned the sum, not the mean: divide by world_size (element 0: 8, not 2)"
+    hidden:  "a rank returned the sum, not the mean: divide by world_size"
+    """
+
+    who: str  # "rank 2", "ranks 0 and 1", "chunk_bounds(10, 4)"
+    mistake: str  # a verb and what follows; says nothing of a case's inputs or sizes
+    evidence: str = ""
+    anyone: str = "a rank"  # stands for ``who`` where the case is hidden
+    in_full: str = ""  # said of a visible case instead, where an error has put it best
+
+    def text(self, hidden: bool) -> str:
+        if hidden:
+            return f"{self.anyone} {self.mistake}"
+        if self.in_full:
+            return shorten(self.in_full)
+        evidence = f" ({shorten(self.evidence)})" if self.evidence else ""
+        return f"{self.who} {self.mistake}{evidence}"
+
+
+def shorten(text: str) -> str:
+    """Evidence quotes what student code made, and that may be of any length."""
+    return text if len(text) <= MAX_QUOTE else f"{text[:MAX_QUOTE]} …"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A budget held against what one run used, by rank."""
+
+    label: str
+    used: tuple[int, ...]
+    limit: tuple[int, ...]
+    least: tuple[int, ...]
+    heading: str = SENT
+    unit: str = "B"
+    from_outside: bool = False
+
+    @property
+    def fits(self) -> bool:
+        return not self.ranks_over and not self.ranks_under
+
+    @property
+    def ranks_over(self) -> list[int]:
+        """Ranks above their limit, the furthest first."""
+        over = [rank for rank, used in enumerate(self.used) if used > self.limit[rank]]
+        return sorted(over, key=lambda rank: self.used[rank] / max(self.limit[rank], 1))[::-1]
+
+    @property
+    def ranks_under(self) -> list[int]:
+        """Ranks below what a right answer cannot do without: something went another way."""
+        return [rank for rank, used in enumerate(self.used) if used < self.least[rank]]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one case left behind: all that the judge and the diagnoses look at."""
+
+    case: Case
+    inputs: Sequence[Plain]  # by rank
+    expected: Sequence[Plain]  # by rank
+    outputs: Sequence[Plain]  # by rank; None for ranks that did not finish
+    run: Run | None  # partial after an error; None where nothing is known
+    error: LaunchError | None
+    spent: tuple[Spent, ...] = ()
+    steady: bool = False  # what is said of it must be the same each time: no moment's state
+    unmeasured: tuple[str, ...] = ()  # budgets that the run has left nothing to hold against
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Numbers after each step, for the feedback's picture: of this run, and what they should be."""
+
+    title: str
+    got: Mapping[str, Sequence[float]]  # by name: "rank 0", "your weight"
+    expected: Sequence[float] = ()
+    level: float | None = None  # what they should come to, where only that is known

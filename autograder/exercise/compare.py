@@ -1,0 +1,164 @@
+"""How an output differs from what was expected: in type, dtype, shape or value."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.exercise.attempt import Finding, shorten
+from autograder.guest.case import Plain
+
+_QUOTE = reprlib.Repr()
+_QUOTE.maxstring = _QUOTE.maxother = 100
+
+# Those of torch.testing.assert_close: (relative, absolute) by dtype; exact where not listed.
+TOLERANCE = {
+    torch.float16: (1e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float64: (1e-7, 1e-7),
+}
+
+
+def find_difference(
+    expected: Sequence[Plain], outputs: Sequence[Plain], tolerance: float | None = None
+) -> Finding | None:
+    """The first rank whose output is not as expected, or None. Both are lists by rank."""
+    for rank, wanted in enumerate(expected):
+        if found := difference(wanted, outputs[rank], tolerance):
+            mistake, evidence = found
+            if len(expected) == 1:
+                return Finding("your answer", mistake, evidence, anyone="your answer")
+            return Finding(f"rank {rank}", mistake, evidence)
+    return None
+
+
+def equal(expected: Plain, got: Plain, tolerance: float | None = None) -> bool:
+    return difference(expected, got, tolerance) is None
+
+
+def difference(
+    expected: Plain, got: Plain, tolerance: float | None = None
+) -> tuple[str, str] | None:
+    """(what differs, in general terms; the evidence, which may show inputs and sizes)."""
+    try:
+        return _difference(expected, got, tolerance)
+    except (ValueError, OverflowError, RuntimeError) as error:  # 10**5000, say
+        return "cannot be compared with what was expected", shorten(str(error))
+
+
+def _difference(expected: Plain, got: Plain, tolerance: float | None) -> tuple[str, str] | None:
+    if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
+        if expected.dtype != got.dtype:
+            return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
+        expected, got = torch.from_numpy(expected), torch.from_numpy(got)
+    if isinstance(expected, torch.Tensor):
+        return _tensor_difference(expected, got, tolerance)
+    if isinstance(expected, dict):
+        return _dict_difference(expected, got, tolerance)
+    if isinstance(expected, list | tuple):
+        return _list_difference(expected, got, tolerance)
+    if isinstance(expected, int | float) and not isinstance(expected, bool):
+        return _number_difference(expected, got, tolerance)
+    if type(expected) is not type(got):
+        return "has the wrong type", f"{_kind(got)}, expected {_kind(expected)}"
+    if expected != got:
+        return "has the wrong value", f"{_QUOTE.repr(got)}, expected {_QUOTE.repr(expected)}"
+    return None
+
+
+def _tensor_difference(
+    expected: torch.Tensor, got: Plain, tolerance: float | None
+) -> tuple[str, str] | None:
+    if not isinstance(got, torch.Tensor):
+        return "should be a tensor", _instead(got)
+    if got.layout != torch.strided or got.device.type != "cpu":
+        return "should be an ordinary tensor", f"{got.layout} on {got.device}"
+    if got.dtype != expected.dtype:
+        return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
+    if got.shape != expected.shape:
+        return "has the wrong shape", f"{tuple(got.shape)}, expected {tuple(expected.shape)}"
+    if torch.equal(got, expected):  # most are, and this is far quicker to say
+        return None
+    rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
+    if tolerance is not None:
+        rtol = atol = tolerance
+    wrong = ~torch.isclose(got, expected, rtol=rtol, atol=atol, equal_nan=True)
+    if not wrong.any():
+        return None
+    first = tuple(int(i) for i in wrong.nonzero()[0])
+    where = f"element {first[0] if len(first) == 1 else first}"
+    return (
+        "has wrong values",
+        f"{where} is {got[first].item():g}, expected {expected[first].item():g}; "
+        f"{int(wrong.sum()):,} of {wrong.numel():,} differ",
+    )
+
+
+def _dict_difference(
+    expected: dict[str, Plain], got: Plain, tolerance: float | None
+) -> tuple[str, str] | None:
+    if not isinstance(got, dict):
+        return "should be a dict", _instead(got)
+    for key, wanted in expected.items():
+        if key not in got:
+            return f"lacks {key!r}", f"it has {_QUOTE.repr(list(got))}"
+        found = _difference(wanted, got[key], tolerance)
+        if found:
+            return f"{found[0]} in {key!r}", found[1]
+    return None
+
+
+def _list_difference(
+    expected: Sequence[Plain], got: Plain, tolerance: float | None
+) -> tuple[str, str] | None:
+    if type(got) is not type(expected):
+        return f"should be a {type(expected).__name__}", _instead(got)
+    if len(got) != len(expected):
+        return "has the wrong length", f"{len(got)}, expected {len(expected)}"
+    for index, (wanted, item) in enumerate(zip(expected, got, strict=True)):
+        found = _difference(wanted, item, tolerance)
+        if found:
+            mistake, evidence = found
+            return mistake, evidence if len(expected) == 1 else f"item {index}: {evidence}"
+    return None
+
+
+def _number_difference(
+    expected: float, got: Plain, tolerance: float | None
+) -> tuple[str, str] | None:
+    """3.0 is 3, and so is a tensor or an array that holds this one number."""
+    if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 0:
+        got = got.item()
+    if isinstance(got, bool) or not isinstance(got, int | float):
+        return "should be a number", _instead(got)
+    near = 1e-9 if tolerance is None else tolerance
+    if not math.isclose(got, expected, rel_tol=near, abs_tol=near):
+        return "is not the right number", f"{got:,}, expected {expected:,}"
+    return None
+
+
+def _instead(got: Plain) -> str:
+    return "it is None, as of a function without return" if got is None else f"it is {_kind(got)}"
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def size_of(value: Plain) -> int:
+    """Bytes of a value's tensors, and some for each other thing in it."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() + 100
+    if isinstance(value, np.ndarray):
+        return value.nbytes + 100
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values())) + 100 * len(value) + 100
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value)) + 100
+    return 100 + (len(value) if isinstance(value, str | bytes) else 0)

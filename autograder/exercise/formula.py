@@ -1,0 +1,132 @@
+"""A formula: a plain function that is asked questions, on one rank, and has one right answer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise.attempt import Attempt, Finding
+from autograder.exercise.compare import difference, equal
+from autograder.exercise.form import Exercise, Named
+from autograder.guest.case import Case, Plain
+from autograder.guest.on_rank import answers_of
+
+Question = Any  # a list of arguments, or a dict of named ones
+# (question, right answer, answer) -> what is wrong with the answer's form, not with its numbers
+FormSign = Callable[[Question, Plain, Plain], str | None]
+
+
+def questions(name: str, *asked: Any, weight: float = 1.0) -> Case:
+    """A case of a formula: what the function is called with, a tuple or dict for each call.
+
+    Without any, the hidden half's ``draw(case, rng)`` makes them up.
+    """
+    params = {"questions": [_plain(each) for each in asked]} if asked else {}
+    return Case(name, 1, params, weight=weight)
+
+
+def _plain(question: Any) -> Question:
+    return dict(question) if isinstance(question, Mapping) else list(question)
+
+
+def as_asked(answer: Plain) -> Plain:
+    return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula(Exercise):
+    """``read``: makes plain data of an answer, such as pairs of lists.
+
+    One rule names a mistake: the wrong formula that gives every wrong answer exactly; of several,
+    the first.  Where none does, the first wrong question is shown with both answers.
+    """
+
+    read: Callable[[Any], Plain] = as_asked
+    forms: tuple[FormSign, ...] = ()
+    tolerance: float | None = 1e-9
+    allows: frozenset[str] | None = frozenset()
+    drive: Callable[[Any, Plain, Case], Plain] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "drive", functools.partial(answers_of, self.read))
+        super().__post_init__()
+
+    def draw(self, case: Case, rng: np.random.Generator) -> Sequence[Plain]:
+        if "questions" in case.params:
+            return [case.params["questions"]]
+        return [[_plain(question) for question in self.decides.draw(case, rng)]]
+
+    def difference(self, attempt: Attempt) -> Finding | None:
+        (asked,), (expected,), (got,) = attempt.inputs, attempt.expected, attempt.outputs
+        if not isinstance(got, list) or len(got) != len(asked):
+            return super().difference(attempt)
+        for index in self._wrong(attempt):
+            right, answer = expected[index], got[index]
+            mistake, evidence = difference(right, answer, self.tolerance) or ("", "")
+            mistake = self._wrong_form(asked[index], right, answer) or mistake
+            return self._finding(asked[index], mistake, evidence + _ratio(right, answer))
+        return None
+
+    def named(self, attempt: Attempt) -> tuple[Named, ...] | None:
+        if attempt.error is not None or self.difference(attempt) is None:
+            return None
+        wrong = self._wrong(attempt)
+        (asked,), (expected,), (got,) = attempt.inputs, attempt.expected, attempt.outputs
+        if not wrong or any(self._wrong_form(asked[i], expected[i], got[i]) for i in wrong):
+            return ()
+        first = wrong[0]
+        _, evidence = difference(expected[first], got[first], self.tolerance) or ("", "")
+        found = []
+        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs):
+            if outputs is None or all(
+                outputs[0][i] is not None
+                and equal(outputs[0][i], got[i], self.tolerance)
+                and not equal(outputs[0][i], expected[i], self.tolerance)
+                for i in wrong
+            ):
+                finding = self._finding(asked[first], mistake, evidence)
+                found.append(Named(finding, is_certain=outputs is not None))
+        return tuple(found)
+
+    def _wrong(self, attempt: Attempt) -> list[int]:
+        """Numbers of the questions with a wrong answer."""
+        if attempt.error is not None:
+            return []
+        (expected,), (got,) = attempt.expected, attempt.outputs
+        if not isinstance(got, list) or len(got) != len(expected):
+            return []
+        pairs = enumerate(zip(expected, got, strict=True))
+        return [index for index, pair in pairs if not equal(*pair, self.tolerance)]
+
+    def _wrong_form(self, question: Question, right: Plain, got: Plain) -> str:
+        return next((text for form in self.forms if (text := form(question, right, got))), "")
+
+    def _finding(self, question: Question, mistake: str, evidence: str) -> Finding:
+        return Finding(call_of(self.answer, question), mistake, evidence, anyone=self.answer)
+
+
+def call_of(answer: str, question: Question) -> str:
+    """As one would type it: ``zero_bytes(7_500_000_000, 64, stage=1)``."""
+    if isinstance(question, Mapping):
+        arguments = [f"{name}={_typed(value)}" for name, value in question.items()]
+    else:
+        arguments = [_typed(value) for value in question]
+    return f"{answer}({', '.join(arguments)})"
+
+
+def _typed(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:_}"
+    return repr(value)
+
+
+def _ratio(right: Plain, got: Plain) -> str:
+    if isinstance(right, bool) or not isinstance(right, int | float) or not right:
+        return ""
+    if isinstance(got, bool) or not isinstance(got, int | float) or not np.isfinite(got):
+        return ""
+    return f", {got / right:.4g} times that"

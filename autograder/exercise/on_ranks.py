@@ -1,0 +1,71 @@
+"""An exercise on ranks: cases, inputs by rank, a drive, budgets; references by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise.attempt import Attempt, Finding
+from autograder.exercise.compare import equal
+from autograder.exercise.form import Exercise, Named
+from autograder.guest.case import Case, Plain
+from shardlab.ranks.explain import ranks_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnRanks(Exercise):
+    """``inputs``: (case, rng) -> a list by rank, or anything else that every rank gets.
+
+    The answer may be a function that runs on ranks, a class, or plain data: only ``drive`` knows.
+
+    ``execute``: where the answer is data to be carried out, such as a schedule.  Once ``drive`` has
+    returned on all ranks, ``execute(outputs of all ranks, this rank's input, case)`` runs on ranks
+    that never saw student code; what it returns is merged into that rank's output, a dict.
+    """
+
+    inputs: Callable[[Case, np.random.Generator], Plain]
+    named_within: float | None = None  # the tolerance for named mistakes, where it is another
+
+    def draw(self, case: Case, rng: np.random.Generator) -> Sequence[Plain]:
+        return on_every_rank(self.inputs(case, rng), case)
+
+    def named(self, attempt: Attempt) -> tuple[Named, ...] | None:
+        difference = self.difference(attempt) if attempt.error is None else None
+        if difference is None:
+            return None
+        within = self.tolerance if self.named_within is None else self.named_within
+        found = []
+        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs):
+            if outputs is None or (
+                _all_equal(outputs, attempt.outputs, within)
+                and not _all_equal(outputs, attempt.expected, within)
+            ):
+                finding = self._finding(attempt, mistake, difference)
+                found.append(Named(finding, is_certain=outputs is not None))
+        return tuple(found)
+
+    def _finding(self, attempt: Attempt, mistake: str, difference: Finding) -> Finding:
+        if len(attempt.outputs) == 1:
+            return Finding(self.answer, mistake, difference.evidence, anyone=self.answer)
+        pairs = enumerate(zip(attempt.expected, attempt.outputs, strict=True))
+        wrong = [rank for rank, pair in pairs if not equal(*pair, self.tolerance)]
+        evidence = f"{difference.who}: {difference.evidence}"
+        if len(wrong) == len(attempt.outputs):
+            return Finding("every rank", mistake, evidence, anyone="every rank")
+        return Finding(ranks_text(wrong), mistake, evidence)
+
+
+def _all_equal(some: Sequence[Plain], others: Sequence[Plain], tolerance: float | None) -> bool:
+    return all(equal(*pair, tolerance) for pair in zip(some, others, strict=True))
+
+
+def on_every_rank(value: Any, case: Case) -> list[Plain]:
+    """A list is by rank; anything else is the same on every rank. Raises ValueError."""
+    if not isinstance(value, list):
+        return [value] * case.world_size
+    if len(value) != case.world_size:
+        raise ValueError(f"{case.name}: {len(value)} values for {case.world_size} ranks")
+    return value

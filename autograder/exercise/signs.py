@@ -1,0 +1,94 @@
+"""Signs: mistakes that outputs alone do not show, read off calls, memory, errors and forms.
+
+@on_each_rank
+def returns_nothing(output, rank, attempt):
+    if output["returned"] is None:
+        return "returned nothing: return the chunk that it reduced"
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from autograder.exercise.attempt import SENT, Attempt, Finding
+from autograder.exercise.form import Sign
+from autograder.guest.library import CLOSED
+from shardlab.errors import RankError
+
+Said = str | tuple[str, str] | None  # a mistake, perhaps with its evidence
+OfRank = Callable[[Any, int, Attempt], Said]
+
+
+def finding(who: str, said: Said, anyone: str = "a rank") -> Finding | None:
+    if said is None or isinstance(said, Finding):
+        return said
+    mistake, evidence = (said, "") if isinstance(said, str) else said
+    return Finding(who, mistake, evidence, anyone)
+
+
+def finished(attempt: Attempt) -> Iterator[tuple[int, Any]]:
+    """(rank, output) of a case in which no rank failed."""
+    if attempt.error is None:
+        yield from enumerate(attempt.outputs)
+
+
+def on_each_rank(of_rank: OfRank) -> Sign:
+    """Asks ``of_rank(output, rank, attempt)`` for each rank where none failed; the first counts."""
+
+    @functools.wraps(of_rank)
+    def sign(attempt: Attempt) -> Finding | None:
+        for rank, output in finished(attempt):
+            who = f"rank {rank}" if len(attempt.outputs) > 1 else "your answer"
+            anyone = "a rank" if len(attempt.outputs) > 1 else "your answer"
+            if found := finding(who, of_rank(output, rank, attempt), anyone):
+                return found
+        return None
+
+    return sign
+
+
+def raises(pattern: str, mistake: str) -> Sign:
+    """A rank stopped with an error whose message holds ``pattern``, a regular expression."""
+
+    def sign(attempt: Attempt) -> Finding | None:
+        error = attempt.error
+        if isinstance(error, RankError) and re.search(pattern, error.message):
+            return Finding(f"rank {error.rank}", mistake)
+        return None
+
+    return sign
+
+
+def is_over(attempt: Attempt, heading: str = SENT) -> list[int]:
+    """Ranks over a budget of that heading, where none failed; the furthest first."""
+    if attempt.error is not None:
+        return []
+    return [rank for s in attempt.spent if s.heading == heading for rank in s.ranks_over]
+
+
+def expensive_calls(mistakes: dict[str, str]) -> Sign:
+    """{op: why it costs more than it should}: the right thing by a call that misses the budget."""
+
+    def sign(attempt: Attempt) -> Finding | None:
+        if attempt.run is None or not is_over(attempt):
+            return None
+        called = {call.op: call for call in attempt.run.calls}
+        for op, mistake in mistakes.items():
+            if op in called:
+                return Finding(f"rank {called[op].rank}", mistake, called[op].source)
+        return None
+
+    return sign
+
+
+def calls_the_library(attempt: Attempt) -> Finding | None:
+    """One that is closed while an answer runs, since it is the answer. True of every exercise."""
+    error = attempt.error
+    found = re.search(rf"(\S+) {CLOSED}", error.message) if isinstance(error, RankError) else None
+    if found is None:
+        return None
+    mistake = f"calls {found[1]}, which is ready-made: this answer is yours to write"
+    return Finding("your answer", mistake, anyone="your answer")

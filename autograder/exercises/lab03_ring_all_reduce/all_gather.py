@@ -1,0 +1,68 @@
+"""The second half of a ring: every rank gets every chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab03_ring_all_reduce.shared import (
+    HALVES_CASES,
+    P2P_ONLY,
+    RIGHT_NEIGHBOUR_ONLY,
+    WITHIN_ONE_PERCENT,
+    Bounds,
+    bounds_in,
+    chunks_of,
+    draw_tensors,
+    hub,
+    tensor_or_none,
+    whole_tensors,
+    works_on_a_copy,
+    wrong_neighbour,
+)
+
+
+def draw_buffers(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
+    """Rank r's own chunk of its buffer counts; what the rest holds must not matter."""
+    buffers = draw_tensors(case, rng)
+    for rank, buffer in enumerate(buffers):
+        for chunk, values in enumerate(chunks_of(case, buffer)):
+            if chunk != rank:
+                values.neg_()
+    return buffers
+
+
+def drive(
+    subject: Callable[[torch.Tensor, Bounds], Any], tensor: torch.Tensor, case: Case
+) -> Plain:
+    returned = subject(tensor, bounds_in(case))
+    return {"tensor": tensor, "returned": tensor_or_none(returned)}
+
+
+@on_each_rank
+def missing_chunks(output: Any, rank: int, attempt: Attempt) -> Said:
+    wanted, before, got = (
+        chunks_of(attempt.case, tensor)
+        for tensor in (attempt.expected[rank]["tensor"], attempt.inputs[rank], output["tensor"])
+    )
+    for chunk, values in enumerate(got):
+        if not torch.equal(wanted[chunk], values) and torch.equal(before[chunk], values):
+            mistake = "has chunks that never arrived: all-gather over N ranks takes N - 1 steps"
+            return mistake, f"chunk {chunk} is as it was"
+    return None
+
+
+EXERCISE = OnRanks(
+    points=4,
+    cases=HALVES_CASES,
+    inputs=draw_buffers,
+    drive=drive,
+    budgets=(WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY),
+    allows=P2P_ONLY,
+    signs=(hub, wrong_neighbour, whole_tensors, works_on_a_copy, NAMED, missing_chunks),
+)

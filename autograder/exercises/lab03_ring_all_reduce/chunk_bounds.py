@@ -1,0 +1,40 @@
+"""Which part of a tensor is each rank's chunk."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from autograder.exercise import Formula, questions
+from autograder.exercises.common import as_pairs, is_pairs
+from autograder.exercises.lab03_ring_all_reduce.shared import Bounds
+
+
+def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> str | None:
+    length, world_size = question
+    if not is_pairs(bounds):
+        return None
+    if len(bounds) != world_size:
+        return "should return one pair for each rank: world_size of them"
+    if not all(0 <= start <= stop <= length for start, stop in bounds):
+        return "should keep to 0 ≤ start ≤ stop ≤ length"
+    covered = list(chain.from_iterable(range(*pair) for pair in bounds))
+    if covered == list(range(length - length % world_size)) != list(range(length)):
+        return "skips the remainder: the last elements are in no chunk"
+    if covered != list(range(length)):
+        return "should put every element in exactly one chunk, in order"
+    lengths = [stop - start for start, stop in bounds]
+    if max(lengths) - min(lengths) > 1:
+        return "makes unequal chunks: lengths may differ by 1 at most"
+    return "should put the longer chunks first"
+
+
+EXERCISE = Formula(
+    points=2,
+    cases=(
+        questions("12 elements for 4 ranks", (12, 4)),
+        questions("10 elements for 4 ranks", (10, 4)),
+        questions("3 elements for 8 ranks", (3, 8)),
+    ),
+    read=as_pairs,
+    forms=(wrong_form,),
+)

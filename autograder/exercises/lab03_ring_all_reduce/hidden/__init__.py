@@ -1,0 +1,1 @@
+"""What decides lab 03; never released."""

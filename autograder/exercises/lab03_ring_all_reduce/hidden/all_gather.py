@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autograder.exercise import Case, Plain
+from autograder.exercises.lab03_ring_all_reduce.hidden import shared
+from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
+
+CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
+BOUNDARIES = shared.HALVES_BOUNDARIES
+
+
+def reference(case: Case, inputs: Any) -> Plain:
+    own = [chunks_of(case, buffer)[rank] for rank, buffer in enumerate(inputs)]
+    return {"tensor": torch.cat(own)}
+
+
+def added(case: Case, inputs: Any) -> list[Plain]:
+    """Chunk c comes from rank c along the ring; each rank on the way adds what it had there."""
+    n = case.world_size
+    held = [[chunk.clone() for chunk in chunks_of(case, buffer)] for buffer in inputs]
+    for step in range(n - 1):
+        for rank in range(n):  # chunk (rank - step) leaves rank, as it is there now
+            chunk = (rank - step) % n
+            held[(rank + 1) % n][chunk] += held[rank][chunk]
+    return [{"tensor": torch.cat(chunks)} for chunks in held]
+
+
+MISTAKES = {
+    "adds what arrives to what was there: in all-gather it takes its place": added,
+}

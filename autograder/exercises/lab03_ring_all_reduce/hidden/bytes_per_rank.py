@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+
+CASES = (
+    questions("other sizes and ranks"),
+    questions("one rank, two ranks", (640, 4, 1), (640, 8, 2)),
+)
+BOUNDARIES = {
+    "divides": "other sizes and ranks",
+    "does not divide": "not asked: the formula gives whole bytes where N divides the length",
+    "one rank": "one rank, two ranks",
+    "more ranks than elements": "not asked, as above",
+}
+
+
+def right(length: int, element_bytes: int, world_size: int) -> int:
+    """Patarasuk and Yuan 2009: 2(N - 1)/N of the tensor."""
+    return 2 * (world_size - 1) * length * element_bytes // world_size
+
+
+MISTAKES = {
+    "forgets (N - 1) / N: a rank never sends its own result to itself": (
+        lambda length, size, n: 2 * length * size
+    ),
+    "counts one half of the ring: there is a reduce-scatter and an all-gather": (
+        lambda length, size, n: right(length, size, n) / 2
+    ),
+    "counts elements: the answer is in bytes": lambda length, size, n: right(length, 1, n),
+    "counts what all ranks send together: the answer is for one rank": (
+        lambda length, size, n: right(length, size, n) * n
+    ),
+    "counts whole tensors: a ring sends chunks of 1/N": (
+        lambda length, size, n: (n - 1) * length * size
+    ),
+}
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int]]:
+    drawn = []
+    for _ in range(20):
+        world_size = int(rng.integers(3, 65))
+        length = world_size * int(rng.integers(1, 10**6))
+        drawn.append((length, int(rng.choice([1, 2, 4, 8])), world_size))
+    return drawn

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercises.lab03_ring_all_reduce.shared import Bounds
+
+REMAINDER, SHORT = "lengths with a remainder", "fewer elements than ranks"
+CASES = (questions(REMAINDER), questions(SHORT))
+BOUNDARIES = {
+    "divides": "12 elements for 4 ranks",
+    "does not divide": REMAINDER,
+    "more ranks than elements": SHORT,
+    "one rank": "not asked: the whole tensor",
+}
+
+
+def right(length: int, world_size: int) -> Bounds:
+    pieces = np.array_split(np.arange(length), world_size)
+    stops = np.cumsum([len(piece) for piece in pieces])
+    return [(int(stop) - len(piece), int(stop)) for stop, piece in zip(stops, pieces, strict=True)]
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:
+    drawn = []
+    for _ in range(20):
+        world_size = int(rng.integers(3, 17))
+        if case.name == SHORT:
+            length = int(rng.integers(0, world_size))
+        else:
+            length = world_size * int(rng.integers(1, 1000)) + int(rng.integers(1, world_size))
+        drawn.append((length, world_size))
+    return drawn

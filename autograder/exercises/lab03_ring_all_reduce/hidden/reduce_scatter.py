@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autograder.exercise import Case, Plain
+from autograder.exercises.lab03_ring_all_reduce.hidden import shared
+from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
+
+CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
+BOUNDARIES = shared.HALVES_BOUNDARIES
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    return [{"returned": chunk, "tensor[start:stop]": chunk} for chunk in sums(case, inputs)]
+
+
+def sums(case: Case, inputs: Any) -> list[torch.Tensor]:
+    return chunks_of(case, torch.stack(inputs).sum(dim=0))
+
+
+def chunk_of(step: int) -> Callable[[Case, Any], list[Plain] | None]:
+    """Rank r returns the sum of chunk r + step."""
+
+    def outputs(case: Case, inputs: Any) -> list[Plain] | None:
+        found, n = sums(case, inputs), case.world_size
+        if step % n == 0:
+            return None
+        return [{"returned": found[(rank + step) % n]} for rank in range(n)]
+
+    return outputs
+
+
+MISTAKES = {
+    "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
+        chunk_of(step) for step in range(1, 8)
+    ),
+}

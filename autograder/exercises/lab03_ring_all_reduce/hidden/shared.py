@@ -1,0 +1,57 @@
+"""What decides in more than one exercise: bounds, and limits on bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from autograder.exercise import Case, Limit, Plain
+from autograder.exercises.lab03_ring_all_reduce.hidden.chunk_bounds import right as bounds_of
+from autograder.exercises.lab03_ring_all_reduce.shared import (
+    RIGHT_NEIGHBOUR_ONLY,
+    WITHIN_ONE_PERCENT,
+    ring_case,
+)
+
+# Below this, gloo's own messages (about 100 bytes for each send) would blur a budget of 1 %.
+BUDGET_FROM_BYTES = 2**19
+
+HALVES_HIDDEN = (
+    ring_case(5, 75_001, "float64"),
+    ring_case(6, 50, "int64"),
+    ring_case(5, 3),
+    ring_case(3, 1, "float64"),
+    ring_case(4, 300_002, "bfloat16"),
+)
+HALVES_BOUNDARIES = {
+    "divides": "4 ranks, 12 elements",
+    "does not divide": "5 ranks, 75,001 elements",
+    "one rank": "not asked: nothing is sent",
+    "more ranks than elements": "5 ranks, 3 elements",
+}
+
+
+def bounds(case: Case) -> dict[str, Plain]:
+    return {"bounds": bounds_of(case.params["length"], case.world_size)}
+
+
+def ideal_bytes(case: Case, halves: int) -> float | None:
+    """(N-1)/N·S, what each rank sends in one half of a ring; None where S is too small to see."""
+    tensor_bytes = case.params["length"] * getattr(torch, case.params["dtype"]).itemsize
+    if tensor_bytes < BUDGET_FROM_BYTES:
+        return None
+    return halves * (case.world_size - 1) / case.world_size * tensor_bytes
+
+
+def limits(halves: int) -> dict[str, Callable[[Case], Limit | None]]:
+    def sent(case: Case) -> Limit | None:
+        ideal = ideal_bytes(case, halves)
+        return ideal and Limit.around(ideal, 0.01)
+
+    def past_the_neighbour(case: Case) -> Limit | None:
+        """Not 0: gloo's receiver reports to its sender, the left neighbour, that it is ready."""
+        ideal = ideal_bytes(case, 1)
+        return ideal and Limit(0.01 * ideal)
+
+    return {WITHIN_ONE_PERCENT.label: sent, RIGHT_NEIGHBOUR_ONLY.label: past_the_neighbour}

@@ -1,0 +1,67 @@
+"""The first half of a ring: rank r ends with chunk r of the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab03_ring_all_reduce.shared import (
+    HALVES_CASES,
+    P2P_ONLY,
+    RIGHT_NEIGHBOUR_ONLY,
+    WITHIN_ONE_PERCENT,
+    Bounds,
+    bounds_in,
+    chunks_of,
+    draw_tensors,
+    hub,
+    whole_tensors,
+    wrong_neighbour,
+)
+
+
+def drive(
+    subject: Callable[[torch.Tensor, Bounds], Any], tensor: torch.Tensor, case: Case
+) -> Plain:
+    returned = subject(tensor, bounds_in(case))
+    start, stop = bounds_in(case)[dist.get_rank()]
+    return {"returned": returned, "tensor[start:stop]": tensor[start:stop]}
+
+
+@on_each_rank
+def returns_nothing(output: Any, rank: int, attempt: Attempt) -> Said:
+    if output["returned"] is None:
+        return "returned nothing: return the chunk that it reduced"
+    return None
+
+
+@on_each_rank
+def nothing_added(output: Any, rank: int, attempt: Attempt) -> Said:
+    """Chunk r reaches rank r in the last step, so stopping early leaves it as it was.
+
+    So does starting with one's own chunk: then the sum of chunk r + 1 ends on rank r.
+    """
+    own = chunks_of(attempt.case, attempt.inputs[rank])[rank]
+    if not len(own) or not torch.equal(own, output["returned"]):
+        return None
+    said = "the sum arrives in the last of N - 1 steps"
+    sends = [call for call in attempt.run.calls if call.rank == rank and call.op == "send"]
+    if len(sends) == attempt.case.world_size - 1:
+        said = "chunk r has to come to rank r last, so rank r never sends it"
+    return f"returned its own part, not the sum: {said}"
+
+
+EXERCISE = OnRanks(
+    points=5,
+    cases=HALVES_CASES,
+    inputs=draw_tensors,
+    drive=drive,
+    budgets=(WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY),
+    allows=P2P_ONLY,
+    signs=(hub, wrong_neighbour, whole_tensors, returns_nothing, NAMED, nothing_added),
+)

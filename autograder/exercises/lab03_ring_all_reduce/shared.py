@@ -1,0 +1,133 @@
+"""What exercises on rings share: cases, inputs, byte budgets, and signs in the calls.
+
+The ring: rank r sends to its right neighbour r + 1 and receives from its left neighbour r - 1
+(modulo N).  reduce-scatter leaves rank r with chunk r of the sum, all-gather starts from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.exercise import Attempt, Budget, Case, Finding, Plain, equal, sent_bytes
+from autograder.exercise.signs import Said, on_each_rank
+from shardlab.run import Run
+
+Bounds = list[tuple[int, int]]
+
+P2P_ONLY = frozenset({"send", "recv"})
+HALF_MIB_OF_FLOAT32 = 2**17
+
+
+def ring_case(
+    world_size: int, length: int, dtype: str = "float32", op: str = "sum", suffix: str = ""
+) -> Case:
+    size = "512 KiB" if length == HALF_MIB_OF_FLOAT32 else f"{length:,} elements"
+    params = {"length": length, "dtype": dtype, "op": op}
+    return Case(f"{world_size} ranks, {size}{suffix}", world_size, params)
+
+
+# For reduce-scatter and for all-gather alike.
+HALVES_CASES = (
+    ring_case(4, 12),
+    ring_case(3, 10),
+    ring_case(2, HALF_MIB_OF_FLOAT32),
+    ring_case(4, HALF_MIB_OF_FLOAT32),
+    ring_case(8, HALF_MIB_OF_FLOAT32),
+)
+
+
+def draw_tensors(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
+    """Small positive whole numbers: sums are exact in every dtype, and no two mistakes agree."""
+    dtype = getattr(torch, case.params["dtype"])
+    most = 16 if dtype == torch.bfloat16 else 1000
+    shape = (case.world_size, case.params["length"])
+    return list(torch.from_numpy(rng.integers(1, most + 1, size=shape)).to(dtype))
+
+
+def bounds_in(case: Case) -> Bounds:
+    """Those of chunk_bounds, which is another exercise's answer: a fact of the case."""
+    return [(start, stop) for start, stop in case.params["bounds"]]
+
+
+def chunks_of(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor[start:stop] for start, stop in bounds_in(case)]
+
+
+# ---- budgets ------------------------------------------------------------------------------------
+
+
+WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
+
+
+def past_the_neighbour(run: Run) -> list[int]:
+    sent = run.traffic.sent_bytes
+    ranks = range(run.world_size)
+    return [int(sent[rank].sum() - sent[rank, (rank + 1) % len(ranks)]) for rank in ranks]
+
+
+RIGHT_NEIGHBOUR_ONLY = Budget("sends to the right neighbour only", past_the_neighbour)
+
+
+# ---- signs --------------------------------------------------------------------------------------
+
+
+def hub(attempt: Attempt) -> Finding | None:
+    run, world_size = attempt.run, attempt.case.world_size
+    if run is None or world_size < 3:
+        return None
+    sent = run.traffic.sent_bytes
+    through = sent.sum(axis=0) + sent.sum(axis=1)  # bytes in and out of each rank
+    centre = int(through.argmax())
+    if not sent.sum() or through[centre] < 0.9 * sent.sum():
+        return None
+    return Finding(
+        f"rank {centre}",
+        "is a hub: every other rank sends it everything, and it sends everything back",
+        anyone="one rank",
+    )
+
+
+def wrong_neighbour(attempt: Attempt) -> Finding | None:
+    world_size = attempt.case.world_size
+    for call in attempt.run.calls if attempt.run else []:
+        step, side = (1, "right") if call.op == "send" else (-1, "left")
+        neighbour = (call.rank + step) % world_size
+        if call.is_p2p and call.peer is not None and call.peer != neighbour:
+            verb = "sends to" if call.op == "send" else "receives from"
+            sign = "+" if step > 0 else "-"
+            return Finding(
+                f"rank {call.rank}",
+                f"{verb} the wrong neighbour: {side} is (rank {sign} 1) % world_size",
+                f"{verb} rank {call.peer}, its {side} neighbour is rank {neighbour}",
+            )
+    return None
+
+
+def whole_tensors(attempt: Attempt) -> Finding | None:
+    longest = max(stop - start for start, stop in bounds_in(attempt.case))
+    if longest >= attempt.case.params["length"]:
+        return None
+    most_bytes = longest * attempt.inputs[0].element_size()
+    for call in attempt.run.calls if attempt.run else []:
+        if call.op == "send" and call.bytes > most_bytes:
+            return Finding(
+                f"rank {call.rank}",
+                "sends whole tensors: a ring sends one chunk in each step",
+                f"{call.bytes:,} bytes in one send, a chunk has {most_bytes:,}",
+            )
+    return None
+
+
+@on_each_rank
+def works_on_a_copy(output: Any, rank: int, attempt: Attempt) -> Said:
+    wanted = attempt.expected[rank]["tensor"]
+    if equal(wanted, output["returned"]) and not equal(wanted, output["tensor"]):
+        return "modifies a copy: it returns the right values but leaves tensor itself unchanged"
+    return None
+
+
+def tensor_or_none(returned: Any) -> Plain:
+    return returned if isinstance(returned, torch.Tensor) else None

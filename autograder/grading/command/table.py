@@ -1,0 +1,84 @@
+"""What is said when a class is graded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from autograder.grading.command.progress import clock
+from autograder.grading.record.form import STATES, Record
+
+SLOWEST = 3
+
+
+@dataclass
+class Outcome:
+    """Of one run of `grade`. ``records``: one for each student who handed in."""
+
+    lab: str
+    records: dict[str, Record] = field(default_factory=dict)
+    new: set[str] = field(default_factory=set)  # graded in this run
+    older: set[str] = field(default_factory=set)  # graded by another version of the course
+    not_written: dict[str, str] = field(default_factory=dict)  # student -> why
+    broken: dict[str, str] = field(default_factory=dict)  # records that could not be read
+    absent: Sequence[str] = ()  # of the gradebook, who handed in nothing
+    took_s: float = 0.0
+
+    @property
+    def failed(self) -> list[Record]:
+        return [record for record in self.records.values() if not record.is_final]
+
+
+def table(outcome: Outcome) -> str:
+    counts = Counter(record.state for record in outcome.records.values())
+    lines = [f"{outcome.lab}: {_count(outcome.records, 'submission')}{_time(outcome)}", ""]
+    width = max(map(len, STATES))
+    lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]
+    lines += _listed("slowest (the workers' start not counted)", _slowest(outcome))
+    lines += _listed(
+        "no grade, the machine failed (nothing was written; the next run tries them again)",
+        [f"{record.student}: {record.reason}" for record in outcome.failed],
+    )
+    lines += _listed(
+        "graded, and not yet in the gradebook (the next run writes them)",
+        [f"{student}: {why}" for student, why in sorted(outcome.not_written.items())],
+    )
+    lines += _listed(
+        "graded anew, their records were broken",
+        [f"{student}: {why}" for student, why in sorted(outcome.broken.items())],
+    )
+    if outcome.older:
+        verb = "was" if len(outcome.older) == 1 else "were"
+        lines += ["", f"{len(outcome.older)} {verb} graded by an older version: --regrade"]
+    if outcome.absent:
+        shown = ", ".join(outcome.absent[:10]) + (" …" if outcome.absent[10:] else "")
+        lines += ["", f"{_count(outcome.absent, 'student')} handed in nothing: {shown}"]
+    return "\n".join(lines)
+
+
+def _time(outcome: Outcome) -> str:
+    if not outcome.new:
+        return ", none to be graded"
+    each = outcome.took_s / len(outcome.new)
+    return f", {len(outcome.new)} graded now in {clock(outcome.took_s)} ({each:.1f} s each)"
+
+
+def _slowest(outcome: Outcome) -> list[str]:
+    spent = {
+        student: sum(outcome.records[student].timing.get(part, 0.0) for part in PARTS)
+        for student in outcome.new
+    }
+    most = sorted(spent, key=lambda student: -spent[student])[:SLOWEST]
+    return [f"{student}: {spent[student]:.1f} s" for student in most if spent[student]]
+
+
+PARTS = ("ran_s", "decided_s")
+
+
+def _listed(title: str, lines: list[str]) -> list[str]:
+    return ["", f"{title}:", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _count(things: Sequence[object] | dict[str, Record], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

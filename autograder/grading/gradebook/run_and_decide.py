@@ -1,0 +1,111 @@
+"""In the place of nbgrader's Execute: the record of a submission, written where nbgrader looks."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Bool, Dict, Integer
+
+from autograder.grading.pool.journal import Journal
+from autograder.grading.pool.local import LocalPool
+from autograder.grading.pool.tasks import TaskMaker, grading_folder
+from autograder.grading.record.form import BrokenRecord, Record, Task
+from autograder.grading.submission.template import CourseError
+
+TIMESTAMP = "timestamp.txt"  # nbgrader's, of when a submission was handed in
+# Beside the notebook the exchange needs this one as well, to hand feedback to its student alone.
+SIDE_FILES = (TIMESTAMP, "submission_secret.txt")
+RECORD = "shardlab_record"  # key of ``resources``: the writer's, who has chosen it already
+
+
+class NotGraded(Exception):
+    """The machine failed, and has been tried again: no grade rather than a 0."""
+
+
+class RunAndDecide(NbGraderPreprocessor):
+    """First in nbgrader's ``autograde_preprocessors``.
+
+    Takes the journal's record of this very submission; where there is none, grades it now, in a
+    worker process as `python -m autograder grade` does.
+    """
+
+    limits = Dict(help="Departures from autograder.sandbox.Limits: {'cell_s': 120}").tag(
+        config=True
+    )
+    seed = Integer(
+        None,
+        allow_none=True,
+        help="Of the inputs that answers are tried on; by default drawn once for each course",
+    ).tag(config=True)
+    unsandboxed = Bool(
+        False, help="Run student code with your own rights, on a machine that has no sandbox"
+    ).tag(config=True)
+
+    def maker(self, lab: str) -> TaskMaker:
+        """Raises CourseError."""
+        return TaskMaker(self, lab, seed=self.seed, limits=self.limits)
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        record = resources.get(RECORD) or self._record(resources["nbgrader"])
+        _drop_other_files(self, record)
+        decided = nbformat.from_dict(record.notebook)
+        # To repeat this grading, and to know that it was written; feedback shows neither.
+        decided.metadata["shardlab"] = {"key": record.key}
+        return decided, resources
+
+    def _record(self, of: dict[str, str]) -> Record:
+        """Raises NotGraded."""
+        if of["notebook"] != of["assignment"]:
+            raise CourseError(f"a lab has one notebook, {of['assignment']}.ipynb")
+        maker = self.maker(of["assignment"])
+        task = maker.task(of["student"])
+        journal = Journal(grading_folder(maker.course) / "records", task.lab)
+        try:
+            record = journal.read(task.student)
+        except BrokenRecord as error:
+            self.log.warning("the record of %s is graded anew: %s", task.student, error)
+            record = None
+        if record is None or record.key != task.key or not record.is_final:
+            record = self._grade(task)
+            if not record.is_final:
+                raise NotGraded(record.reason)
+            journal.write(record)
+        self.log.info("%s: %s. %s", record.student, record.state, record.reason)
+        return record
+
+    def _grade(self, task: Task) -> Record:
+        (record,) = _one_worker(self.unsandboxed).grade_all([task])
+        return record
+
+
+def _drop_other_files(owner: NbGraderPreprocessor, record: Record) -> None:
+    """nbgrader has copied all that was handed in, what links lead to included, and feedback would
+    hand that on."""
+    course = CourseDirectory(parent=owner)
+    folder = Path(course.format_path(course.autograded_directory, record.student, record.lab))
+    for entry in os.scandir(folder) if folder.is_dir() else ():
+        if entry.name in (f"{record.lab}.ipynb", *SIDE_FILES):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+
+
+@functools.cache
+def _one_worker(unsandboxed: bool) -> LocalPool:
+    """For as long as this process lives: nbgrader hands over one submission at a time."""
+    pool = LocalPool(1, unsandboxed)
+    atexit.register(pool.close)
+    return pool

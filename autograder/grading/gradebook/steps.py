@@ -1,0 +1,55 @@
+"""nbgrader's first steps with a submission, ours: the file is read, and put back in order."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+from autograder.grading.submission.reader import Unreadable, read_content, read_notebook
+from autograder.grading.submission.rebuild import insert_notes, rebuild
+from autograder.grading.submission.released import load_template
+
+UNREADABLE = "shardlab_unreadable"  # key of ``resources``: why, for the student
+NOTES = "shardlab_notes"  # key of ``resources``: what had to be mended to read it, for the student
+
+
+class SubmissionReader(NotebookExporter):
+    """A file that cannot be read becomes an empty notebook and a reason."""
+
+    def from_filename(
+        self, filename: str, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        resources = ResourcesDict() if resources is None else resources
+        resources["metadata"] = {"path": os.path.dirname(filename)}
+        try:
+            notebook, resources[NOTES] = read_notebook(read_content(filename))
+        except Unreadable as error:
+            self.log.warning("%s: %s", filename, error)
+            resources[UNREADABLE] = str(error)
+            notebook = nbformat.v4.new_notebook()
+        return self.from_notebook_node(notebook, resources, **kw)
+
+
+class RebuildSubmission(NbGraderPreprocessor):
+    """First in nbgrader's ``sanitize_preprocessors``; says at the top what it had to mend."""
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        template = load_template(self, resources)
+        if UNREADABLE in resources:
+            rebuilt = template
+            notes = [f"The file you handed in could not be read: {resources[UNREADABLE]}."]
+        else:
+            rebuilt, notes = rebuild(template, nb)
+            notes = [*resources.get(NOTES, []), *notes]
+        for note in notes:
+            self.log.warning("%s: %s", resources["nbgrader"]["student"], note)
+        insert_notes(rebuilt, notes)
+        return rebuilt, resources

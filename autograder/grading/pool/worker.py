@@ -1,0 +1,98 @@
+"""What a worker process does: grade one task after another in one sandbox."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from autograder.grading.record.form import Record, Task
+from autograder.sandbox import limits_of, open_sandbox
+
+if TYPE_CHECKING:
+    from autograder.sandbox.host import Doors
+
+IDLE_S = 300.0  # a worker that nobody asks for anything for so long ends by itself
+
+
+class Refused(Exception):
+    """No submission can be graded on this machine: why, and what to do about it."""
+
+
+Worked = Record | str | Refused  # the str: why the machine failed at this one
+
+
+def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
+    """Answers each task that comes with a record, or with why there is none.
+
+    ``doors``: of the zygotes that all workers share.
+    """
+    _end_with_parent()
+    os.environ["SHARDLAB_RANK_SERVER"] = "1"  # a sandbox has its own: `import shardlab` starts none
+    with ExitStack() as stack, Grader(unsandboxed, doors) as grader:
+        stack.callback(connection.close)
+        with contextlib.suppress(EOFError, OSError):  # the parent hung up
+            while connection.poll(IDLE_S):
+                connection.send(grader.grade(connection.recv()))
+
+
+class Grader:
+    """One process's sandbox, opened at the first task and anew after a failure."""
+
+    def __init__(self, unsandboxed: bool = False, doors: Doors | None = None) -> None:
+        self._unsandboxed, self._doors = unsandboxed, doors
+        self._opened = ExitStack()
+        self._sandbox: object = None
+        self._opened_for: object = None
+
+    def __enter__(self) -> Grader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+        self._sandbox = None
+
+    def grade(self, task: Task) -> Worked:
+        # Only here: the parent of workers needs no torch.
+        from autograder.grading.record.grade import grade_submission
+        from autograder.grading.submission.template import CourseError
+        from autograder.sandbox.bubblewrap import Unavailable
+
+        try:
+            return grade_submission(task, self._open(task))
+        except (Unavailable, CourseError) as error:
+            return Refused(str(error))
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                self.__exit__()
+            return f"{type(error).__name__}: {error}"
+
+    def _open(self, task: Task) -> object:
+        limits = limits_of(task.lab, task.limits)
+        if self._sandbox is None or self._opened_for != (limits, task.engine):
+            self.__exit__()
+            opened = open_sandbox(limits, self._unsandboxed, task.engine, self._doors)
+            self._sandbox = self._opened.enter_context(opened)
+            self._opened_for = (limits, task.engine)
+        return self._sandbox
+
+
+def _end_with_parent() -> None:
+    """However the parent ends, this process and all that it started in its group end then.
+
+    In a group of its own: an interrupt from the keyboard is for the parent to answer.
+    """
+    os.setpgid(0, 0)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()

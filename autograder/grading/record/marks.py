@@ -1,0 +1,61 @@
+"""A verdict in its check cell: what the student reads, and the points where nbgrader looks."""
+
+from __future__ import annotations
+
+import math
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+
+from autograder.evaluation import present
+from autograder.evaluation.verdict import Verdict
+from autograder.grading.submission.checks import Check
+from autograder.grading.submission.template import grade_id, is_answer
+
+
+def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -> None:
+    """Replace the outputs of a check cell by what was decided.
+
+    nbgrader takes the first error as 0 points and the first ``execute_result`` as the points; with
+    neither it would give all of them, so one of the two is always written.
+    """
+    points = earned_points(verdict, float(cell.metadata.nbgrader.points))
+    headline = why_nothing or verdict.headline
+    table = {"text/html": present.as_html(verdict), "text/plain": present.as_text(verdict)}
+    cell.outputs = [] if why_nothing else [new_output("display_data", data=table)]
+    if points > 0:
+        cell.outputs.append(new_output("execute_result", data={"text/plain": repr(points)}))
+    else:
+        line = f"CheckFailed: {headline}"
+        cell.outputs.append(
+            new_output("error", ename="CheckFailed", evalue=headline, traceback=[line])
+        )
+
+
+def earned_points(verdict: Verdict, max_points: float) -> float:
+    """A plain float in [0, max_points]; 0 for whatever is not a number."""
+    points = float(verdict.points) * max_points / verdict.max_points
+    return min(max(points, 0.0), max_points) if math.isfinite(points) else 0.0
+
+
+def why_missing(check: Check, cells: list[NotebookNode], position: int) -> str:
+    """One sentence for the student: why the answer never reached the check cell at ``position``."""
+    own = _last_error(cells[position])
+    above = next((cell for cell in reversed(cells[:position]) if is_answer(cell)), None)
+    cause = above and _last_error(above)
+    if cause:
+        reason = f"the cell `{grade_id(above)}` above failed with {cause}"  # type: ignore[arg-type]
+    elif own:
+        reason = f"this cell failed with {own}"
+    else:
+        reason = "nothing that could be taken was handed over"
+    return f"`{check.subject}` never reached the check: {reason.rstrip('.')}."
+
+
+def _last_error(cell: NotebookNode) -> str:
+    """ "NameError: name 'x' is not defined", shortened; empty where the cell ran through."""
+    for output in reversed(cell.get("outputs", [])):
+        if output.output_type == "error":
+            said = f"{output.ename}: {output.evalue}" if output.evalue else str(output.ename)
+            return said.splitlines()[0][:200]
+    return ""

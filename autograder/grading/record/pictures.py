@@ -1,0 +1,183 @@
+"""What a student's own run looked like, for the feedback: pictures, and tables of numbers.
+
+All from plain data that the checker has of visible cases; nothing that a student drew.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+
+from autograder.evaluation.verdict import Verdict
+from autograder.exercise import Attempt, Exercise, Plain
+from autograder.exercise.compare import equal
+from autograder.grading.record import curves
+from shardlab.widgets import memory_timeline, timeline, traffic_map
+
+MAX_BYTES = 120_000  # of one picture; live memory of a busy step takes 80,000
+MAX_CALLS = 2_000  # that a timeline can show, or that a student should make us draw
+MAX_ROWS = 12  # of a table
+MAX_PARTS = 8  # of a list that stands in a cell of it
+
+Picture = dict[str, Any]  # title and svg; or title, heads and rows, each (right or not, texts)
+
+
+class Row(NamedTuple):
+    asked: str
+    expected: Plain
+    got: Plain
+    is_right: bool
+
+
+class Seen:
+    """The visible attempts at one answer: ``grade.decide(..., on_attempt=seen)``."""
+
+    def __init__(self, exercise: Exercise) -> None:
+        self._exercise = exercise
+        self._attempts: dict[str, Attempt] = {}
+
+    def __call__(self, attempt: Attempt) -> None:
+        if attempt.run is not None and not attempt.case.hidden:
+            self._attempts[attempt.case.name] = attempt
+
+    def pictures(self, verdict: Verdict) -> list[Picture]:
+        """Of the first visible case that fails, else of the first in which ranks sent anything.
+
+        Where nothing of a run can be drawn: what each visible case asked, and what came back.
+        """
+        visible = [case for case in verdict.cases if case.name in self._attempts]
+        if verdict.unwritten or not visible:
+            return []
+        failed = [self._attempts[case.name] for case in visible if not case.passed]
+        passed = [self._attempts[case.name] for case in visible]
+        attempt = failed[0] if failed else next(filter(_sent, passed), passed[0])
+        pictures = [*self._of_run(attempt), *self._of_steps(attempt)]
+        with suppress(Exception):  # outputs are of any form
+            return pictures or self._table(passed, must_show_wrong=bool(failed))
+        return pictures
+
+    def _of_run(self, attempt: Attempt) -> Iterator[Picture]:
+        run, error, name = attempt.run, attempt.error, attempt.case.name
+        assert run is not None
+        if _sent(attempt):
+            yield from _drawn(
+                f"Who sent how much to whom: {name}", lambda: traffic_map(run).static_svg()
+            )
+        if 0 < len(run.calls) <= MAX_CALLS and run.world_size > 1:
+            of = error if error is not None and error.run is not None else run
+            yield from _drawn(
+                f"Which rank was in which call: {name}", lambda: timeline(of).static_svg()
+            )
+        if self._exercise.memory and error is None:
+            rank = int(run.memory.peak_bytes.argmax())
+            yield from _drawn(
+                f"What was in memory: {name}", lambda: memory_timeline(run, rank).static_svg()
+            )
+
+    def _of_steps(self, attempt: Attempt) -> Iterator[Picture]:
+        if self._exercise.curves is not None and attempt.error is None:
+            with suppress(Exception):
+                found = self._exercise.curves(attempt)
+                title = f"{found.title}: {attempt.case.name}"
+                yield from _drawn(title, lambda: curves.draw(found))
+
+    def _table(self, attempts: Sequence[Attempt], must_show_wrong: bool) -> list[Picture]:
+        """All that is wrong, and of the rest as much as there is room for.
+
+        Nothing where a case failed by something else: a table of right answers would mislead.
+        """
+        rows = [row for attempt in attempts for row in self._rows(attempt)]
+        kept = sorted(range(len(rows)), key=lambda at: rows[at].is_right)[:MAX_ROWS]
+        if not kept or (must_show_wrong and all(row.is_right for row in rows)):
+            return []
+        more = len(rows) - len(kept)
+        return [
+            {
+                "title": "What was asked, and what came back"
+                + (f" ({more:,} more are left out)" if more else ""),
+                "heads": ["", "expected", "yours"],
+                "rows": [
+                    [
+                        rows[at].is_right,
+                        [rows[at].asked, _said(rows[at].expected), _said(rows[at].got)],
+                    ]
+                    for at in sorted(kept)
+                ],
+            }
+        ]
+
+    def _rows(self, attempt: Attempt) -> Iterator[Row]:
+        """Of a formula a row for each question, else one for each thing that is told of a run."""
+        if attempt.error is not None or len(attempt.outputs) != 1:
+            return
+        name, (given,), (wanted,), (got,) = (
+            attempt.case.name, attempt.inputs, attempt.expected, attempt.outputs
+        )  # fmt: skip
+        if isinstance(wanted, dict):
+            yield from self._parts(name, wanted, got)
+        elif isinstance(wanted, list) and isinstance(given, list) and len(given) == len(wanted):
+            answers = (
+                got if isinstance(got, list) and len(got) == len(wanted) else [None] * len(given)
+            )
+            for question, right, answer in zip(given, wanted, answers, strict=True):
+                asked = self._call(question, name)
+                if isinstance(right, dict):
+                    yield from self._parts(asked, right, answer)
+                else:
+                    yield self._row(asked, right, answer)
+
+    def _parts(self, asked: str, wanted: dict[Any, Plain], got: Plain) -> Iterator[Row]:
+        for key, right in wanted.items():
+            if _is_short(right):
+                answer = got.get(key) if isinstance(got, dict) else got
+                yield self._row(f"{asked} · {key}", right, answer)
+
+    def _row(self, asked: str, wanted: Plain, got: Plain) -> Row:
+        return Row(asked, wanted, got, equal(wanted, got, self._exercise.tolerance))
+
+    def _call(self, question: Plain, case: str) -> str:
+        """A question is a function's arguments; where they have names, the case's says enough."""
+        if isinstance(question, dict):
+            return case
+        return f"{self._exercise.answer}({', '.join(map(_said, question))})"
+
+
+def _sent(attempt: Attempt) -> bool:
+    return attempt.run is not None and bool(attempt.run.traffic.sent_bytes.any())
+
+
+def _is_short(value: Plain) -> bool:
+    if isinstance(value, list | tuple):
+        return len(value) <= MAX_PARTS and all(map(_is_short, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+_QUOTE = reprlib.Repr()
+_QUOTE.maxlist = _QUOTE.maxtuple = MAX_PARTS
+_QUOTE.maxstring = _QUOTE.maxother = _QUOTE.maxlong = 60
+
+
+def _said(value: Plain) -> str:
+    """In a cell of a table."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+    if isinstance(value, list | tuple) and len(value) <= MAX_PARTS and _is_short(value):
+        return f"({', '.join(map(_said, value))})"
+    return _QUOTE.repr(value)
+
+
+def _drawn(title: str, draw: Callable[[], str]) -> list[Picture]:
+    """One picture, or none: what a student's ranks did must not stop a grade."""
+    with suppress(Exception):
+        svg = draw()
+        if len(svg.encode()) <= MAX_BYTES:
+            return [{"title": title, "svg": svg}]
+    return []

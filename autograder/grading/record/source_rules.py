@@ -1,0 +1,332 @@
+"""Calls that an exercise forbids, found by reading the source; recorded calls are the other way.
+
+A reader of text can be fooled, and an honest program can look odd.  So what is found here is told
+to the instructor; only a run decides about points.  Nothing of the source is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+
+from autograder.guest.on_rank import COMMUNICATES
+
+CALL, MACHINERY = "call", "machinery"
+
+# What notebooks have imported above every answer.
+GIVEN = {
+    "torch": "torch",
+    "dist": "torch.distributed",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "math": "math",
+    "inspect": "inspect",
+}
+# torch.distributed's functions by what they are recorded as, where that is another name.
+RECORDED_AS = {
+    "isend": "send",
+    "irecv": "recv",
+    "P2POp": "send",
+    "batch_isend_irecv": "send",
+    "all_gather_into_tensor": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "send_object_list": "send",
+    "recv_object_list": "recv",
+    "all_gather_object": "all_gather",
+    "gather_object": "gather",
+    "broadcast_object_list": "broadcast",
+    "scatter_object_list": "scatter",
+}
+# What has no use in an answer and some in an attack.  A name stands for all below it.
+TOOLS = (
+    *("shardlab.trace", "shardlab.ranks", "shardlab.launch", "shardlab.lifetimes", "autograder"),
+    "cloudpickle",
+    *("ctypes", "cffi", "_ctypes", "socket", "_socket", "mmap", "multiprocessing", "subprocess"),
+    *("signal", "faulthandler", "gc", "builtins.exec", "builtins.eval", "builtins.compile"),
+    *("sys._getframe", "sys.settrace", "sys.setprofile", "sys.modules", "sys.meta_path"),
+    *("inspect.currentframe", "inspect.stack", "inspect.getouterframes", "inspect.trace"),
+    *("os.fork", "os.forkpty", "os._exit", "os.abort", "os.kill", "os.killpg", "os.system"),
+    *("os.exec", "os.posix_spawn", "os.spawn", "os.popen", "os.ptrace", "os.pidfd_open"),
+    *("os.environ", "os.open", "os.dup", "os.dup2", "os.listdir", "os.scandir", "os.walk"),
+    *("torch.ops.c10d", "torch.ops._c10d_functional", "torch._C._distributed_c10d"),
+    *("torch.library", "torch.distributed.distributed_c10d", "torch.distributed.rpc"),
+    *("torch.distributed._functional_collectives", "torch.distributed.TCPStore"),
+    *("torch.utils.cpp_extension", "torch.multiprocessing", "IPython", "ipykernel"),
+    *("threading", "concurrent.futures", "torch.utils._python_dispatch"),  # past what is recorded
+    # What labs ask for stands in the library, too: autograder/exercises/ready_made.py closes it.
+    # The simulator of schedules is for everybody.
+    *("shardlab.estimate", "shardlab.paper_layer", "shardlab.pipeline", "shardlab.reader"),
+    *("shardlab.shards", "shardlab.widgets", "shardlab.simulate.pipeline.generators"),
+    *("shardlab.simulate.pipeline.zero_bubble", "shardlab.simulate.pipeline.gpipe"),
+    *("shardlab.simulate.pipeline.naive", "shardlab.simulate.pipeline.one_f_one_b"),
+    *("shardlab.simulate.pipeline.interleaved_one_f_one_b", "shardlab.simulate.pipeline.zb_h1"),
+    *("shardlab.simulate.pipeline.zb_v", "torch.distributed.pipelining"),
+)
+# "compute" and "report" are words of prose: only what is nothing else counts.
+TELLING_TEXT = re.compile(
+    r"/proc/(self|\d+|\{)|/dev/(shm|mem)|process_vm_|pidfd_|ptrace|c10d::|libc\.so|shardlab\.trace"
+    r"|shardlab\.ranks|autograder\.(?!check)"
+)
+FRAMES = {"f_back", "f_globals", "f_locals", "gi_frame", "tb_frame", "__subclasses__"}
+IMPORTERS = {"builtins.__import__", "importlib.import_module", "importlib.__import__"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """One place in the source. ``kind`` is CALL, of torch.distributed's, or MACHINERY."""
+
+    kind: str
+    name: str  # "all_reduce", "ctypes.CDLL"
+    line: int  # of the source, from 1
+    says: str
+
+
+def find_forbidden(source: str, allows: Set[str] | None, answer: str = "") -> list[Found]:
+    """In the order of the lines; nothing where the source is not Python.
+
+    ``allows``: torch.distributed's names, as in Exercise.allows; None allows all of them.
+    ``answer``: look only at what the definition of that name can reach; else at everything.
+    """
+    try:
+        tree, full_names, binds = _learned(source)
+        reader = _Reader(allows, full_names)
+        for statement in _reachable(binds, answer) if answer else tree.body:
+            reader.visit(statement)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return sorted(set(reader.found), key=lambda found: (found.line, found.name))
+
+
+@functools.lru_cache(maxsize=1)  # every answer of a notebook is looked for in the same source
+def _learned(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[ast.stmt]]]:
+    """(what was parsed, {name: what it stands for}, {name: the top-level statements that bind it});
+    raises what ast.parse does."""
+    tree = ast.parse(_without_magics(source))
+    reader = _Reader(None, GIVEN)
+    reader.learn(tree)
+    binds: dict[str, list[ast.stmt]] = {}
+    for statement in tree.body:
+        for name in _bound(statement):
+            binds.setdefault(name, []).append(statement)
+    return tree, reader.full_names, binds
+
+
+def _without_magics(source: str) -> str:
+    """Lines of IPython's own become comments; line numbers stay."""
+    return re.sub(r"(?m)^([ \t]*)([%!?].*|\S+\?\??)$", r"\1pass  # a magic", source)
+
+
+def _reachable(binds: Mapping[str, list[ast.stmt]], answer: str) -> Iterator[ast.stmt]:
+    """Top-level statements that define the answer, or names it reads, and so on."""
+    seen: set[int] = set()
+    names, wanted = {answer}, [answer]
+    while wanted:
+        for statement in binds.get(wanted.pop(), []):
+            if id(statement) in seen:
+                continue
+            seen.add(id(statement))
+            yield statement
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and node.id not in names:
+                    names.add(node.id)
+                    wanted.append(node.id)
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+            base: ast.expr = node  # torch.add = mine: it changes `torch`
+            while isinstance(base, ast.Attribute | ast.Subscript):
+                base = base.value
+            if isinstance(base, ast.Name):
+                yield base.id
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, allows: Set[str] | None, full_names: Mapping[str, str]) -> None:
+        self.allows = allows
+        self.full_names = dict(full_names)  # of what a name in the source stands for
+        self.found: list[Found] = []
+        self.depth = 0  # of sources within strings
+
+    # ---- what names stand for ----
+
+    def learn(self, tree: ast.AST) -> None:
+        """Twice over, so that an alias of an alias that stands below is known as well."""
+        for _ in range(2):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    for alias in node.names:
+                        top = alias.name.partition(".")[0]
+                        self.full_names[alias.asname or top] = alias.name if alias.asname else top
+                elif isinstance(node, ast.ImportFrom):
+                    self._learn_from(node)
+                elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+                    target, known = node.targets[0], self._full_name(node.value)
+                    if isinstance(target, ast.Name) and known:
+                        self.full_names[target.id] = known
+
+    def _learn_from(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            if alias.name == "*" and node.module == "torch.distributed":
+                self.full_names |= {name: f"torch.distributed.{name}" for name in COMMUNICATES}
+            elif node.module:
+                self.full_names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+
+    def _full_name(self, node: ast.expr | None) -> str:
+        """ "torch.distributed.send" for any way to say it; "" where it is not known."""
+        if isinstance(node, ast.Name):
+            known = self.full_names.get(node.id)
+            return known or (f"builtins.{node.id}" if node.id in _BUILTINS else "")
+        if isinstance(node, ast.Attribute):
+            if node.attr == "__dict__":
+                return self._full_name(node.value)
+            return _joined(self._full_name(node.value), node.attr)
+        if isinstance(node, ast.Subscript):  # vars(dist)["send"], sys.modules["torch"]
+            base, key = self._full_name(node.value), _text(node.slice)
+            return key if base == "sys.modules" else _joined(base, key)
+        if isinstance(node, ast.Call):
+            called = self._full_name(node.func)
+            given = [_text(argument) for argument in node.args]
+            if called == "builtins.getattr" and len(given) > 1:
+                return _joined(self._full_name(node.args[0]), given[1])
+            if called == "builtins.vars" and node.args:
+                return self._full_name(node.args[0])
+            if called in IMPORTERS and given:
+                is_top = called.endswith("__import__") and len(given) < 4
+                return given[0].partition(".")[0] if is_top else given[0]
+        return ""
+
+    # ---- what is forbidden ----
+
+    def _check(self, node: ast.expr) -> None:
+        name = self._full_name(node)
+        module, _, function = name.rpartition(".")
+        if module == "torch.distributed" and function in COMMUNICATES:
+            self._check_call(function, node.lineno)
+        elif tool := _tool(name):
+            self._flag(tool if tool.startswith("os.") else name, node.lineno)
+
+    def _check_call(self, function: str, line: int) -> None:
+        if self.allows is None:
+            return
+        if {function, RECORDED_AS.get(function, function)} & self.allows:
+            return
+        if function == "batch_isend_irecv" and {"send", "recv"} & self.allows:
+            return
+        allowed = " and ".join(sorted(self.allows, reverse=True)) or "no communication"
+        says = f"calls {function}: build it from {allowed}"
+        self.found.append(Found(CALL, function, line, says))
+
+    def _flag(self, name: str, line: int) -> None:
+        name = name.removeprefix("builtins.")
+        self.found.append(Found(MACHINERY, name, line, f"uses {name}, which no answer needs"))
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._check(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.ctx, ast.Store | ast.Del):
+            base = self._full_name(node.value)
+            if base.partition(".")[0] in ("torch", "shardlab", "autograder", "builtins"):
+                self._flag(f"{base}.{node.attr} = …", node.lineno)
+        elif node.attr in FRAMES:
+            self._flag(node.attr, node.lineno)
+        else:
+            self._check(node)
+        if not self._full_name(node):
+            self.visit(node.value)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._check(node)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        called = self._full_name(node.func)
+        if called in ("builtins.exec", "builtins.eval") and node.args:
+            self._read_text(_text(node.args[0]))
+        if called in ("builtins.setattr", "builtins.delattr") and node.args:
+            base = self._full_name(node.args[0])
+            if base.partition(".")[0] in ("torch", "shardlab", "autograder", "builtins"):
+                self._flag(f"{base}.… = …", node.lineno)
+        self._check(node)
+        self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if _tool(alias.name):
+                self._flag(alias.name, node.lineno)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"
+            if _tool(name) and name != "autograder.check":
+                self._flag(name, node.lineno)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):  # a docstring is prose
+            self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        if isinstance(value, str) and (telling := TELLING_TEXT.search(value)):
+            self._flag(repr(telling[0]), node.lineno)
+
+    def _read_text(self, text: str) -> None:
+        """A source within a string, as far as it is written there."""
+        if not text or self.depth > 3:
+            return
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            return
+        self.depth += 1
+        self.learn(tree)
+        self.generic_visit(tree)
+        self.depth -= 1
+
+
+_BUILTINS = {"exec", "eval", "compile", "getattr", "setattr", "delattr", "vars", "__import__"}
+
+
+def _joined(base: str, name: str) -> str:
+    return f"{base}.{name}" if base and name else ""
+
+
+@functools.lru_cache(maxsize=4096)  # a class's notebooks name the same few things
+def _tool(name: str) -> str:
+    """The one of TOOLS that this is, or is below."""
+    return next((tool for tool in TOOLS if _is_below(name, tool)), "") if name else ""
+
+
+def _is_below(name: str, tool: str) -> bool:
+    """os.exec stands for os.execv as well: its names are families."""
+    if tool in ("os.exec", "os.spawn", "os.posix_spawn"):
+        return name.startswith(tool)
+    return name == tool or name.startswith(f"{tool}.")
+
+
+def _text(node: ast.expr | None) -> str:
+    """A string that is written there, in pieces perhaps; "" for anything else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _text(node.left), _text(node.right)
+        return left + right if left and right else ""
+    if isinstance(node, ast.JoinedStr):
+        parts = [_text(part) for part in node.values]
+        return "".join(parts) if all(parts) else ""
+    return ""

@@ -1,0 +1,250 @@
+"""A submission is put back in order: the lab as released, with the student's own text in it.
+
+Nothing else of the submission is taken over: no metadata, no tags, no outputs, no check cells.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from autograder.grading.submission.repair import has_conflict, sides_of
+from autograder.grading.submission.template import grade_id, is_answer
+
+MAX_CHARS = 200_000  # of one cell's text
+MAX_COPIES = 20  # of one answer that are looked at one by one
+# By their looks, not by IPython's own transformer: that takes minutes for a cell of 400 magics.
+MAGIC_LINE = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
+MAGIC_VALUE = re.compile(r"(?<==)[ \t]*[%!].*$", re.MULTILINE)
+DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+| *)=(?!=)", re.M)
+
+
+def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNode, list[str]]:
+    """``template`` with the student's answers and own cells, and a sentence for each repair.
+
+    A cell is known by its nbgrader grade id, else by its cell id (the builder makes them the
+    same), else by being word for word a cell of the lab.  What is not known is the student's own
+    and stays behind the cell it stood behind: helpers are part of an answer.  So is what a
+    student changed in a cell of the lab that asks for nothing, an import say.  An answer that is
+    not in its cell is looked for in all others.
+    """
+    rebuilt = nbformat.from_dict(template)
+    found = _sort_out(rebuilt, submitted)
+    notes: list[str] = []
+    if not found.copies:
+        notes.append("No cell of the lab is in what you handed in: is it the right notebook?")
+    for position, cell in enumerate(rebuilt.cells):
+        if is_answer(cell):
+            cell.source = _answer(cell, found, rebuilt.cells[:position], notes)
+        elif grade_id(cell):
+            _note_changes(cell, found.copies.get(cell.id, []), notes)
+    if list(found.copies) != [cell.id for cell in rebuilt.cells if cell.id in found.copies]:
+        notes.append("Cells had changed places: they were graded in the lab's own order.")
+    rebuilt.cells = _with_own_cells(rebuilt.cells, found.own)
+    return rebuilt, notes
+
+
+@dataclass
+class Found:
+    """The submission's cells, by the id of the lab's cell that they are or stood behind."""
+
+    copies: dict[str, list[NotebookNode]] = field(default_factory=dict)  # as they first came
+    own: dict[str, list[NotebookNode]] = field(default_factory=lambda: defaultdict(list))
+    code: list[tuple[str, NotebookNode]] = field(default_factory=list)  # copies and own alike
+
+
+def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> Found:
+    known = {cell.id: cell for cell in lab.cells}
+    ids_by_essence = {_essence(cell): cell.id for cell in lab.cells}
+    found = Found()
+    behind = ""
+    for cell in submitted.cells:
+        cell_id = next(
+            (i for i in (grade_id(cell), cell.get("id")) if isinstance(i, str) and i in known),
+            ids_by_essence.get(_essence(cell)),
+        )
+        if cell_id is not None:
+            found.copies.setdefault(cell_id, []).append(cell)
+            behind = cell_id
+        is_own = cell_id is None
+        if cell_id is not None and grade_id(known[cell_id]) is None and cell.cell_type == "code":
+            is_own = _essence(cell) != _essence(known[cell_id])
+        if is_own and cell.cell_type in ("code", "markdown") and _text(cell).strip():
+            found.own[behind].append(cell)
+        if cell.cell_type != "markdown":
+            found.code.append((behind, cell))
+    return found
+
+
+def _answer(cell: NotebookNode, found: Found, before: list[NotebookNode], notes: list[str]) -> str:
+    """The text of one answer cell, out of however many cells claim to be it, or out of others.
+
+    ``before`` are the lab's cells that stand before it.
+    """
+    copies, name = found.copies.get(cell.id, []), f"`{cell.id}`"
+    if any(copy.cell_type != cell.cell_type for copy in copies):
+        notes.append(f"The answer cell {name} had become another type of cell: it was turned back.")
+    if any(len(copy.source) > MAX_CHARS for copy in copies if isinstance(copy.source, str)):
+        notes.append(f"The answer cell {name} was cut at {MAX_CHARS:,} characters.")
+    texts = _filled_in(cell, copies, notes)
+    if not texts:
+        look = _written_elsewhere if cell.cell_type == "markdown" else _defined_elsewhere
+        elsewhere = look(cell, found, before)
+        if elsewhere is not None:
+            notes.append(f"The answer to {name} stood in another cell: it was taken from there.")
+            return elsewhere
+    if not copies:
+        notes.append(f"The answer cell {name} was missing: it counts as not answered.")
+    elif len(copies) > 1 and len(texts) < 2:
+        notes.append(f"The answer cell {name} was there {len(copies)} times: one was kept.")
+    if not texts:
+        return str(cell.source)
+    text = texts[0] if len(texts) == 1 else _joined(cell, texts, len(copies), notes)
+    return _with_its_rest(cell, text, found, notes) if cell.cell_type == "code" else text
+
+
+def _filled_in(cell: NotebookNode, copies: list[NotebookNode], notes: list[str]) -> list[str]:
+    """The different texts of the copies that are not the stub, merge conflicts settled."""
+    bare = _bones if cell.cell_type == "code" else str.strip  # a heading is an answer
+    blank = bare(cell.source)
+    texts: dict[str, str] = {}
+    for copy in copies:
+        text = _text(copy)
+        if has_conflict(text):
+            sides = [side for side in sides_of(text) if bare(side) != blank] or [""]
+            text = next(filter(_compiles, sides), sides[0])
+            notes.append(
+                f"The answer cell `{cell.id}` held the marks of a merge conflict: one side was "
+                "graded."
+            )
+        if bare(text) not in ("", blank):
+            texts.setdefault(text.strip(), text)
+    return list(texts.values())
+
+
+def _joined(cell: NotebookNode, texts: list[str], times: int, notes: list[str]) -> str:
+    """A cell that was split, or copied and changed. Both read right when joined: run one after
+    the other is what the notebook did."""
+    joined = "\n".join(texts)
+    there = f"The answer cell `{cell.id}` was there {times} times, with different text"
+    if len(joined) <= MAX_CHARS and (cell.cell_type == "markdown" or _compiles(joined)):
+        notes.append(f"{there}: the copies were joined in their order.")
+        return joined
+    notes.append(f"{there} that cannot be joined: the last one that Python can read was kept.")
+    return next((text for text in texts[: -MAX_COPIES - 1 : -1] if _compiles(text)), texts[-1])
+
+
+def _with_its_rest(cell: NotebookNode, text: str, found: Found, notes: list[str]) -> str:
+    """Split in an editor that keeps no ids, an answer goes on in the cell behind it."""
+    behind = found.own.get(cell.id, [])
+    rest = _text(behind[0]) if behind and behind[0].cell_type == "code" else ""
+    if not rest.startswith((" ", "\t")) or _compiles(rest) or not _compiles(f"{text}\n{rest}"):
+        return text
+    del behind[0]
+    notes.append(f"The answer cell `{cell.id}` had been split: its parts were joined.")
+    return f"{text}\n{rest}"
+
+
+def _written_elsewhere(cell: NotebookNode, found: Found, before: list[NotebookNode]) -> str | None:
+    """What the student wrote behind the blank or, where that is gone, behind the question."""
+    for place in [cell.id, *(above.id for above in before[-1:])]:
+        written = [own for own in found.own[place] if own.cell_type == "markdown"]
+        if written:
+            found.own[place] = [own for own in found.own[place] if own.cell_type != "markdown"]
+            return "\n\n".join(map(_text, written))
+    return None
+
+
+def _defined_elsewhere(cell: NotebookNode, found: Found, before: list[NotebookNode]) -> str | None:
+    """The last cell that defines what this one should, moved here unless it stands before it."""
+    names = _defined(cell.source)
+    wanted = {cell.id} if cell.id in names else names
+    for place, other in reversed(found.code):
+        text = _text(other)
+        if not wanted or not wanted <= _defined(text) or _bones(text) == _bones(cell.source):
+            continue
+        if place == cell.id and other.cell_type == "code":
+            return str(cell.source)  # blank, and made good by the cell behind it
+        if other.cell_type == "code" and place in ("", *(above.id for above in before)):
+            return "# The answer stands in a cell above."
+        found.own[place] = [own for own in found.own[place] if own is not other]
+        return text
+    return None
+
+
+def _defined(source: str) -> set[str]:
+    """Names that a cell makes at its outermost level."""
+    return {function or value for function, value in DEFINITION.findall(source)}
+
+
+def _note_changes(cell: NotebookNode, copies: list[NotebookNode], notes: list[str]) -> None:
+    """A check or read-only cell is always the lab's own; say so where the student's was not."""
+    name = f"`{cell.id}`"
+    if not copies:
+        notes.append(f"The cell {name} was missing: it was put back.")
+    elif any(_essence(copy) != _essence(cell) for copy in copies):
+        notes.append(f"The cell {name} had been changed: the lab's own text was used.")
+    elif len(copies) > 1:
+        notes.append(f"The cell {name} was there {len(copies)} times: it was graded once.")
+
+
+def _with_own_cells(
+    cells: list[NotebookNode], own: dict[str, list[NotebookNode]]
+) -> list[NotebookNode]:
+    placed: list[NotebookNode] = []
+
+    def place_own(behind: str) -> None:
+        for cell in own.get(behind, []):
+            new = new_code_cell if cell.cell_type == "code" else new_markdown_cell
+            placed.append(new(_text(cell), id=f"own-{len(placed):03d}"))
+
+    place_own("")
+    for cell in cells:
+        placed.append(cell)
+        place_own(cell.id)
+    return placed
+
+
+def insert_notes(notebook: NotebookNode, notes: list[str]) -> None:
+    """At the top, what was mended; nothing where nothing was."""
+    if notes:
+        lines = "\n".join(f"- {note}" for note in notes)
+        text = f"**Before grading, this notebook was mended:**\n\n{lines}"
+        notebook.cells.insert(0, new_markdown_cell(text, id="note"))
+
+
+def _text(cell: NotebookNode) -> str:
+    """A cell's text, whatever the file had in that place."""
+    source = cell.get("source", "")
+    if not isinstance(source, str):
+        return ""
+    return source[:MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
+
+
+def _essence(cell: NotebookNode) -> tuple[str, str]:
+    """The same for two cells that say the same: editors differ in the space at the end."""
+    return cell.cell_type, "\n".join(line.rstrip() for line in _text(cell).strip().split("\n"))
+
+
+def _bones(source: str) -> str:
+    """Code without its comments: a blank is one with or without the lab's own."""
+    lines = (line.strip() for line in source.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("#"))
+
+
+def _compiles(source: str) -> bool:
+    """Whether Python can read it, IPython's magics aside."""
+    plain = MAGIC_VALUE.sub(" None", MAGIC_LINE.sub(r"\1pass", source))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the student's backslashes
+            compile(plain, "answer", "exec")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True

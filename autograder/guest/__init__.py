@@ -1,0 +1,1 @@
+"""Everything that runs in a process next to student code, and nothing else."""

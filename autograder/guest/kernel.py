@@ -1,0 +1,177 @@
+"""Inside a container: a student's cells in IPython, without Jupyter's sockets and threads.
+
+``process.py`` drives it from outside and believes nothing that comes from here, because it comes
+from a process in which student code runs.  Over one stream socket (shardlab.ranks.messages):
+
+    to here    {"do": "start", "output_bytes": n}, with two memory files: stdout and stderr
+               {"do": "run", "cell": k}, the body is its source
+    from here  {"is": "ready"}
+               {"is": "display", "result", "update" or "error", "at": [o, e]}, a body of JSON
+               {"is": "clear", "wait": bool, "at": [o, e]}
+               {"is": "mark", "at": [o, e]}
+               {"is": "too much", "at": [o, e]}
+               {"is": "answer", "name": exercise}, the body is a cloudpickle
+               {"is": "done", "cell": k, "raised": bool, "at": [o, e]}
+
+stdout and stderr are files in memory, not pipes: what Python, C code and child processes write
+keeps its order, nobody waits for a reader, and it can still be read after the process has died.
+``at`` tells how long both are, so that text and pictures come out in the order they were made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import io
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import IPython.core.ultratb
+
+import autograder
+from autograder.guest.answer import CheckFailed, pickled
+from autograder.guest.channel import Channel
+from autograder.guest.shell import Shell, make_shell
+from shardlab.ranks import messages, server
+
+PRELOAD = (
+    "matplotlib.pyplot",
+    "shardlab.widgets",
+    # What a shell imports when it is made; one that is made here would take this process over.
+    "IPython.core.completer",
+    "IPython.core.macro",
+    "IPython.core.magics.script",
+    "IPython.core.payload",
+    "IPython.core.prefilter",
+)
+FIGURES = "module://matplotlib_inline.backend_inline"  # to the notebook, as in Jupyter
+
+
+def preload() -> None:
+    """In the process that this one is forked from: what ``main``, most cells and ranks import.
+
+    5 s of a processor once for each worker; what lab 01 takes for each submission without it is 9.
+    """
+    server.preload(*PRELOAD, *server.PRELOAD_WHEN_IDLE)
+    formatter = IPython.core.ultratb.AutoFormattedTB(mode="Context")
+    try:
+        raise ValueError("shown to nobody")
+    except ValueError as error:
+        formatter.structured_traceback(type(error), error, error.__traceback__)
+    sys.modules["matplotlib.pyplot"].Figure().savefig(io.BytesIO())  # reads the fonts
+    sys.modules["matplotlib"].rcsetup.validate_backend(FIGURES)  # reads what is installed
+    server.preload()
+
+
+def main(sock: socket.socket) -> NoReturn:
+    """Runs what comes over ``sock`` in the current folder, until the other side closes it."""
+    try:
+        _serve(sock)
+    except BaseException:  # a cell closed our files, say
+        os._exit(70)
+    os._exit(0)  # no student's threads are waited for, nor any atexit run
+
+
+def _serve(sock: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # between cells there is nothing to interrupt
+    packet, fds, _, _ = socket.recv_fds(sock, 1 << 16, 2, socket.MSG_CMSG_CLOEXEC)
+    inbox = messages.Inbox()
+    inbox.feed(packet)
+    first = inbox.next()
+    assert first is not None
+    channel = Channel(sock, fds, int(first[0]["output_bytes"]))
+    channel.take_standard_files()
+    os.environ.update(MPLBACKEND=FIGURES, PAGER="cat", TERM="dumb")
+    if "matplotlib" in sys.modules:
+        sys.modules["matplotlib"].rcParams["backend"] = FIGURES
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    builtins.input = _no_input
+    shell = make_shell(channel)
+    autograder.check, autograder.CheckFailed = _handing_to(channel), CheckFailed
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    channel.send({"is": "ready"})
+    while True:
+        try:
+            header, source = messages.receive(sock)
+        except EOFError:
+            return
+        channel.begin()
+        raised = _run(shell, channel, loop, source.decode())
+        if os.getpid() != channel.owner:
+            return  # a fork of the student's that ran on: not ours to speak for
+        channel.send({"is": "done", "cell": header["cell"], "raised": raised, "at": channel.at()})
+
+
+def _run(shell: Shell, channel: Channel, loop: asyncio.AbstractEventLoop, source: str) -> bool:
+    """Whether the cell raised."""
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        task = loop.create_task(_cell(shell, source))
+        signal.signal(signal.SIGINT, channel.interrupted)
+        try:
+            result = loop.run_until_complete(task)
+        except KeyboardInterrupt:  # it waited for something: IPython saw nothing of this
+            task.cancel()
+            result = loop.run_until_complete(task)
+    except BaseException as failure:  # also SystemExit, or what a broken shell raises
+        error = failure
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if result is not None and error is None:
+        error = result.error_before_exec or result.error_in_exec
+    if error is not None and not channel.errors:
+        channel.error(error, [])
+    with contextlib.suppress(Exception, KeyboardInterrupt):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return error is not None
+
+
+def _handing_to(channel: Channel) -> Callable[[str, Any], None]:
+    """``check`` as cells find it here: the exercises are out of reach, a name is only a name."""
+
+    def check(name: str, subject: Any) -> None:
+        channel.answer(name, pickled(name.partition(".")[2], subject))
+
+    return check
+
+
+async def _cell(shell: Shell, source: str) -> Any:
+    """As Jupyter does it: inside a running loop, whether the cell awaits anything or not."""
+    failure = None
+    try:
+        transformed = shell.transform_cell(source)
+    except Exception:
+        transformed, failure = source, sys.exc_info()
+    result = None
+    try:
+        result = await shell.run_cell_async(
+            source,
+            store_history=True,
+            transformed_cell=transformed,
+            preprocessing_exc_tuple=failure,
+        )
+    finally:
+        shell.events.trigger("post_execute")  # figures are shown here
+        shell.events.trigger("post_run_cell", result)
+    return result
+
+
+def _no_input(prompt: object = "") -> str:
+    raise EOFError("nobody can answer input() while a notebook is graded: write the value down")
+
+
+if __name__ == "__main__":
+    # As a module of its own: __main__ is to be the student's.
+    from autograder.guest import kernel as cells
+
+    cells.main(socket.socket(fileno=int(sys.argv[1])))

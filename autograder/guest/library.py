@@ -1,0 +1,85 @@
+"""Closes modules of the library, and of torch, that have a lab's answer ready-made.
+
+What is not stopped here: answers that were worked out beforehand and brought along as data, which
+the source rules report to the instructor, and a text that was copied.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+CLOSED = "is ready-made: this answer is yours to write"
+
+
+@contextmanager
+def without(closed: Sequence[str]) -> Iterator[None]:
+    """While an answer runs, these modules, and all below them, raise PermissionError.
+
+    The functions' code is changed, not their names: an answer may have brought the functions along.
+    """
+    if not closed:
+        yield
+        return
+    kept = {
+        function: function.__code__
+        for name, module in list(sys.modules.items())
+        if is_closed(name, closed)
+        for function in functions_in(module)
+    }
+    for function in kept:
+        function.__code__ = refusal_of(f"{function.__module__}.{function.__qualname__}")
+    refuses_imports = NotHere(closed)
+    sys.meta_path.insert(0, refuses_imports)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(refuses_imports)
+        for function, code in kept.items():
+            function.__code__ = code
+
+
+def is_closed(module: str, closed: Sequence[str]) -> bool:
+    return f"{module}.".startswith(tuple(f"{name}." for name in closed))
+
+
+class NotHere(MetaPathFinder):
+    """Asked for modules that are not loaded yet."""
+
+    def __init__(self, closed: Sequence[str]) -> None:
+        self.closed = closed
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if is_closed(fullname, self.closed):
+            raise PermissionError(f"{fullname} {CLOSED}")
+
+
+def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
+    """Those that it defines, its classes' as well."""
+    for value in list(vars(module).values()) if module else []:
+        if getattr(value, "__module__", None) != getattr(module, "__name__", ""):
+            continue
+        for member in vars(value).values() if inspect.isclass(value) else [value]:
+            function = inspect.unwrap(member) if callable(member) else None
+            if not isinstance(function, FunctionType) or function.__code__.co_freevars:
+                continue
+            if function.__module__ == value.__module__:  # and not enum's, in a class of its own
+                yield function
+
+
+def refusal_of(name: str) -> CodeType:
+    """For the function of that name, whose module's globals it gets: its message is within it."""
+    constants = refuses.__code__.co_consts
+    says = f"{name} {CLOSED}"
+    return refuses.__code__.replace(
+        co_consts=tuple(says if each == "its message" else each for each in constants)
+    )
+
+
+def refuses(*_: Any, **__: Any) -> Any:
+    raise PermissionError("its message")

@@ -1,0 +1,113 @@
+"""Inside a container: IPython as a notebook's kernel has it, whose outputs leave by the channel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.profiledir import ProfileDir
+from traitlets.config import Config
+
+from autograder.guest.channel import Channel, Stream
+
+
+class Publisher(DisplayPublisher):
+    """Where ``display`` leads."""
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        source: object = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        self._validate_data(data, metadata)
+        content = {
+            "data": data,
+            "metadata": metadata or {},
+            "display_id": (transient or {}).get("display_id"),
+        }
+        self.shell.channel.output("update" if update else "display", content)
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.shell.channel.clear(wait)
+
+
+class Hook(DisplayHook):
+    """Shows the value of a cell's last line."""
+
+    shell: Shell
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(
+        self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
+    ) -> None:
+        self.shell.channel.output("result", {"data": format_dict, "metadata": md_dict or {}})
+
+    def finish_displayhook(self) -> None:
+        self._is_active = False
+
+
+class Shell(InteractiveShell):
+    channel: Channel
+    kernel = None  # what tells a notebook from a terminal; it has no live widgets
+
+    def init_virtualenv(self) -> None:
+        """We are in the right one already."""
+
+    def init_hooks(self) -> None:
+        super().init_hooks()
+        # `thing?`: a notebook shows it beside the cells, and keeps nothing
+        self.set_hook("show_in_pager", lambda *_, **__: None, 99)
+
+    def enable_gui(self, gui: object = None) -> None:
+        """There is none; figures are drawn into the notebook."""
+
+    def ask_exit(self) -> None:
+        """``exit`` in a cell: the cells behind it count all the same."""
+
+    def system(self, cmd: str) -> None:
+        """``!command``: into the cell's output, or where %%capture has redirected that."""
+        command = self.var_expand(cmd, depth=1)
+        if isinstance(sys.stdout, Stream):
+            status = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL).returncode
+        else:
+            done = subprocess.run(
+                command,
+                shell=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            sys.stdout.write(done.stdout.decode(errors="replace"))
+            status = done.returncode
+        self.user_ns["_exit_code"] = status
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        self.channel.error(evalue, stb)
+
+
+def make_shell(channel: Channel) -> Shell:
+    """The process's only one; writes no file and reads none of anybody's settings."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.Completer.use_jedi = False
+    shell: Shell = Shell.instance(
+        config=config,
+        ipython_dir=os.getcwd(),
+        profile_dir=ProfileDir(),
+        display_pub_class=Publisher,
+        displayhook_class=Hook,
+    )
+    shell.channel = channel
+    return shell

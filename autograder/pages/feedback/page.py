@@ -1,0 +1,209 @@
+"""What stands on a student's feedback page, before it is HTML as a whole.
+
+Whatever comes from the student goes through ``inert``; tables and pictures are made from the
+grader's record, so that nothing in a notebook can pass for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from markupsafe import Markup, escape
+from nbformat import NotebookNode
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from autograder.grading.record.form import GRADED, Record
+from autograder.grading.submission.template import is_answer, is_check
+from autograder.pages.html import inert
+from autograder.pages.record_of import grade_id, told
+from autograder.pages.scores import Mark, Scores
+
+MAX_CELLS = 400
+MAX_PAGE = 3_000_000  # characters of cells and outputs; what follows is left out
+NOTHING = Markup("")
+OWN_CELL = "own-"  # how the ids of cells begin that are the student's alone
+NOTE_CELL = "note"  # what was mended: told at the top of the page
+
+
+@dataclass(frozen=True)
+class Exercise:
+    grade_id: str
+    heading: Markup
+    mark: Mark | None  # None: the gradebook has none, though the notebook asks for one
+    cases: tuple[bool, ...] = ()  # passed or not
+    unwritten: bool = False
+    table: Markup = NOTHING
+    sentence: Markup = NOTHING  # where there is no table: why
+    pictures: tuple[Mapping[str, Any], ...] = ()  # title and svg; or title, heads and rows
+    comments: tuple[Markup, ...] = ()
+
+    @property
+    def look(self) -> str:
+        if self.mark is None or self.mark.waits:
+            return "waits"
+        share = self.share
+        return "full" if share >= 1 else "part" if share > 0 else "none"
+
+    @property
+    def share(self) -> float:
+        if self.mark is None or self.mark.max_points <= 0:
+            return 0.0
+        return min(self.mark.points / self.mark.max_points, 1.0)
+
+    @property
+    def how(self) -> str:
+        """In a few words: what the points stand for."""
+        if self.mark is None:
+            return "not in the gradebook"
+        if self.mark.waits:
+            return "waits for a person to read it"
+        if self.mark.by_hand:
+            return "graded by a person"
+        if self.unwritten:
+            return "not written yet"
+        return f"{sum(self.cases)} of {len(self.cases)} cases" if self.cases else ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    kind: str  # "prose", "code"
+    source: Markup
+    role: str = ""  # "answer", "check", "own"
+    outputs: tuple[Markup, ...] = ()
+    exercise: Exercise | None = None  # decided by this cell
+    comment: Markup = NOTHING
+
+
+@dataclass(frozen=True)
+class Page:
+    lab: str
+    title: Markup
+    scores: Scores
+    exercises: tuple[Exercise, ...]
+    cells: tuple[Cell, ...]
+    left_out: int  # cells that would make the page too long
+    state: str = ""
+    reason: Markup = NOTHING
+    notes: tuple[Markup, ...] = ()
+
+    @property
+    def when(self) -> str:
+        at, due = self.scores.submitted_at, self.scores.due_at
+        if at is None:
+            return ""
+        said = f"handed in {_date(at)}"
+        if due is None:
+            return said
+        return f"{said}, due {_date(due)}" + (": late" if at > due else "")
+
+
+def make_page(notebook: NotebookNode, lab: str, scores: Scores, record: Record | None) -> Page:
+    exercises = {found.grade_id: found for found in _exercises(notebook, scores, record)}
+    told = bool(record and record.notes)
+    shown = [c for c in notebook.cells if not (told and c.get("id") == NOTE_CELL)]
+    cells: list[Cell] = []
+    length = 0
+    for cell in shown[:MAX_CELLS]:
+        cells.append(_cell(cell, exercises, scores.comments))
+        length += len(cells[-1].source) + sum(map(len, cells[-1].outputs))
+        if length > MAX_PAGE:
+            cells.pop()
+            break
+    return Page(
+        lab=lab,
+        title=_title(notebook) or escape(lab),
+        scores=scores,
+        exercises=tuple(exercises.values()),
+        cells=tuple(cells),
+        left_out=len(shown) - len(cells),
+        state=record.state if record and record.state != GRADED else "",
+        reason=prose(record.reason) if record else NOTHING,
+        notes=tuple(map(prose, record.notes)) if record else (),
+    )
+
+
+def prose(sentence: str) -> Markup:
+    """A sentence of the grader's: `names` in it are set as code, all else is plain text."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
+
+
+def _exercises(notebook: NotebookNode, scores: Scores, record: Record | None) -> Iterator[Exercise]:
+    """In the notebook's order. A comment belongs to the exercise whose answer it stands below."""
+    heading, comments = NOTHING, list[Markup]()
+    for cell in notebook.cells:
+        heading = _heading(cell) or heading
+        name = grade_id(cell)
+        if not name:
+            continue
+        if name in scores.comments:
+            comments.append(Markup(inert.markdown(scores.comments[name])))
+        if not cell.metadata.nbgrader.get("grade") and not cell.metadata.nbgrader.get("task"):
+            continue
+        decided = record.verdicts.get(name, {}) if record else {}
+        table, sentence = told(record, name) if record else ("", "")
+        yield Exercise(
+            grade_id=name,
+            heading=heading or escape(name),
+            mark=scores.marks.get(name),
+            cases=tuple(bool(case["passed"]) for case in decided.get("cases", [])),
+            unwritten=bool(decided.get("unwritten")),
+            table=Markup(table),
+            sentence=NOTHING if table else prose(sentence),
+            pictures=tuple(_pictures(record, name)) if record else (),
+            comments=tuple(comments),
+        )
+        comments = []
+
+
+def _pictures(record: Record, name: str) -> Iterator[dict[str, Any]]:
+    for picture in record.pictures.get(name, []):
+        if "rows" in picture:
+            yield picture
+        elif picture["svg"].startswith("<svg"):
+            yield {**picture, "svg": Markup(picture["svg"])}
+
+
+def _cell(
+    cell: NotebookNode, exercises: Mapping[str, Exercise], comments: Mapping[str, str]
+) -> Cell:
+    name = grade_id(cell)
+    exercise = exercises.get(name)
+    comment = Markup(inert.markdown(comments[name])) if name in comments else NOTHING
+    role = "own" if str(cell.get("id", "")).startswith(OWN_CELL) else ""
+    role = "answer" if is_answer(cell) else "check" if exercise else role
+    if cell.cell_type != "code":
+        return Cell("prose", Markup(inert.markdown(cell.source)), role, (), exercise, comment)
+    outputs = tuple(Markup(inert.output(out)) for out in cell.get("outputs", []))
+    if is_check(cell) and exercise is not None and exercise.cases:
+        outputs = ()  # told above, from the record
+    return Cell("code", code(cell.source), role, outputs, exercise, comment)
+
+
+def code(source: str) -> Markup:
+    if len(source) > inert.MAX_TEXT:
+        return Markup(inert.text(source))
+    formatter: Any = HtmlFormatter(cssclass="highlight")
+    return Markup(highlight(source, PythonLexer(stripnl=False), formatter))
+
+
+def _title(notebook: NotebookNode) -> Markup:
+    found = (_heading(cell, level=1) for cell in notebook.cells)
+    return next((heading for heading in found if heading), NOTHING)
+
+
+def _heading(cell: NotebookNode, level: int = 2) -> Markup:
+    """Of a lab's own cell: what a student writes gives no section its name."""
+    if cell.cell_type != "markdown" or is_answer(cell) or str(cell.id).startswith(OWN_CELL):
+        return NOTHING
+    found = re.search(rf"^#{{{level}}} +(.+?) *$", cell.source, re.MULTILINE)
+    return prose(found[1]) if found else NOTHING
+
+
+def _date(at: datetime) -> str:
+    return f"{at.day} {at:%B %Y, %H:%M} UTC"

@@ -1,0 +1,98 @@
+"""What formgrader's pages ask about a class, without asking anew for each student in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nbgrader.api import Assignment, MissingEntry, SubmittedAssignment, SubmittedNotebook
+from nbgrader.apps.api import NbGraderAPI
+from sqlalchemy.orm import joinedload, object_session
+
+from autograder.grading.gradebook import indexes
+from autograder.pages.formgrader.gradebook import ClassGradebook
+
+_indexed: set[str] = set()  # databases that this process has given their indexes
+
+
+class ClassAPI(NbGraderAPI):
+    """Lives for one request. Answers what nbgrader's own answers."""
+
+    _first: ClassGradebook | None = None
+    _only: str | None = None  # the one student that files are looked through for
+
+    @property
+    def gradebook(self) -> ClassGradebook:
+        # nbgrader's looks through the whole schema each time, which is up to 20 times a page.
+        if self._first is None:
+            self._first = ClassGradebook(self.coursedir.db_url, self.course_id)
+            if self.coursedir.db_url not in _indexed:
+                _indexed.add(self.coursedir.db_url)
+                with self._first.engine.connect() as connection:
+                    indexes.add(connection)
+        return self._first.again()
+
+    def _filter_existing_notebooks(
+        self, assignment_id: str, notebooks: list[SubmittedNotebook]
+    ) -> list[SubmittedNotebook]:
+        # nbgrader asks for each one's student. What the session holds it does not ask for again.
+        session = object_session(notebooks[0]) if notebooks else None
+        held = session and (
+            session.query(SubmittedAssignment)
+            .options(joinedload(SubmittedAssignment.student))
+            .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+            .filter(Assignment.name == assignment_id)
+            .all()
+        )
+        found = super()._filter_existing_notebooks(assignment_id, notebooks)
+        del held  # a session keeps only what somebody holds
+        return found
+
+    # ---- one student's page: nbgrader looks through the whole class for each lab on it
+
+    def get_submission(
+        self,
+        assignment_id: str,
+        student_id: str,
+        ungraded: set[str] | None = None,
+        students: dict[str, Any] | None = None,
+    ) -> dict[str, Any] | None:
+        if ungraded is not None or students is not None:
+            return super().get_submission(assignment_id, student_id, ungraded, students)
+        known = self.get_student(student_id, submitted=set())
+        with self._of(student_id):
+            return super().get_submission(
+                assignment_id, student_id, None, {student_id: known} if known else {}
+            )
+
+    def get_submitted_students(self, assignment_id: str) -> set[str]:
+        if self._only is None:
+            return super().get_submitted_students(assignment_id)
+        return self._if_there(self.coursedir.submitted_directory, assignment_id)
+
+    def get_autograded_students(self, assignment_id: str) -> set[str]:
+        if self._only is None:
+            return super().get_autograded_students(assignment_id)
+        with self.gradebook as gradebook:
+            try:
+                written = gradebook.find_submission(assignment_id, self._only).timestamp
+            except MissingEntry:
+                return set()
+        if self.get_submitted_timestamp(assignment_id, self._only) != written:
+            return set()  # handed in again since
+        return self._if_there(self.coursedir.autograded_directory, assignment_id)
+
+    def _if_there(self, step: str, lab: str) -> set[str]:
+        assert self._only is not None
+        there = os.path.isdir(self.coursedir.format_path(step, self._only, lab))
+        return {self._only} if there else set()
+
+    @contextmanager
+    def _of(self, student_id: str) -> Iterator[None]:
+        self._only = student_id
+        try:
+            yield
+        finally:
+            self._only = None

@@ -1,0 +1,47 @@
+"""What an instructor opens in formgrader: the same care, in nbgrader's own page.
+
+formgrader shows an autograded notebook by nbconvert's HTMLExporter, which nbgrader_config.py
+gives this preprocessor, a filter for Markdown (``inert.markdown``) and ``formgrader.html``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbconvert.preprocessors import Preprocessor
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+
+from autograder.grading.record.form import Record
+from autograder.pages.html import inert
+from autograder.pages.record_of import grade_id, record_of, told
+
+
+class InertOutputs(Preprocessor):
+    """Outputs as HTML that does nothing; a check's table anew from the grader's record."""
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        record = record_of(self, nb, resources["assignment_id"], resources["student"])
+        for cell in nb.cells:
+            cell.pop("attachments", None)
+            if cell.cell_type != "code":
+                continue
+            if not isinstance(cell.get("execution_count"), int):
+                cell.execution_count = None
+            cell.outputs = [_display(html) for html in _outputs(cell, record)]
+        return nb, resources
+
+
+def _outputs(cell: NotebookNode, record: Record | None) -> list[str]:
+    table = told(record, grade_id(cell))[0] if record else ""
+    if not table:
+        return [inert.output(out) for out in cell.outputs]
+    # Beside its table the cell has the points, or the error that says why there are none.
+    beside = [out for out in cell.outputs if "text/html" not in out.get("data", {})]
+    return [table, *map(inert.output, beside)]
+
+
+def _display(html: str) -> NotebookNode:
+    return new_output("display_data", data={"text/html": html})

@@ -1,0 +1,208 @@
+"""What students wrote and printed, as HTML that does nothing.
+
+No script, no style, no form, no class or id that the page around it knows, no address that a
+browser fetches by itself; links go to the web only, in a tab of their own, and only when clicked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import nh3
+from nbconvert.filters import ansi2html
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from pygments.token import STANDARD_TYPES
+
+from autograder.pages.html.images import RASTER, SVG, NotShown, image_uri, same_uri_checked
+from autograder.pages.html.mathematics import NotSet, mathml
+
+MAX_TEXT = 20_000  # characters of one output or one cell's prose; more is cut in the middle
+MAX_HTML = 200_000
+MAX_ELEMENTS = 10_000
+MAX_DEPTH = 200  # of elements within elements: cleaning takes the square of it
+MAX_ENVIRONMENTS = 50  # of LaTeX: finding their ends takes the square of it
+MAX_FORMULAS = 200  # of one cell; what follows is shown as TeX
+MAX_MATHEMATICS = 6_000  # characters of TeX in them, all together
+
+_TAGS = """
+    a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure
+    h1 h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p pre q s samp small span strong sub summary sup
+    table tbody td tfoot th thead tr u ul var"""
+_ELEMENT = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
+# Of these an end may be left out, or there is none.
+_OPEN_ENDED = {"p", "li", "br", "hr", "img", "td", "th", "tr", "dt", "dd", "col", "tbody", "thead"}
+_SPANS = {"colspan", "rowspan"}
+_CODE_CLASSES = {name for name in STANDARD_TYPES.values() if name}  # Pygments': "k", "s2"
+
+
+def _attribute(tag: str, name: str, value: str) -> str | None:
+    if name == "href":
+        return value if value.lower().startswith(("https://", "http://", "mailto:")) else None
+    if name == "src":
+        return same_uri_checked(value)
+    if name in _SPANS:
+        return value if value.isdecimal() and int(value) <= 100 else None
+    return value
+
+
+_cleaner = nh3.Cleaner(
+    tags=set(_TAGS.split()),
+    clean_content_tags={"script", "style", "title", "textarea", "iframe", "noscript", "template"},
+    attributes={
+        "*": {"title"},
+        "a": {"href"},
+        "img": {"src", "alt"},
+        "td": set(_SPANS),
+        "th": set(_SPANS),
+        "details": {"open"},
+        "ol": {"start"},
+    },
+    attribute_filter=_attribute,
+    allowed_classes={"span": _CODE_CLASSES, "div": {"highlight"}},
+    set_tag_attribute_values={"a": {"target": "_blank"}},
+    link_rel="noopener noreferrer nofollow",
+    url_schemes={"http", "https", "mailto", "data"},
+)
+
+
+def html(fragment: str) -> str:
+    """HTML that a student's code made."""
+    if len(fragment) > MAX_HTML:
+        return _note(f"HTML of {len(fragment):,} characters is left out here.")
+    if fragment.count("<") > MAX_ELEMENTS or _depth(fragment) > MAX_DEPTH:
+        return text(fragment)
+    return _cleaner.clean(fragment)
+
+
+def markdown(source: str) -> str:
+    """Markdown, with whatever HTML is in it."""
+    if len(source) > MAX_TEXT or source.count("\\begin") > MAX_ENVIRONMENTS:
+        return text(source)
+    renderer = _Renderer(escape=False, exclude_anchor_links=True)
+    try:
+        return renderer.with_formulas(html(str(MarkdownWithMath(renderer=renderer).render(source))))
+    except RecursionError:
+        return text(source)
+
+
+class _Renderer(IPythonRenderer):
+    """Mathematics become MathML, or stay as they were written.
+
+    While the HTML around it is made harmless, a word that nobody can know stands for a formula: so
+    no MathML gets through but what is made here.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._word = secrets.token_hex(16)
+        self._formulas: list[tuple[str, str]] = []  # HTML, TeX
+        self._room = MAX_MATHEMATICS
+
+    def inline_math(self, body: str) -> str:
+        return self._formula(body, f"<code>{escape(body)}</code>", display=False)
+
+    def block_math(self, body: str) -> str:
+        return self._formula(body, f"<pre>{escape(body.strip())}</pre>", display=True)
+
+    def latex_environment(self, name: str, body: str) -> str:
+        return self.block_math(f"\\begin{{{name}}}{body}\\end{{{name}}}")
+
+    def _formula(self, tex: str, as_written: str, display: bool) -> str:
+        self._room -= len(tex)
+        if self._room < 0 or len(self._formulas) >= MAX_FORMULAS:
+            return as_written
+        try:
+            self._formulas.append((mathml(tex, display=display), tex))
+        except NotSet:
+            return as_written
+        return f"<var>{self._word}{len(self._formulas) - 1}</var>"
+
+    def with_formulas(self, cleaned: str) -> str:
+        """In an attribute, such as an image's words, "<" is written "&lt;": there TeX is put."""
+
+        def put(found: re.Match[str]) -> str:
+            formula, tex = self._formulas[int(found[2])]
+            return formula if found[1] else escape(tex)
+
+        return re.sub(rf"(<var>)?{self._word}(\d+)(?(1)</var>)", put, cleaned)
+
+    def block_mermaidjs(self, code: str) -> str:
+        return f"<pre>{escape(code)}</pre>"
+
+
+def text(said: str) -> str:
+    """Plain text with a terminal's colours."""
+    return f"<pre>{ansi2html(shorten(said))}</pre>"
+
+
+def output(out: Mapping[str, Any]) -> str:
+    """One output of a code cell, whatever is in it."""
+    kind = out.get("output_type")
+    if kind == "stream":
+        look = "stderr" if out.get("name") == "stderr" else "stdout"
+        return f'<div class="output {look}">{text(_joined(out.get("text")))}</div>'
+    if kind == "error":
+        lines = out.get("traceback")
+        told = "\n".join(map(_joined, lines)) if isinstance(lines, list) else ""
+        told = told or f"{_joined(out.get('ename'))}: {_joined(out.get('evalue'))}"
+        return f'<div class="output error">{text(told)}</div>'
+    data = out.get("data")
+    return f'<div class="output data">{_richest(data if isinstance(data, Mapping) else {})}</div>'
+
+
+def _richest(data: Mapping[str, Any]) -> str:
+    """Of the forms that one output comes in the first that can be shown."""
+    if "text/html" in data:
+        return html(_joined(data["text/html"]))
+    if "text/markdown" in data:
+        return markdown(_joined(data["text/markdown"]))
+    for mime in (SVG, *RASTER):
+        if mime in data:
+            try:
+                uri = image_uri(mime, _joined(data[mime]))
+            except NotShown as why:
+                return _note(str(why)) + _plain(data)
+            words = shorten(_joined(data.get("text/plain")), 200)
+            return f'<img src="{uri}" alt="{escape(words)}">'
+    if "text/latex" in data:
+        return markdown(_joined(data["text/latex"]))
+    return _plain(data) or _note("An output of a kind that is not shown here.")
+
+
+def _plain(data: Mapping[str, Any]) -> str:
+    return text(_joined(data["text/plain"])) if "text/plain" in data else ""
+
+
+def shorten(said: str, most: int = MAX_TEXT) -> str:
+    if len(said) <= most:
+        return said
+    cut = len(said) - most
+    return f"{said[: most // 2]}\n… {cut:,} characters left out …\n{said[-(most - most // 2) :]}"
+
+
+def _joined(value: Any) -> str:
+    """nbformat has text as one string or as a list of lines."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(part for part in value if isinstance(part, str))
+    return ""
+
+
+def _note(sentence: str) -> str:
+    return f'<p class="left-out">{escape(sentence)}</p>'
+
+
+def _depth(fragment: str) -> int:
+    """How deep elements may lie in one another, at most: elements without an end count as open."""
+    steps = (
+        -1 if closes else 1
+        for closes, name in _ELEMENT.findall(fragment)
+        if name not in _OPEN_ENDED
+    )
+    return max(itertools.accumulate(steps, lambda depth, step: max(depth + step, 0)), default=0)

@@ -1,0 +1,100 @@
+"""The course that the commands report on: nbgrader's configuration, labs, scores and records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGrader
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.grading.pool.journal import Journal
+from autograder.grading.pool.tasks import students_who_handed_in
+from autograder.grading.record.form import BrokenRecord, Record
+from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
+
+NOT_GRADED, NOT_HANDED_IN = "not graded yet", "not handed in"
+
+
+class NothingToReport(Exception):
+    """What was asked for is not there: what to do."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """All that is known of one lab's class."""
+
+    name: str
+    cells: tuple[str, ...]  # grade ids, in the notebook's order
+    scores: tuple[Scores, ...]  # of everybody in the gradebook, by id
+    records: dict[str, Record]  # {student: ...}, of those the grader has seen
+    waiting: frozenset[str] = frozenset()  # who handed in, whether graded or not
+
+    def state(self, scores: Scores) -> str:
+        """One of the record's states, or what else may be said."""
+        record = self.records.get(scores.student)
+        if record is not None:
+            return record.state
+        if scores.marks:
+            return "graded without a record"
+        return NOT_GRADED if scores.student in self.waiting else NOT_HANDED_IN
+
+
+def read_labs(wanted: str | None) -> list[Lab]:
+    """One lab, or all that the gradebook knows. Raises NothingToReport."""
+    app = NbGrader()
+    app.initialize([])
+    course = CourseDirectory(parent=app)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        known = labs_of(gradebook)
+        if wanted is not None and wanted not in known:
+            raise NothingToReport(
+                f"the gradebook knows no lab {wanted!r} (it has: {', '.join(known) or 'none'}): "
+                "see that you are in the course's folder, and grade first"
+            )
+        labs = [wanted] if wanted is not None else known
+        return [_read(course, gradebook, lab) for lab in labs]
+
+
+def _read(course: CourseDirectory, gradebook: Gradebook, lab: str) -> Lab:
+    journal = Journal(reports_beside(course) / "records", lab)
+    records = {}
+    for student in journal.students():
+        try:
+            record = journal.read(student)
+        except BrokenRecord:
+            continue  # the next grading makes it anew, and says so
+        if record is not None:
+            records[student] = record
+    scores = read_scores(gradebook, lab)
+    waiting = frozenset(students_who_handed_in(course, lab))
+    known = {found.student for found in scores}
+    most = max((found.max_points for found in scores), default=0.0)
+    unknown = sorted((waiting | set(records)) - known)
+    scores += [Scores(student, max_points=most) for student in unknown]
+    cells = _in_order(course, lab, cells_of(gradebook, lab))
+    return Lab(lab, cells, tuple(scores), records, waiting)
+
+
+def reports_beside(course: CourseDirectory) -> Path:
+    """The folder that holds everything graded."""
+    return Path(course.root, course.autograded_directory).parent
+
+
+def _in_order(course: CourseDirectory, lab: str, cells: list[str]) -> tuple[str, ...]:
+    """As in the lab's source, where that can be read."""
+    path = Path(course.format_path(course.source_directory, ".", lab)) / f"{lab}.ipynb"
+    try:
+        found: list[Any] = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        order = [str(cell["metadata"].get("nbgrader", {}).get("grade_id")) for cell in found]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        order = []
+    return tuple(sorted(cells, key=lambda cell: order.index(cell) if cell in order else len(order)))
+
+
+def exercise_of(cell: str) -> str:
+    """A check is called after its answer: check_reduce_scatter."""
+    return cell.removeprefix("check_")

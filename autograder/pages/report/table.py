@@ -1,0 +1,63 @@
+"""Points as CSV, for a spreadsheet or a learning platform: a row for each student and lab."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import TextIO
+
+from autograder.pages.report.course import Lab, exercise_of
+from autograder.pages.scores import Scores
+
+BEFORE = ("student", "last_name", "first_name", "lab", "state", "handed_in_utc")
+AFTER = ("to_grade_by_hand", "late_penalty", "total", "max")
+
+
+def write_csv(labs: Sequence[Lab], out: TextIO) -> None:
+    """With several labs an exercise's column is named LAB.EXERCISE.
+
+    What a person has yet to grade is empty, not 0, and is not in the total.
+    """
+    several = len(labs) > 1
+    columns = [(lab, cell) for lab in labs for cell in lab.cells]
+    names = [f"{lab.name}.{exercise_of(c)}" if several else exercise_of(c) for lab, c in columns]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*BEFORE, *names, *AFTER])
+    for lab in labs:
+        for scores in lab.scores:
+            points = [
+                _points(scores, cell) if other is lab and scores.handed_in else ""
+                for other, cell in columns
+            ]
+            writer.writerow([*_before(lab, scores), *points, *_after(scores)])
+
+
+def _before(lab: Lab, scores: Scores) -> list[str]:
+    at = scores.submitted_at
+    return [
+        _text(scores.student),
+        _text(scores.last_name),
+        _text(scores.first_name),
+        lab.name,
+        lab.state(scores),
+        f"{at:%Y-%m-%d %H:%M:%S}" if at else "",
+    ]
+
+
+def _after(scores: Scores) -> list[str]:
+    numbers = (scores.penalty, scores.total, scores.max_points)
+    return [str(scores.waits), *map(_number, numbers)]
+
+
+def _points(scores: Scores, cell: str) -> str:
+    mark = scores.marks.get(cell)
+    return "" if mark is None or mark.waits else _number(mark.points)
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 4):.10g}"
+
+
+def _text(said: str) -> str:
+    """A spreadsheet takes what begins like this for a formula."""
+    return f"'{said}" if said.startswith(("=", "+", "-", "@", "\t", "\r")) else said

@@ -1,0 +1,224 @@
+"""Inside: the process that has everything imported and forks a container for each run.
+
+Starting it costs seconds, a container milliseconds.  It runs no student code itself, and nothing
+that happens in a container can come back to it: requests come from outside alone.
+
+Its door is a rank server's (shardlab.ranks.server) with one more word in each packet, which says
+what the container's first process serves, and under which limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from autograder.sandbox import container, seccomp
+from shardlab.ranks import client, rank, server
+from shardlab.ranks.pages import collapse_heap
+from shardlab.trace import collectives, wire
+
+CELLS = "cells"  # stands for a rank's number where a notebook's cells are to be run
+CELLS_MODULE = "autograder.guest.kernel"
+PRELOAD = (
+    "IPython.core.interactiveshell",
+    "autograder.guest.on_rank",
+    "numpy.ctypeslib",  # safetensors would, when it packs a tensor
+    "safetensors.torch",
+    "torch.utils.serialization.config",  # a first torch.load would import it
+    "psutil",
+)
+
+
+class Zygote(server.Server):
+    """Hands every run to a container's first process."""
+
+    def __init__(self, door: socket.socket, kind: str) -> None:
+        super().__init__(door, kind)
+        self.kind = kind
+        self.containers: set[int] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.containers)
+
+    def open_run(self) -> bool:
+        assert self.door is not None
+        packet, fds, _, _ = socket.recv_fds(
+            self.door, server.MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC
+        )
+        if not packet:
+            return False
+        run = server.run_of(fds)
+        self.preload_for(run)
+        pid = os.fork()
+        if pid == 0:
+            self._become_container(run, json.loads(packet))
+        self.containers.add(pid)
+        for sock_or_fd in fds:
+            if sock_or_fd != run.channel.fileno():
+                os.close(sock_or_fd)
+        run.channel.close()
+        return True
+
+    def reap(self) -> None:
+        while self.containers:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self.containers.discard(pid)
+
+    def _become_container(self, run: server.RunOfRanks, limits: Mapping[str, float]) -> None:
+        """In the forked child: never returns. Its own child is the container's first process."""
+        try:
+            container.die_with_parent()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self.selector.close()
+            assert self.door is not None
+            self.door.close()
+            container.enter_network_of_its_own()
+            # Ours is the last to be closed: that takes the kernel some ms, and nobody waits for us.
+            tap = collectives.open_tap()
+            first = os.fork()
+            if first == 0:
+                _be_first_process(run, self.kind, limits, tap)
+            run.channel.close()
+            _, status = os.waitpid(first, 0)
+            os._exit(os.waitstatus_to_exitcode(status) & 0x7F)
+        except BaseException as error:
+            run.tell(refused=f"{type(error).__name__}: {error}")
+        finally:
+            os._exit(70)
+
+
+class FirstProcess(server.Server):
+    """Number 1 of a container: a server of one run, whose children are behind walls."""
+
+    def __init__(self, kind: str, limits: Mapping[str, float]) -> None:
+        super().__init__(None, kind)
+        self.kind = kind
+        self.limits = limits
+
+    def answer_other(
+        self, run: server.RunOfRanks, question: dict[str, Any], fds: list[int]
+    ) -> None:
+        if "cells" in question:
+            self.fork(run, CELLS, fds)
+        elif "interrupt" in question:
+            for pid in run.rank_of:
+                os.kill(pid, signal.SIGINT)
+        else:  # compiled outside: told as a rank server would that had done it itself
+            run.tell(rank=question["built"], exit=question["exit"])
+
+    def enclose(self) -> None:
+        container.enclose(self.limits)
+        rank.refuse_connections = seccomp.refuse_connections
+
+    def become_other(self, run: server.RunOfRanks, name: str, fds: list[int]) -> None:
+        """A notebook's cells, with a rank server of their own for `launch` in a cell."""
+        os.close(run.setup_fd)
+        os.close(run.store_fd)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        own = _fork_server()
+        for kind in ("torch", self.kind):
+            client.adopt_server(kind, own)
+        importlib.import_module(CELLS_MODULE).main(socket.socket(fileno=fds[0]))
+
+
+def _be_first_process(
+    run: server.RunOfRanks, kind: str, limits: Mapping[str, float], tap: socket.socket | None
+) -> None:
+    try:
+        container.become_first_process()
+        with contextlib.ExitStack() as stack:
+            shown = [wire.open_netlink(), wire.open_interfaces(), *filter(None, [tap])]
+            fds = [stack.enter_context(sock).fileno() for sock in shown]
+            # The credentials that go with it tell this process's number as it is seen outside.
+            socket.send_fds(run.channel, [b'{"contained": true}'], fds)
+        FirstProcess(kind, limits).serve_only(run)
+        _end_all_others()
+    except BaseException as error:
+        run.tell(refused=f"{type(error).__name__}: {error}")
+    finally:
+        os._exit(0)
+
+
+def _end_all_others() -> None:
+    try:
+        os.kill(-1, signal.SIGKILL)
+        while True:
+            os.waitpid(-1, 0)
+    except (ProcessLookupError, ChildProcessError):
+        return
+
+
+def _fork_server() -> client.RankServer:
+    """What is imported here is imported there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return client.RankServer(ours, Forked(pid))
+    try:
+        ours.close()
+        container.die_with_parent()
+        own = server.Server(theirs, "torch")
+        own.idle_work.clear()
+        try:
+            own.serve(parent)
+        finally:
+            own.stop()
+    finally:
+        os._exit(0)
+
+
+class Forked:
+    """A forked child as subprocess.Popen would show it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
+
+    def wait(self, timeout: float | None = None) -> int:
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+            time.sleep(0.01)
+        assert self.code is not None
+        return self.code
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def main() -> None:
+    door, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    container.hide()
+    server.preload_for_kind(kind)
+    server.preload(*PRELOAD, CELLS_MODULE)
+    importlib.import_module(CELLS_MODULE).preload()
+    collapse_heap()  # at once: in the middle of a class it is never idle
+    Zygote(door, kind).serve(os.getppid())
+
+
+if __name__ == "__main__":
+    from autograder.sandbox import fork_server as zygote
+
+    zygote.main()

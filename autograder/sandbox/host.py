@@ -1,0 +1,369 @@
+"""Outside: a sandbox for each worker, and its containers as a run and a notebook see them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autograder.sandbox import bubblewrap
+from autograder.sandbox.cgroup import ControlGroup
+from autograder.sandbox.contained import Ending
+from autograder.sandbox.limits import Limits
+from shardlab.errors import LaunchError
+from shardlab.ranks import engines
+from shardlab.ranks.client import Channel, memory_file
+
+HELLO_LIMIT_S = 300.0  # a first import of torch, and of all of DeepSpeed, on a cold disk
+GONE_LIMIT_S = 60.0
+Doors = Mapping[str, socket.socket]  # of zygotes that several processes share, by their kind
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class Survivors(RuntimeError):
+    """Processes of a container that has ended: must not be, and grading stops."""
+
+
+@dataclass
+class Account:
+    """What containers have used since it was last opened."""
+
+    cpu_s: float = 0.0
+    peak_bytes: int = 0  # of the largest; 0 where nobody counts
+
+
+class Zygote:
+    """The preloaded process behind bubblewrap (zygote.py), one for each kind of rank server."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                bubblewrap.zygote_command(kind, theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+
+    @property
+    def is_usable(self) -> bool:
+        return self.process.poll() is None
+
+    def why_silent(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1)
+        assert self.process.stderr is not None
+        os.set_blocking(self.process.stderr.fileno(), False)
+        said = (self.process.stderr.read() or b"").decode(errors="replace").strip()
+        return said[-2000:] or f"no answer (status {self.process.poll()})"
+
+    def close(self) -> None:
+        self.door.close()
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:  # amid an import
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+class LentZygote:
+    """A zygote of the process that started this one: both hold its door."""
+
+    def __init__(self, door: socket.socket) -> None:
+        self.door = door
+
+    @property
+    def is_usable(self) -> bool:
+        poll = select.poll()
+        poll.register(self.door, 0)  # only whether its other end is closed
+        return not poll.poll(0)
+
+    def why_silent(self) -> str:
+        return "the process that makes containers has ended"
+
+    def close(self) -> None:
+        self.door.close()
+
+
+class Container(Channel):
+    """One run's line to the first process of its container, which dies with all it holds."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        limits: Limits,
+        zygote: Zygote | LentZygote,
+        account: Account,
+    ) -> None:
+        super().__init__(sock)
+        self.limits = limits
+        self.account = account
+        self.was_out_of_memory = False
+        self.peak_bytes = 0
+        self.cpu_s = 0.0
+        self._closed = False
+        self._is_ended = False
+        self.pid, shown = self._wait_for_hello(zygote)
+        self.netlink, self.interfaces, self.tap = [*shown, None][:3]
+        self.pidfd = os.pidfd_open(self.pid)
+        self.group = ControlGroup(limits.memory_bytes, limits.processes)
+        self.group.add(self.pid)
+
+    def _wait_for_hello(self, zygote: Zygote | LentZygote) -> tuple[int, list[socket.socket]]:
+        """(its first process as numbered here; what shows its sockets, its interfaces and, where
+        this kernel lets us, its collectives)."""
+        self.sock.settimeout(HELLO_LIMIT_S)
+        space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(12)
+        try:
+            packet, ancillary, _, _ = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
+        except (TimeoutError, ConnectionError):
+            packet, ancillary = b"", []
+        self.sock.settimeout(None)
+        said = json.loads(packet) if packet else {}
+        pid, shown = 0, list[socket.socket]()
+        for _, kind, data in ancillary:
+            if kind == socket.SCM_CREDENTIALS:
+                pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+            elif kind == socket.SCM_RIGHTS:
+                shown = [socket.socket(fileno=fd) for (fd,) in struct.iter_unpack("i", data)]
+        if not said.get("contained") or len(shown) < 2 or not pid:
+            self.sock.close()
+            why = said.get("refused") or zygote.why_silent()
+            raise LaunchError(f"a container could not be made: {why}")
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        return pid, shown
+
+    def receive(self) -> dict[str, Any] | None:
+        """As a server tells it, with pids as they are seen from outside."""
+        message = super().receive()
+        if message is not None and "pid" in message:
+            message["pid"] = self._seen_from_outside(message["pid"])
+        return message
+
+    def _seen_from_outside(self, inner: int) -> int | None:
+        """None for one that is gone already."""
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
+                children = file.read().split()
+            for outer in children:
+                with open(f"/proc/{outer}/status") as file:
+                    line = next(line for line in file if line.startswith("NSpid:"))
+                if int(line.split()[-1]) == inner:
+                    return int(outer)
+        return None
+
+    def build(self, op: str, report_fd: int) -> None:
+        """Outside, where there are a compiler and a cache to write to; waits until it is done."""
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "shardlab.ranks.builds", op],
+            stdin=subprocess.DEVNULL,
+            stdout=report_fd,
+            stderr=report_fd,
+            env={**os.environ, **engines.environment_of("deepspeed")},
+        )
+        self.sock.send(json.dumps({"built": op, "exit": ended.returncode}).encode())
+
+    def start_cells(self, sock_fd: int) -> None:
+        socket.send_fds(self.sock, [b'{"cells": true}'], [sock_fd])
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.send(b'{"interrupt": true}')
+
+    def kill(self, patience_s: float | None = None) -> list[dict[str, Any]]:
+        """Ends all; returns once nothing is left. Raises Survivors, which cannot be."""
+        if self._closed:
+            return []
+        self._closed = True
+        if self.tap is not None:
+            self.tap.close()  # while a process of the container holds it too (zygote.py)
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+        ended = self._wait_for_end(2.0)
+        if not ended:  # busy, or out of memory itself: the kernel takes the whole namespace
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, 9)
+            ended = self._wait_for_end(GONE_LIMIT_S)
+        told = []
+        with self.sock, contextlib.suppress(OSError):
+            self.sock.settimeout(0)
+            while (message := super().receive()) is not None:
+                told.append(message)
+        self._take_account()
+        self._is_ended = True
+        for sock in (self.netlink, self.interfaces):
+            if sock is not None:
+                sock.close()
+        os.close(self.pidfd)
+        left = self.group.remove()
+        if left or not ended:
+            raise Survivors(f"a container ended and left processes: {left or self.pid}")
+        return told
+
+    def _wait_for_end(self, seconds: float) -> bool:
+        """The first process is reported as ended only when all others of its namespace have."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(int(seconds * 1000)))
+
+    def _take_account(self) -> None:
+        self.was_out_of_memory = self.group.out_of_memory
+        self.peak_bytes = self.group.peak_bytes
+        self.cpu_s = self.cpu_s_so_far()
+        self.account.cpu_s += self.cpu_s
+        self.account.peak_bytes = max(self.account.peak_bytes, self.peak_bytes)
+
+    def cpu_s_so_far(self) -> float:
+        """Processor time of everything in it; without control groups, of what has been waited for
+        alone."""
+        if self._is_ended:
+            return self.cpu_s
+        counted = self.group.cpu_s
+        if counted is not None:
+            return counted
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                ticks = [int(word) for word in file.read().rpartition(")")[2].split()[11:15]]
+        except (OSError, ValueError):
+            return self.cpu_s
+        return sum(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+class SandboxedHost:
+    """For `launch(host=...)`: every run in a container of its own."""
+
+    def __init__(self, limits: Limits, doors: Doors) -> None:
+        self.limits = limits
+        self.account = Account()
+        self._zygotes: dict[str, Zygote | LentZygote] = {
+            kind: LentZygote(door.dup()) for kind, door in doors.items()
+        }
+        self._lock = threading.Lock()
+
+    def surroundings(self) -> dict[str, Any]:
+        """Nothing of this process's own."""
+        environment = bubblewrap.environment("torch")
+        return {"environment": environment, "cwd": "/tmp", "sys_path": None, "argv": [""]}
+
+    def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Container:
+        with self._lock:
+            zygote = self._zygotes.get(kind)
+            if zygote is None or not zygote.is_usable:
+                if zygote is not None:
+                    zygote.close()
+                zygote = self._zygotes[kind] = Zygote(kind)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        with theirs:
+            limits = json.dumps(asdict(self.limits)).encode()
+            try:
+                socket.send_fds(zygote.door, [limits], [theirs.fileno(), store_fd, setup_fd])
+            except OSError as error:
+                ours.close()
+                raise LaunchError(f"no sandbox: {zygote.why_silent()}") from error
+        return Container(ours, self.limits, zygote, self.account)
+
+    def discard(self, kind: str) -> None:
+        """A container's first process was killed; its zygote goes on."""
+
+    def close(self) -> None:
+        for zygote in self._zygotes.values():
+            zygote.close()
+        self._zygotes.clear()
+
+
+class Cells:
+    """A container that runs a notebook's cells: ``sock`` speaks with autograder.guest.kernel."""
+
+    def __init__(self, host: SandboxedHost, kind: str) -> None:
+        setup_fd, store_fd = memory_file("shardlab-none"), memory_file("shardlab-none")
+        try:
+            self.container = host.open_channel(kind, setup_fd, store_fd)
+        finally:
+            os.close(setup_fd)
+            os.close(store_fd)
+        self.sock, theirs = socket.socketpair()
+        with theirs:
+            self.container.start_cells(theirs.fileno())
+        told = self.container.receive() or {}
+        if not told.get("pid"):
+            self.kill()
+            raise LaunchError(f"the notebook's process could not be started: {told}")
+        self.pid: int = told["pid"]
+        self.exit_code: int | None = None
+
+    def __enter__(self) -> Cells:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.sock.close()
+
+    def interrupt(self) -> None:
+        self.container.interrupt()
+
+    def kill(self) -> None:
+        for message in self.container.kill():
+            self.exit_code = message.get("exit", self.exit_code)
+
+    def cpu_s(self) -> float:
+        return self.container.cpu_s_so_far()
+
+    def why_ended(self) -> Ending:
+        self.kill()
+        if self.container.was_out_of_memory:
+            limit_mb = self.container.limits.memory_bytes // 1_000_000
+            return Ending(f"it needed more than {limit_mb:,} MB of memory", by_limit=True)
+        code = self.exit_code
+        if code is None:
+            return Ending("it is gone")
+        if code >= 0:
+            return Ending(f"it exited with status {code}")
+        name = _signal_name(-code)
+        return Ending(f"killed by {name}", by_limit=name in ("SIGXCPU", "SIGXFSZ"))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class Sandbox:
+    """One for each worker process, for its life."""
+
+    def __init__(self, limits: Limits, kind: str, doors: Doors) -> None:
+        """``kind``: of the rank server that cells find; raises Unavailable."""
+        bubblewrap.program()
+        self.limits = limits
+        self.kind = kind
+        self.host = SandboxedHost(limits, doors)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.host.close()
+
+    def cells(self) -> Cells:
+        return Cells(self.host, self.kind)
+
+    def take_account(self) -> dict[str, float]:
+        """What containers have used since this was last asked."""
+        used, self.host.account = self.host.account, Account()
+        return {"cpu_s": used.cpu_s, "peak_bytes": used.peak_bytes}
