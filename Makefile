@@ -36,9 +36,9 @@ suite: env ## the tests alone; ARGS="tests/tools -k lock" picks some
 		--dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: env ## time launch beside torchrun, and a class beside stock nbgrader (half an hour)
-	@.venv/bin/python benchmarks/launch.py $(ARGS)
-	@.venv/bin/python benchmarks/grading.py
-	@.venv/bin/python benchmarks/formgrader.py
+	@.venv/bin/python -m benchmarks.launch $(ARGS)
+	@.venv/bin/python -m benchmarks.grading
+	@.venv/bin/python -m benchmarks.formgrader
 
 build: env ## build the notebooks from their .nb.py, and labs/ from solutions/
 	@.venv/bin/python -m autograder build $(ARGS)

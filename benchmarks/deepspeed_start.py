@@ -1,6 +1,6 @@
 """How fast DeepSpeed starts: ZeRO-3, 4 ranks, initialize and one step, then all are gone.
 
-.venv/bin/python benchmarks/deepspeed_start.py [--rounds N] [--json FILE]
+.venv/bin/python -m benchmarks.deepspeed_start [--rounds N] [--json FILE]
 
 launch (its server has DeepSpeed loaded after the first call, whose seconds are shown too) beside
 torchrun and DeepSpeed's own launcher with the same work as a script.  The scripts are spared the

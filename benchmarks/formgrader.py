@@ -1,6 +1,6 @@
 """How long formgrader's pages take with a full gradebook: 300 students and four labs.
 
-.venv/bin/python benchmarks/formgrader.py [--students N] [--rounds N] [--json FILE]
+.venv/bin/python -m benchmarks.formgrader [--students N] [--rounds N] [--json FILE]
 
 A page is its HTML and what that asks of formgrader's own API before it shows anything.  The
 gradebook is filled through nbgrader's own models, without any grading; every fifth submission waits

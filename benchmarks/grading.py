@@ -1,7 +1,7 @@
 """A class graded by `python -m autograder grade`, and by stock `nbgrader autograde` beside it.
 
-.venv/bin/python benchmarks/grading.py [--students N ...] [--rounds N] [--only ours|stock]
-                                       [--jobs N] [--json FILE]
+.venv/bin/python -m benchmarks.grading [--students N ...] [--rounds N] [--only ours|stock]
+                                          [--jobs N] [--json FILE]
 
 Both sides get the same notebooks.  In every ten students four are right, three made one of the
 lab's planted mistakes, one wrote nothing, one hangs (ranks that wait for each other, or in every

@@ -1,6 +1,6 @@
 """ZeRO's memory, predicted against measured, by stage and world size.
 
-.venv/bin/python benchmarks/zero_memory.py [--ranks 2 4 8] [--precision bf16 fp32] [--json FILE]
+.venv/bin/python -m benchmarks.zero_memory [--ranks 2 4 8] [--precision bf16 fp32] [--json FILE]
 
 Real DeepSpeed engines train a small GPT with Adam.  "paper" is the paper's formula, "named" adds
 what DeepSpeed holds beyond it by name (estimate/zero_extras.py), "measured" are live bytes of

@@ -26,7 +26,7 @@ def open_sandbox(
     ``kind``: of rank server ("deepspeed" for labs whose cells use it).  ``doors``: of zygotes that
     other processes use as well; without one a sandbox has its own.  Raises Unavailable.
     """
-    # Only here: they import shardlab, and that starts a rank server in whoever wants the limits.
+    # Only here: the zygote imports this package too, and needs nothing of what starts it.
     from autograder.sandbox.host import Sandbox
     from autograder.sandbox.unsandboxed import Unsandboxed
 

@@ -57,7 +57,6 @@ class PlainCells:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONHASHSEED": "0",  # the same order of sets each time
             "OMP_NUM_THREADS": "1",
-            "SHARDLAB_RANK_SERVER": "1",  # `import shardlab` starts none: the first launch does
         }
         with theirs, their_control:
             self.keeper = subprocess.Popen(

@@ -407,39 +407,75 @@ print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB in pa
 #
 # Each all-reduce stands *between* two products: the next cannot begin before it is done. And it does not shrink. With more ranks each computes less, 72·T·D²·(1 + T/6D)/N operations for a layer, forward and backward (Narayanan et al. 2021, appendix, without recomputation), while what each sends grows towards 8·T·D elements.
 #
-# Here is a layer of the 175-billion model of that paper (D = 12,288, one line of 2048 tokens, 2 bytes an element), on A100s that compute at 140 TFLOP/s, as that paper measured. Within a node NVLink moves 300 GB/s each way; between nodes each GPU has a network card of 25 GB/s. Change the numbers to those of your machine.
+# Here is a layer of the 175-billion model of that paper (D = 12,288, one line of 2048 tokens, 2 bytes an element), on A100s that compute at 140 TFLOP/s, as that paper measured. Within a node NVLink moves 300 GB/s each way; between nodes each of a node's 8 GPUs has a network card of 25 GB/s. Change the numbers to those of your machine.
+#
+# If a group spans whole nodes, NCCL runs a ring through each of the 8 cards, and each ring carries an eighth of the bytes (Hu et al. 2025). **Is one group over two nodes, N = 16, slower than N = 8 in one?**
+
+# %%
+# Your prediction: time of the layer with N = 16 over two nodes, over that with N = 8 in one
+predicted_slowdown = None
 
 # %%
 flops_per_s, nvlink_bytes_per_s, network_bytes_per_s = 140e12, 300e9, 25e9
 tokens, width = 2048, 12_288
 layer_flops = 72 * tokens * width**2 * (1 + tokens / (6 * width))
-sizes = (2, 4, 8)
-compute_ms = [1e3 * layer_flops / t / flops_per_s for t in sizes]
-sent = [traffic.tensor_parallel_layer(tokens, width, t).total_bytes for t in sizes]
-inside_ms = [1e3 * each / nvlink_bytes_per_s for each in sent]
-outside_ms = [1e3 * each / network_bytes_per_s for each in sent]
-for t, *row in zip(sizes, compute_ms, inside_ms, outside_ms, strict=True):
-    print(f"N = {t}: computes {row[0]:4.1f} ms; sends for", end=" ")
-    print(f"{row[1]:4.2f} ms inside a node, {row[2]:4.1f} ms across")
+
+def layer_ms(t, in_a_node):
+    """Computes, sends: a group of t ranks, in_a_node of them in each of its nodes"""
+    network = min(nvlink_bytes_per_s, in_a_node * network_bytes_per_s)
+    link = nvlink_bytes_per_s if t == in_a_node else network
+    sent = traffic.tensor_parallel_layer(tokens, width, t).total_bytes
+    return 1e3 * layer_flops / t / flops_per_s, 1e3 * sent / link
+
+# %%
+groups = {
+    "N = 2": (2, 2), "N = 4": (4, 4), "N = 8": (8, 8),
+    "N = 16, two nodes": (16, 8), "N = 8, a node each": (8, 1),
+}
+times = {name: layer_ms(*group) for name, group in groups.items()}
+busy = {name: computes / (computes + sends) for name, (computes, sends) in times.items()}
+for name, (computes, sends) in times.items():
+    print(f"{name:18}: computes {computes:4.1f} ms, sends {sends:4.1f} ms, busy {busy[name]:.0%}")
+
+# %%
+one_node, two_nodes = sum(times["N = 8"]), sum(times["N = 16, two nodes"])
+print(f"your prediction: {predicted_slowdown}   counted: {two_nodes / one_node:.2f}")
+assert one_node / 2 < two_nodes < one_node and busy["N = 16, two nodes"] < busy["N = 8"]
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
-at = np.arange(len(sizes))
-for off, sends_ms, where in ((-0.2, inside_ms, "in one node"), (0.2, outside_ms, "a node each")):
-    axes.bar(at + off, compute_ms, 0.36, color=palette.MEMORY["activations"])
-    axes.bar(at + off, sends_ms, 0.36, bottom=compute_ms, color=palette.op_color("all_reduce"))
-    for place, total in zip(at + off, np.add(compute_ms, sends_ms), strict=True):
-        axes.text(place, total + 1, where, ha="center", size=8)
-axes.set(xticks=at, xticklabels=[f"N = {t}" for t in sizes], ylabel="ms for one layer")
+compute_ms, sends_ms = zip(*times.values(), strict=True)
+axes.bar(list(times), compute_ms, 0.6, color=palette.MEMORY["activations"])
+axes.bar(list(times), sends_ms, 0.6, bottom=compute_ms, color=palette.op_color("all_reduce"))
+for at, (name, total) in enumerate(zip(times, map(sum, times.values()), strict=True)):
+    axes.text(at, total + 1, f"busy {busy[name]:.0%}", ha="center", size=8)
+axes.set(ylabel="ms for one layer")
+axes.tick_params(axis="x", labelsize=8)
 axes.legend(["computes", "sends"], frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# This is a count, not a measurement: no latency, nothing overlapped, and the worst placement beside the best. (Where a group spans whole nodes, all network cards of a node can share the work.) The paper measured, and found its best throughput with N equal to the number of GPUs of one node (section 5.4.1).
+# Sixteen GPUs over two nodes are faster than eight in one, but not twice as fast: they compute for 84 % of the time, the eight for 95 %. The last bar is a mistake: the same eight ranks, one in each of eight nodes, where each rank's bytes all go through its own card.
+#
+# The other use of 16 GPUs is one group in each node, with two micro-batches at a time: **data parallelism**. It has a price of its own, the gradients, which cross between nodes once a step:
+
+# %%
+gradient_bytes = 2 * 12 * width**2 / 8  # of a layer, on each of 8 ranks
+gradients_ms = 1e3 * ring_sent_bytes(gradient_bytes, 2) / network_bytes_per_s
+saved_ms = 2 * two_nodes - one_node  # two micro-batches, one after the other or both at once
+print(f"gradients: {gradients_ms:.1f} ms a step; saved: {saved_ms:.1f} ms with each micro-batch")
+assert 6 < gradients_ms / saved_ms < 7
+boundary_ms = 1e3 * 2 * tokens * width / network_bytes_per_s
+print(f"a layer's output to the next node: {boundary_ms:.1f} ms")
+
+# %% [markdown]
+# So with 7 or more micro-batches in a step, on each node, the group within a node wins; with fewer where gradients travel during the backward pass, as DDP's do. (Or the second node takes the other half of the layers. Such a pipeline sends one layer's output to the next node, and its gradient back, once for *all* layers of a node; it pays with idle time at the beginning and the end of a step: chapter 08.)
+#
+# This is a count, not a measurement: no latency, nothing overlapped. The paper measured, and found its best throughput with N equal to the number of GPUs of one node (section 5.4.1).
 #
 # ## Two dimensions
 #
-# So tensor parallelism ends at the node's border, and more GPUs are used by other means. With **data parallelism** on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Neighbours in a row talk all the time; they must be neighbours on the machine, too, so `tp` is the last dimension:
+# So tensor parallelism ends at the node's border, and more GPUs are used by other means. With data parallelism on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Neighbours in a row talk all the time; they must be neighbours on the machine, too, so `tp` is the last dimension:
 
 # %%
 ranks = np.arange(8).reshape(2, 4)  # dp × tp
@@ -621,5 +657,6 @@ for name, one, other in zip(("its own seed", "one seed"), first, second, strict=
 # - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 3.2 for bytes, 5 for the cluster and what it reached, the appendix for operations.
 # - V. Korthikanti et al.: *Reducing activation recomputation in large transformer models.* [arXiv 2205.05198](https://arxiv.org/abs/2205.05198), 2022. Section 4 for sequence parallelism and activations.
 # - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Tables 3 and 4.
+# - Z. Hu et al.: *Demystifying NCCL.* [arXiv 2507.04786](https://arxiv.org/abs/2507.04786), 2025. Rings, channels and network cards.
 # - NVIDIA: [NVLink](https://www.nvidia.com/en-us/data-center/nvlink/): an A100 has 600 GB/s, both ways together.
 # - PyTorch 2.13: [tensor parallelism](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html), [DeviceMesh](https://docs.pytorch.org/docs/stable/distributed.html). DeepSpeed: [AutoTP](https://www.deepspeed.ai/tutorials/autotp-training). Hugging Face: [tensor parallelism](https://huggingface.co/docs/transformers/tensor_parallelism).

@@ -293,7 +293,20 @@ for name, told in steps.items():
 activation_timeline(steps)
 
 # %% [markdown]
-# More than half of the bytes go, for a few per cent of work. The paper's version is to run again just what makes the s² term: scores, softmax, dropout. FlashAttention does this inside its kernel, which keeps one number for each row of scores and computes them again in backward. It was at work in our first run, where no scores were to be seen: **with fused attention you have selective recomputation already**.
+# More than half of the bytes go. The work that is added is attention's core, queries times keys and scores times values: for each token 4sh of the 24h² + 4sh FLOPs of a block's forward (an addition and a multiplication count as two). A step is three forwards, so the core once more is this much of it:
+
+# %%
+def core_again(s, h):
+    """Work of attention's core in one forward, over that of a block's whole step"""
+    return 4 * s * h / (3 * (24 * h**2 + 4 * s * h))
+
+shapes = {"here": (tokens, config.width), "GPT-3": (2048, 12288)}
+for name, (s, h) in {**shapes, "s = h": (4096, 4096), "s = 8h": (32768, 4096)}.items():
+    print(f"{name:>6}: {core_again(s, h):5.1%}")
+assert abs(work["selective"] / plain_work - 1 - core_again(*shapes["here"])) < 0.002
+
+# %% [markdown]
+# A few per cent as long as sequences are not much longer than the model is wide. The paper's version is to run again just what makes the s² term: scores, softmax, dropout. FlashAttention does this inside its kernel, which keeps one number for each row of scores and computes them again in backward. It was at work in our first run, where no scores were to be seen: **with fused attention you have selective recomputation already**.
 #
 # ## Sizes that do not fit here
 #

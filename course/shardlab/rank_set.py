@@ -151,7 +151,6 @@ class RankSet:
                 **surroundings["environment"],
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "lo",
-                "SHARDLAB_RANK_SERVER": "1",
                 "DS_ACCELERATOR": self.device,
             }
             setup = {

@@ -80,6 +80,11 @@ def _cell_number(filename: str) -> str | None:
     return match.group() if match else None
 
 
+def in_kernel() -> bool:
+    """Whether this process is a notebook's kernel."""
+    return getattr(_shell(), "kernel", None) is not None
+
+
 def _shell() -> Any:
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()

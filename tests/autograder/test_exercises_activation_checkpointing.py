@@ -239,6 +239,9 @@ def test_the_figures_of_the_last_question():
         for how in activation_sizes.RECOMPUTE
     ]
     assert gigabytes == pytest.approx([208, 36.5, 2.1], abs=0.5)
+    # FLOPs of a forward for a token: attention's core, of a whole layer
+    again = 4 * 4096 * 4096 / (24 * 4096**2 + 4 * 4096 * 4096)
+    assert (again, again / 3) == pytest.approx((0.14, 0.05), abs=5e-3)
 
 
 def test_no_slip_leads_to_the_right_number_or_to_two_names():

@@ -15,7 +15,7 @@ from autograder.exercise import Attempt
 from autograder.exercise.compare import equal
 from autograder.exercises import tensor_parallel, tp_counts, tp_halves, tp_linears, tp_loss
 from shardlab import launch, measure, models
-from shardlab.estimate import traffic
+from shardlab.estimate import ring_sent_bytes, traffic
 from tests.submissions import planted
 
 LAB = "07_tensor_parallel"
@@ -153,14 +153,25 @@ def test_a_place_in_the_mesh_is_that_of_a_table_of_ranks():
 
 
 def test_the_figures_of_the_last_question():
-    """GPT-3's size: 8 ranks on 450 GB/s, 16 on 50 GB/s, beside 6 FLOPs at 400 TFLOP/s."""
+    """GPT-3's size: 8 ranks on 450 GB/s, 16 on 8 cards of 50 GB/s; 6 FLOPs at 400 TFLOP/s."""
     sent = {n: 96 * traffic.tensor_parallel_layer(2048, 12288, n).total_bytes for n in (8, 16)}
     assert (sent[8] / 1e9, sent[16] / 1e9) == pytest.approx((33.8, 36.2), abs=0.05)
-    assert sent[8] / 450e9 == pytest.approx(0.075, abs=5e-4)
-    assert sent[16] / 50e9 == pytest.approx(0.725, abs=5e-4)
-    flops = 6 * 175e9 * 2048
-    assert flops / (8 * 400e12) == pytest.approx(0.672, abs=5e-4)
-    assert flops / (16 * 400e12) == pytest.approx(0.336, abs=5e-4)
+    sends_s = {8: sent[8] / 450e9, 16: sent[16] / (8 * 50e9)}
+    assert (sends_s[8], sends_s[16]) == pytest.approx((0.075, 0.091), abs=5e-4)
+    computes_s = {n: 6 * 175e9 * 2048 / (n * 400e12) for n in (8, 16)}
+    assert (computes_s[8], computes_s[16]) == pytest.approx((0.672, 0.336), abs=5e-4)
+    added = [sends_s[n] / computes_s[n] for n in (8, 16)]
+    assert added == pytest.approx([0.11, 0.27], abs=5e-3)
+    steps_s = {n: computes_s[n] + sends_s[n] for n in (8, 16)}
+    assert (steps_s[8], steps_s[16]) == pytest.approx((0.747, 0.427), abs=5e-4)
+    assert [computes_s[n] / steps_s[n] for n in (8, 16)] == pytest.approx([0.9, 0.79], abs=5e-3)
+    # 64 GPUs, a sequence: on one mesh or the other, without gradients
+    each_s = {n: steps_s[n] / (64 // n) for n in (8, 16)}
+    assert (each_s[8], each_s[16]) == pytest.approx((0.093, 0.107), abs=5e-4)
+    gradients_s = ring_sent_bytes(2 * 175e9 / 8, 8) / 50e9
+    assert gradients_s == pytest.approx(1.53, abs=5e-3)
+    boundary_s = 2 * 2048 * 12288 * 2 / 50e9  # of a pipeline, there and back
+    assert boundary_s == pytest.approx(0.002, abs=5e-5)
 
 
 # ---- on ranks -----------------------------------------------------------------------------------

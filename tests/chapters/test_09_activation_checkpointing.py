@@ -62,6 +62,8 @@ def test_selective_keeps_less_than_half_for_a_few_per_cent(chapter):
     assert floats(selective)[0] < 50
     assert 1 < floats(selective)[1] < 1.05
     assert floats(full)[0] < 10
+    shares = [floats(row)[-1] for row in chapter.said("def core_again").strip().splitlines()]
+    assert shares == [2.6, 0.9, 4.8, 19.0]
 
 
 def test_published_sizes(chapter):

@@ -27,7 +27,6 @@ class Family:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.environment = {**os.environ, NAME: self.mark, "TMPDIR": str(self.temporary)}
-        self.environment.pop("SHARDLAB_RANK_SERVER", None)
         self.shared_memory = shared_memory()
 
     def living(self) -> list[psutil.Process]:

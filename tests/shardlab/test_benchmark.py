@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks/launch.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.ranks
 def test_every_contender_runs(tmp_path: Path) -> None:
     figures_path = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), "--tiny", "--json", str(figures_path)],
+        [sys.executable, "-m", "benchmarks.launch", "--tiny", "--json", str(figures_path)],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=200,

@@ -217,6 +217,19 @@ def test_the_interrupt_button_stops_the_ranks(notebook: Notebook, ours: Family) 
     assert notebook.works("print(launch(dist.get_rank, world_size=2).outputs)").stdout == "[0, 1]\n"
 
 
+def test_a_kernel_starts_its_server_at_the_import(tmp_path: Any) -> None:
+    with family(tmp_path) as ours:
+        notebook = Notebook(ours)
+        try:
+            (kernel,) = ours.living()
+            notebook.works("import shardlab")
+            assert len(kernel.children()) == 1
+            notebook.works("shardlab.launch(print, world_size=2)")
+            assert len(kernel.children()) == 1
+        finally:
+            notebook.close()
+
+
 @pytest.mark.parametrize("now", [False, True], ids=["restart", "kill"])
 def test_restarting_the_kernel_leaves_nothing(tmp_path: Any, now: bool) -> None:
     with family(tmp_path) as ours:

@@ -82,6 +82,34 @@ def test_conda_gets_the_same_packages_on_the_same_python() -> None:
     assert {"pip", "make", "cxx-compiler"} < {part for part in parts if isinstance(part, str)}
 
 
+# ---- programs
+
+
+def programs_of_bench() -> list[str]:
+    """The commands of `make bench`, as make writes them."""
+    says = subprocess.run(
+        ["make", "--dry-run", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return re.findall(r"^\.venv/bin/python (.*benchmarks.*)", says.stdout, re.MULTILINE)
+
+
+def test_each_benchmark_of_the_makefile_starts() -> None:
+    # Without the import path of whoever runs the tests: make has none.
+    environment = {name: os.environ[name] for name in os.environ.keys() - {"PYTHONPATH"}}
+    commands = programs_of_bench()
+    assert len(commands) == 3
+    for command in commands:
+        started = subprocess.run(
+            [sys.executable, *command.split(), "--help"],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert started.returncode == 0, started.stderr
+        assert "usage:" in started.stdout
+
+
 # ---- words
 
 

@@ -34,7 +34,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _grade(arguments: argparse.Namespace) -> int:
-    os.environ["SHARDLAB_RANK_SERVER"] = "1"  # ranks are for sandboxes to start
     from autograder.grading.command.grade import grade  # nbgrader takes seconds to import
 
     return grade(arguments)

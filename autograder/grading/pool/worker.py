@@ -33,7 +33,6 @@ def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
     ``doors``: of the zygotes that all workers share.
     """
     _end_with_parent()
-    os.environ["SHARDLAB_RANK_SERVER"] = "1"  # a sandbox has its own: `import shardlab` starts none
     with ExitStack() as stack, Grader(unsandboxed, doors) as grader:
         stack.callback(connection.close)
         with contextlib.suppress(EOFError, OSError):  # the parent hung up

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
+
+import shardlab
 
 AUTOGRADER = Path(__file__).parents[1]
 # Makes notebooks or pages, or moves records about: no grade depends on it.
@@ -29,11 +30,7 @@ def code_version() -> str:
 
 
 def _deciding_files() -> list[Path]:
-    # Found, not imported: that would start a rank server, in a process that runs no ranks.
-    spec = find_spec("shardlab")
-    assert spec is not None
-    assert spec.origin is not None
-    package = Path(spec.origin).parent
+    package = Path(shardlab.__file__).parent
     found = [path for path in package.rglob("*") if path.suffix in (".py", ".js", ".css")]
     for path in AUTOGRADER.rglob("*"):
         first, *rest = path.relative_to(AUTOGRADER).parts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -42,7 +41,6 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    os.environ["SHARDLAB_RANK_SERVER"] = "1"  # `import shardlab`, for its colours, starts none
     from autograder.pages.report.course import NothingToReport, read_labs
     from autograder.pages.report.page import render
     from autograder.pages.report.summary import as_text, summarize

@@ -19,8 +19,10 @@ as small, and our GPT keeps all the same, is in `small_terms`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from shardlab.models import GPTConfig
+if TYPE_CHECKING:
+    from shardlab.models import GPTConfig  # it brings torch
 
 RECOMPUTE = ("none", "selective", "full", "partitioned")
 

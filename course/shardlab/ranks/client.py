@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 from shardlab.errors import LaunchError
 from shardlab.ranks import engines, messages
+from shardlab.source import in_kernel
 
 # What every rank inherits at its birth.  One thread and a fixed hash seed: the same run gives the
 # same digits and the same order of sets on a machine with 2 cores and on one with 64.
 SERVER_ENVIRONMENT = {
-    "SHARDLAB_RANK_SERVER": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
@@ -201,8 +201,11 @@ def adopt_server(kind: str, server: RankServer) -> None:
 
 
 def start_in_background() -> None:
-    """Called at `import shardlab`, so that torch is loaded when the first launch comes."""
-    if "SHARDLAB_RANK_SERVER" not in os.environ:
+    """Called at `import shardlab`: a notebook's first launch should find torch loaded.
+
+    Only in a kernel. Elsewhere the import may be for a formula, and the first launch starts it.
+    """
+    if in_kernel():
         rank_server()
 
 

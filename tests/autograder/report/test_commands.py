@@ -56,7 +56,6 @@ def run(
 ) -> Callable[..., str]:
     """A command of `python -m autograder`, and what it says."""
     monkeypatch.chdir(made.root)
-    monkeypatch.setenv("SHARDLAB_RANK_SERVER", "1")
 
     def run(*arguments: str) -> str:
         assert main(list(arguments)) == 0

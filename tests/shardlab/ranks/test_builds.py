@@ -161,7 +161,7 @@ def test_the_folder_tells_versions_and_processor_apart(cache: Path) -> None:
     assert f"py{sys.version_info.major}{sys.version_info.minor}" in name
     other = subprocess.run(
         [sys.executable, "-c", "from shardlab.ranks import builds; print(builds.folder('x'))"],
-        env={**os.environ, "DS_ACCELERATOR": "cuda", "SHARDLAB_RANK_SERVER": "1"},
+        env={**os.environ, "DS_ACCELERATOR": "cuda"},
         capture_output=True,
         text=True,
         check=True,

@@ -157,6 +157,7 @@ def work(start, end):
     time.sleep(0.2)
     end()
 
+launch(returns, world_size=1)
 (server,) = psutil.Process().children()
 for start in (in_its_group, in_a_session_of_its_own, as_a_daemon):
     for end in (returns, raises, is_killed):
