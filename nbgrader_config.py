@@ -52,13 +52,13 @@ c.GenerateAssignment.force = True
 
 # ---- autograde
 
-c.Autograde.exporter_class = "autograder.grading.SubmissionReader"
+c.Autograde.exporter_class = "autograder.grading.gradebook.steps.SubmissionReader"
 c.Autograde.sanitize_preprocessors = [
-    "autograder.grading.RebuildSubmission",
+    "autograder.grading.gradebook.steps.RebuildSubmission",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
-    "autograder.grading.RunAndDecide",
+    "autograder.grading.gradebook.run_and_decide.RunAndDecide",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
@@ -72,10 +72,10 @@ c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, the loo
 
 # ---- formgrader: what students made is shown, and does nothing
 
-c.HTMLExporter.preprocessors = ["autograder.pages.feedback.InertOutputs"]
+c.HTMLExporter.preprocessors = ["autograder.pages.formgrader.inert_outputs.InertOutputs"]
 c.HTMLExporter.filters = {"markdown2html": "autograder.pages.html.inert.markdown"}
 c.HTMLExporter.template_file = str(
-    Path(importlib.util.find_spec("autograder").origin).parent / "feedback/formgrader.html"
+    Path(importlib.util.find_spec("autograder").origin).parent / "pages/html/formgrader.html"
 )
 
 # ---- Validate

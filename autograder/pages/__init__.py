@@ -1,1 +1,1 @@
-"""TODO"""
+"""What is read after grading: feedback, reports, formgrader's pages."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""`python -m autograder grade`: a whole class, to the end."""

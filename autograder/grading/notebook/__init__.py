@@ -1,1 +1,1 @@
-"""TODO"""
+"""Runs a notebook's cells in a sandbox, and keeps what they show."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Workers that grade, here or on a cluster, and the journal of their records."""

@@ -12,7 +12,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import exercises
-from autograder.evaluation import decide as grade
+from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import KeptRanks
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
@@ -100,7 +100,8 @@ def _flags(
 
 
 def _said_of(source: str, exercise: Exercise) -> list[str]:
-    return [found.says for found in find_forbidden(source, exercise.allows, exercise.answer)]
+    found = find_forbidden(source, exercise.allows, exercise.answer, exercise.closed)
+    return [each.says for each in found]
 
 
 @functools.cache
@@ -140,7 +141,7 @@ def _decided(
             if check is not None:
                 exercise, seen = of[check.exercise], Seen(of[check.exercise])
                 answer = run.answers.get(check.exercise)
-                verdict = grade.decide(exercise, answer, seed, on_attempt=seen, ranks=ranks)
+                verdict = decide(exercise, answer, seed, on_attempt=seen, ranks=ranks)
                 yield position, verdict, seen
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from importlib import import_module
 
 from autograder.guest.on_rank import COMMUNICATES
 
@@ -56,14 +57,6 @@ TOOLS = (
     *("torch.distributed._functional_collectives", "torch.distributed.TCPStore"),
     *("torch.utils.cpp_extension", "torch.multiprocessing", "IPython", "ipykernel"),
     *("threading", "concurrent.futures", "torch.utils._python_dispatch"),  # past what is recorded
-    # What labs ask for stands in the library, too: autograder/exercises/ready_made.py closes it.
-    # The simulator of schedules is for everybody.
-    *("shardlab.estimate", "shardlab.paper_layer", "shardlab.pipeline", "shardlab.reader"),
-    *("shardlab.shards", "shardlab.widgets", "shardlab.simulate.pipeline.generators"),
-    *("shardlab.simulate.pipeline.zero_bubble", "shardlab.simulate.pipeline.gpipe"),
-    *("shardlab.simulate.pipeline.naive", "shardlab.simulate.pipeline.one_f_one_b"),
-    *("shardlab.simulate.pipeline.interleaved_one_f_one_b", "shardlab.simulate.pipeline.zb_h1"),
-    *("shardlab.simulate.pipeline.zb_v", "torch.distributed.pipelining"),
 )
 # "compute" and "report" are words of prose: only what is nothing else counts.
 TELLING_TEXT = re.compile(
@@ -84,15 +77,18 @@ class Found:
     says: str
 
 
-def find_forbidden(source: str, allows: Set[str] | None, answer: str = "") -> list[Found]:
+def find_forbidden(
+    source: str, allows: Set[str] | None, answer: str = "", closed: Sequence[str] = ()
+) -> list[Found]:
     """In the order of the lines; nothing where the source is not Python.
 
     ``allows``: torch.distributed's names, as in Exercise.allows; None allows all of them.
+    ``closed``: modules that have the answer ready-made, as in Exercise.closed.
     ``answer``: look only at what the definition of that name can reach; else at everything.
     """
     try:
         tree, full_names, binds = _learned(source)
-        reader = _Reader(allows, full_names)
+        reader = _Reader(allows, full_names, closed)
         for statement in _reachable(binds, answer) if answer else tree.body:
             reader.visit(statement)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -153,8 +149,10 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
 
 
 class _Reader(ast.NodeVisitor):
-    def __init__(self, allows: Set[str] | None, full_names: Mapping[str, str]) -> None:
-        self.allows = allows
+    def __init__(
+        self, allows: Set[str] | None, full_names: Mapping[str, str], closed: Sequence[str] = ()
+    ) -> None:
+        self.allows, self.closed = allows, tuple(closed)
         self.full_names = dict(full_names)  # of what a name in the source stands for
         self.found: list[Found] = []
         self.depth = 0  # of sources within strings
@@ -214,7 +212,7 @@ class _Reader(ast.NodeVisitor):
         module, _, function = name.rpartition(".")
         if module == "torch.distributed" and function in COMMUNICATES:
             self._check_call(function, node.lineno)
-        elif tool := _tool(name):
+        elif tool := _tool(name, self.closed):
             self._flag(tool if tool.startswith("os.") else name, node.lineno)
 
     def _check_call(self, function: str, line: int) -> None:
@@ -265,13 +263,13 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            if _tool(alias.name):
+            if _tool(alias.name, self.closed):
                 self._flag(alias.name, node.lineno)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         for alias in node.names:
             name = f"{node.module}.{alias.name}"
-            if _tool(name) and name != "autograder.check":
+            if _tool(name, self.closed) and name != "autograder.check":
                 self._flag(name, node.lineno)
 
     def visit_Expr(self, node: ast.Expr) -> None:
@@ -307,9 +305,21 @@ def _joined(base: str, name: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)  # a class's notebooks name the same few things
-def _tool(name: str) -> str:
-    """The one of TOOLS that this is, or is below."""
-    return next((tool for tool in TOOLS if _is_below(name, tool)), "") if name else ""
+def _tool(name: str, closed: tuple[str, ...]) -> str:
+    """The one of TOOLS, or of what is closed, that this is or is below."""
+    home = _home(name) if closed and name.startswith("shardlab.") else name
+    found = (t for t in (*TOOLS, *closed) if _is_below(name, t) or _is_below(home, t))
+    return next(found, "") if name else ""
+
+
+def _home(name: str) -> str:
+    """Where a function of the library is defined: a package may offer those of its modules."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError):
+        return name
+    return f"{getattr(found, '__module__', module)}.{attribute}"
 
 
 def _is_below(name: str, tool: str) -> bool:

@@ -10,12 +10,11 @@ from pathlib import Path
 import shardlab
 
 AUTOGRADER = Path(__file__).parents[1]
-# Makes notebooks or pages, or moves records about: no grade depends on it.
-DECIDES_NOTHING = ("build", "release", "feedback", "report", "__main__.py")
-DECIDES_NOTHING_IN_GRADING = (
-    "engine", "work", "cluster", "journal", "writer", "progress", "table", "regrade", "command",
-    "arguments", "pictures", "tasks", "decide", "gradebook", "seed", "version",
-)  # fmt: skip
+# What a grade depends on; the other rooms move records about, or make notebooks and pages.
+DECIDING = (
+    *("guest", "exercise", "exercises", "evaluation", "sandbox"),
+    *("grading/submission", "grading/notebook", "grading/record"),
+)
 
 
 @functools.cache
@@ -30,13 +29,7 @@ def code_version() -> str:
 
 
 def _deciding_files() -> list[Path]:
-    package = Path(shardlab.__file__).parent
-    found = [path for path in package.rglob("*") if path.suffix in (".py", ".js", ".css")]
-    for path in AUTOGRADER.rglob("*"):
-        first, *rest = path.relative_to(AUTOGRADER).parts
-        idle = first in DECIDES_NOTHING or "__pycache__" in rest or first == "__pycache__"
-        if first == "grading" and rest:
-            idle = idle or rest[0].removesuffix(".py") in DECIDES_NOTHING_IN_GRADING
-        if path.is_file() and not idle:
-            found.append(path)
-    return sorted(found)
+    library = Path(shardlab.__file__).parent
+    folders = [library, *(AUTOGRADER / room for room in DECIDING)]
+    found = [path for folder in folders for path in folder.rglob("*")]
+    return sorted(path for path in found if path.suffix in (".py", ".js", ".css"))

@@ -17,6 +17,7 @@ from autograder.pages.record_of import record_of
 from autograder.pages.scores import read_scores
 
 HERE = Path(__file__).parent
+HTML = HERE.parent / "html"
 
 
 class NotInGradebook(Exception):
@@ -59,7 +60,7 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     environment.filters["points"] = points
-    style = (HERE / "page.css").read_text() + (HERE / "output.css").read_text()
+    style = "".join((HTML / name).read_text() for name in ("page.css", "output.css"))
     return environment.get_template("page.html").render(page=page, style=Markup(style))
 
 

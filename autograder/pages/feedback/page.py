@@ -21,6 +21,7 @@ from pygments.lexers import PythonLexer
 from autograder.grading.record.form import GRADED, Record
 from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
+from autograder.pages.html.prose import prose
 from autograder.pages.record_of import grade_id, told
 from autograder.pages.scores import Mark, Scores
 
@@ -126,11 +127,6 @@ def make_page(notebook: NotebookNode, lab: str, scores: Scores, record: Record |
         reason=prose(record.reason) if record else NOTHING,
         notes=tuple(map(prose, record.notes)) if record else (),
     )
-
-
-def prose(sentence: str) -> Markup:
-    """A sentence of the grader's: `names` in it are set as code, all else is plain text."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def _exercises(notebook: NotebookNode, scores: Scores, record: Record | None) -> Iterator[Exercise]:

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What students made, as HTML that does nothing."""

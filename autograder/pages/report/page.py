@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from autograder.pages.feedback.page import prose
+from autograder.pages.html.prose import prose
 from autograder.pages.report import charts
 from autograder.pages.report.summary import Summary, amount
 
@@ -27,7 +27,7 @@ def render(summary: Summary) -> str:
     return environment.get_template("page.html").render(
         summary=summary,
         median=statistics.median(summary.totals) if summary.totals else None,
-        style=Markup((HERE.parent / "feedback/page.css").read_text(encoding="utf-8")),
+        style=Markup((HERE.parent / "html/page.css").read_text(encoding="utf-8")),
         totals=Markup(charts.totals(summary)),
         exercises=Markup(charts.exercises(summary)),
     )
