@@ -11,10 +11,11 @@ import torch.distributed as dist
 
 from autograder.compare import find_difference, size_of
 from autograder.exercise import SENT, Attempt, Exercise, Finding, Spent
-from autograder.steady import shown, steady
 from autograder.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult
+from autograder.wording import deterministic, shown
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
+from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 
 log = logging.getLogger(__name__)
@@ -45,11 +46,11 @@ def judge(exercise: Exercise, attempt: Attempt) -> CaseResult:
             forbidden
             or unfollowed
             or _named_by_exercise(exercise, attempt)
-            or (_failure(attempt.error, attempt.steady) if attempt.error else None)
+            or (_failure(attempt.error, attempt.trust) if attempt.error else None)
             or difference
             or _over_budget(attempt)
         )
-    word = steady if attempt.steady else shown
+    word = deterministic if attempt.trust is Trust.UNTRUSTED else shown
     return CaseResult(
         name=case.name,
         hidden=case.hidden,
@@ -135,7 +136,8 @@ def _forged(attempt: Attempt) -> Finding | None:
     if isinstance(attempt.error, RankError) and attempt.error.kind == "Forged":
         mistake = "wrote to the line by which ranks report to the checker"
         # Noise goes to other lines as well, and another rank may die of it before its own turn.
-        return Finding("a rank" if attempt.steady else f"rank {attempt.error.rank}", mistake)
+        who = f"rank {attempt.error.rank}" if attempt.trust is Trust.OWN else "a rank"
+        return Finding(who, mistake)
     return None
 
 
@@ -237,23 +239,23 @@ def _over_budget(attempt: Attempt) -> Finding | None:
     return None
 
 
-def _failure(error: LaunchError, is_steady: bool) -> Finding:
+def _failure(error: LaunchError, trust: Trust) -> Finding:
     """What an error says for itself, where no diagnosis of the exercise knew it.
 
-    ``is_steady``: but not the line that an endless loop happened to be at.
+    For a grade, nothing that depends on timing, such as the line that an endless loop was at.
     """
     if isinstance(error, DeadlockError):
         return _deadlock(error)
     if isinstance(error, RunTimeout):
         mistake = "was still at work when its time was up"
-        if is_steady:
+        if trust is Trust.UNTRUSTED:
             return Finding("the run", mistake, anyone="the run")
         return Finding("the run", mistake, anyone="the run", in_full=error.headline)
     if isinstance(error, RankError):
         kind = error.kind if _is_known(error.kind) else "an error"
-        if is_steady and _is_out_of_memory(error):
+        if trust is Trust.UNTRUSTED and _is_out_of_memory(error):
             return Finding("a rank", "needed more memory than it may have, or was killed")
-        if is_steady and _may_hit_any_rank(error.kind):
+        if trust is Trust.UNTRUSTED and _may_hit_any_rank(error.kind):
             return Finding("a rank", f"stopped with {kind}")
         return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
     return Finding("the run", "failed", anyone="the run", in_full=error.headline)

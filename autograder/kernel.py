@@ -73,6 +73,7 @@ def _decide(exercise: Exercise, subject: Any) -> Verdict:
     from autograder.screen import Screen
     from autograder.trial import VISIBLE_SEED
     from autograder.verdict import Verdict
+    from shardlab.ranks.trust import Trust
 
     if subject is None or subject is ...:  # the blank of a number or of plain data
         return Verdict(exercise.name, exercise.points, (), VISIBLE_SEED, unwritten=True)
@@ -81,8 +82,7 @@ def _decide(exercise: Exercise, subject: Any) -> Verdict:
         exercise,
         _pickled(exercise.answer, subject),
         VISIBLE_SEED,
-        hidden=False,
-        stop_at_hang=True,
+        trust=Trust.OWN,
         on_case=screen.show_progress,
     )
     screen.show(verdict)

@@ -26,6 +26,7 @@ from autograder.sandbox import Limits
 from autograder.source_rules import find_forbidden
 from autograder.trial import KeptRanks
 from autograder.verdict import Verdict
+from shardlab.ranks.trust import Trust
 
 
 def grade_submission(task: Task, sandbox: Any) -> Record:
@@ -131,7 +132,7 @@ def _decided(
 ) -> Iterator[tuple[int, Verdict, Seen]]:
     """(position of the check's cell, verdict, what was seen), all on ranks that stay."""
     of = {check.exercise: exercise_of(check, sandbox.limits) for check in checks.values()}
-    with KeptRanks(host=sandbox.host, steady=True) as ranks:
+    with KeptRanks(host=sandbox.host, trust=Trust.UNTRUSTED) as ranks:
         for exercise in of.values():
             ranks.expect(exercise, exercise.cases)
         for position, cell in enumerate(notebook.cells):

@@ -21,11 +21,14 @@ from shardlab.errors import LaunchError, RankError
 from shardlab.memory import RankMemory
 from shardlab.ranks import codec, messages
 from shardlab.ranks.deadlock import stuck
-from shardlab.ranks.judge import Judge
+from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.messages import Forged, Inbox, TooLarge
+from shardlab.ranks.meter import Reading
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import screen
 from shardlab.ranks.supervise import Supervisor
+from shardlab.ranks.trust import Trust
+from shardlab.ranks.turn import Turn
 from shardlab.trace import log, traffic
 from shardlab.trace.calls import CallLog
 
@@ -89,10 +92,9 @@ def test_a_log_of_any_events(rng: random.Random) -> None:
             found = mutated(event, rng)
             if isinstance(found, list) and found:
                 calls.add(rng.randrange(2), found)
-        judge = Judge([], 2)
-        judge.log = calls
-        judge.ranks = [RankProcess(rank, None, None, -1, state="running") for rank in range(2)]  # type: ignore[arg-type]
-        stuck(judge.views(), calls.groups)
+        ranks = [RankProcess(rank, None, None, -1, state="running") for rank in range(2)]  # type: ignore[arg-type]
+        detector = FailureDetector(ranks, calls, Trust.UNTRUSTED)
+        stuck(detector.views(), calls.groups)
         assert calls.mismatch is None or calls.mismatch.calls
         finished = calls.finished_calls(0.0, lambda filename, line: (filename, ""))
         json.dumps([vars(call) for call in finished]).encode()
@@ -158,28 +160,29 @@ def test_the_last_words_of_a_rank_are_heard_before_its_end() -> None:
 
 
 @pytest.fixture
-def judge() -> Iterator[Judge]:
+def turn() -> Iterator[Turn]:
     """Of two ranks that disagree in a collective, after which one was aborted; the run is over."""
     fds = [log.create() for _ in range(2)]
     ranks = [RankProcess(rank, None, log.Reader(fd), fd) for rank, fd in enumerate(fds)]  # type: ignore[arg-type]
-    judge = Judge(ranks, 2, is_patient=True)
+    turn = Turn(ranks, 1.0, Trust.UNTRUSTED, before=Reading({}, None, 0))
     for rank, n_bytes in enumerate((8, 16)):
         call = [*CALL[:2], "all_reduce", n_bytes, None, *CALL[5:10], [n_bytes // 4], *CALL[11:]]
-        judge.log.add(rank, call)
-    assert judge.log.mismatch is not None
+        turn.log.add(rank, call)
+    assert turn.log.mismatch is not None
     ranks[0].state, ranks[0].exit_code = "dead", -signal.SIGABRT
-    yield judge
+    yield turn
     for fd in fds:
         os.close(fd)
 
 
-def test_the_gravest_of_what_was_seen_counts(judge: Judge) -> None:
+def test_a_forged_message_or_a_full_log_overrides_what_else_was_seen(turn: Turn) -> None:
     def kind() -> str:
+        turn.read_logs()
         with pytest.raises(LaunchError) as caught:
-            judge.raise_what_is_known(0.0)
+            turn.detector.raise_at_timeout(0.0)
         return getattr(caught.value, "kind", type(caught.value).__name__)
 
-    other = judge.ranks[1]
+    other = turn.ranks[1]
     assert kind() == "DeadlockError"
     os.pwrite(other.log.fd, struct.pack("<QQ", 0, 1), 0)  # an event was dropped
     assert kind() == "TooLarge"
@@ -187,13 +190,13 @@ def test_the_gravest_of_what_was_seen_counts(judge: Judge) -> None:
     assert kind() == "Forged"
 
 
-def test_who_was_killed_is_a_cause_of_what_others_raise(judge: Judge) -> None:
-    judge.log.mismatched.clear()
-    first, other = judge.ranks
+def test_who_was_killed_is_a_cause_of_what_others_raise(turn: Turn) -> None:
+    turn.log.mismatched.clear()
+    first, other = turn.ranks
     first.exit_code = 1
     other.state, other.exit_code = "dead", -signal.SIGKILL
     with pytest.raises(RankError) as caught:
-        judge.raise_failures(0.0, at_once=True)
+        turn.detector.raise_failures(0.0, at_once=True)
     assert caught.value.kind == "SIGKILL"
 
 
