@@ -295,9 +295,8 @@ def test_nor_on_whether_memory_was_refused_or_a_rank_killed_for_it():
 @pytest.mark.parametrize("kind", ["SIGSEGV", "exit", "ValueError"])
 def test_a_rank_that_failed_by_itself_is_named(kind):
     error = RankError("rank 1 failed  [line 3]", rank=1, kind=kind)
-    assert (
-        judge(exercise(), attempt(error=error, trust=Trust.UNTRUSTED)).diagnosis == error.headline
-    )
+    result = judge(exercise(), attempt(error=error, trust=Trust.UNTRUSTED))
+    assert result.diagnosis == error.headline
 
 
 def deadlock(*calls):

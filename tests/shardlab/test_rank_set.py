@@ -260,5 +260,5 @@ class TestPlainResults:
         assert re.match("rank 1 failed: its output.*Linear", error.headline)
 
     def test_another_word_is_refused(self) -> None:
-        with RankSet(1) as ranks, pytest.raises(ValueError, match="results is .any. or .plain."):
+        with RankSet(1) as ranks, pytest.raises(ValueError, match=r"results is .any. or .plain."):
             ranks.run(int, results="json")
