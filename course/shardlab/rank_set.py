@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence, Sized
 from typing import Any
 
 from shardlab.errors import LaunchError, RankError
+from shardlab.live_memory import Memory, RankMemory, nothing_known
 from shardlab.machine import choose_device, most_ranks
-from shardlab.memory import Memory, RankMemory, nothing_known
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.explain import exception_error
@@ -21,7 +21,7 @@ from shardlab.ranks.trust import Trust
 from shardlab.ranks.turn import Turn
 from shardlab.run import Call, Run, Traffic
 from shardlab.source import locate
-from shardlab.trace import traffic
+from shardlab.trace import measured_traffic
 from shardlab.trace.calls import CallLog
 
 # A server imports what goes with these ahead of ranks whose program names them (ranks/server.py).
@@ -208,11 +208,11 @@ class RankSet:
         self, turn: Turn | None, log: CallLog, calls: list[Call], origin_s: float
     ) -> Traffic:
         if turn is None or turn.after is None:
-            return traffic.from_calls(log, calls, origin_s)
+            return measured_traffic.from_calls(log, calls, origin_s)
         before, after = (each.between(log.world_size) for each in (turn.before, turn.after))
         if self.device != "cpu" or not (before or log.world_size == 1):
-            return traffic.from_calls(log, calls, origin_s)
-        counted = traffic.from_kernel(log, before, after, origin_s)
+            return measured_traffic.from_calls(log, calls, origin_s)
+        counted = measured_traffic.from_kernel(log, before, after, origin_s)
         return dataclasses.replace(
             counted,
             unseen_bytes=turn.unseen_bytes,

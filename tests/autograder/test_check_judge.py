@@ -16,7 +16,7 @@ from autograder.present import as_html, as_text
 from autograder.verdict import CaseResult, Verdict
 from autograder.wording import deterministic
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
-from shardlab.memory import Memory, nothing_known
+from shardlab.live_memory import Memory, nothing_known
 from shardlab.ranks.trust import Trust
 from shardlab.run import Call, Run, Traffic
 

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from shardlab.ranks import builds, codec, messages
 from shardlab.ranks.trust import Trust
 from shardlab.trace import measure
-from shardlab.trace.log import Writer
+from shardlab.trace.log import LogWriter
 from shardlab.trace.recorder import Recorder
 
 # The rank server imports this module: registered there once, inherited by every rank.
@@ -56,7 +56,7 @@ def main(
         os.close(setup_fd)  # not for student code to find
         _settle(rank, setup, stdout, stderr, stack)
         groups = _join(rank, setup, store_fd)
-        RECORDER.log = Writer(log)
+        RECORDER.log = LogWriter(log)
         builds.ask = _builds_asked_of(kernel)
         measure.recorder = RECORDER
         may_connect = setup.pop("may_connect")

@@ -120,7 +120,7 @@ class Supervisor:
         log_fd, stack_fd = log.create(), memory_file("shardlab-stack")
         self.cleanup.callback(os.close, log_fd)
         self.cleanup.callback(os.close, stack_fd)
-        process = RankProcess(rank, ours, log.Reader(log_fd, self.most_events), stack_fd)
+        process = RankProcess(rank, ours, log.LogReader(log_fd, self.most_events), stack_fd)
         self.ranks.append(process)
         self.selector.register(ours, selectors.EVENT_READ, ("control", process))
         out, err = self._pipe("stdout", process), self._pipe("stderr", process)

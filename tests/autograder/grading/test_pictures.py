@@ -14,7 +14,7 @@ from autograder.grading import curves
 from autograder.grading.pictures import MAX_BYTES, MAX_ROWS, Seen
 from autograder.trial import rng_for
 from autograder.verdict import CaseResult, Verdict
-from shardlab.memory import CATEGORIES, Memory, RankMemory
+from shardlab.live_memory import CATEGORIES, Memory, RankMemory
 from shardlab.run import Run, Traffic
 
 SEED = 5
