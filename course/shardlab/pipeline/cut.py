@@ -10,11 +10,12 @@ from shardlab.models import GPT
 
 
 class GPTStage(nn.Module):
-    """Some neighbouring blocks; the first piece embeds tokens, the last one gives logits.
+    """Some neighbouring blocks; the first stage embeds tokens, the last one gives logits.
 
     Parameters are the model's own, by the model's own names, with one exception: the matrix that
-    GPT uses at both ends.  In more than one piece its two uses live in two places, so that the last
-    piece has a copy, and its gradient is that of the logits alone.  Training has to add both up.
+    GPT uses at both ends.  With more than one stage its two uses live in two places, so that the
+    last stage has a copy, and its gradient is that of the logits alone.  Training has to add both
+    up.
     """
 
     def __init__(self, model: GPT, first: int, last: int) -> None:
