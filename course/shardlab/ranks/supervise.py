@@ -150,7 +150,7 @@ class Supervisor:
     ) -> Turn:
         """Count the sockets as they are now and let the first ranks go, each with its own input.
 
-        ``order``: what they are told beside the program (rank.py), its ``world_size`` among it.
+        ``order``: what the ranks get with the program (rank.py), including its ``world_size``.
         """
         taking_part = self.ranks[: order["world_size"]]
         for process in self.ranks:
@@ -193,17 +193,17 @@ class Supervisor:
         looked_s = 0.0
         while not all(process.state == "finished" for process in turn.ranks):
             self._listen(LOOK_S)
-            turn.read_logs()
             now = time.monotonic()
             if now - looked_s >= LOOK_S:  # printing and outputs wake us far more often
                 looked_s = now
                 turn.clock.look(now)
+                turn.read_logs()
+                turn.detector.raise_failures(now)  # first: ranks that wait for a failed one hang
                 turn.detector.raise_deadlock(now)
                 if self.building.going_on:
                     self.building.show(now)
                 elif now - turn.begun_s > PROGRESS_AFTER_S:
                     self.screen.progress(turn.progress(now))
-            turn.detector.raise_failures(now)
             self._keep_to_its_time(turn, now)
         turn.read_logs()
         turn.detector.raise_failures(float("inf"), at_once=True)
@@ -213,6 +213,7 @@ class Supervisor:
     def _keep_to_its_time(self, turn: Turn, now: float) -> None:
         paused_s = self.building.taken_s(now)
         if turn.clock.is_over(now, paused_s):
+            turn.read_logs()
             turn.detector.raise_at_timeout(now)
             views = turn.detector.views()  # before the question wakes those that wait
             stacks = self._stacks(turn)
