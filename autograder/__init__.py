@@ -15,7 +15,8 @@ The rooms, by whose code runs next to theirs; each imports from those above it o
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autograder.evaluation.check import CheckFailed, check
+    from autograder.evaluation.check import check
+    from autograder.guest.answer import CheckFailed
 
 __all__ = ["CheckFailed", "check"]
 

@@ -11,6 +11,7 @@ from autograder.evaluation.trial import VISIBLE_SEED
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
 from autograder.guest.answer import CheckFailed, pickled
+from shardlab.ranks.trust import Trust
 
 
 def check(name: str, subject: Any) -> None:
@@ -36,8 +37,7 @@ def _decide(exercise: Exercise, subject: Any) -> Verdict:
         exercise,
         pickled(exercise.answer, subject),
         VISIBLE_SEED,
-        hidden=False,
-        stop_at_hang=True,
+        trust=Trust.OWN,
         on_case=screen.show_progress,
     )
     screen.show(verdict)

@@ -11,6 +11,7 @@ from autograder.evaluation.trial import KeptRanks, Trials
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import Attempt, Case, Exercise
 from shardlab.errors import DeadlockError, RunTimeout
+from shardlab.ranks.trust import Trust
 
 MOST_LATE = 2  # cases of one answer that may run out of time: the others then cost a class nothing
 
@@ -24,28 +25,26 @@ def decide(
     subject_blob: bytes | None,
     seed: int,
     *,
-    hidden: bool = True,
-    stop_at_hang: bool = False,
+    trust: Trust = Trust.UNTRUSTED,
     on_case: OnCase | None = None,
     on_attempt: OnAttempt | None = None,
     ranks: KeptRanks | None = None,
 ) -> Verdict:
-    """Tries every case. ``subject_blob`` is a cloudpickle of the answer, or None.
+    """Tries an answer on its cases. ``subject_blob`` is a cloudpickle of the answer, or None.
 
-    ``hidden`` is how a grader calls it: all cases, and for the same answer and seed the same
-    verdict to the byte, however busy the machine is.
-    ``stop_at_hang`` skips what follows a case that hung: a student at the keyboard needs that one.
-    A grader goes on, but only until MOST_LATE cases have run out of time.
-    ``ranks``: those that other answers are tried on, too; by default its own.
+    ``trust``: OWN is a student's own check: the visible cases, up to the first that hangs, which
+    is the one to fix.  UNTRUSTED is a grader's: all cases, until MOST_LATE have run out of time;
+    for the same answer and seed the same verdict to the byte, however busy the machine is.
+    ``ranks``: of the same trust, and shared with other answers; by default its own.
     Raises InfrastructureError where ranks could not be had.
     """
-    cases = [case for case in exercise.cases if hidden or not case.hidden]
+    cases = [case for case in exercise.cases if trust is Trust.UNTRUSTED or not case.hidden]
     found: list[Judged] = []
     late = 0
     unwritten = False
     skipped = "nothing was handed in" if subject_blob is None else ""
     with contextlib.ExitStack() as stack:
-        ranks = ranks or stack.enter_context(KeptRanks(steady=hidden))
+        ranks = ranks or stack.enter_context(KeptRanks(trust=trust))
         ranks.expect(exercise, cases)
         trials = Trials(exercise, subject_blob or b"", seed, ranks)
         for case in cases:
@@ -60,12 +59,12 @@ def decide(
             found.append(judged)
             if len(found) == 1 and is_unwritten(attempt):
                 unwritten, skipped = True, "not written yet"
-            elif stop_at_hang and isinstance(attempt.error, DeadlockError | RunTimeout):
+            elif trust is Trust.OWN and isinstance(attempt.error, DeadlockError | RunTimeout):
                 skipped = "not run: fix the hanging case first"
             late += isinstance(attempt.error, RunTimeout)
             if late == MOST_LATE:
                 skipped = f"{MOST_LATE} cases had run out of time"
-    results = _by_one_mistake(found, ranks.steady)
+    results = _by_one_mistake(found, trust)
     return Verdict(
         exercise=exercise.name,
         max_points=float(exercise.points),
@@ -76,7 +75,7 @@ def decide(
     )
 
 
-def _by_one_mistake(found: list[Judged], is_steady: bool) -> list[CaseResult]:
+def _by_one_mistake(found: list[Judged], trust: Trust) -> list[CaseResult]:
     """A mistake is named where it explains every case that failed by its outputs; of several, the
     first.  Where none does, each case says what it has seen."""
     by_outputs = [each.named for each in found if each.named is not None]
@@ -88,7 +87,7 @@ def _by_one_mistake(found: list[Judged], is_steady: bool) -> list[CaseResult]:
         result = each.result
         if each.named is not None:
             findings = [one.finding for one in each.named if one.finding.mistake == mistake]
-            result = explained(result, findings[0] if findings else each.otherwise, is_steady)
+            result = explained(result, findings[0] if findings else each.otherwise, trust)
         results.append(result)
     return results
 

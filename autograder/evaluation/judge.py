@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 import torch.distributed as dist
 
 from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult
-from autograder.evaluation.wording import shown, steady
+from autograder.evaluation.wording import deterministic, shown
 from autograder.exercise import NAMED, SENT, Attempt, Exercise, Finding, Spent
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_the_library
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
+from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def judge(exercise: Exercise, attempt: Attempt) -> Judged:
     unfollowed = _unfollowed_memory(exercise, attempt)
     is_fair = not (forbidden or unfollowed)
     passed = right and is_fair and all(spent.fits for spent in attempt.spent)
-    otherwise = (_failure(attempt.error, attempt.steady) if attempt.error else None) or difference
+    otherwise = (_failure(attempt.error, attempt.trust) if attempt.error else None) or difference
     otherwise = otherwise or _over_budget(attempt)
     finding, named = forbidden or unfollowed, None
     if not passed and finding is None:
@@ -73,11 +74,11 @@ def judge(exercise: Exercise, attempt: Attempt) -> Judged:
     )
     if passed:
         return Judged(result)
-    return Judged(explained(result, finding or otherwise, attempt.steady), named, otherwise)
+    return Judged(explained(result, finding or otherwise, attempt.trust), named, otherwise)
 
 
-def explained(result: CaseResult, finding: Finding | None, is_steady: bool) -> CaseResult:
-    word = steady if is_steady else shown
+def explained(result: CaseResult, finding: Finding | None, trust: Trust) -> CaseResult:
+    word = deterministic if trust is Trust.UNTRUSTED else shown
     if finding is None:
         return result
     return replace(
@@ -163,7 +164,8 @@ def _forged(attempt: Attempt) -> Finding | None:
     if isinstance(attempt.error, RankError) and attempt.error.kind == "Forged":
         mistake = "wrote to the line by which ranks report to the checker"
         # Noise goes to other lines as well, and another rank may die of it before its own turn.
-        return Finding("a rank" if attempt.steady else f"rank {attempt.error.rank}", mistake)
+        who = f"rank {attempt.error.rank}" if attempt.trust is Trust.OWN else "a rank"
+        return Finding(who, mistake)
     return None
 
 
@@ -265,23 +267,23 @@ def _over_budget(attempt: Attempt) -> Finding | None:
     return None
 
 
-def _failure(error: LaunchError, is_steady: bool) -> Finding:
+def _failure(error: LaunchError, trust: Trust) -> Finding:
     """What an error says for itself, where no diagnosis of the exercise knew it.
 
-    ``is_steady``: but not the line that an endless loop happened to be at.
+    For a grade, nothing that depends on timing, such as the line that an endless loop was at.
     """
     if isinstance(error, DeadlockError):
         return _deadlock(error)
     if isinstance(error, RunTimeout):
         mistake = "was still at work when its time was up"
-        if is_steady:
+        if trust is Trust.UNTRUSTED:
             return Finding("the run", mistake, anyone="the run")
         return Finding("the run", mistake, anyone="the run", in_full=error.headline)
     if isinstance(error, RankError):
         kind = error.kind if _is_known(error.kind) else "an error"
-        if is_steady and _is_out_of_memory(error):
+        if trust is Trust.UNTRUSTED and _is_out_of_memory(error):
             return Finding("a rank", "needed more memory than it may have, or was killed")
-        if is_steady and _may_hit_any_rank(error.kind):
+        if trust is Trust.UNTRUSTED and _may_hit_any_rank(error.kind):
             return Finding("a rank", f"stopped with {kind}")
         return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
     return Finding("the run", "failed", anyone="the run", in_full=error.headline)

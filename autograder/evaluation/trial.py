@@ -25,10 +25,10 @@ from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet
 from shardlab.ranks import codec
 from shardlab.ranks.client import Host
+from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 
 VISIBLE_SEED = 2026  # of a student's own checks: the same inputs each time
-PATIENCE = 10.0  # times an exercise's timeout_s that may pass on a busy machine
 
 
 class InfrastructureError(Exception):
@@ -53,9 +53,8 @@ class KeptRanks:
     To start them costs far more than what an answer does on them.
     """
 
-    def __init__(self, *, host: Host | None = None, steady: bool = False) -> None:
-        """``steady``: nothing in an attempt hangs on how busy the machine is."""
-        self.host, self.steady = host, steady
+    def __init__(self, *, host: Host | None = None, trust: Trust = Trust.OWN) -> None:
+        self.host, self.trust = host, trust
         self._sizes: dict[Kind, set[int]] = defaultdict(set)
         self._timeout_s: dict[Kind, float] = defaultdict(float)
         self._standing: dict[Kind, RankSet] = {}
@@ -113,7 +112,7 @@ class KeptRanks:
             host=self.host,
             # all are connected from the start: who opens another connection hides something
             may_connect=not kind.is_point_to_point,
-            patience=PATIENCE if self.steady else 1.0,
+            trust=self.trust,
         )
 
     def end(self, exercise: Exercise) -> None:
@@ -147,7 +146,7 @@ class Trials:
     ) -> None:
         self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
         self.drive_blob = _pickled(exercise.drive)
-        self.ranks, self.steady = ranks, ranks.steady
+        self.ranks, self.trust = ranks, ranks.trust
         self.goes_well = True  # the last case has passed
         self.mistakes: set[str] = set()  # made on new ranks
 
@@ -201,8 +200,8 @@ class Trials:
             if run is not None:
                 executed = [out if isinstance(out, dict) else {} for out in run.outputs]
                 run.outputs = [_merged(*pair) for pair in zip(returned, executed, strict=True)]
-        has_outputs = run is not None and (error is None or not self.steady)
-        spent, unmeasured = _held_against_budgets(exercise, case, run, self.steady)
+        has_outputs = run is not None and (error is None or self.trust is Trust.OWN)
+        spent, unmeasured = _held_against_budgets(exercise, case, run, self.trust)
         return Attempt(
             case=case,
             inputs=inputs,
@@ -212,7 +211,7 @@ class Trials:
             error=error,
             spent=spent,
             unmeasured=unmeasured,
-            steady=self.steady,
+            trust=self.trust,
         )
 
     def _run(
@@ -224,7 +223,7 @@ class Trials:
         run: Run | None
         try:
             # What student code says of a file's name must not have that file read here.
-            with source.without_files() if self.steady else contextlib.nullcontext():
+            with contextlib.nullcontext() if self.trust is Trust.OWN else source.without_files():
                 run = ranks.run(
                     fn,
                     *given,
@@ -256,7 +255,7 @@ def _pickled(drive: Callable[[Any, Plain, Case], Plain]) -> bytes:
 
 
 def _held_against_budgets(
-    exercise: Exercise, case: Case, run: Run | None, steady: bool
+    exercise: Exercise, case: Case, run: Run | None, trust: Trust
 ) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
     """What the case's budgets measured, and the labels of those for which nothing is there."""
     if run is None:
@@ -264,17 +263,24 @@ def _held_against_budgets(
     held, unmeasured = [], []
     for budget in exercise.budgets:
         limit = exercise.limit_of(budget, case)
-        if limit is None or (budget.from_outside and not steady):
+        if limit is None or (budget.from_outside and trust is Trust.OWN):
             continue
         try:
             used = budget.used(run)
         except KeyError:
             unmeasured.append(budget.label)
             continue
-        of_ranks = [by_rank(part, case.world_size) for part in (used, limit.most, limit.least)]
-        held.append(
-            Spent(budget.label, *of_ranks, budget.heading, budget.unit, budget.from_outside)
+        n = case.world_size
+        spent = Spent(
+            budget.label,
+            used=by_rank(used, n),
+            limit=by_rank(limit.most, n),
+            least=by_rank(limit.least, n),
+            heading=budget.heading,
+            unit=budget.unit,
+            from_outside=budget.from_outside,
         )
+        held.append(spent)
     return tuple(held), tuple(unmeasured)
 
 

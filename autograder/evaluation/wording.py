@@ -1,4 +1,4 @@
-"""Texts that are the same each time: without what a process, a clock or an address puts in them."""
+"""Texts made of student code's own words: fit for a page, and for a grade the same each time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def shown(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def steady(text: str) -> str:
-    """`shown`, and of student code's own words: object at 0x7f3a…  ->  object at 0x…"""
+def deterministic(text: str) -> str:
+    """`shown`, without what differs between runs: object at 0x7f3a…  ->  object at 0x…"""
     text = shown(text)
     for pattern, instead in _CHANGING:
         text = pattern.sub(instead, text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from autograder.guest.case import Case, Plain
 from shardlab.errors import LaunchError
+from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 
 MAX_QUOTE = 300
@@ -80,7 +81,7 @@ class Attempt:
     run: Run | None  # partial after an error; None where nothing is known
     error: LaunchError | None
     spent: tuple[Spent, ...] = ()
-    steady: bool = False  # what is said of it must be the same each time: no moment's state
+    trust: Trust = Trust.OWN  # untrusted: what is said of it must be the same each time
     unmeasured: tuple[str, ...] = ()  # budgets that the run has left nothing to hold against
 
 

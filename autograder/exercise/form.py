@@ -34,7 +34,9 @@ class Named:
 class Half(Protocol):
     """What decides: computed in an instructor's checkout, recorded in a students' copy."""
 
-    cases: Sequence[Case]  # the hidden ones
+    @property
+    def cases(self) -> Sequence[Case]:
+        """The hidden ones."""
 
     def facts(self, case: Case) -> Mapping[str, Plain]:
         """Parameters of a case that are another exercise's answer."""
@@ -51,12 +53,9 @@ class Half(Protocol):
     def limit(self, label: str, case: Case) -> Limit | None: ...
 
 
-class _Named:
-    def __call__(self, attempt: Attempt) -> None:
-        raise TypeError("stands among the signs for the hidden half's mistakes")
-
-
-NAMED = _Named()  # where in ``signs`` the named mistakes come; by default after all of them
+def NAMED(attempt: Attempt) -> Finding | None:
+    """Where in ``signs`` the named mistakes come; by default after all of them."""
+    raise TypeError("stands for the hidden half's mistakes: see evaluation.judge")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from autograder.exercises.pipeline import (
 )
 from autograder.guest.library import on_its_own
 from shardlab.run import Run
-from shardlab.simulate.pipeline import Illegal, Timeline, simulate
+from shardlab.simulate.pipeline import Illegal, PipelineTimeline, simulate
 
 NOT_A_SCHEDULE = -1  # slots or activations of what cannot run
 
@@ -150,7 +150,7 @@ class Facts:
     """Of one schedule. Slots: a forward takes 1, a backward 2, each of its halves 1."""
 
     plan: Plan
-    timeline: Timeline | None
+    timeline: PipelineTimeline | None
     illegal: Illegal | None
 
     @property

@@ -1,7 +1,7 @@
 """Where student code runs: contained, counted, and gone with its container.
 
 with open_sandbox(limits_of("03_ring_all_reduce")) as sandbox:  # one for each worker process
-    launch(..., host=sandbox.host)  # ranks
+    RankSet(..., host=sandbox.host)  # ranks
     with sandbox.cells() as cells: ...  # a notebook's cells
 """
 

@@ -24,7 +24,7 @@ from typing import Any
 from autograder.sandbox import container, seccomp
 from shardlab.ranks import client, rank, server
 from shardlab.ranks.pages import collapse_heap
-from shardlab.trace import collectives, wire
+from shardlab.trace import gloo_collectives, wire
 
 CELLS = "cells"  # stands for a rank's number where a notebook's cells are to be run
 CELLS_MODULE = "autograder.guest.kernel"
@@ -87,7 +87,7 @@ class Zygote(server.Server):
             self.door.close()
             container.enter_network_of_its_own()
             # Ours is the last to be closed: that takes the kernel some ms, and nobody waits for us.
-            tap = collectives.open_tap()
+            tap = gloo_collectives.open_tap()
             first = os.fork()
             if first == 0:
                 _be_first_process(run, self.kind, limits, tap)

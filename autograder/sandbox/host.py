@@ -244,7 +244,7 @@ class Container(Channel):
 
 
 class SandboxedHost:
-    """For `launch(host=...)`: every run in a container of its own."""
+    """For `RankSet(host=...)`: every run in a container of its own."""
 
     def __init__(self, limits: Limits, doors: Doors) -> None:
         self.limits = limits

@@ -3,14 +3,14 @@
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.launch import launch
 from shardlab.ranks.client import start_in_background
-from shardlab.run import Block, Call, Run, Traffic
+from shardlab.run import Call, MeasuredBlock, Run, Traffic
 from shardlab.trace.measure import measure
 
 __all__ = [
-    "Block",
     "Call",
     "DeadlockError",
     "LaunchError",
+    "MeasuredBlock",
     "RankError",
     "Run",
     "RunTimeout",

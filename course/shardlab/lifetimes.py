@@ -1,8 +1,9 @@
 """Which tensors live when: every tensor of one step with the operators that it lived between.
 
-Mechanism: the recorder of ``run.memory`` (shardlab.trace.memory) follows storages; here each also
-notes which module made it, and between which operators it lived.  Time is counted in operators that
-make a tensor, so that two recordings of one step are equal, whatever else the machine does.
+Mechanism: the recorder of ``run.memory`` (shardlab.trace.memory_recorder) follows storages; here
+each also notes which module made it, and between which operators it lived.  Time is counted in
+operators that make a tensor, so that two recordings of one step are equal, whatever else the
+machine does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from shardlab.trace.memory import COMMUNICATED, Followed, MemoryRecorder, category_of
+from shardlab.trace.memory_recorder import COMMUNICATED, Followed, MemoryRecorder, category_of
 from shardlab.trace.tensors import tensors_in
 
 KINDS = (

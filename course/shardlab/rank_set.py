@@ -1,4 +1,4 @@
-"""Ranks that stay: one function after another runs on them, each as `launch` would run it."""
+"""Rank processes that run several functions in turn, and the arguments that only graders need."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from collections.abc import Callable, Collection, Sequence, Sized
 from typing import Any
 
 from shardlab.errors import LaunchError, RankError
+from shardlab.live_memory import Memory, RankMemory, nothing_known
 from shardlab.machine import choose_device, most_ranks
-from shardlab.memory import Memory, RankMemory, nothing_known
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.explain import exception_error
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
+from shardlab.ranks.trust import Trust
 from shardlab.ranks.turn import Turn
 from shardlab.run import Call, Run, Traffic
 from shardlab.source import locate
-from shardlab.trace import traffic
+from shardlab.trace import measured_traffic
 from shardlab.trace.calls import CallLog
 
 # A server imports what goes with these ahead of ranks whose program names them (ranks/server.py).
@@ -31,10 +32,10 @@ OUTPUT_BYTES = 4 << 30  # of all ranks together
 
 
 class RankSet:
-    """`with RankSet(4) as ranks: ranks.run(fn, *args)`. The arguments are those of `launch`.
+    """`with RankSet(4) as ranks: ranks.run(fn, *args)`. `launch` explains the arguments it shares.
 
-    The ranks are started by the first `run`.  Whatever a function leaves behind in their processes
-    the next one finds: a grader therefore counts a failure only on ranks that were fresh.
+    The first `run` starts the ranks.  State that one function leaves in a rank process is visible
+    to the next, so a grader counts only failures on fresh ranks.
     """
 
     def __init__(
@@ -48,10 +49,16 @@ class RankSet:
         engine: str = "auto",
         host: Host | None = None,
         may_connect: bool = True,
-        patience: float = 1.0,
+        trust: Trust = Trust.OWN,
     ) -> None:
-        """``smaller``: other numbers of ranks that a function may run on: the first so many."""
-        _check_set(world_size, timeout_s, patience)
+        """``smaller``: additional world sizes. A function with world size n has ranks 0 to n − 1.
+
+        ``host``: forks the ranks, for example in a sandbox; by default a rank server of this
+        process does.
+        ``may_connect``: False keeps a sandbox's ranks to the connections that they have at the
+        start.
+        """
+        _check_set(world_size, timeout_s)
         self.world_size = world_size
         self.sizes = sorted({world_size, *smaller})
         self.timeout_s = timeout_s
@@ -60,8 +67,7 @@ class RankSet:
         self.engine = engine
         self.host = host or OwnHost()
         self.may_connect = may_connect
-        self.patience = patience
-        self.is_graded = patience > 1
+        self.trust = trust
         self._supervisor: Supervisor | None = None
         self._last: Turn | None = None
 
@@ -104,7 +110,9 @@ class RankSet:
     ) -> Run:
         """What `launch` does, on the first ``world_size`` ranks of the set (by default on all).
 
+        ``results``: "any" Python object, or "plain" data that is read without unpickling.
         ``timeout_s``: of this function, where it isn't the set's.
+        ``output_bytes``: the most that all ranks together may return.
         """
         begun_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
@@ -116,14 +124,13 @@ class RankSet:
         if inputs is not None:
             given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
         order = {"world_size": world_size, "seed": seed, "results": results, "memory": bool(memory)}
-        order["watched"] = order["memory"] and self.is_graded
         turn: Turn | None = None
         error: LaunchError | None = None
         startup_s = 0.0
         try:
             supervisor = self._started(fn, program, given)
             startup_s = time.monotonic() - begun_s
-            limits = (timeout_s or self.timeout_s, self.patience, output_bytes)
+            limits = (timeout_s or self.timeout_s, output_bytes)
             turn = self._last = supervisor.begin(order, program, given, *limits)
             supervisor.watch(turn)
         except LaunchError as failure:
@@ -165,7 +172,7 @@ class RankSet:
                 "uses_more": any(name in program for name in NAMES_OF_USE),
             }
             screen = stream.screen(self.quiet)
-            self._supervisor = Supervisor(setup, screen, self.host, self.is_graded)
+            self._supervisor = Supervisor(setup, screen, self.host, self.trust)
             self._supervisor.start()
         return self._supervisor
 
@@ -173,7 +180,7 @@ class RankSet:
         self, turn: Turn | None, world_size: int, outputs: list[Any], with_memory: bool
     ) -> Run:
         """What is known of the run, whole or partial."""
-        log = turn.judge.log if turn else CallLog(world_size)
+        log = turn.log if turn else CallLog(world_size)
         origin_s = turn.begun_s if turn else 0.0
         calls = log.finished_calls(origin_s, locate)
         processes = turn.ranks if turn else []
@@ -200,11 +207,11 @@ class RankSet:
         self, turn: Turn | None, log: CallLog, calls: list[Call], origin_s: float
     ) -> Traffic:
         if turn is None or turn.after is None:
-            return traffic.from_calls(log, calls, origin_s)
+            return measured_traffic.from_calls(log, calls, origin_s)
         before, after = (each.between(log.world_size) for each in (turn.before, turn.after))
         if self.device != "cpu" or not (before or log.world_size == 1):
-            return traffic.from_calls(log, calls, origin_s)
-        counted = traffic.from_kernel(log, before, after, origin_s)
+            return measured_traffic.from_calls(log, calls, origin_s)
+        counted = measured_traffic.from_kernel(log, before, after, origin_s)
         return dataclasses.replace(
             counted,
             unseen_bytes=turn.unseen_bytes,
@@ -242,7 +249,7 @@ def _memory(processes: Sequence[RankProcess], log: CallLog, origin_s: float) -> 
     return Memory(ranks)
 
 
-def _check_set(world_size: Any, timeout_s: Any, patience: float) -> None:
+def _check_set(world_size: Any, timeout_s: Any) -> None:
     if not sys.platform.startswith("linux"):
         raise LaunchError(
             "ranks need Linux: on Windows use WSL 2, on a Mac a Linux container or Binder"
@@ -258,8 +265,6 @@ def _check_set(world_size: Any, timeout_s: Any, patience: float) -> None:
         raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r}")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s={timeout_s}: give the run some seconds")
-    if not patience >= 1:
-        raise ValueError(f"patience={patience}: 1 for none, or how many times timeout_s may pass")
 
 
 def _check_run(fn: Any, world_size: Any, inputs: Any, seed: Any, results: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardlab.memory import CATEGORIES as MEMORY_CATEGORIES
-from shardlab.memory import Memory
+from shardlab.live_memory import CATEGORIES as MEMORY_CATEGORIES
+from shardlab.live_memory import Memory
 
-__all__ = ["MEMORY_CATEGORIES", "Block", "Call", "Run", "Traffic"]
+__all__ = ["MEMORY_CATEGORIES", "Call", "MeasuredBlock", "Run", "Traffic"]
 
 Bytes = NDArray[np.int64]
 
@@ -48,7 +48,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Block:
+class MeasuredBlock:
     """One pass of one rank through a ``with measure(label):`` block."""
 
     label: str
@@ -64,7 +64,7 @@ class Traffic(Mapping[str, "Traffic"]):
 
     sent_bytes: Bytes  # [N, N]: row sends to column
     source: str  # how it was counted
-    blocks: tuple[Block, ...] = field(default=(), repr=False)
+    blocks: tuple[MeasuredBlock, ...] = field(default=(), repr=False)
     unseen_bytes: int | None = None  # past all counted sockets, on the network; None: unknown
     stored_bytes: int = 0  # written to the store by which ranks meet, while they ran
     collectives: int | None = None  # messages of gloo's collectives on the wire; None: unknown

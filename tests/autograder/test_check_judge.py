@@ -13,10 +13,11 @@ from autograder.evaluation.decide import _seen_across
 from autograder.evaluation.judge import is_unwritten, judge
 from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
-from autograder.evaluation.wording import steady
+from autograder.evaluation.wording import deterministic
 from autograder.exercise import Attempt, Case, Exercise, Finding, Spent
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
-from shardlab.memory import Memory, nothing_known
+from shardlab.live_memory import Memory, nothing_known
+from shardlab.ranks.trust import Trust
 from shardlab.run import Call, Run, Traffic
 
 VISIBLE = Case("2 ranks", 2)
@@ -44,9 +45,9 @@ def call(op, rank=0):
     return Call(rank, op, 4, None, (0, 1), 0.0, 0.1, "cell 5, line 3", 1, "float32", (1,), 0, 1)
 
 
-def attempt(case=VISIBLE, outputs=(1, 1), run=None, error=None, spent=(), steady=False):
+def attempt(case=VISIBLE, outputs=(1, 1), run=None, error=None, spent=(), trust=Trust.OWN):
     known = run or run_of()
-    return Attempt(case, [0, 0], [1, 1], list(outputs), known, error, tuple(spent), steady)
+    return Attempt(case, [0, 0], [1, 1], list(outputs), known, error, tuple(spent), trust)
 
 
 def test_right_outputs_pass():
@@ -188,7 +189,7 @@ def test_outputs_far_larger_than_right_ones_are_not_looked_into():
 
 
 @pytest.mark.parametrize(
-    ("said", "steady_text"),
+    ("said", "expected"),
     [
         ("<object at 0x7f3a91c2d0>", "<object at 0x…>"),
         ("[127.0.0.1]:43215: reset", "[127.0.0.1:…: reset"),
@@ -201,8 +202,8 @@ def test_outputs_far_larger_than_right_ones_are_not_looked_into():
         ("half \ud800, bell \x07", "half ?, bell \ufffd"),
     ],
 )
-def test_texts_are_the_same_each_time(said, steady_text):
-    assert steady(said) == steady_text
+def test_texts_are_the_same_each_time(said, expected):
+    assert deterministic(said) == expected
 
 
 def test_verdicts_are_plain_data_and_come_back():
@@ -268,7 +269,7 @@ def test_diagnoses_are_not_asked_of_what_passes():
 @pytest.mark.parametrize("kind", ["SIGABRT", "SIGTERM", "signal 37", "Forged"])
 def test_a_grade_does_not_hang_on_which_rank_was_hit_first(kind):
     said = {
-        judge(exercise(), attempt(error=error, steady=True))
+        judge(exercise(), attempt(error=error, trust=Trust.UNTRUSTED))
         for error in (
             RankError("rank 0 …  [line 3]", rank=0, kind=kind),
             RankError("rank 1 …", rank=1, kind=kind),
@@ -280,7 +281,7 @@ def test_a_grade_does_not_hang_on_which_rank_was_hit_first(kind):
 
 def test_nor_on_whether_memory_was_refused_or_a_rank_killed_for_it():
     said = {
-        judge(exercise(), attempt(error=error, steady=True))
+        judge(exercise(), attempt(error=error, trust=Trust.UNTRUSTED))
         for error in (
             RankError("rank 0 …", rank=0, kind="SIGKILL"),
             RankError("rank 1 …", rank=1, kind="MemoryError"),
@@ -294,7 +295,8 @@ def test_nor_on_whether_memory_was_refused_or_a_rank_killed_for_it():
 @pytest.mark.parametrize("kind", ["SIGSEGV", "exit", "ValueError"])
 def test_a_rank_that_failed_by_itself_is_named(kind):
     error = RankError("rank 1 failed  [line 3]", rank=1, kind=kind)
-    assert judge(exercise(), attempt(error=error, steady=True)).diagnosis == error.headline
+    result = judge(exercise(), attempt(error=error, trust=Trust.UNTRUSTED))
+    assert result.diagnosis == error.headline
 
 
 def deadlock(*calls):

@@ -14,6 +14,7 @@ from autograder.evaluation import trial
 from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import InfrastructureError
 from autograder.exercise import Case, Exercise
+from shardlab.ranks.trust import Trust
 
 pytestmark = pytest.mark.ranks
 
@@ -120,7 +121,7 @@ def test_after_a_hang_a_student_is_not_kept_waiting():
 
     cases = (Case("2 ranks", 2), Case("2 ranks again", 2))
     blob = cloudpickle.dumps(wait_for_each_other)
-    verdict = decide(echo(cases), blob, seed=1, stop_at_hang=True)
+    verdict = decide(echo(cases), blob, seed=1, trust=Trust.OWN)
     assert "never sent" in verdict.cases[0].diagnosis
     assert verdict.cases[1].diagnosis == "mend the case that hangs first"
 

@@ -11,7 +11,7 @@ import jupytext
 import numpy as np
 import pytest
 
-from autograder.evaluation.wording import steady
+from autograder.evaluation.wording import deterministic
 from autograder.exercise import Attempt, Case
 from autograder.exercises import offload as adam
 from autograder.exercises import offload_configs as configs
@@ -239,5 +239,7 @@ def test_a_billion_stays_readable_in_a_message():
     wanted, got = (2_000_000_000, 2_000_000_000), (4_000_000_000, 4_000_000_000)
     asked = ("zero-offload", 1_000_000_000, 1, "bf16", 1)
     found = lab.wrong_formula(Attempt(case, [[asked]], [[wanted]], [[got]], None, None))
-    assert "1,000,000,000" in steady(found.who)
-    assert steady(found.evidence).startswith("(4,000,000,000, 4,000,000,000), expected (2,000")
+    assert "1,000,000,000" in deterministic(found.who)
+    assert deterministic(found.evidence).startswith(
+        "(4,000,000,000, 4,000,000,000), expected (2,000"
+    )

@@ -29,6 +29,7 @@ from autograder.release.package import package
 from autograder.release.refusal import ReleaseError
 from autograder.release.strip import Stripped
 from autograder.release.write import archives, write
+from shardlab.ranks.trust import Trust
 from tests.autograder.build.test_repository import SOLUTION, SOURCES, passages, telling
 from tests.submissions import planted
 
@@ -178,7 +179,7 @@ def test_a_copy_alone_says_what_the_repository_says(students_python: Path, tmp_p
     for source in (right, wrong):
         cells = planted.subjects(LAB, planted.untouched(LAB) | {exercise.answer: source})
         blob = cloudpickle.dumps(cells[exercise.answer])
-        verdict = decide(exercise, blob, VISIBLE_SEED, hidden=False)
+        verdict = decide(exercise, blob, VISIBLE_SEED, trust=Trust.OWN)
         expected += f"{as_text(verdict)}\n"
         if not verdict.passed:
             expected += f"CheckFailed {verdict.headline}\n"

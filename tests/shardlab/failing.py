@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shardlab import LaunchError, launch
+from shardlab.rank_set import RankSet
 
 
 def fails(
@@ -16,7 +17,16 @@ def fails(
 ) -> LaunchError:
     with pytest.raises(LaunchError) as caught:
         launch(fn, world_size=world_size, timeout_s=timeout_s, quiet=True, **how)
-    error = caught.value
+    return _checked(caught.value)
+
+
+def fails_on(ranks: RankSet, fn: Callable[..., Any], **how: Any) -> LaunchError:
+    with ranks, pytest.raises(LaunchError) as caught:
+        ranks.run(fn, **how)
+    return _checked(caught.value)
+
+
+def _checked(error: LaunchError) -> LaunchError:
     assert "\n" not in error.headline
     assert str(error).splitlines()[0] == error.headline
     assert error.run is not None

@@ -211,25 +211,6 @@ class TestWhatCanBeLaunched:
         assert not torch.equal(models[0].weight, models[1].weight)
 
 
-class TestPlainResults:
-    def test_data_comes_back(self) -> None:
-        def output() -> Any:
-            return {"x": torch.arange(3), "y": [np.ones(2), (1, None, "é", b"\0")]}
-
-        (found,) = launch(output, world_size=1, quiet=True, results="plain").outputs
-        assert found["x"].tolist() == [0, 1, 2]
-        assert found["y"][0].tolist() == [1.0, 1.0]
-        assert found["y"][1] == (1, None, "é", b"\0")
-
-    def test_anything_else_is_an_error_that_names_the_type(self) -> None:
-        def output() -> Any:
-            return torch.nn.Linear(1, 1) if dist.get_rank() == 1 else 0
-
-        with pytest.raises(RankError, match=r"rank 1 failed: its output.*Linear") as caught:
-            launch(output, world_size=2, quiet=True, results="plain")
-        assert caught.value.rank == 1
-
-
 def test_nothing_is_left_open_in_the_kernel() -> None:
     launch(int, world_size=2, quiet=True)
     before = open_files()

@@ -29,7 +29,6 @@ def work() -> None: ...
         ({"timeout_s": -3}, ValueError, "timeout_s=-3"),
         ({"timeout_s": float("nan")}, ValueError, "timeout_s=nan"),
         ({"device": "tpu"}, ValueError, "device is .auto., .cpu. or .cuda., not 'tpu'"),
-        ({"results": "json"}, ValueError, "results is .any. or .plain., not 'json'"),
     ],
     ids=str,
 )

@@ -15,14 +15,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shardlab import LaunchError, RankError, RunTimeout, launch
+from shardlab import LaunchError, RankError, RunTimeout
 from shardlab.errors import MachineTooBusy
+from shardlab.rank_set import RankSet
+from shardlab.ranks import clock
 from shardlab.ranks.client import OwnHost
-from shardlab.ranks.clock import Clock
-from shardlab.ranks.judge import Judge
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
-from tests.shardlab.failing import fails, names_line
+from shardlab.ranks.trust import Trust
+from shardlab.ranks.turn import Turn
+from tests.shardlab.failing import fails, fails_on, names_line
 
 pytestmark = pytest.mark.ranks
 
@@ -194,9 +196,9 @@ class TestARankThatFails:
         assert names_line(error, "os.abort()")
 
     def test_killed_in_the_middle_of_a_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        read_logs = Judge.read_logs
+        read_logs = Turn.read_logs
 
-        def kill_whom_the_log_shows_in_a_call(self: Judge) -> None:
+        def kill_whom_the_log_shows_in_a_call(self: Turn) -> None:
             read_logs(self)
             rank_1 = self.ranks[1]
             if self.log.pending[1] and rank_1.state == "running":
@@ -204,7 +206,7 @@ class TestARankThatFails:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rank_1.pid, signal.SIGKILL)
 
-        monkeypatch.setattr(Judge, "read_logs", kill_whom_the_log_shows_in_a_call)
+        monkeypatch.setattr(Turn, "read_logs", kill_whom_the_log_shows_in_a_call)
 
         def work() -> None:
             if dist.get_rank() == 1:
@@ -263,14 +265,16 @@ class TestTheMachinesDoing:
             def surroundings(self) -> dict[str, Any]:
                 return super().surroundings() | {"cwd": "/no/such/folder"}
 
-        error = fails(int, host=Elsewhere())
+        error = fails_on(RankSet(2, quiet=True, host=Elsewhere()), int)
         assert type(error) is LaunchError
         assert error.headline.startswith("the ranks could not be started: rank ")
 
     def test_a_machine_too_busy_for_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # As if every rank had waited for a processor all the time
-        monkeypatch.setattr(Clock, "is_over", lambda *_: False)
-        error = fails(lambda: time.sleep(20), timeout_s=0.1, patience=2)
+        monkeypatch.setattr(clock.Clock, "is_over", lambda *_: False)
+        monkeypatch.setattr(clock, "MOST_TIMES", 2.0)
+        ranks = RankSet(2, quiet=True, timeout_s=0.1, trust=Trust.UNTRUSTED)
+        error = fails_on(ranks, lambda: time.sleep(20))
         assert isinstance(error, MachineTooBusy)
 
 
@@ -305,7 +309,7 @@ class TestARankThatForgesItsMessages:
                     messages.send(control, header, body)
             time.sleep(10)
 
-        error = fails(work, world_size=1, results="plain")
+        error = fails_on(RankSet(1, quiet=True), work, results="plain")
         assert not isinstance(error, RunTimeout)
 
     def test_a_log_full_of_rubbish(self) -> None:
@@ -316,4 +320,5 @@ class TestARankThatForgesItsMessages:
                 RECORDER.log.write(*event)
             return 7
 
-        assert launch(work, world_size=1, quiet=True, results="plain").outputs == [7]
+        with RankSet(1, quiet=True) as ranks:
+            assert ranks.run(work, results="plain").outputs == [7]

@@ -1,14 +1,17 @@
-"""Ranks that stay: what one function leaves to the next, and what it does not."""
+"""Ranks that run several functions, and what only a grader asks of them."""
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,6 +22,8 @@ from shardlab.ranks import messages
 from shardlab.ranks.process import MOST_LOOKS
 from shardlab.ranks.rank import RECORDER
 from shardlab.ranks.supervise import Supervisor
+from shardlab.ranks.trust import Trust
+from tests.shardlab.failing import fails_on
 
 pytestmark = pytest.mark.ranks
 
@@ -191,8 +196,8 @@ def holds_and_lets_go() -> None:
         pass
 
 
-def test_memory_of_graded_ranks_is_seen_from_outside_as_well() -> None:
-    with RankSet(2, quiet=True, patience=10) as ranks:
+def test_memory_of_untrusted_ranks_is_seen_from_outside_as_well() -> None:
+    with RankSet(2, quiet=True, trust=Trust.UNTRUSTED) as ranks:
         memory = ranks.run(holds_and_lets_go, memory=True).memory
     for rank in memory:
         begun, held, let_go = (rank.seen_bytes[label] for label in ("begun", "held", "let go"))
@@ -209,9 +214,9 @@ def in_a_thread() -> None:
 
 
 @pytest.mark.parametrize("fn", [holds_and_lets_go, in_a_thread])
-def test_blocks_are_looked_at_in_graded_ranks_main_threads_alone(fn: Callable[[], None]) -> None:
-    is_graded = fn is in_a_thread
-    with RankSet(1, quiet=True, patience=10 if is_graded else 1) as ranks:
+def test_blocks_are_looked_at_in_untrusted_ranks_main_threads_alone(fn: Callable[[], None]) -> None:
+    trust = Trust.UNTRUSTED if fn is in_a_thread else Trust.OWN
+    with RankSet(1, quiet=True, trust=trust) as ranks:
         memory = ranks.run(fn, memory=True).memory
     assert not memory[0].seen_bytes
     assert memory[0].is_told
@@ -228,7 +233,32 @@ def asks_and_never_reads() -> str:
 
 @pytest.mark.timeout(60)
 def test_a_rank_that_asks_to_be_looked_at_for_ever_holds_nobody_up() -> None:
-    with RankSet(1, quiet=True, patience=10) as ranks:
+    with RankSet(1, quiet=True, trust=Trust.UNTRUSTED) as ranks:
         run = ranks.run(asks_and_never_reads, memory=True)
     assert run.outputs == ["done"]
     assert not run.memory[0].seen_bytes  # of a part of its blocks nothing is told
+
+
+class TestPlainResults:
+    def test_data_comes_back(self) -> None:
+        def output() -> Any:
+            return {"x": torch.arange(3), "y": [np.ones(2), (1, None, "é", b"\0")]}
+
+        with RankSet(1, quiet=True) as ranks:
+            (found,) = ranks.run(output, results="plain").outputs
+        assert found["x"].tolist() == [0, 1, 2]
+        assert found["y"][0].tolist() == [1.0, 1.0]
+        assert found["y"][1] == (1, None, "é", b"\0")
+
+    def test_anything_else_is_an_error_that_names_the_type(self) -> None:
+        def output() -> Any:
+            return torch.nn.Linear(1, 1) if dist.get_rank() == 1 else 0
+
+        error = fails_on(RankSet(2, quiet=True), output, results="plain")
+        assert isinstance(error, RankError)
+        assert error.rank == 1
+        assert re.match("rank 1 failed: its output.*Linear", error.headline)
+
+    def test_another_word_is_refused(self) -> None:
+        with RankSet(1) as ranks, pytest.raises(ValueError, match=r"results is .any. or .plain."):
+            ranks.run(int, results="json")

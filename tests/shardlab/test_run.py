@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardlab.run import Block, Run, Traffic
+from shardlab.run import MeasuredBlock, Run, Traffic
 
 
 @pytest.fixture
 def traffic() -> Traffic:
     blocks = (
-        Block("forward", 0, 0.0, 1.0, (0, 10)),
-        Block("backward", 0, 1.0, 2.0, (0, 5)),
-        Block("forward", 1, 0.0, 1.0, (7, 0)),
-        Block("forward", 0, 2.0, 3.0, (0, 1)),
+        MeasuredBlock("forward", 0, 0.0, 1.0, (0, 10)),
+        MeasuredBlock("backward", 0, 1.0, 2.0, (0, 5)),
+        MeasuredBlock("forward", 1, 0.0, 1.0, (7, 0)),
+        MeasuredBlock("forward", 0, 2.0, 3.0, (0, 1)),
     )
     return Traffic(np.array([[0, 20], [8, 0]]), "by hand", blocks)
 

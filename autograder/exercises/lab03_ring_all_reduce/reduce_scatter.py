@@ -50,7 +50,8 @@ def nothing_added(output: Any, rank: int, attempt: Attempt) -> Said:
     if not len(own) or not torch.equal(own, output["returned"]):
         return None
     said = "the sum arrives in the last of N - 1 steps"
-    sends = [call for call in attempt.run.calls if call.rank == rank and call.op == "send"]
+    calls = attempt.run.calls if attempt.run else []
+    sends = [call for call in calls if call.rank == rank and call.op == "send"]
     if len(sends) == attempt.case.world_size - 1:
         said = "chunk r has to come to rank r last, so rank r never sends it"
     return f"returned its own part, not the sum: {said}"

@@ -27,6 +27,7 @@ from autograder.grading.submission.reader import Unreadable, read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
 from autograder.grading.submission.template import CourseError, checks_of, grade_id
 from autograder.sandbox import Limits
+from shardlab.ranks.trust import Trust
 
 
 def grade_submission(task: Task, sandbox: Any) -> Record:
@@ -133,7 +134,7 @@ def _decided(
 ) -> Iterator[tuple[int, Verdict, Seen]]:
     """(position of the check's cell, verdict, what was seen), all on ranks that stay."""
     of = {check.exercise: exercise_of(check, sandbox.limits) for check in checks.values()}
-    with KeptRanks(host=sandbox.host, steady=True) as ranks:
+    with KeptRanks(host=sandbox.host, trust=Trust.UNTRUSTED) as ranks:
         for exercise in of.values():
             ranks.expect(exercise, exercise.cases)
         for position, cell in enumerate(notebook.cells):

@@ -2,6 +2,6 @@
 
 from shardlab.pipeline.cut import cut_gpt
 from shardlab.pipeline.executor import Ran, run_schedule
-from shardlab.pipeline.messages import Message, messages
+from shardlab.pipeline.message_order import Message, messages
 
 __all__ = ["Message", "Ran", "cut_gpt", "messages", "run_schedule"]

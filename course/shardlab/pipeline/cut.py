@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from shardlab.models import GPT
 
 
-class Piece(nn.Module):
-    """Some neighbouring blocks; the first piece embeds tokens, the last one gives logits.
+class GPTStage(nn.Module):
+    """Some neighbouring blocks; the first stage embeds tokens, the last one gives logits.
 
     Parameters are the model's own, by the model's own names, with one exception: the matrix that
-    GPT uses at both ends.  In more than one piece its two uses live in two places, so that the last
-    piece has a copy, and its gradient is that of the logits alone.  Training has to add both up.
+    GPT uses at both ends.  With more than one stage its two uses live in two places, so that the
+    last stage has a copy, and its gradient is that of the logits alone.  Training has to add both
+    up.
     """
 
     def __init__(self, model: GPT, first: int, last: int) -> None:
@@ -40,7 +41,7 @@ class Piece(nn.Module):
         return y
 
 
-def cut_gpt(model: GPT, stages: int) -> list[Piece]:
+def cut_gpt(model: GPT, stages: int) -> list[GPTStage]:
     """The model in so many pieces, of as equal numbers of blocks as can be.
 
     Raises ValueError for more stages than blocks.
@@ -49,4 +50,4 @@ def cut_gpt(model: GPT, stages: int) -> list[Piece]:
     if not 1 <= stages <= layers:
         raise ValueError(f"{stages} stages of a model of {layers} blocks: 1 to {layers}")
     borders = [layers * stage // stages for stage in range(stages + 1)]
-    return [Piece(model, *pair) for pair in pairwise(borders)]
+    return [GPTStage(model, *pair) for pair in pairwise(borders)]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardlab.pipeline.late_weights import LateWeights
-from shardlab.pipeline.messages import Message, made_by, messages
+from shardlab.pipeline.message_order import Message, made_by, messages
 from shardlab.simulate.pipeline import Action, Costs, Slot
 from shardlab.simulate.pipeline.schedule import Checked, check
 

@@ -1,8 +1,8 @@
 """How much of the time that passed a run has had the machine for.
 
-On a busy machine ranks wait for a processor.  Where that is not to count (a grader's run), a run's
-time is what passed, less the longest that one thread of a rank waited.  Two bounds keep that from
-going on for ever: the processor time of all its processes, and a limit on the time that passes.
+On a busy machine ranks wait for a processor.  For untrusted code, which is graded, that does not
+count: its time is the wall time less the longest that one thread of a rank waited.  Two limits
+bound this: the processor time of all its processes, and the wall time itself.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import os
 from collections.abc import Sequence
 
 from shardlab.ranks import thread
+from shardlab.ranks.trust import Trust
 
 CPU_LOOK_S = 1.0  # how often all processes of a run are gone through
 SHORT_S = 0.5  # of a run that takes no longer nothing is asked; of others, what they waited since
+# How many times timeout_s may pass for untrusted code (times the ranks for each processor, where
+# there are more ranks than processors)
+MOST_TIMES = 10.0
 
 
 class Clock:
-    """``patience``: 1 counts the time that passes; more, the time had, and at most so many times
-    ``timeout_s`` may pass (times the ranks for each processor, where there are more of them)."""
-
-    def __init__(self, timeout_s: float, patience: float) -> None:
+    def __init__(self, timeout_s: float, trust: Trust) -> None:
         self.timeout_s = timeout_s
-        self.patience = patience
+        self.trust = trust
         self.began_s = 0.0
         self.pids: list[int | None] = []
         # By rank, then by thread: nanoseconds waited before it was looked at first
@@ -40,7 +41,7 @@ class Clock:
         self.pids = list(pids)
 
     def look(self, now: float) -> None:
-        if self.patience <= 1 or now - self.began_s < SHORT_S:
+        if self.trust is Trust.OWN or now - self.began_s < SHORT_S:
             return
         if self.before is None:
             self.before = [thread.waits_ns(pid) for pid in self.pids]
@@ -59,11 +60,11 @@ class Clock:
         had_s = now - self.began_s - self.waited_s - paused_s
         return had_s > self.timeout_s or self.cpu_is_used_up
 
-    def is_past_patience(self, now: float, paused_s: float = 0.0) -> bool:
-        """Whether so much time has passed that the machine must be too busy for this run."""
-        most_s = self.timeout_s * self.patience
+    def is_machine_too_busy(self, now: float, paused_s: float = 0.0) -> bool:
+        """Whether so much time has passed that the run cannot be expected to get its share."""
+        most_s = self.timeout_s * MOST_TIMES
         most_s *= max(1.0, len(self.pids) / (os.cpu_count() or 1))
-        return self.patience > 1 and now - self.began_s - paused_s > most_s
+        return self.trust is Trust.UNTRUSTED and now - self.began_s - paused_s > most_s
 
     def _cpu_s(self) -> float:
         """Of all processes below the one that forks ranks, and of those that have ended."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardlab.ranks.client import Channel
 from shardlab.ranks.process import RankProcess
-from shardlab.trace import collectives, wire
+from shardlab.trace import gloo_collectives, wire
 
 Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes written)
 
@@ -49,7 +49,7 @@ class Meter:
         self.tap = channel.tap if seeks_collectives else None
         self.collectives = 0  # that it has counted so far
         if self.tap is not None:
-            collectives.start(self.tap)
+            gloo_collectives.start(self.tap)
 
     def read(self) -> Reading:
         stored_bytes = os.fstat(self.store_fd).st_size
@@ -78,7 +78,7 @@ class Meter:
     def _collectives(self) -> int | None:
         if self.tap is None:
             return None
-        self.collectives += collectives.count_new(self.tap)
+        self.collectives += gloo_collectives.count_new(self.tap)
         return self.collectives
 
 

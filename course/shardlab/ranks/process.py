@@ -9,11 +9,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardlab.memory import Seen
+from shardlab.live_memory import Seen
 from shardlab.ranks import messages, resident, thread
 from shardlab.ranks.messages import Forged, Inbox
 from shardlab.ranks.stream import Printed
-from shardlab.trace.log import Reader
+from shardlab.trace.log import LogReader
 
 MOST_WAIT_S = 3.0  # for its threads to rest
 MOST_LOOKS, MOST_CHARS_OF_A_LABEL = 1000, 200  # in one function, and of a block's
@@ -24,7 +24,7 @@ MOST_CAUSES, MOST_FRAMES, MOST_CHARS = 5, 50, 20_000  # of one exception, as ran
 class RankProcess:
     rank: int
     control: socket.socket
-    log: Reader
+    log: LogReader
     stack_fd: int
     inbox: Inbox = field(default_factory=Inbox)
     out: Printed = field(default_factory=Printed)

@@ -2,7 +2,7 @@
 
 What a rank is told with each function: ``world_size`` (the first so many ranks take part, in a
 group of their own that is the default one meanwhile), ``seed``, ``results``, ``memory``, and
-``watched``: its memory is looked at from outside as well.
+``trust``: the memory of untrusted code is measured from outside as well.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import torch
 import torch.distributed as dist
 
 from shardlab.ranks import builds, codec, messages
+from shardlab.ranks.trust import Trust
 from shardlab.trace import measure
-from shardlab.trace.log import Writer
+from shardlab.trace.log import LogWriter
 from shardlab.trace.recorder import Recorder
 
 # The rank server imports this module: registered there once, inherited by every rank.
@@ -55,7 +56,7 @@ def main(
         os.close(setup_fd)  # not for student code to find
         _settle(rank, setup, stdout, stderr, stack)
         groups = _join(rank, setup, store_fd)
-        RECORDER.log = Writer(log)
+        RECORDER.log = LogWriter(log)
         builds.ask = _builds_asked_of(kernel)
         measure.recorder = RECORDER
         may_connect = setup.pop("may_connect")
@@ -68,8 +69,8 @@ def main(
         groups = {}
     while True:  # until the kernel has counted our sockets, and closes the connection
         order, sent = _wait(kernel)
-        if order["watched"]:
-            _be_watched(kernel)
+        if order["memory"] and Trust(order["trust"]) is Trust.UNTRUSTED:
+            _show_memory_to(kernel)
         told = _perform(order, sent, rank, groups)
         try:
             messages.send(kernel, *told)
@@ -126,8 +127,8 @@ def _builds_asked_of(kernel: socket.socket) -> Callable[[str], None]:
     return ask
 
 
-def _be_watched(kernel: socket.socket) -> None:
-    """Have this process's memory looked at from outside at the end of each measured block."""
+def _show_memory_to(kernel: socket.socket) -> None:
+    """Have the kernel's process measure this one's memory at the end of each measured block."""
     # Larger blocks of memory get pages of their own, and go back when they are freed.
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(parameter, _LARGE_BYTES)

@@ -18,22 +18,24 @@ from shardlab.errors import LaunchError, MachineTooBusy, RankError
 from shardlab.ranks import engines, messages
 from shardlab.ranks.building import Building
 from shardlab.ranks.client import Channel, Host, memory_file, setup_file
-from shardlab.ranks.clock import Clock
 from shardlab.ranks.explain import ranks_text, timeout_error
-from shardlab.ranks.judge import Judge
+from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.meter import Meter
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import PRINTED_BYTES, PROGRESS_AFTER_S, Printed, Screen
+from shardlab.ranks.trust import Trust
 from shardlab.ranks.turn import Turn
 from shardlab.trace import log
+from shardlab.trace.calls import CallLog
 
 STARTUP_LIMIT_S = {  # a first import of torch, and of all of DeepSpeed, on a cold disk is within it
     "torch": 120.0,
     "deepspeed": 300.0,
     "deepspeed-cuda": 300.0,
 }
-GRADED_PRINTED_BYTES = 1 << 20  # of each rank and stream
-GRADED_EVENTS = 100_000  # of each rank's log; labs write some hundreds
+MOST_PRINTED_BYTES = {Trust.OWN: PRINTED_BYTES, Trust.UNTRUSTED: 1 << 20}  # by rank and stream
+# Of each rank's log; labs write some hundreds
+MOST_EVENTS = {Trust.OWN: log.MOST_EVENTS, Trust.UNTRUSTED: 100_000}
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 LOOK_S = 0.05  # how often the ranks' logs are read
@@ -42,21 +44,19 @@ PIPE_READS = 2  # of 64 KiB, as much as a pipe holds
 
 
 class Supervisor:
-    """`ranks.start(); turn = ranks.begin(...); ranks.watch(turn); ...; ranks.close()`.
-
-    ``is_graded``: the ranks are untrusted, so what is kept of theirs here is little.
-    """
+    """`ranks.start(); turn = ranks.begin(...); ranks.watch(turn); ...; ranks.close()`."""
 
     def __init__(
-        self, setup: dict[str, Any], screen: Screen, host: Host, is_graded: bool = False
+        self, setup: dict[str, Any], screen: Screen, host: Host, trust: Trust = Trust.OWN
     ) -> None:
         self.setup = setup
+        self.trust = trust
         self.world_size: int = setup["world_size"]
         self.screen = screen
         self.host = host
         self.ranks: list[RankProcess] = []
-        self.printed_bytes = GRADED_PRINTED_BYTES if is_graded else PRINTED_BYTES
-        self.most_events = GRADED_EVENTS if is_graded else log.MOST_EVENTS
+        self.printed_bytes = MOST_PRINTED_BYTES[trust]
+        self.most_events = MOST_EVENTS[trust]
         self.server = engines.server_of(setup["engine"], setup["device"])
         self.building = Building(screen)
         self.selector = selectors.DefaultSelector()
@@ -80,7 +80,7 @@ class Supervisor:
         without which its sockets are nobody's.
         """
         begun_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
-        judge = Judge(self.ranks, self.world_size)
+        detector = FailureDetector(self.ranks, CallLog(self.world_size), self.trust)
         store_fd = memory_file("shardlab-store")
         setup_fd = setup_file(self.setup)
         try:
@@ -97,7 +97,7 @@ class Supervisor:
         while late := [p.rank for p in self.ranks if p.state != "ready" or p.pid is None]:
             self._listen(LOOK_S)
             try:
-                judge.raise_failures(time.monotonic(), at_once=True)
+                detector.raise_failures(time.monotonic(), at_once=True)
             except RankError as error:  # before any code of the user's: the machine's doing
                 headline = f"the ranks could not be started: {error.headline}"
                 raise LaunchError(headline, error.detail) from error
@@ -120,7 +120,7 @@ class Supervisor:
         log_fd, stack_fd = log.create(), memory_file("shardlab-stack")
         self.cleanup.callback(os.close, log_fd)
         self.cleanup.callback(os.close, stack_fd)
-        process = RankProcess(rank, ours, log.Reader(log_fd, self.most_events), stack_fd)
+        process = RankProcess(rank, ours, log.LogReader(log_fd, self.most_events), stack_fd)
         self.ranks.append(process)
         self.selector.register(ours, selectors.EVENT_READ, ("control", process))
         out, err = self._pipe("stdout", process), self._pipe("stderr", process)
@@ -146,23 +146,21 @@ class Supervisor:
         program: bytes,
         inputs: list[bytes],
         timeout_s: float,
-        patience: float = 1.0,
         output_bytes: int = 4 << 30,
     ) -> Turn:
         """Count the sockets as they are now and let the first ranks go, each with its own input.
 
-        ``order``: what they are told beside the program (rank.py), its ``world_size`` among it.
+        ``order``: what the ranks get with the program (rank.py), including its ``world_size``.
         """
         taking_part = self.ranks[: order["world_size"]]
         for process in self.ranks:
             self._forget(process)
-        judge = Judge(taking_part, len(taking_part), is_patient=patience > 1)
         last = self.turn
         # What the ranks moved since is this turn's.
         before = (last and last.after) or self.meter.read()
-        self.turn = turn = Turn(taking_part, judge, Clock(timeout_s, patience), before)
+        self.turn = turn = Turn(taking_part, timeout_s, self.trust, before)
         turn.clock.start(turn.begun_s, [process.pid for process in taking_part])
-        order = {"is": "go", "program_bytes": len(program), **order}
+        order = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **order}
         for process, given in zip(taking_part, inputs, strict=True):
             printed = Printed(self.printed_bytes), Printed(self.printed_bytes)
             process.begin(*printed, output_bytes // len(taking_part))
@@ -181,15 +179,14 @@ class Supervisor:
     def watch(self, turn: Turn) -> None:
         """Until every rank of the turn has returned.
 
-        Raises RankError, DeadlockError, RunTimeout; MachineTooBusy where ranks waited more for a
-        processor than the clock's patience allows.  What can be counted then is counted all the
-        same.
+        Raises RankError, DeadlockError, RunTimeout; MachineTooBusy where untrusted ranks waited
+        longer for a processor than the clock allows.  Even then it counts what can be counted.
         """
         try:
             self._watch(turn)
         finally:
             turn.after = turn.after or self.meter.read()
-            turn.judge.read_logs()
+            turn.read_logs()
             self._hear_last_prints()
 
     def _watch(self, turn: Turn) -> None:
@@ -200,29 +197,31 @@ class Supervisor:
             if now - looked_s >= LOOK_S:  # printing and outputs wake us far more often
                 looked_s = now
                 turn.clock.look(now)
-                turn.judge.look(now)
+                turn.read_logs()
+                turn.detector.raise_failures(now)  # first: ranks that wait for a failed one hang
+                turn.detector.raise_deadlock(now)
                 if self.building.going_on:
                     self.building.show(now)
                 elif now - turn.begun_s > PROGRESS_AFTER_S:
                     self.screen.progress(turn.progress(now))
-            turn.judge.raise_failures(now)
             self._keep_to_its_time(turn, now)
-        turn.judge.read_logs()
-        turn.judge.raise_failures(float("inf"), at_once=True)
-        turn.judge.raise_mismatch(float("inf"), at_once=True)
+        turn.read_logs()
+        turn.detector.raise_failures(float("inf"), at_once=True)
+        turn.detector.raise_mismatch(float("inf"), at_once=True)
         turn.after = self.meter.read()
 
     def _keep_to_its_time(self, turn: Turn, now: float) -> None:
         paused_s = self.building.taken_s(now)
         if turn.clock.is_over(now, paused_s):
-            turn.judge.raise_what_is_known(now)
-            views = turn.judge.views()  # before the question wakes those that wait
+            turn.read_logs()
+            turn.detector.raise_at_timeout(now)
+            views = turn.detector.views()  # before the question wakes those that wait
             stacks = self._stacks(turn)
-            raise timeout_error(turn.clock.timeout_s, views, turn.judge.log.groups, stacks)
-        if turn.clock.is_past_patience(now, paused_s):
+            raise timeout_error(turn.timeout_s, views, turn.log.groups, stacks)
+        if turn.clock.is_machine_too_busy(now, paused_s):
             raise MachineTooBusy(
                 f"after {now - turn.begun_s:.0f} s the ranks still had not had "
-                f"{turn.clock.timeout_s:g} s of this machine: it is too busy"
+                f"{turn.timeout_s:g} s of this machine: it is too busy"
             )
 
     def _stacks(self, turn: Turn) -> dict[int, str]:

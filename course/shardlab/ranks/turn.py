@@ -6,9 +6,11 @@ import time
 from dataclasses import dataclass, field
 
 from shardlab.ranks.clock import Clock
-from shardlab.ranks.judge import Judge
+from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.meter import Reading, strayed_bytes
 from shardlab.ranks.process import RankProcess
+from shardlab.ranks.trust import Trust
+from shardlab.trace.calls import CallLog
 
 
 @dataclass
@@ -16,11 +18,25 @@ class Turn:
     """One function on the first ``world_size`` of the ranks, as far as it has come."""
 
     ranks: list[RankProcess]
-    judge: Judge
-    clock: Clock
+    timeout_s: float
+    trust: Trust
     before: Reading
     begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
     after: Reading | None = None  # None while it goes on
+    clock: Clock = field(init=False)
+    log: CallLog = field(init=False)
+    detector: FailureDetector = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.timeout_s, self.trust)
+        self.log = CallLog(self.world_size)
+        self.detector = FailureDetector(self.ranks, self.log, self.trust)
+
+    def read_logs(self) -> None:
+        """Take in what the ranks have logged since the last time."""
+        for process in self.ranks:
+            for event in process.log.new_events():
+                self.log.add(process.rank, event)
 
     @property
     def world_size(self) -> int:
@@ -37,7 +53,7 @@ class Turn:
             return None
         closed = {
             at: count
-            for _, counts in self.judge.log.closing
+            for _, counts in self.log.closing
             for at, count in counts.items()
             if at not in self.after.counts
         }
@@ -59,20 +75,19 @@ class Turn:
     def left_nothing_behind(self) -> bool:
         """Whether another can follow on the same ranks: all of them have returned or raised,
         nothing is on its way between them, and they have made and ended no groups."""
-        seen = self.judge.log
         return (
             all(process.state in ("finished", "failed") for process in self.ranks)
             and not any(process.forged or process.log.dropped for process in self.ranks)
-            and not any(seen.pending)
-            and not (seen.meetings or seen.opened or seen.closing)
+            and not any(self.log.pending)
+            and not (self.log.meetings or self.log.opened or self.log.closing)
         )
 
     def progress(self, now: float) -> str:
         """How far it has come, in a line."""
         done = sum(process.state == "finished" for process in self.ranks)
-        waiting = sum(map(bool, self.judge.log.pending))
+        waiting = sum(map(bool, self.log.pending))
         return (
-            f"{now - self.begun_s:.0f} s of at most {self.clock.timeout_s:g}: "
+            f"{now - self.begun_s:.0f} s of at most {self.timeout_s:g}: "
             f"{done} of {self.world_size} ranks have finished, {waiting} are in a call, "
-            f"{len(self.judge.log.calls):,} calls so far"
+            f"{len(self.log.calls):,} calls so far"
         )

@@ -53,7 +53,7 @@ class OpenCall:
 
 
 @dataclass
-class MeasuredBlock:
+class LoggedBlock:
     rank: int
     label: str
     start_s: float
@@ -77,7 +77,7 @@ class CallLog:
     pending: list[dict[int, OpenCall]] = field(init=False)  # by rank, then by its call id
     started: list[Counter[Hashable]] = field(init=False)  # by rank: how many of each meeting_key
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    blocks: list[MeasuredBlock] = field(default_factory=list)
+    blocks: list[LoggedBlock] = field(default_factory=list)
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
     closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some close
     memory: dict[int, Any] = field(default_factory=dict)  # by rank: what its recorder told
@@ -106,7 +106,7 @@ class CallLog:
             self._make_group(*values)
         elif kind == "block":
             label, start, end, sent = values
-            block = MeasuredBlock(rank, _text(label), _time(start), _time(end), _counts(sent))
+            block = LoggedBlock(rank, _text(label), _time(start), _time(end), _counts(sent))
             self.blocks.append(block)
         elif kind == "opened":
             self.opened.append((rank, _counts(values[0])))

@@ -31,7 +31,7 @@ def create() -> int:
     return fd
 
 
-class Writer:
+class LogWriter:
     def __init__(self, fd: int) -> None:
         self.map = mmap.mmap(fd, CAPACITY_BYTES)
         self.used = 0
@@ -50,7 +50,7 @@ class Writer:
             _HEAD.pack_into(self.map, 0, self.used, self.dropped)  # last: now it is there
 
 
-class Reader:
+class LogReader:
     """What a rank has written may be anything: it costs time and memory in proportion, and no
     more of its lines are taken than ``most_events``."""
 

@@ -39,8 +39,8 @@ import torch
 import torch.distributed as dist
 
 from shardlab.source import is_the_users
-from shardlab.trace import memory, wire
-from shardlab.trace.log import Writer
+from shardlab.trace import memory_recorder, wire
+from shardlab.trace.log import LogWriter
 from shardlab.trace.tensors import tensors_in
 
 # c10d's operator -> torch.distributed's function, and which argument is this rank's payload
@@ -70,7 +70,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 CALLBACK_S = 5.0  # for a thread that has only a line to write, on a machine that is full
 MOST_HELD = 256  # from here on a script that makes and destroys groups for ever goes without
-BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory.__file__)
+BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
 
 
 class OpenWork(NamedTuple):
@@ -87,7 +87,7 @@ class Recorder:
     It records while `enabled`.
     """
 
-    log: Writer
+    log: LogWriter
 
     def __init__(self) -> None:
         self.enabled = False
@@ -100,7 +100,7 @@ class Recorder:
         self.held_open: list[int] = []  # descriptors of sockets whose groups were destroyed
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_users: dict[str, bool] = {}
-        self.memory: memory.MemoryRecorder | None = None  # where the launch asked for it
+        self.memory: memory_recorder.MemoryRecorder | None = None  # where the launch asked for it
         self.look: Callable[[str], None] = lambda label: None  # at this process, from outside
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
@@ -273,7 +273,7 @@ class Recorder:
             if not with_memory:
                 yield
             else:
-                with memory.MemoryRecorder() as self.memory:
+                with memory_recorder.MemoryRecorder() as self.memory:
                     yield
             self._hear_ends()
         finally:

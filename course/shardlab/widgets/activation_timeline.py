@@ -37,7 +37,7 @@ class ActivationTimeline(Picture):
 
     def __init__(self, runs: Mapping[str, Lifetimes]) -> None:
         self._runs = dict(runs)
-        self._layout = layout = Layout(self._runs)
+        self._layout = layout = ActivationTimelineLayout(self._runs)
         scene = {
             "width": WIDTH,
             "height": layout.height,
@@ -103,7 +103,7 @@ def _plain(name: str, told: Lifetimes, box: Box) -> dict[str, Any]:
     }
 
 
-class Layout:
+class ActivationTimelineLayout:
     def __init__(self, runs: Mapping[str, Lifetimes]) -> None:
         self.runs = runs
         self.stacks: dict[str, list[Ribbon]] = {name: ribbons(told) for name, told in runs.items()}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, ClassVar
 
-from shardlab.widgets.messages import Story
+from shardlab.widgets.message_story import Story
 from shardlab.widgets.palette import MEASURED, OK, rank_color
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 from shardlab.widgets.units import format_bytes

@@ -23,7 +23,7 @@ from shardlab.widgets.memory_rows import (
     ROW,
     UNITS,
     WIDTH,
-    Layout,
+    MemoryBarsLayout,
     formula_keywords,
     states_at,
 )
@@ -56,7 +56,7 @@ class MemoryBars(Picture):
         capacity_bytes: float | None,
         measured: dict[str, NDArray[np.float64]] | None,
     ) -> None:
-        self._layout = layout = Layout(capacity_bytes, measured)
+        self._layout = layout = MemoryBarsLayout(capacity_bytes, measured)
         worlds = sorted({*WORLD_SIZES, settings["worldSize"]})
         scene = {
             "width": WIDTH,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardlab.memory import CATEGORIES, Phase, RankMemory
+from shardlab.live_memory import CATEGORIES, Phase, RankMemory
 
 MOST_POINTS = 4000  # of one rank: seven for each pixel of the plot, for zooming in
 MOST_IN_ALL = 24_000  # of all ranks together: what is sent to the browser

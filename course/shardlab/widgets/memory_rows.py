@@ -61,7 +61,7 @@ def formula_keywords(settings: Mapping[str, Any], stage: int) -> dict[str, Any]:
     }
 
 
-class Layout:
+class MemoryBarsLayout:
     """Stages, measured ranks, host, axis, key of colours."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import traitlets
 
-from shardlab.memory import CATEGORIES
+from shardlab.live_memory import CATEGORIES
 from shardlab.run import Run
 from shardlab.widgets.memory_log import MOST_IN_ALL, MOST_POINTS, Log, read_log, thin
 from shardlab.widgets.palette import MEMORY, PREDICTED
@@ -41,7 +41,7 @@ class MemoryTimeline(Picture):
         self, logs: dict[str, list[Log]], rank: int, predicted: Mapping[str, float]
     ) -> None:
         self._logs = logs
-        self._layout = layout = Layout(logs, predicted)
+        self._layout = layout = MemoryTimelineLayout(logs, predicted)
         scene = {
             "width": WIDTH,
             "height": layout.height,
@@ -158,7 +158,7 @@ def _prediction(predicted: float | Mapping[str, float] | None) -> dict[str, floa
     return guess
 
 
-class Layout:
+class MemoryTimelineLayout:
     """Where everything lies. Ranks and runs share one scale of bytes; each has its own times."""
 
     def __init__(self, logs: Mapping[str, Sequence[Log]], predicted: Mapping[str, float]) -> None:

@@ -22,7 +22,7 @@ ROWS = ("compute", "to_host", "host_update", "to_device", "nvme")  # of the pict
 
 
 @dataclass(frozen=True)
-class Bar:
+class TimeBar:
     part: str  # of the step: "forward", "backward", "update"
     piece: str  # what is busy: one of ROWS
     start_s: float
@@ -39,7 +39,7 @@ class Outcome:
     host_bytes: float
     nvme_bytes: float
     parts: dict[str, tuple[float, float]]  # "forward", "backward", "update": start and end
-    bars: tuple[Bar, ...]
+    bars: tuple[TimeBar, ...]
 
 
 def outcome(settings: Mapping[str, Any], placement: str) -> Outcome:
@@ -67,7 +67,7 @@ def outcome(settings: Mapping[str, Any], placement: str) -> Outcome:
         # Late by a step, it goes on while the device computes.
         "update": (0.0, time.update_s) if late else (computed_s, computed_s + time.update_s),
     }
-    bars: list[Bar] = []
+    bars: list[TimeBar] = []
     for part, pieces in time.pieces.items():
         start_s, end_s = parts[part]
         at_s = start_s
@@ -78,7 +78,7 @@ def outcome(settings: Mapping[str, Any], placement: str) -> Outcome:
             if settings["overlap"]:
                 last = _comes_last(placement, part, piece)
                 begin_s = end_s - pieces[piece] if last else start_s
-            bars.append(Bar(part, piece, begin_s, begin_s + pieces[piece]))
+            bars.append(TimeBar(part, piece, begin_s, begin_s + pieces[piece]))
             at_s += pieces[piece]
     device_bytes, host_bytes, nvme_bytes = held_bytes(
         settings["parameters"], placement, settings["world_size"], settings["layers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from shardlab.estimate.offload import PLACEMENTS
-from shardlab.widgets.offload_model import ROWS, Bar, Outcome, outcomes
+from shardlab.widgets.offload_model import ROWS, Outcome, TimeBar, outcomes
 from shardlab.widgets.palette import ERROR, MEMORY, OK, WAIT, ink_on
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
@@ -201,7 +201,7 @@ def _round_values(least: float, most: float) -> list[float]:
 # ---- drawing; offload_times.js does the same for other settings ----
 
 
-def what_of(placement: str, bar: Bar) -> str:
+def what_of(placement: str, bar: TimeBar) -> str:
     """What a bar is about: a key of `COLORS`."""
     if bar.piece == "compute":
         return bar.part

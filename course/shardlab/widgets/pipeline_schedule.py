@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from shardlab.simulate.pipeline import (
     Costs,
+    PipelineTimeline,
     Schedule,
-    Timeline,
     gpipe,
     interleaved_one_f_one_b,
     naive,
@@ -212,7 +212,7 @@ def schedule_of(
 
 def timeline_of(
     name: str, settings: Mapping[str, Any], own: Mapping[str, Schedule]
-) -> Timeline | None:
+) -> PipelineTimeline | None:
     schedule = schedule_of(name, settings, own)
     if schedule is None:
         return None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from shardlab.run import Run
 from shardlab.widgets.circle import HEIGHT, WIDTH, layout_of
-from shardlab.widgets.messages import Message, Story, read_story
+from shardlab.widgets.message_story import Story, Transfer, read_story
 from shardlab.widgets.palette import rank_color
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Group, Mark, Text, as_json, to_svg
@@ -99,7 +99,7 @@ def ring_player(run: Run) -> RingPlayer:
     return RingPlayer(story, notes)
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _plain(message: Transfer) -> dict[str, Any]:
     return {
         "step": message.step,
         "from": message.sender,

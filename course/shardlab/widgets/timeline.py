@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from shardlab.errors import LaunchError
-from shardlab.run import Block, Call, Run
+from shardlab.run import Call, MeasuredBlock, Run
 from shardlab.widgets.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
-from shardlab.widgets.waiting import Wait, table_of, waits_of
+from shardlab.widgets.waiting import WaitEdge, table_of, waits_of
 
 WIDTH = 800.0
 LEFT = 64.0  # of the plot: rank names stand before it
@@ -32,7 +32,7 @@ class Timeline(Picture):
         self._run, self._error = run, error
         self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
         self._waits = waits_of(error, run.calls)
-        self._layout = layout = Layout(run, self._calls, bool(self._waits))
+        self._layout = layout = TimelineLayout(run, self._calls, bool(self._waits))
         self._ground = layout.ground(self._calls, self._states())
         self._arrows = layout.arrows(self._waits)
         scene = {
@@ -100,7 +100,7 @@ def timeline(run_or_error: Run | LaunchError) -> Timeline:
     return Timeline(run_or_error.run, run_or_error)
 
 
-class Layout:
+class TimelineLayout:
     """Where times and ranks lie. Rows hold lanes, so that calls under way together do not hide."""
 
     def __init__(self, run: Run, calls: Sequence[Call], with_arrows: bool) -> None:
@@ -186,7 +186,7 @@ class Layout:
             )  # fmt: skip
         return marks
 
-    def bands(self, blocks: Iterable[Block]) -> list[Mark]:
+    def bands(self, blocks: Iterable[MeasuredBlock]) -> list[Mark]:
         """Measured blocks behind the bars, named once above them."""
         marks: list[Mark] = []
         first: dict[str, tuple[float, float]] = {}
@@ -251,7 +251,7 @@ class Layout:
         marks.append(Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=10, fill=ink))
         return marks
 
-    def arrows(self, waits: Sequence[Wait]) -> list[Mark]:
+    def arrows(self, waits: Sequence[WaitEdge]) -> list[Mark]:
         """From each waiting rank to the one it waits for, bowed further the further it is."""
         if not waits:
             return []
@@ -316,7 +316,7 @@ def _greedy(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
     return lane_of, len(free_at)
 
 
-def _span(calls: Sequence[Call], blocks: Sequence[Block]) -> tuple[float, float]:
+def _span(calls: Sequence[Call], blocks: Sequence[MeasuredBlock]) -> tuple[float, float]:
     """From the first start to the last end, with room at the right for what never ended."""
     starts = [call.start_s for call in calls] + [block.start_s for block in blocks]
     ends = [call.end_s for call in calls if call.end_s is not None]

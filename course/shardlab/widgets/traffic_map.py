@@ -61,7 +61,7 @@ class TrafficMap(Picture):
     def __init__(self, views: dict[str, Traffic], predicted: Matrix | None, block: str) -> None:
         traffic = views[""]
         world_size = len(traffic.sent_bytes)
-        layout = Layout(
+        layout = TrafficMapLayout(
             world_size, panels=2 if predicted is not None and predicted.ndim == 2 else 1
         )
         shown = {name: predicted if name == block else None for name in views}
@@ -130,7 +130,7 @@ def _total(total_bytes: int, world_size: int) -> str:
     return f"{format_bytes(total_bytes)} by {world_size} rank{'s' * (world_size != 1)}"
 
 
-class Layout:
+class TrafficMapLayout:
     """Where everything lies. One or two heat maps stand left of bars that continue their rows."""
 
     def __init__(self, world_size: int, panels: int) -> None:

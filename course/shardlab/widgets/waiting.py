@@ -10,7 +10,7 @@ from shardlab.run import Call
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitEdge:
     """One rank waits for another. ``in_cycle``: the edge is part of the loop that cannot end."""
 
     waiter: int
@@ -18,7 +18,7 @@ class Wait:
     in_cycle: bool
 
 
-def waits_of(error: LaunchError | None, calls: Sequence[Call]) -> list[Wait]:
+def waits_of(error: LaunchError | None, calls: Sequence[Call]) -> list[WaitEdge]:
     """From the launcher's own table where there is one, else from the calls that never ended."""
     cycle = error.cycle if isinstance(error, DeadlockError) else ()
     around = set(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
@@ -33,7 +33,7 @@ def waits_of(error: LaunchError | None, calls: Sequence[Call]) -> list[Wait]:
             for awaited in _awaited_by(call, calls)
         ]
     return [
-        Wait(waiter, awaited, (waiter, awaited) in around)
+        WaitEdge(waiter, awaited, (waiter, awaited) in around)
         for waiter, awaited in dict.fromkeys(edges)
         if waiter != awaited
     ]

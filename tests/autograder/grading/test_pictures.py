@@ -14,7 +14,7 @@ from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import Attempt, Case, Curves, Exercise, Plain
 from autograder.grading.record import curves
 from autograder.grading.record.pictures import MAX_BYTES, MAX_ROWS, Seen
-from shardlab.memory import CATEGORIES, Memory, RankMemory
+from shardlab.live_memory import CATEGORIES, Memory, RankMemory
 from shardlab.run import Run, Traffic
 
 SEED = 5

@@ -49,15 +49,8 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def contained(sandbox: Sandbox, fn: Callable[..., Any], world_size: int = 1, **kw: Any) -> Run:
-    return launch(
-        fn,
-        world_size=world_size,
-        host=sandbox.host,
-        device="cpu",
-        results="plain",
-        quiet=True,
-        **kw,
-    )
+    with RankSet(world_size, host=sandbox.host, device="cpu", quiet=True, **kw) as ranks:
+        return ranks.run(fn, results="plain")
 
 
 def all_reduce_some() -> list[float]:

@@ -8,6 +8,7 @@ import pytest
 
 from shardlab.ranks import clock, thread
 from shardlab.ranks.clock import Clock
+from shardlab.ranks.trust import Trust
 
 
 class Machine:
@@ -32,61 +33,61 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def started(patience: float) -> Clock:
-    begun = Clock(timeout_s=20, patience=patience)
+def started(trust: Trust) -> Clock:
+    begun = Clock(timeout_s=20, trust=trust)
     begun.start(100.0, [1, 2])
     begun.look(100.6)
     return begun
 
 
-def test_without_patience_time_passes_as_it_does(machine: Machine) -> None:
-    plain = started(patience=1)
+def test_time_of_trusted_code_is_wall_time(machine: Machine) -> None:
+    own = started(Trust.OWN)
     machine.waited_s[1]["1"] = 15.0
-    plain.look(119.0)
-    assert not plain.is_over(119.0)
-    assert plain.is_over(121.0)
-    assert not plain.is_over(121.0, paused_s=5.0)
-    assert not plain.is_past_patience(1000.0)
+    own.look(119.0)
+    assert not own.is_over(119.0)
+    assert own.is_over(121.0)
+    assert not own.is_over(121.0, paused_s=5.0)
+    assert not own.is_machine_too_busy(1000.0)
 
 
 def test_the_longest_wait_of_any_thread_does_not_count(machine: Machine) -> None:
     machine.waited_s[2]["2"] = 5.0  # before it was released
-    patient = started(patience=10)
+    untrusted = started(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 3.0
     machine.waited_s[2] = {"2": 9.0, "7": 8.0}
-    patient.look(128.0)
-    assert patient.waited_s == pytest.approx(8.0)
-    assert not patient.is_over(127.0)
-    assert patient.is_over(129.0)
+    untrusted.look(128.0)
+    assert untrusted.waited_s == pytest.approx(8.0)
+    assert not untrusted.is_over(127.0)
+    assert untrusted.is_over(129.0)
     machine.waited_s = {}  # both have ended: what they waited they have waited
-    patient.look(129.0)
-    assert patient.waited_s == pytest.approx(8.0)
+    untrusted.look(129.0)
+    assert untrusted.waited_s == pytest.approx(8.0)
 
 
 def test_processor_time_ends_what_makes_itself_wait(machine: Machine) -> None:
-    patient = started(patience=10)
+    untrusted = started(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 100.0
     machine.cpu_s = 39.0  # two ranks may use 20 s each
-    patient.look(121.0)
-    assert not patient.is_over(121.0)
+    untrusted.look(121.0)
+    assert not untrusted.is_over(121.0)
     machine.cpu_s = 41.0
-    patient.look(121.0 + 1.1 * clock.CPU_LOOK_S)
-    assert patient.is_over(123.0)
+    untrusted.look(121.0 + 1.1 * clock.CPU_LOOK_S)
+    assert untrusted.is_over(123.0)
 
 
-def test_patience_ends(machine: Machine) -> None:
-    patient = started(patience=10)
+def test_at_some_point_the_machine_is_too_busy(machine: Machine) -> None:
+    untrusted = started(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 199.0
-    patient.look(299.0)
-    assert not patient.is_past_patience(299.0)
-    assert patient.is_past_patience(301.0)
+    untrusted.look(299.0)
+    assert not untrusted.is_machine_too_busy(299.0)
+    assert untrusted.is_machine_too_busy(301.0)
 
 
 def test_where_linux_tells_nothing_time_passes_as_it_does(machine: Machine) -> None:
     machine.waited_s = {}
-    patient = started(patience=10)
-    patient.look(121.0)
-    assert patient.is_over(121.0)
+    untrusted = started(Trust.UNTRUSTED)
+    untrusted.look(121.0)
+    assert untrusted.is_over(121.0)
 
 
 def test_this_very_process_can_be_looked_at() -> None:

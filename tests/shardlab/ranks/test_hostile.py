@@ -18,15 +18,18 @@ import pytest
 import torch
 
 from shardlab.errors import LaunchError, RankError
-from shardlab.memory import RankMemory
+from shardlab.live_memory import RankMemory
 from shardlab.ranks import codec, messages
 from shardlab.ranks.deadlock import stuck
-from shardlab.ranks.judge import Judge
+from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.messages import Forged, Inbox, TooLarge
+from shardlab.ranks.meter import Reading
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import screen
 from shardlab.ranks.supervise import Supervisor
-from shardlab.trace import log, traffic
+from shardlab.ranks.trust import Trust
+from shardlab.ranks.turn import Turn
+from shardlab.trace import log, measured_traffic
 from shardlab.trace.calls import CallLog
 
 ODD: list[Any] = [
@@ -89,16 +92,15 @@ def test_a_log_of_any_events(rng: random.Random) -> None:
             found = mutated(event, rng)
             if isinstance(found, list) and found:
                 calls.add(rng.randrange(2), found)
-        judge = Judge([], 2)
-        judge.log = calls
-        judge.ranks = [RankProcess(rank, None, None, -1, state="running") for rank in range(2)]  # type: ignore[arg-type]
-        stuck(judge.views(), calls.groups)
+        ranks = [RankProcess(rank, None, None, -1, state="running") for rank in range(2)]  # type: ignore[arg-type]
+        detector = FailureDetector(ranks, calls, Trust.UNTRUSTED)
+        stuck(detector.views(), calls.groups)
         assert calls.mismatch is None or calls.mismatch.calls
         finished = calls.finished_calls(0.0, lambda filename, line: (filename, ""))
         json.dumps([vars(call) for call in finished]).encode()
-        counted = traffic.from_kernel(calls, {}, {(1, 2): (0, 5), (2, 1): (1, 6)}, 0.0)
+        counted = measured_traffic.from_kernel(calls, {}, {(1, 2): (0, 5), (2, 1): (1, 6)}, 0.0)
         assert counted.sent_bytes.sum() <= 11
-        traffic.from_calls(calls, finished, 0.0)
+        measured_traffic.from_calls(calls, finished, 0.0)
         for told in calls.memory.values():
             with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, OverflowError):
                 RankMemory.from_told(told, 0.0)
@@ -109,7 +111,8 @@ def test_a_rank_cannot_hide_bytes_behind_what_it_says_of_its_sockets() -> None:
     for said in ("opened", "closing"):
         log_of_run.add(0, [said, {"1:2": 1_000_000}])
     before, after = {(1, 2): (0, 100), (2, 1): (1, 100)}, {(1, 2): (0, 1_000_100), (2, 1): (1, 100)}
-    assert traffic.from_kernel(log_of_run, before, after, 0.0).sent_bytes[0, 1] == 1_000_000
+    found = measured_traffic.from_kernel(log_of_run, before, after, 0.0)
+    assert found.sent_bytes[0, 1] == 1_000_000
 
 
 def test_messages_of_any_form(rng: random.Random) -> None:
@@ -158,28 +161,29 @@ def test_the_last_words_of_a_rank_are_heard_before_its_end() -> None:
 
 
 @pytest.fixture
-def judge() -> Iterator[Judge]:
+def turn() -> Iterator[Turn]:
     """Of two ranks that disagree in a collective, after which one was aborted; the run is over."""
     fds = [log.create() for _ in range(2)]
-    ranks = [RankProcess(rank, None, log.Reader(fd), fd) for rank, fd in enumerate(fds)]  # type: ignore[arg-type]
-    judge = Judge(ranks, 2, is_patient=True)
+    ranks = [RankProcess(rank, None, log.LogReader(fd), fd) for rank, fd in enumerate(fds)]  # type: ignore[arg-type]
+    turn = Turn(ranks, 1.0, Trust.UNTRUSTED, before=Reading({}, None, 0))
     for rank, n_bytes in enumerate((8, 16)):
         call = [*CALL[:2], "all_reduce", n_bytes, None, *CALL[5:10], [n_bytes // 4], *CALL[11:]]
-        judge.log.add(rank, call)
-    assert judge.log.mismatch is not None
+        turn.log.add(rank, call)
+    assert turn.log.mismatch is not None
     ranks[0].state, ranks[0].exit_code = "dead", -signal.SIGABRT
-    yield judge
+    yield turn
     for fd in fds:
         os.close(fd)
 
 
-def test_the_gravest_of_what_was_seen_counts(judge: Judge) -> None:
+def test_a_forged_message_or_a_full_log_overrides_what_else_was_seen(turn: Turn) -> None:
     def kind() -> str:
+        turn.read_logs()
         with pytest.raises(LaunchError) as caught:
-            judge.raise_what_is_known(0.0)
+            turn.detector.raise_at_timeout(0.0)
         return getattr(caught.value, "kind", type(caught.value).__name__)
 
-    other = judge.ranks[1]
+    other = turn.ranks[1]
     assert kind() == "DeadlockError"
     os.pwrite(other.log.fd, struct.pack("<QQ", 0, 1), 0)  # an event was dropped
     assert kind() == "TooLarge"
@@ -187,13 +191,13 @@ def test_the_gravest_of_what_was_seen_counts(judge: Judge) -> None:
     assert kind() == "Forged"
 
 
-def test_who_was_killed_is_a_cause_of_what_others_raise(judge: Judge) -> None:
-    judge.log.mismatched.clear()
-    first, other = judge.ranks
+def test_who_was_killed_is_a_cause_of_what_others_raise(turn: Turn) -> None:
+    turn.log.mismatched.clear()
+    first, other = turn.ranks
     first.exit_code = 1
     other.state, other.exit_code = "dead", -signal.SIGKILL
     with pytest.raises(RankError) as caught:
-        judge.raise_failures(0.0, at_once=True)
+        turn.detector.raise_failures(0.0, at_once=True)
     assert caught.value.kind == "SIGKILL"
 
 
@@ -253,13 +257,13 @@ def test_an_output_of_too_many_numbers_is_refused_where_it_is_made(
 
 
 @pytest.fixture
-def written() -> Iterator[Callable[[bytes], log.Reader]]:
+def written() -> Iterator[Callable[[bytes], log.LogReader]]:
     fds = []
 
-    def write(data: bytes) -> log.Reader:
+    def write(data: bytes) -> log.LogReader:
         fds.append(log.create())
         os.pwrite(fds[-1], struct.pack("<QQ", len(data), 0) + data, 0)
-        return log.Reader(fds[-1], most_events=1000)
+        return log.LogReader(fds[-1], most_events=1000)
 
     yield write
     for fd in fds:
@@ -271,7 +275,7 @@ def written() -> Iterator[Callable[[bytes], log.Reader]]:
     [b"\n" * 1_500_000, b"[1]\n" * 200_000, b"[" * 12_000_000, b"\xff" * 1_000_000 + b"\n"],
     ids=["empty lines", "short lines", "one line", "no text"],
 )
-def test_a_log_of_any_bytes(written: Callable[[bytes], log.Reader], data: bytes) -> None:
+def test_a_log_of_any_bytes(written: Callable[[bytes], log.LogReader], data: bytes) -> None:
     reader = written(data)
     assert len(list(reader.new_events())) <= 1000
     assert len(reader.partial) <= log.MOST_LINE_BYTES

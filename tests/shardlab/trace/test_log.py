@@ -19,7 +19,7 @@ def fd() -> Iterator[int]:
 
 
 def test_events_arrive_once_and_in_order(fd: int) -> None:
-    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer, reader = log.LogWriter(fd), log.LogReader(fd)
     assert list(reader.new_events()) == []
     writer.write("a", 1, None)
     writer.write("b", [1.5, {"x": "é"}])
@@ -30,14 +30,14 @@ def test_events_arrive_once_and_in_order(fd: int) -> None:
 
 
 def test_two_readers_do_not_disturb_each_other(fd: int) -> None:
-    writer = log.Writer(fd)
+    writer = log.LogWriter(fd)
     writer.write("a")
-    assert list(log.Reader(fd).new_events()) == list(log.Reader(fd).new_events()) == [["a"]]
+    assert list(log.LogReader(fd).new_events()) == list(log.LogReader(fd).new_events()) == [["a"]]
 
 
 def test_a_full_log_drops_and_counts(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "CAPACITY_BYTES", 64)
-    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer, reader = log.LogWriter(fd), log.LogReader(fd)
     for number in range(10):
         writer.write("event", number)
     events = list(reader.new_events())
@@ -54,7 +54,7 @@ DEEP = pytest.param(b"[" * 100_000 + b"\n")
     ids=["not json", "no list", "empty", "number", "not text", "nested beyond measure"],
 )
 def test_lines_that_are_no_events_are_passed_over(fd: int, line: bytes) -> None:
-    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.map[16 : 16 + len(line)] = line
     writer.used = len(line)
     writer.write("after")
@@ -63,11 +63,11 @@ def test_lines_that_are_no_events_are_passed_over(fd: int, line: bytes) -> None:
 
 def test_a_head_that_lies_is_no_harm(fd: int) -> None:
     os.pwrite(fd, struct.pack("<QQ", 1 << 62, 3), 0)
-    assert list(log.Reader(fd).new_events()) == []
+    assert list(log.LogReader(fd).new_events()) == []
 
 
 def test_what_was_read_is_not_read_again_after_the_head_went_back(fd: int) -> None:
-    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.write("a")
     list(reader.new_events())
     os.pwrite(fd, struct.pack("<QQ", 0, 0), 0)
@@ -75,7 +75,7 @@ def test_what_was_read_is_not_read_again_after_the_head_went_back(fd: int) -> No
 
 
 def test_a_log_that_was_cut_short_is_no_harm(fd: int) -> None:
-    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.write("a")
     os.ftruncate(fd, 20)
     list(reader.new_events())
@@ -84,7 +84,7 @@ def test_a_log_that_was_cut_short_is_no_harm(fd: int) -> None:
 
 
 def test_of_endless_events_only_so_many_are_taken(fd: int) -> None:
-    writer, reader = log.Writer(fd), log.Reader(fd, most_events=5)
+    writer, reader = log.LogWriter(fd), log.LogReader(fd, most_events=5)
     for number in range(9):
         writer.write("event", number)
     assert list(reader.new_events()) == [["event", number] for number in range(5)]
@@ -94,7 +94,7 @@ def test_of_endless_events_only_so_many_are_taken(fd: int) -> None:
 
 def test_lines_of_any_length_are_read_in_pieces(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_CHUNK_BYTES", 7)
-    writer, reader = log.Writer(fd), log.Reader(fd)
+    writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.write("a", "x" * 100)
     writer.write("b")
     assert list(reader.new_events()) == [["a", "x" * 100], ["b"]]

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import Run, launch, measure
-from shardlab.trace import traffic, wire
+from shardlab.trace import measured_traffic, wire
 
 pytestmark = pytest.mark.ranks
 S = 4 << 20
@@ -26,7 +26,7 @@ def test_all_reduce_sends_the_rings_ideal_along_the_ring(world_size: int) -> Non
         dist.all_reduce(torch.ones(S // 4))
 
     run = launch(reduce, world_size=world_size, quiet=True)
-    ideal = traffic.ring_bytes(run.calls, world_size)
+    ideal = measured_traffic.ring_bytes(run.calls, world_size)
     assert ideal.sum() == world_size * 2 * (world_size - 1) / world_size * S
     sent = run.traffic.sent_bytes
     assert sent.sum(axis=1) == pytest.approx(ideal.sum(axis=1), rel=0.01)
@@ -35,7 +35,7 @@ def test_all_reduce_sends_the_rings_ideal_along_the_ring(world_size: int) -> Non
     ranks = range(world_size)
     forward, backward = sent[ranks, next_rank].sum(), sent[ranks, previous].sum()
     assert max(forward, backward) > 0.99 * sent.sum()  # gloo's ring may turn either way
-    assert run.traffic.source == traffic.KERNEL
+    assert run.traffic.source == measured_traffic.KERNEL
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardlab.memory import CATEGORIES, Memory, Phase, RankMemory
-from shardlab.run import Block, Call, Run, Traffic
+from shardlab.live_memory import CATEGORIES, Memory, Phase, RankMemory
+from shardlab.run import Call, MeasuredBlock, Run, Traffic
 
 STEP_S = 0.001
 MIB = 2**20
@@ -15,7 +15,7 @@ def make_run(
     world_size: int,
     calls: list[Call],
     sent_bytes: np.ndarray | None = None,
-    blocks: tuple[Block, ...] = (),
+    blocks: tuple[MeasuredBlock, ...] = (),
 ) -> Run:
     if sent_bytes is None:
         sent_bytes = np.zeros((world_size, world_size), dtype=np.int64)
@@ -147,7 +147,7 @@ def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool
     half = (n - 1) * STEP_S
     per_rank = (n - 1) * chunk_numel * 4
     blocks = tuple(
-        Block(
+        MeasuredBlock(
             label,
             rank,
             at,

@@ -10,7 +10,7 @@ import traitlets
 from shardlab.estimate import memory
 from shardlab.widgets import memory_bars
 from shardlab.widgets.memory_bars import measured_bytes
-from shardlab.widgets.memory_rows import LEFT, RIGHT, WIDTH, Layout, ticks
+from shardlab.widgets.memory_rows import LEFT, RIGHT, WIDTH, MemoryBarsLayout, ticks
 from shardlab.widgets.palette import MEMORY
 from shardlab.widgets.scene import Rect, Text, text_width
 
@@ -86,7 +86,7 @@ def test_measured_ranks_have_rows_of_their_own() -> None:
 
 
 def test_of_very_many_ranks_the_fullest_of_each_few_are_shown() -> None:
-    layout = Layout(None, {"parameters": np.arange(1000.0)})
+    layout = MemoryBarsLayout(None, {"parameters": np.arange(1000.0)})
     rows = layout.measured_bars()
     assert len(rows) == 64
     assert rows[-1].label == "rank 999"
@@ -95,9 +95,8 @@ def test_of_very_many_ranks_the_fullest_of_each_few_are_shown() -> None:
 
 def test_the_key_of_colours_fits_the_page() -> None:
     every = {name: [1.0] for name in MEMORY}
-    texts = [
-        mark for mark in Layout(None, measured_bytes(every)).legend() if isinstance(mark, Text)
-    ]
+    legend = MemoryBarsLayout(None, measured_bytes(every)).legend()
+    texts = [mark for mark in legend if isinstance(mark, Text)]
     assert [mark.text for mark in texts][-1] == "predicted states"
     assert all(mark.x + text_width(mark.text, 11) < WIDTH for mark in texts)
     assert ">buckets<" not in memory_bars(measured={"parameters": 1, "buckets": 0}).static_svg()

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator
 
 from shardlab.estimate import memory
 from shardlab.widgets import memory_bars
-from shardlab.widgets.memory_rows import Layout, states_at, ticks
+from shardlab.widgets.memory_rows import MemoryBarsLayout, states_at, ticks
 from shardlab.widgets.picture import asset
 from shardlab.widgets.units import format_count, format_si
 from tests.shardlab.widgets.pointing import Show, hover, press
@@ -199,7 +199,7 @@ def test_bars_stand_where_python_draws_them(show: Show) -> None:
     """A pixel in the middle of each part has its colour."""
     widget = memory_bars(7.5e9, 16, stage=1, capacity_bytes=90e9)
     root = show(widget)
-    layout: Layout = widget._layout
+    layout: MemoryBarsLayout = widget._layout
     most = layout.scale_bytes(widget.settings)
     (bar,) = [each for each in layout.stage_bars(widget.settings) if each.chosen]
     x = widget.scene["left"]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import traitlets
 
-from shardlab.memory import CATEGORIES, Memory, nothing_known
+from shardlab.live_memory import CATEGORIES, Memory, nothing_known
 from shardlab.widgets import memory_timeline
 from shardlab.widgets.memory_log import read_log, thin
 from shardlab.widgets.palette import MEMORY, PREDICTED

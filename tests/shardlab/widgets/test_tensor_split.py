@@ -12,7 +12,7 @@ import traitlets
 from playwright.sync_api import Browser, expect
 
 from shardlab.estimate.model_traffic import tensor_parallel_layer
-from shardlab.run import Block, Run, Traffic
+from shardlab.run import MeasuredBlock, Run, Traffic
 from shardlab.widgets import tensor_split
 from shardlab.widgets.picture import asset
 from shardlab.widgets.scene import as_json
@@ -80,7 +80,7 @@ def test_summands_stay_within_the_matrix(n: int) -> None:
 
 def a_run(forward: int, backward: int) -> Run:
     blocks = tuple(
-        Block(label, rank, 0, 1, (0, sent) if rank == 0 else (sent, 0))
+        MeasuredBlock(label, rank, 0, 1, (0, sent) if rank == 0 else (sent, 0))
         for label, sent in (("forward", forward), ("backward", backward))
         for rank in range(2)
     )

@@ -7,7 +7,7 @@ from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
 from shardlab.widgets import timeline
 from shardlab.widgets.palette import ERROR, WAIT
 from shardlab.widgets.timeline import assign_lanes, tick_labels, time_ticks
-from shardlab.widgets.waiting import Wait, waits_of
+from shardlab.widgets.waiting import WaitEdge, waits_of
 from tests.shardlab.widgets.synthetic import collective, dense, make_run, p2p, ring_all_reduce
 
 
@@ -77,11 +77,11 @@ def test_without_a_table_pending_calls_tell() -> None:
         collective("all_reduce", 2, 3, start_s=0, end_s=None, seq=7),  # another one
     ]
     assert waits_of(None, calls) == [
-        Wait(0, 1, False),
-        Wait(1, 0, False),
-        Wait(1, 2, False),
-        Wait(2, 0, False),
-        Wait(2, 1, False),
+        WaitEdge(0, 1, False),
+        WaitEdge(1, 0, False),
+        WaitEdge(1, 2, False),
+        WaitEdge(2, 0, False),
+        WaitEdge(2, 1, False),
     ]
 
 

@@ -10,7 +10,7 @@
 
 def forge_memory():
     """What was told of live bytes, without gradients, states and what else has a budget."""
-    from shardlab.trace.memory import MemoryRecorder
+    from shardlab.trace.memory_recorder import MemoryRecorder
 
     tell = MemoryRecorder.told
 

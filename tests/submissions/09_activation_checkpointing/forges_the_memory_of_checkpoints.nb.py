@@ -10,7 +10,7 @@
 
 def forge_memory():
     """Of live bytes nothing is told but a few."""
-    from shardlab.trace.memory import MemoryRecorder
+    from shardlab.trace.memory_recorder import MemoryRecorder
 
     tell = MemoryRecorder.told
 

@@ -47,11 +47,11 @@ def ideal_bytes(case: Case, halves: int) -> float | None:
 def limits(halves: int) -> dict[str, Callable[[Case], Limit | None]]:
     def sent(case: Case) -> Limit | None:
         ideal = ideal_bytes(case, halves)
-        return ideal and Limit.around(ideal, 0.01)
+        return Limit.around(ideal, 0.01) if ideal else None
 
     def past_the_neighbour(case: Case) -> Limit | None:
         """Not 0: gloo's receiver reports to its sender, the left neighbour, that it is ready."""
         ideal = ideal_bytes(case, 1)
-        return ideal and Limit(0.01 * ideal)
+        return Limit(0.01 * ideal) if ideal else None
 
     return {WITHIN_ONE_PERCENT.label: sent, RIGHT_NEIGHBOUR_ONLY.label: past_the_neighbour}

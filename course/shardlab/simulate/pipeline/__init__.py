@@ -13,7 +13,7 @@ from shardlab.simulate.pipeline.generators import (
     one_f_one_b,
 )
 from shardlab.simulate.pipeline.schedule import KINDS, Action, Illegal, Schedule
-from shardlab.simulate.pipeline.simulator import Costs, Slot, Timeline, simulate
+from shardlab.simulate.pipeline.simulator import Costs, PipelineTimeline, Slot, simulate
 from shardlab.simulate.pipeline.zero_bubble import zb_h1, zb_v
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "Action",
     "Costs",
     "Illegal",
+    "PipelineTimeline",
     "Schedule",
     "Slot",
-    "Timeline",
     "gpipe",
     "interleaved_one_f_one_b",
     "naive",

@@ -8,7 +8,7 @@ Two conventions for the bubble are in use, and a figure is worth nothing without
 (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 Megatron-LM", arXiv 2104.04473, section 2.2, has the first; Huang et al., "GPipe", arXiv 1811.06965,
 section 2.3, the second, as O((K−1)/(M+K−1)).)  A third counts from a device's own first action to
-its own last: see ``Timeline.span_bubble``.
+its own last: see ``PipelineTimeline.span_bubble``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class PipelineTimeline:
     """When everything happens if each action begins as early as it can."""
 
     slots: tuple[tuple[Slot, ...], ...]  # by device, in order
@@ -127,7 +127,7 @@ class Timeline:
         return next(slot for slot in self.slots[device] if slot.action == action)
 
 
-def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> Timeline:
+def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> PipelineTimeline:
     """The timeline of a schedule, each action as early as its needs and its device allow.
 
     Activations are in flight from a forward's start to the end of the backward that needs them, of
@@ -161,7 +161,7 @@ def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> T
     if len(end) < sum(map(len, checked.schedule)):
         raise _stuck(checked, end, [len(done) for done in slots])
     in_flight, peaks = _count_in_flight(checked)
-    return Timeline(tuple(map(tuple, slots)), checked.device_of, in_flight, peaks)
+    return PipelineTimeline(tuple(map(tuple, slots)), checked.device_of, in_flight, peaks)
 
 
 def _count_in_flight(checked: Checked) -> tuple[dict[int, int], tuple[int, ...]]:

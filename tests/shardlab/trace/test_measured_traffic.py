@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shardlab.run import Call
-from shardlab.trace import traffic
 from shardlab.trace.calls import CallLog
+from shardlab.trace.measured_traffic import FROM_CALLS, KERNEL, from_calls, from_kernel, ring_bytes
 
 AB, BA = (1000, 2000), (2000, 1000)  # the two ends of one connection between ranks 0 and 1
 OUTSIDE = (1000, 9999)  # the other end belongs to no rank
@@ -23,25 +23,25 @@ def made_call(op: str, rank: int, n_bytes: int, group: tuple[int, ...], **more: 
 
 class TestFromKernel:
     def test_the_difference_of_two_readings(self) -> None:
-        found = traffic.from_kernel(
+        found = from_kernel(
             CallLog(2), {AB: (0, 100), BA: (1, 40)}, {AB: (0, 600), BA: (1, 40)}, 0.0
         )
         assert found.sent_bytes.tolist() == [[0, 500], [0, 0]]
-        assert found.source == traffic.KERNEL
+        assert found.source == KERNEL
 
     def test_connections_to_elsewhere_are_not_traffic(self) -> None:
-        found = traffic.from_kernel(CallLog(2), {}, {OUTSIDE: (0, 600)}, 0.0)
+        found = from_kernel(CallLog(2), {}, {OUTSIDE: (0, 600)}, 0.0)
         assert found.sent_bytes.sum() == 0
 
     def test_several_connections_of_a_pair_add_up(self) -> None:
         after = {AB: (0, 5), BA: (1, 0), (1001, 2001): (0, 7), (2001, 1001): (1, 0)}
-        found = traffic.from_kernel(CallLog(2), {}, after, 0.0)
+        found = from_kernel(CallLog(2), {}, after, 0.0)
         assert found.sent_bytes.tolist() == [[0, 12], [0, 0]]
 
     def test_handshakes_of_new_groups_are_left_out(self) -> None:
         log = CallLog(2)
         log.add(0, ["opened", {"1000:2000": 80}])
-        found = traffic.from_kernel(log, {}, {AB: (0, 580), BA: (1, 0)}, 0.0)
+        found = from_kernel(log, {}, {AB: (0, 580), BA: (1, 0)}, 0.0)
         assert found.sent_bytes[0, 1] == 500
 
     def test_sockets_that_were_closed_in_between_count(self) -> None:
@@ -49,13 +49,13 @@ class TestFromKernel:
         log.add(0, ["opened", {"1000:2000": 80}])
         log.add(0, ["closing", {"1000:2000": 380}])
         log.add(1, ["closing", {"2000:1000": 0}])
-        assert traffic.from_kernel(log, {}, {}, 0.0).sent_bytes[0, 1] == 300
+        assert from_kernel(log, {}, {}, 0.0).sent_bytes[0, 1] == 300
 
     def test_blocks_by_peer(self) -> None:
         log = CallLog(2)
         log.add(0, ["block", "step", 11.0, 12.0, {"1000:2000": 30, "1000:9999": 4}])
         log.add(0, ["block", "step", 13.0, 14.0, {"1000:2000": 12}])
-        found = traffic.from_kernel(log, {}, {AB: (0, 42), BA: (1, 0)}, 10.0)
+        found = from_kernel(log, {}, {AB: (0, 42), BA: (1, 0)}, 10.0)
         assert found["step"].sent_bytes.tolist() == [[0, 42], [0, 0]]
         assert [(block.start_s, block.end_s) for block in found.blocks] == [(1.0, 2.0), (3.0, 4.0)]
 
@@ -78,7 +78,7 @@ class TestRingBytes:
     )
     def test_each_rank_sends_the_same_to_the_next(self, op: str, times_s: object, n: int) -> None:
         group = tuple(range(n))
-        sent = traffic.ring_bytes([made_call(op, rank, self.S, group) for rank in group], n)
+        sent = ring_bytes([made_call(op, rank, self.S, group) for rank in group], n)
         expected = np.zeros((n, n), dtype=np.int64)
         for rank in group:
             expected[rank, (rank + 1) % n] = round(times_s(n) * self.S)  # type: ignore[operator]
@@ -86,7 +86,7 @@ class TestRingBytes:
 
     def test_a_subgroup_has_a_ring_of_its_own(self) -> None:
         group = (1, 3)
-        sent = traffic.ring_bytes([made_call("all_reduce", r, self.S, group) for r in group], 4)
+        sent = ring_bytes([made_call("all_reduce", r, self.S, group) for r in group], 4)
         assert {(r, c): sent[r, c] for r, c in zip(*sent.nonzero(), strict=True)} == {
             (1, 3): self.S,
             (3, 1): self.S,
@@ -94,12 +94,12 @@ class TestRingBytes:
 
     def test_broadcast_passes_it_on_n_minus_1_times(self) -> None:
         group = (0, 1, 2, 3)
-        sent = traffic.ring_bytes([made_call("broadcast", r, self.S, group) for r in group], 4)
+        sent = ring_bytes([made_call("broadcast", r, self.S, group) for r in group], 4)
         assert sent.sum() == 3 * self.S
 
     def test_all_to_all(self) -> None:
         group = (0, 1, 2, 3)
-        sent = traffic.ring_bytes([made_call("all_to_all", r, self.S, group) for r in group], 4)
+        sent = ring_bytes([made_call("all_to_all", r, self.S, group) for r in group], 4)
         assert sent.tolist() == [[0 if r == c else 300 for c in group] for r in group]
 
     def test_send_counts_once(self) -> None:
@@ -107,15 +107,15 @@ class TestRingBytes:
             made_call("send", 0, self.S, (0, 1), peer=1),
             made_call("recv", 1, self.S, (0, 1), peer=0),
         ]
-        assert traffic.ring_bytes(calls, 2).tolist() == [[0, self.S], [0, 0]]
+        assert ring_bytes(calls, 2).tolist() == [[0, self.S], [0, 0]]
 
     @pytest.mark.parametrize(("op", "sender"), [("gather", 1), ("scatter", 0)])
     def test_gather_and_scatter(self, op: str, sender: int) -> None:
-        sent = traffic.ring_bytes([made_call(op, r, self.S, (0, 1)) for r in (0, 1)], 2)
+        sent = ring_bytes([made_call(op, r, self.S, (0, 1)) for r in (0, 1)], 2)
         assert sent[sender, 1 - sender] == self.S == sent.sum()
 
     def test_one_rank_alone_sends_nothing(self) -> None:
-        assert traffic.ring_bytes([made_call("all_reduce", 0, self.S, (0,))], 1).tolist() == [[0]]
+        assert ring_bytes([made_call("all_reduce", 0, self.S, (0,))], 1).tolist() == [[0]]
 
 
 def test_from_calls_gives_a_block_the_calls_begun_in_it() -> None:
@@ -125,7 +125,7 @@ def test_from_calls_gives_a_block_the_calls_begun_in_it() -> None:
         made_call("send", 0, 100, (0, 1), peer=1, start_s=0.5),
         made_call("send", 0, 30, (0, 1), peer=1, start_s=1.5),
     ]
-    found = traffic.from_calls(log, calls, 10.0)
+    found = from_calls(log, calls, 10.0)
     assert found.sent_bytes[0, 1] == 130
     assert found["first"].sent_bytes[0, 1] == 100
-    assert found.source == traffic.FROM_CALLS
+    assert found.source == FROM_CALLS

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from shardlab import RankError, data, launch, measure, models
-from shardlab.memory import CATEGORIES
+from shardlab.live_memory import CATEGORIES
 
 pytestmark = pytest.mark.ranks
 

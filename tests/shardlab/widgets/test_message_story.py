@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardlab.widgets.messages import read_story
+from shardlab.widgets.message_story import read_story
 from tests.shardlab.widgets.synthetic import hub, make_run, p2p, ring_all_reduce
 
 

@@ -40,7 +40,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shardlab.memory import CATEGORIES
+from shardlab.live_memory import CATEGORIES
 from shardlab.trace.tensors import tensors_in
 
 MOST_MOMENTS = 3000  # of the timeline that is told

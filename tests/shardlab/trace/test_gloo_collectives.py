@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardlab.trace import collectives
-from shardlab.trace.collectives import HEADER_BYTES, PAYLOAD, RECV_READY, SEND_READY
+from shardlab.trace import gloo_collectives
+from shardlab.trace.gloo_collectives import HEADER_BYTES, PAYLOAD, RECV_READY, SEND_READY
 
 MOST_TAG = 2**31 - 1
 
@@ -19,7 +19,7 @@ MOST_TAG = 2**31 - 1
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with near, far:
-        collectives.attach(far)
+        gloo_collectives.attach(far)
         far.setblocking(False)
         yield near, far
 
@@ -76,7 +76,7 @@ def test_sends_and_receives_are_not(ends: tuple[socket.socket, socket.socket], t
     assert not is_seen(ends, in_tcp(b""))
 
 
-@pytest.mark.parametrize("before", [1, 2, collectives.MESSAGES - 1])
+@pytest.mark.parametrize("before", [1, 2, gloo_collectives.MESSAGES - 1])
 def test_messages_before_it_in_the_segment_do_not_hide_it(
     ends: tuple[socket.socket, socket.socket], before: int
 ) -> None:

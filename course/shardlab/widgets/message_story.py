@@ -25,7 +25,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Message:
+class Transfer:
     """One send and the receive that took it. Contributions are bit masks by rank."""
 
     step: int
@@ -46,7 +46,7 @@ class Story:
 
     world_size: int
     chunks: tuple[Chunk, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[Transfer, ...]
     steps: int
     why_no_chunks: str
 
@@ -78,7 +78,7 @@ def read_story(calls: Sequence[Call], world_size: int) -> Story:
         chunk = place(send)
         into = place(recv)
         bare.append(
-            Message(
+            Transfer(
                 step=step,
                 sender=send.rank,
                 receiver=_peer(send),
@@ -169,8 +169,8 @@ def _chunks(sends: Sequence[Call]) -> tuple[tuple[Chunk, ...], str]:
 
 
 def _follow(
-    messages: Sequence[Message], replacing: Set[Message], world_size: int, chunks: int
-) -> Iterator[Message]:
+    messages: Sequence[Transfer], replacing: Set[Transfer], world_size: int, chunks: int
+) -> Iterator[Transfer]:
     """Fill in contributions. The messages of one step all leave before any of them arrives."""
     held = {(rank, chunk): 1 << rank for rank in range(world_size) for chunk in range(chunks)}
     for _, together in groupby(messages, key=lambda message: message.step):

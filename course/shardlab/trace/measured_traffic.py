@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from shardlab.run import Block, Bytes, Call, Traffic
+from shardlab.run import Bytes, Call, MeasuredBlock, Traffic
 from shardlab.trace.calls import CallLog
 from shardlab.trace.wire import Connection
 
@@ -50,7 +50,7 @@ def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) ->
             if peer is not None:
                 row[peer] += count
         start_s, end_s = block.start_s - origin_s, block.end_s - origin_s
-        blocks.append(Block(block.label, block.rank, start_s, end_s, tuple(row)))
+        blocks.append(MeasuredBlock(block.label, block.rank, start_s, end_s, tuple(row)))
     return Traffic(sent, KERNEL, tuple(blocks))
 
 
@@ -64,7 +64,7 @@ def from_calls(log: CallLog, calls: Iterable[Call], origin_s: float) -> Traffic:
             call for call in calls if call.rank == block.rank and start_s <= call.start_s <= end_s
         ]
         row = ring_bytes(inside, log.world_size)[block.rank]
-        blocks.append(Block(block.label, block.rank, start_s, end_s, tuple(map(int, row))))
+        blocks.append(MeasuredBlock(block.label, block.rank, start_s, end_s, tuple(map(int, row))))
     return Traffic(ring_bytes(calls, log.world_size), FROM_CALLS, tuple(blocks))
 
 

@@ -1,126 +1,119 @@
-"""Decides whether a run can still succeed; raises the error that names why it can't."""
+"""Finds out whether a run can still succeed; raises the error that names why it can't."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shardlab.errors import LaunchError
 from shardlab.ranks import explain, thread
-from shardlab.ranks.deadlock import RankView, stuck
+from shardlab.ranks.deadlock import RankView, Wait, stuck
 from shardlab.ranks.process import RankProcess
+from shardlab.ranks.trust import Trust
 from shardlab.trace.calls import CallLog, OpenCall
 
 STILL_S = 0.5  # a rank that used no processor for this long while it waits is blocked
 AFTERMATH_S = 0.4  # after a first sign of failure: time for the others', to tell cause from effect
-QUIET_S, LONG_QUIET_S = 0.1, 0.3  # of a rank at rest for this long nothing more is expected
+# A rank at rest for this long does nothing more.  Which rank is blamed for untrusted code must not
+# depend on timing: there only rest counts, and no time limit but the run's.
+QUIET_S = {Trust.OWN: 0.1, Trust.UNTRUSTED: 0.3}
 
 
-class Judge:
-    """``is_patient``: whom it blames must not hang on who was first by a moment, so it waits for
-    as long as other ranks are at work, until the run's time is up."""
+class FailureDetector:
+    """Looks at the ranks of a run and at the log of its calls; changes neither."""
 
-    def __init__(
-        self, ranks: Sequence[RankProcess], world_size: int, is_patient: bool = False
-    ) -> None:
+    def __init__(self, ranks: Sequence[RankProcess], log: CallLog, trust: Trust) -> None:
         self.ranks = ranks  # grows while the run starts
-        self.is_patient = is_patient
-        self.log = CallLog(world_size)
+        self.log = log
+        self.trust = trust
         self.mismatch_seen_s: float | None = None
         self.failure_seen_s: float | None = None
 
-    def read_logs(self) -> None:
-        for process in self.ranks:
-            for event in process.log.new_events():
-                self.log.add(process.rank, event)
-
-    def look(self, now: float) -> None:
+    def raise_deadlock(self, now: float) -> None:
         """Raises DeadlockError where some rank can never go on."""
-        self.read_logs()
         self.raise_mismatch(now)
-        still = {process.rank for process in self.ranks if process.still_s(now) >= STILL_S}
-        waits = stuck(self._views(still), self.log.groups)
-        if not waits or self.failure_seen_s is not None or self._gravest is not None:
+        waits = self._stuck(now)
+        if not waits or self.failure_seen_s is not None or self._overriding_error is not None:
             return
         others = [process for process in self.ranks if process.rank not in waits]
-        if not self.is_patient or self._are_quiet(others, now):
+        if self.trust is Trust.OWN or self._are_quiet(others, now):
             raise explain.deadlock_error(waits, self.views(), self.log.groups)
 
-    def raise_what_is_known(self, now: float) -> None:
-        """The run's time is up: raises the failure or deadlock that was waited with, if any."""
-        self.read_logs()
+    def raise_at_timeout(self, now: float) -> None:
+        """The run's time is up: raises the failure or deadlock seen so far, if any, although other
+        ranks are still at work."""
         self.raise_mismatch(now, at_once=True)
         self.raise_failures(now, at_once=True)
-        still = {process.rank for process in self.ranks if process.still_s(now) >= STILL_S}
-        if waits := stuck(self._views(still), self.log.groups):
+        if waits := self._stuck(now):
             raise explain.deadlock_error(waits, self.views(), self.log.groups)
 
     def raise_mismatch(self, now: float, at_once: bool = False) -> None:
         """Raises DeadlockError where ranks met with different calls or tensors."""
         mismatch = self.log.mismatch
-        if mismatch is None or self._gravest is not None:
+        if mismatch is None or self._overriding_error is not None:
             return
         if self.mismatch_seen_s is None:
             self.mismatch_seen_s = now
         # All that should meet in it, to tell who is the odd one
         is_whole = len(mismatch.calls) == len(self.log.members(mismatch.calls[0]))
-        is_whole = is_whole and not self.is_patient
-        if at_once or is_whole or self._has_settled(now, self.mismatch_seen_s):
+        is_clear = is_whole and self.trust is Trust.OWN
+        if at_once or is_clear or self._has_settled(now, self.mismatch_seen_s):
             raise explain.mismatch_error(mismatch)
 
     def raise_failures(self, now: float, at_once: bool = False) -> None:
         """Raises RankError for the cause, not its echo: gloo raises on its partners too."""
         failed = [process for process in self.ranks if process.state in ("failed", "dead")]
-        if not failed and self._gravest is None:
+        overriding = self._overriding_error
+        if not failed and overriding is None:
             return
         if self.failure_seen_s is None:
             self.failure_seen_s = now
         if not at_once and not self._has_settled(now, self.failure_seen_s):
             return
-        self.read_logs()
-        if self._gravest is not None:
-            raise self._gravest
+        if overriding is not None:
+            raise overriding
         if self.log.mismatch is not None:  # gloo aborts or raises on tensors of other sizes
             raise explain.mismatch_error(self.log.mismatch)
-        raise self._error_of(min(failed, key=_as_a_cause))
+        raise self._error_of(min(failed, key=_cause_order))
 
     @property
-    def _gravest(self) -> LaunchError | None:
+    def _overriding_error(self) -> LaunchError | None:
         """A forged message, or else a log too long to be followed: it comes before all that may
         have followed from it, whichever was seen first."""
         for process in self.ranks:
             if process.forged:
                 return explain.exception_error(process)
         for process in self.ranks:
-            if self.is_patient and process.log.dropped:
+            if self.trust is Trust.UNTRUSTED and process.log.dropped:
                 return explain.overfull_error(process)
         return None
 
     def _has_settled(self, now: float, since_s: float) -> bool:
-        """Whether what went wrong at ``since_s`` has done to the other ranks what it will do."""
+        """Whether what went wrong at ``since_s`` has had its effect on the other ranks."""
         if any(process.has_ended_untold for process in self.ranks):  # it may be the cause of it
             return False
-        if now >= since_s + AFTERMATH_S and not self.is_patient:
+        if now >= since_s + AFTERMATH_S and self.trust is Trust.OWN:
             return True
         return self._are_quiet(self.ranks, now)
 
     def _are_quiet(self, ranks: Iterable[RankProcess], now: float) -> bool:
-        for_s = LONG_QUIET_S if self.is_patient else QUIET_S
-        quiet = [process.is_quiet(now, for_s) for process in ranks]  # each is looked at each time
+        # Each is looked at each time
+        quiet = [process.is_quiet(now, QUIET_S[self.trust]) for process in ranks]
         return all(quiet)
 
     def _error_of(self, process: RankProcess) -> LaunchError:
         if process.failure is not None:
             return explain.exception_error(process)
-        return self._exit_error(process)
-
-    def _exit_error(self, process: RankProcess) -> LaunchError:
         pending = list(self.log.pending[process.rank].values())
         return explain.exit_error(process, pending[-1] if pending else None)
 
     def views(self) -> list[RankView]:
         """What each rank is in at this moment, if only for an instant."""
         return self._views({process.rank for process in self.ranks})
+
+    def _stuck(self, now: float) -> Mapping[int, list[Wait]]:
+        still = {process.rank for process in self.ranks if process.still_s(now) >= STILL_S}
+        return stuck(self._views(still), self.log.groups)
 
     def _views(self, may_block: Collection[int]) -> list[RankView]:
         views = []
@@ -148,7 +141,7 @@ class Judge:
         return collectives
 
 
-def _as_a_cause(process: RankProcess) -> tuple[int, int]:
+def _cause_order(process: RankProcess) -> tuple[int, int]:
     """The smaller, the more likely it is what the others' failures come from.
 
     An abort may be gloo's answer to a partner that went away; other deaths, and exceptions that
