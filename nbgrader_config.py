@@ -73,7 +73,7 @@ c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, the loo
 # ---- formgrader: what students made is shown, and does nothing
 
 c.HTMLExporter.preprocessors = ["autograder.feedback.InertOutputs"]
-c.HTMLExporter.filters = {"markdown2html": "autograder.feedback.inert.markdown"}
+c.HTMLExporter.filters = {"markdown2html": "autograder.feedback.formgrader.markdown"}
 c.HTMLExporter.template_file = str(
     Path(importlib.util.find_spec("autograder").origin).parent / "feedback/formgrader.html"
 )

@@ -1,7 +1,8 @@
 """Reading a notebook that may be anything at all.
 
 The file is taken as JSON and no more: neither its version nor its validity decides what a student
-gets.  Of a cell only type, text, id and nbgrader's grade id are read.
+gets.  Of a cell only type, text, id, nbgrader's grade id and the pictures that the text shows are
+read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.grading import mend
+from autograder.grading import attached, mend
 from autograder.grading.files import NotPlain, read_plain_file
 
 MAX_BYTES = 20_000_000
@@ -53,6 +54,11 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
         if len(raw) > MAX_CELLS:
             notes.append(f"Of {len(raw):,} cells the first {MAX_CELLS:,} were read.")
         cells = [cell for cell in map(_cell, raw[:MAX_CELLS]) if cell is not None]
+        if dropped := attached.limit(cells):
+            most = attached.MAX_CHARS * 3 // 4 // 1_000_000  # in base64, 3 bytes are 4 characters
+            notes.append(
+                f"Pictures left out: {dropped}, as all together were larger than {most} MB."
+            )
     except mend.NoNotebook as error:
         raise Unreadable(str(error)) from error
     except Exception as error:  # deep nesting, odd shapes: there is no end of what JSON may hold
@@ -79,6 +85,8 @@ def _cell(raw: Any) -> dict[str, Any] | None:
     cell["source"] = source.replace("\r\n", "\n").replace("\r", "\n")
     if isinstance(raw.get("id"), str):
         cell["id"] = raw["id"]
+    if pictures := attached.pictures_in(raw.get("attachments"), cell["source"]):
+        cell["attachments"] = pictures
     metadata = raw.get("metadata")
     nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     if isinstance(nbgrader, dict) and isinstance(nbgrader.get("grade_id"), str):
