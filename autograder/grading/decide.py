@@ -17,6 +17,7 @@ from traitlets import Bool, Dict, Integer
 
 from autograder.grading.engine import LocalPool
 from autograder.grading.journal import Journal
+from autograder.grading.names import why_refused
 from autograder.grading.record import BrokenRecord, Record, Task
 from autograder.grading.tasks import TaskMaker, grading_folder
 from autograder.grading.template import CourseError
@@ -28,7 +29,7 @@ RECORD = "shardlab_record"  # key of ``resources``: the writer's, who has chosen
 
 
 class NotGraded(Exception):
-    """The machine failed, and has been tried again: no grade rather than a 0."""
+    """No grade rather than a 0: why, and what to do where it is not the machine's failure."""
 
 
 class RunAndDecide(NbGraderPreprocessor):
@@ -68,6 +69,8 @@ class RunAndDecide(NbGraderPreprocessor):
         """Raises NotGraded."""
         if of["notebook"] != of["assignment"]:
             raise CourseError(f"a lab has one notebook, {of['assignment']}.ipynb")
+        if why := why_refused(of["student"]):
+            raise NotGraded(f"the folder's name {of['student']!r} {why}: rename the folder")
         maker = self.maker(of["assignment"])
         task = maker.task(of["student"])
         journal = Journal(grading_folder(maker.course) / "records", task.lab)

@@ -245,6 +245,65 @@ def test_everybody_with_a_folder_has_a_row(lab: Class) -> None:
     ]
 
 
+ODD_NAMES = ["O'Brien & Söhne (2)", "a+b@x.org", "-x", "12", "$HOME {0} ^", "x" * 128, "ä" * 120]
+
+
+def test_names_that_people_use_work_to_the_end(lab: Class) -> None:
+    lab.hand_in(**dict.fromkeys(ODD_NAMES, 1.5))
+    assert lab.grade() == 0
+    assert lab.points() == dict.fromkeys(ODD_NAMES, 1.5)
+    done = lab.course.nbgrader("generate_feedback", LAB)
+    assert done.returncode == 0, done.stderr[-3000:]
+    pages = lab.course.root / "grading/feedback"
+    assert {path.parts[-3] for path in pages.glob(f"*/{LAB}/{LAB}.html")} == set(ODD_NAMES)
+    assert main(["export", LAB]) == 0
+    exported = lab.said
+    assert exported.count(",graded,") == len(ODD_NAMES)
+    assert lab.course.nbgrader("export").returncode == 0
+
+
+REFUSED = {
+    "x" * 252: "is longer than 128 characters",
+    "😀" * 63: "is longer than 240 bytes",
+    "caf\udce9": "is not UTF-8",
+    ".hidden": "begins with a dot",
+    "...": "begins with a dot",
+    "two\nlines": "holds a line break or another character that cannot be shown",
+    "ada ": "begins or ends with a space",
+    "b[o]b": "holds [",
+    "*": "holds *",
+    "Lovelace, Ada": "holds ,",
+}
+
+
+def test_a_name_that_cannot_be_used_stops_nobody_and_is_named(lab: Class) -> None:
+    lab.hand_in(**dict.fromkeys(REFUSED, 1), ann=2)
+    assert lab.grade() == 3
+    assert lab.points() == {"ann": 2}
+    said = lab.said
+    assert "11 submissions" in said
+    assert "not graded, the folder has a name that cannot be used (rename it, then " in said
+    for name, why in REFUSED.items():
+        assert f"  {name!r} {why}" in said
+    assert main(["report", LAB]) == 0
+    said = lab.said
+    for name in REFUSED:
+        assert f"{name!r}: not graded yet. The name of this folder " in said
+    assert main(["export", LAB]) == 0
+    assert f"{LAB}: '.hidden' is left out: its name begins with a dot" in lab.said
+
+    assert lab.grade("--student", "ann") == 0
+    assert "cannot be used" not in lab.said
+    assert lab.grade("--student", ".hidden") == 2
+    assert "'.hidden' begins with a dot" in lab.said
+
+
+def test_a_class_of_names_that_cannot_be_used_is_no_empty_class(lab: Class) -> None:
+    lab.hand_in(**{".hidden": 1})
+    assert lab.grade() == 3
+    assert "'.hidden' begins with a dot" in lab.said
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
