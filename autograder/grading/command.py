@@ -20,7 +20,12 @@ from sqlalchemy.exc import SAWarning
 
 from autograder.grading.decide import RunAndDecide
 from autograder.grading.engine import LocalPool, Pool
-from autograder.grading.gradebook import GradebookUnreachable, prepare
+from autograder.grading.gradebook import (
+    AnotherGradebook,
+    GradebookUnreachable,
+    prepare,
+    require_same_gradebook,
+)
 from autograder.grading.journal import Journal, JournalError
 from autograder.grading.progress import Progress
 from autograder.grading.record import BrokenRecord, Record
@@ -52,7 +57,7 @@ def grade(arguments: argparse.Namespace) -> int:
         run = _Run.prepare(arguments, out)
         with run.journal.locked():
             return run.grade()
-    except (WrongUsage, CourseError, GradebookUnreachable, Refused) as error:
+    except (WrongUsage, CourseError, GradebookUnreachable, AnotherGradebook, Refused) as error:
         print(error, file=sys.stderr)
         return WRONG_USAGE
     except JournalError as error:
@@ -93,6 +98,7 @@ class _Run:
         course = CourseDirectory(parent=app)
         _require_lab(course, lab)
         prepare(course.db_url)
+        require_same_gradebook(course)
         decider = RunAndDecide(parent=app)
         maker = decider.maker(lab)
         handed_in = students_who_handed_in(course, lab)

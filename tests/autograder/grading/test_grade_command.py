@@ -21,6 +21,7 @@ from nbgrader.api import Gradebook
 from autograder.__main__ import main
 from autograder.grading import command, tasks
 from autograder.grading.journal import Journal, JournalError
+from autograder.grading.writer import NotWritten, Writer
 from tests.autograder.grading.course import REPO, Course, with_answers
 from tests.autograder.grading.fake_class import FakePool
 
@@ -175,11 +176,70 @@ def test_what_was_lost_is_made_again(
     assert "graded anew, their records were broken:\n  bob: not a record" in lab.said
     assert json.loads(notebook.read_text())["cells"]
 
-    # the gradebook: grades come back from the records
+    # the gradebook: grades come back from the records, once somebody has said that it is lost
     shutil.copy(released.root / "grading/gradebook.db", lab.course.root / "grading")
+    assert lab.grade() == 2
+    assert "has no submission of ann, bob, cid" in lab.said
+    assert lab.points() == {}
+    (lab.course.root / "grading/autograded").rename(lab.course.root / "grading/autograded.old")
     assert lab.grade() == 0
     assert lab.pool.graded == []
     assert lab.points() == {"ann": 2, "bob": 1, "cid": 0.5}
+
+
+def test_another_gradebook_gets_no_grades_beside_those_that_people_gave(
+    lab: Class, released: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.hand_in(ann=2, **{f"s{number}": 1 for number in range(9)})
+    assert lab.grade() == 0
+    with lab.gradebook() as gradebook:
+        notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
+        notebook.comments[0].manual_comment = "Well put."
+        gradebook.db.commit()
+    lab.said  # noqa: B018
+
+    other = lab.course.root / "other.db"
+    shutil.copy(released.root / "grading/gradebook.db", other)
+    with Gradebook(f"sqlite:///{other}") as gradebook:
+        gradebook.add_student("ann")
+    monkeypatch.setenv("SHARDLAB_DB_URL", f"sqlite:///{other}")
+    lab.hand_in(zoe=1)
+    for arguments in (["grade", LAB], ["grade", LAB, "--student", "zoe"], ["grade", "04_zero"]):
+        assert main(arguments) == 2
+        said = lab.said
+        assert "has no submission of ann, s0, s1, s2, s3 and 5 others" in said
+        assert "SHARDLAB_DB_URL" in said
+        assert "grading/autograded" in said
+    with Gradebook(f"sqlite:///{other}") as gradebook:
+        assert gradebook.assignment_submissions(LAB) == []
+    assert lab.path("autograded", "ann").exists()
+
+    monkeypatch.delenv("SHARDLAB_DB_URL")
+    assert main(["grade", "04_zero"]) == 2
+    assert "does not know 04_zero yet" in lab.said  # a new lab is no other gradebook
+    assert lab.grade() == 0
+    assert lab.pool.graded == ["zoe"]
+    with lab.gradebook() as gradebook:
+        notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
+        assert notebook.comments[0].manual_comment == "Well put."
+
+
+def test_records_that_never_reached_a_gradebook_are_written(
+    lab: Class, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.hand_in(ann=2, bob=1)
+
+    def fails(*_: object) -> None:
+        raise NotWritten("the database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "write", fails)
+        assert lab.grade() == 3
+    assert lab.journal.students() == ["ann", "bob"]
+    assert lab.points() == {}
+    assert lab.grade() == 0
+    assert lab.pool.graded == []
+    assert lab.points() == {"ann": 2, "bob": 1}
 
 
 def test_a_regrade_shows_who_changes_and_keeps_what_people_did(
