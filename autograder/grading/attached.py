@@ -8,7 +8,7 @@ Here only their shape and size count; ``feedback.images`` decides which of them 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from html import unescape
 from itertools import islice
 from typing import Any
@@ -28,7 +28,7 @@ def pictures_in(raw: Any, source: str) -> Pictures:
     named = {name: _forms(bundle) for name, bundle in islice(found.items(), MAX_PICTURES)}
     # A name with a lone surrogate could not be written to a file.
     usable = {name: f for name, f in named.items() if name.isprintable() and f}
-    return dict(_shown(usable, source))
+    return _shown(usable, plain(source)) if usable else {}
 
 
 def pictures_for(text: str, cells: Iterable[Mapping[str, Any]]) -> Pictures:
@@ -36,8 +36,9 @@ def pictures_for(text: str, cells: Iterable[Mapping[str, Any]]) -> Pictures:
     having = [cell for cell in cells if cell.get("attachments")]
     having.sort(key=lambda cell: str(cell.get("source")).strip() not in text)
     pictures: Pictures = {}
+    spelled = plain(text) if having else ""
     for cell in reversed(having):
-        pictures.update(_shown(cell["attachments"], text))
+        pictures.update(_shown(cell["attachments"], spelled))
     return pictures
 
 
@@ -63,11 +64,10 @@ def plain(name: str) -> str:
     return unquote(unescape(name))
 
 
-def _shown(pictures: Mapping[str, Any], text: str) -> Iterator[tuple[str, Any]]:
-    spelled = plain(text)
-    return (
-        (name, forms) for name, forms in pictures.items() if f"attachment:{plain(name)}" in spelled
-    )
+def _shown(pictures: Mapping[str, Any], spelled: str) -> Pictures:
+    return {
+        name: forms for name, forms in pictures.items() if f"attachment:{plain(name)}" in spelled
+    }
 
 
 def _forms(bundle: Any) -> dict[str, str]:

@@ -55,9 +55,9 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
             notes.append(f"Of {len(raw):,} cells the first {MAX_CELLS:,} were read.")
         cells = [cell for cell in map(_cell, raw[:MAX_CELLS]) if cell is not None]
         if dropped := attached.limit(cells):
-            most = attached.MAX_CHARS * 3 // 4 // 1_000_000  # in base64, 3 bytes are 4 characters
+            most = attached.MAX_CHARS * 0.75 / 1_000_000  # in base64, 3 bytes are 4 characters
             notes.append(
-                f"Pictures left out: {dropped}, as all together were larger than {most} MB."
+                f"Pictures left out: {dropped}, as all together were larger than {most:g} MB."
             )
     except mend.NoNotebook as error:
         raise Unreadable(str(error)) from error

@@ -121,4 +121,4 @@ def test_pictures_have_a_size_all_together(monkeypatch: pytest.MonkeyPatch) -> N
     }
     notebook, notes = read_notebook(json.dumps({"cells": [cell, cell]}).encode())
     assert [bool(cell.attachments) for cell in notebook.cells] == [True, False]
-    assert notes == ["Pictures left out: 1, as all together were larger than 1 MB."]
+    assert notes == ["Pictures left out: 1, as all together were larger than 1.5 MB."]
