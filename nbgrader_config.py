@@ -73,7 +73,7 @@ c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, the loo
 # ---- formgrader: what students made is shown, and does nothing
 
 c.HTMLExporter.preprocessors = ["autograder.pages.formgrader.inert_outputs.InertOutputs"]
-c.HTMLExporter.filters = {"markdown2html": "autograder.pages.html.inert.markdown"}
+c.HTMLExporter.filters = {"markdown2html": "autograder.pages.formgrader.inert_outputs.markdown"}
 c.HTMLExporter.template_file = str(
     Path(importlib.util.find_spec("autograder").origin).parent / "pages/html/formgrader.html"
 )

@@ -26,6 +26,11 @@ LAB = "01_one_device"
 CHECKS = 4
 MISTAKE = "counts a target of -100: cross_entropy leaves it out of its mean"
 
+DOT = (  # one pixel
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJg"
+    "gg=="
+)
+
 
 @pytest.fixture(scope="module")
 def made(lab_server: LabServer) -> Made:
@@ -48,6 +53,8 @@ def made(lab_server: LabServer) -> Made:
     cells = [code_cell("show()", *outputs) for outputs in hostile.outputs().values()]
     cells += [prose_cell(fragment) for fragment in hostile.FRAGMENTS.values()]
     cells += [prose_cell(source) for source in hostile.MARKDOWN.values()]
+    cells.append(prose_cell("![dot](attachment:dot.png)"))
+    cells[-1].attachments = {"dot.png": {"image/png": DOT}}
     made.grade("mallory", HandedIn(own_cells=cells))
     for student in ("ada", "mallory"):
         (made.root / "grading/submitted" / student / LAB).mkdir(parents=True)
@@ -117,6 +124,7 @@ def test_formgrader_shows_a_hostile_notebook_and_nothing_happens(
     expect(page.locator(".shardlab-check")).to_have_count(CHECKS)
     expect(page.locator(".shardlab-check .line.ok").first).to_be_visible()
     expect(page.locator("nav")).to_be_visible()
+    assert page.get_by_alt_text("dot").evaluate("image => image.naturalWidth") == 1
     window.assert_nothing_happened(LAB)
     page.screenshot(path=artifacts / "formgrader-hostile.png")
 
@@ -136,6 +144,8 @@ def test_formgraders_button_makes_pages_that_stand_alone(
         alone = watch(path.as_uri())
         alone.page.goto(path.as_uri())
         expect(alone.page.locator(".shardlab-check")).to_have_count(CHECKS)
+        for dot in alone.page.get_by_alt_text("dot").all():
+            assert dot.evaluate("image => image.naturalWidth") == 1
         alone.assert_nothing_happened(f"{LAB}: {student}")
         for theme in ("light", "dark"):
             alone.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]

@@ -21,17 +21,27 @@ from sqlalchemy.exc import SAWarning
 from autograder.grading.command.progress import Progress
 from autograder.grading.command.regrade import changes
 from autograder.grading.command.table import Outcome, table
-from autograder.grading.gradebook.database import GradebookUnreachable, prepare
+from autograder.grading.gradebook.database import (
+    AnotherGradebook,
+    GradebookUnreachable,
+    prepare,
+    require_same_gradebook,
+)
 from autograder.grading.gradebook.run_and_decide import RunAndDecide
 from autograder.grading.gradebook.writer import NotWritten, Writer
 from autograder.grading.pool.journal import Journal, JournalError
 from autograder.grading.pool.local import LocalPool, Pool
-from autograder.grading.pool.tasks import TaskMaker, grading_folder, students_who_handed_in
+from autograder.grading.pool.tasks import (
+    TaskMaker,
+    grading_folder,
+    refused_names,
+    students_who_handed_in,
+)
 from autograder.grading.pool.worker import Refused
 from autograder.grading.record.form import BrokenRecord, Record
 from autograder.grading.submission.template import CourseError
 
-ALL_GRADED, WRONG_USAGE, MACHINE_FAILED, INTERRUPTED = 0, 2, 3, 130
+ALL_GRADED, WRONG_USAGE, NOT_ALL_GRADED, INTERRUPTED = 0, 2, 3, 130
 
 
 class WrongUsage(Exception):
@@ -47,12 +57,12 @@ def grade(arguments: argparse.Namespace) -> int:
         run = _Run.prepare(arguments, out)
         with run.journal.locked():
             return run.grade()
-    except (WrongUsage, CourseError, GradebookUnreachable, Refused) as error:
+    except (WrongUsage, CourseError, GradebookUnreachable, AnotherGradebook, Refused) as error:
         print(error, file=sys.stderr)
         return WRONG_USAGE
     except JournalError as error:
         print(error, file=sys.stderr)
-        return MACHINE_FAILED
+        return NOT_ALL_GRADED
     except KeyboardInterrupt:
         print(
             "\nStopped. Every grade that was reported is kept: the same command goes on from there",
@@ -88,12 +98,14 @@ class _Run:
         course = CourseDirectory(parent=app)
         _require_lab(course, lab)
         prepare(course.db_url)
+        require_same_gradebook(course)
         decider = RunAndDecide(parent=app)
         maker = decider.maker(lab)
         handed_in = students_who_handed_in(course, lab)
         records = grading_folder(course) / "records"
         writer = Writer(app, lab)
-        students = _chosen(arguments.student, handed_in, course, lab)
+        refused = refused_names(course, lab)
+        students = _chosen(arguments.student, handed_in, refused, course, lab)
         absent = sorted(set(writer.students()) - set(handed_in))
         return cls(
             lab=lab,
@@ -103,7 +115,7 @@ class _Run:
             waiting=Journal(records, lab, waiting=True),
             writer=writer,
             pool=_pool(arguments, decider.unsandboxed),
-            outcome=Outcome(lab, absent=() if arguments.student else absent),
+            outcome=Outcome(lab) if arguments.student else Outcome(lab, refused, absent),
             out=out,
             regrade=arguments.regrade,
             yes=arguments.yes,
@@ -128,7 +140,8 @@ class _Run:
         if regraded:
             self._approve(regraded)
         print(f"\n{table(outcome)}", file=self.out)
-        return MACHINE_FAILED if outcome.failed or outcome.not_written else ALL_GRADED
+        left_out = outcome.refused or outcome.failed or outcome.not_written
+        return NOT_ALL_GRADED if left_out else ALL_GRADED
 
     def _sort(self) -> tuple[list[str], list[Record]]:
         """(students to be graded, records that stay as they are, of whatever version)."""
@@ -245,15 +258,22 @@ def _require_lab(course: CourseDirectory, lab: str) -> None:
 
 
 def _chosen(
-    asked: list[str] | None, handed_in: list[str], course: CourseDirectory, lab: str
+    asked: list[str] | None,
+    handed_in: list[str],
+    refused: dict[str, str],
+    course: CourseDirectory,
+    lab: str,
 ) -> list[str]:
     place = course.format_path(course.submitted_directory, "STUDENT", lab)
-    if not handed_in:
+    if not handed_in and not refused:
         raise WrongUsage(
             f"nobody has handed in {lab}: put notebooks at {place}/{lab}.ipynb, or let "
             f"`nbgrader collect {lab}` do it"
         )
     unknown = [student for student in asked or [] if student not in handed_in]
+    if unknown and unknown[0] in refused:
+        name = unknown[0]
+        raise WrongUsage(f"the folder's name {name!r} {refused[name]}: rename the folder")
     if unknown:
         near = difflib.get_close_matches(unknown[0], handed_in, n=3)
         hint = f": did you mean {' or '.join(near)}?" if near else f": there is no {place}"

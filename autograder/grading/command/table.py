@@ -14,15 +14,16 @@ SLOWEST = 3
 
 @dataclass
 class Outcome:
-    """Of one run of `grade`. ``records``: one for each student who handed in."""
+    """Of one run of `grade`. ``records``: one for each student who handed in and can be graded."""
 
     lab: str
+    refused: dict[str, str] = field(default_factory=dict)  # names of folders: why
+    absent: Sequence[str] = ()  # of the gradebook, who handed in nothing
     records: dict[str, Record] = field(default_factory=dict)
     new: set[str] = field(default_factory=set)  # graded in this run
     older: set[str] = field(default_factory=set)  # graded by another version of the course
     not_written: dict[str, str] = field(default_factory=dict)  # student -> why
     broken: dict[str, str] = field(default_factory=dict)  # records that could not be read
-    absent: Sequence[str] = ()  # of the gradebook, who handed in nothing
     took_s: float = 0.0
 
     @property
@@ -32,10 +33,15 @@ class Outcome:
 
 def table(outcome: Outcome) -> str:
     counts = Counter(record.state for record in outcome.records.values())
-    lines = [f"{outcome.lab}: {_count(outcome.records, 'submission')}{_time(outcome)}", ""]
+    submissions = _count([*outcome.records, *outcome.refused], "submission")
+    lines = [f"{outcome.lab}: {submissions}{_time(outcome)}", ""]
     width = max(map(len, STATES))
     lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]
     lines += _listed("slowest (the workers' start not counted)", _slowest(outcome))
+    lines += _listed(
+        "not graded, the folder has a name that cannot be used (rename it, then the same command)",
+        [f"{name!r} {why}" for name, why in outcome.refused.items()],
+    )
     lines += _listed(
         "no grade, the machine failed (nothing was written; the next run tries them again)",
         [f"{record.student}: {record.reason}" for record in outcome.failed],
@@ -80,5 +86,5 @@ def _listed(title: str, lines: list[str]) -> list[str]:
     return ["", f"{title}:", *(f"  {line}" for line in lines)] if lines else []
 
 
-def _count(things: Sequence[object] | dict[str, Record], name: str) -> str:
+def _count(things: Sequence[object], name: str) -> str:
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -1,23 +1,33 @@
-"""The gradebook's database: is it there, has it its tables, and how it is opened."""
+"""The gradebook's database: is it there, has it its tables, is it the one that grades were
+written into, and how it is opened."""
 
 from __future__ import annotations
 
 import functools
+import glob
 import os
+import re
 import sys
+from pathlib import Path
 
 import nbgrader.api
-from nbgrader.api import Gradebook
-from sqlalchemy import Engine, NullPool, create_engine, make_url, text
+from nbgrader.api import Assignment, Gradebook, SubmittedAssignment
+from nbgrader.coursedir import CourseDirectory
+from sqlalchemy import Engine, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autograder.grading.gradebook import indexes
 
+NAMED = 5  # students in one message
 LOCK = 0x5A4D1AB  # PostgreSQL's advisory locks are known by number; ours alone in a gradebook
 
 
 class GradebookUnreachable(Exception):
     """What the database said, and what to do. The address is in it, its password is not."""
+
+
+class AnotherGradebook(Exception):
+    """What was written before is not in it; says what to do."""
 
 
 def share_engines() -> None:
@@ -65,3 +75,47 @@ def prepare(db_url: str) -> None:
             f"{said[0].strip() if said else type(error).__name__}. Start the database, or correct "
             "SHARDLAB_DB_URL; nothing was graded or changed."
         ) from error
+
+
+def require_same_gradebook(course: CourseDirectory) -> None:
+    """Marks, comments and penalties of a person are in the gradebook alone: in another one grades
+    would go on without them, and nobody would notice.
+
+    A notebook in autograded/ is the last thing written of a submission, after its rows in the
+    gradebook.  So where one has no row, that was another gradebook; a run that was killed leaves
+    none such.  Raises AnotherGradebook.
+    """
+    written = _autograded(course)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        query = select(SubmittedAssignment.student_id, Assignment.name).join(
+            Assignment, Assignment.id == SubmittedAssignment.assignment_id
+        )
+        missing = written - {(student, lab) for student, lab in gradebook.db.execute(query)}
+    if not missing:
+        return
+    students = sorted({student for student, _ in missing})
+    others = f" and {len(students) - NAMED} others" if students[NAMED:] else ""
+    raise AnotherGradebook(
+        f"the gradebook at {make_url(course.db_url).render_as_string(hide_password=True)} has no "
+        f"submission of {', '.join(students[:NAMED])}{others} for "
+        f"{', '.join(sorted({lab for _, lab in missing}))}, though these were graded: marks and "
+        "comments that a person gave would be left behind. Nothing was graded or changed.\n"
+        "If grades were written into another database, set SHARDLAB_DB_URL (or db_url in "
+        "nbgrader_config.py) back to it: there is no way yet to move a gradebook.\n"
+        "If that gradebook is lost, or these were removed from it on purpose, move their folders "
+        f"({course.format_path(course.autograded_directory, 'STUDENT', 'LAB')}) to another place "
+        "and repeat the command: automatic points are written again from the records, what a "
+        "person entered is not."
+    )
+
+
+def _autograded(course: CourseDirectory) -> set[tuple[str, str]]:
+    """(student, lab) of every notebook there."""
+    pattern = re.compile(
+        course.format_path(
+            course.autograded_directory, "(?P<student>.*)", "(?P<lab>.*)", escape=True
+        )
+    )
+    folders = glob.glob(course.format_path(course.autograded_directory, "*", "*"))
+    found = {(m["student"], m["lab"]): m[0] for m in map(pattern.fullmatch, folders) if m}
+    return {of for of, folder in found.items() if Path(folder, f"{of[1]}.ipynb").exists()}

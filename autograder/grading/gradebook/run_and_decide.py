@@ -19,6 +19,7 @@ from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.local import LocalPool
 from autograder.grading.pool.tasks import TaskMaker, grading_folder
 from autograder.grading.record.form import BrokenRecord, Record, Task
+from autograder.grading.submission.names import why_refused
 from autograder.grading.submission.template import CourseError
 
 TIMESTAMP = "timestamp.txt"  # nbgrader's, of when a submission was handed in
@@ -28,7 +29,7 @@ RECORD = "shardlab_record"  # key of ``resources``: the writer's, who has chosen
 
 
 class NotGraded(Exception):
-    """The machine failed, and has been tried again: no grade rather than a 0."""
+    """No grade rather than a 0: why, and what to do where it is not the machine's failure."""
 
 
 class RunAndDecide(NbGraderPreprocessor):
@@ -68,6 +69,8 @@ class RunAndDecide(NbGraderPreprocessor):
         """Raises NotGraded."""
         if of["notebook"] != of["assignment"]:
             raise CourseError(f"a lab has one notebook, {of['assignment']}.ipynb")
+        if why := why_refused(of["student"]):
+            raise NotGraded(f"the folder's name {of['student']!r} {why}: rename the folder")
         maker = self.maker(of["assignment"])
         task = maker.task(of["student"])
         journal = Journal(grading_folder(maker.course) / "records", task.lab)

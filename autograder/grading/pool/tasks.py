@@ -16,6 +16,7 @@ from traitlets.config import Configurable
 from autograder.grading.pool.seed import grading_seed
 from autograder.grading.record.form import Task
 from autograder.grading.record.version import code_version
+from autograder.grading.submission.names import why_refused
 from autograder.grading.submission.reader import Unreadable, find_notebook, read_content
 from autograder.grading.submission.released import load_template
 from autograder.grading.submission.template import CourseError, checks_of
@@ -32,10 +33,22 @@ def submission_folder(course: CourseDirectory, lab: str, student: str) -> Path:
 
 
 def students_who_handed_in(course: CourseDirectory, lab: str) -> list[str]:
-    """Everybody with a folder, whatever is in it."""
+    """Everybody with a folder that can be graded, whatever is in it."""
+    return [name for name in _folders(course, lab) if not why_refused(name)]
+
+
+def refused_names(course: CourseDirectory, lab: str) -> dict[str, str]:
+    """{name of a folder that somebody has to rename before it can be graded: why}."""
+    reasons = {name: why_refused(name) for name in _folders(course, lab)}
+    return {name: why for name, why in reasons.items() if why}
+
+
+def _folders(course: CourseDirectory, lab: str) -> list[str]:
     pattern = course.format_path(course.submitted_directory, "(?P<student>.*)", lab, escape=True)
-    folders = glob.glob(course.format_path(course.submitted_directory, "*", lab))
-    found = [re.fullmatch(pattern, folder) for folder in folders]
+    folders = glob.glob(
+        course.format_path(course.submitted_directory, "*", lab), include_hidden=True
+    )
+    found = [re.fullmatch(pattern, folder, re.DOTALL) for folder in folders]
     excluded = course.student_id_exclude.split(",")
     return sorted(m["student"] for m in found if m is not None and m["student"] not in excluded)
 

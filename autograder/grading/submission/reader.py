@@ -1,7 +1,8 @@
 """Reading a notebook that may be anything at all.
 
 The file is taken as JSON and no more: neither its version nor its validity decides what a student
-gets.  Of a cell only type, text, id and nbgrader's grade id are read.
+gets.  Of a cell only type, text, id, nbgrader's grade id and the pictures that the text shows are
+read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.grading.submission import repair as mend
+from autograder.grading.submission import attached, repair
 from autograder.grading.submission.files import NotPlain, read_plain_file
 
 MAX_BYTES = 20_000_000
@@ -40,20 +41,25 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
     """
     notes: list[str] = []
     try:
-        if content.startswith(mend.ZIP):
-            content, note = mend.unzip(content, MAX_BYTES)
+        if content.startswith(repair.ZIP):
+            content, note = repair.unzip(content, MAX_BYTES)
             notes.append(note)
-        text, heard = mend.decode(content)
+        text, heard = repair.decode(content)
         notes += heard
-        if mend.is_script(text):
-            raw, heard = mend.cells_of_script(text)
+        if repair.is_script(text):
+            raw, heard = repair.cells_of_script(text)
         else:
-            raw, heard = mend.cells_of_json(text)
+            raw, heard = repair.cells_of_json(text)
         notes += heard
         if len(raw) > MAX_CELLS:
             notes.append(f"Of {len(raw):,} cells the first {MAX_CELLS:,} were read.")
         cells = [cell for cell in map(_cell, raw[:MAX_CELLS]) if cell is not None]
-    except mend.NoNotebook as error:
+        if dropped := attached.limit(cells):
+            most = attached.MAX_CHARS * 0.75 / 1_000_000  # in base64, 3 bytes are 4 characters
+            notes.append(
+                f"Pictures left out: {dropped}, as all together were larger than {most:g} MB."
+            )
+    except repair.NoNotebook as error:
         raise Unreadable(str(error)) from error
     except Exception as error:  # deep nesting, odd shapes: there is no end of what JSON may hold
         raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
@@ -79,6 +85,8 @@ def _cell(raw: Any) -> dict[str, Any] | None:
     cell["source"] = source.replace("\r\n", "\n").replace("\r", "\n")
     if isinstance(raw.get("id"), str):
         cell["id"] = raw["id"]
+    if pictures := attached.pictures_in(raw.get("attachments"), cell["source"]):
+        cell["attachments"] = pictures
     metadata = raw.get("metadata")
     nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     if isinstance(nbgrader, dict) and isinstance(nbgrader.get("grade_id"), str):

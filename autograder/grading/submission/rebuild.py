@@ -1,6 +1,7 @@
 """A submission is put back in order: the lab as released, with the student's own text in it.
 
-Nothing else of the submission is taken over: no metadata, no tags, no outputs, no check cells.
+Of the rest only pictures pasted into written text are taken over: no metadata, no tags, no outputs,
+no check cells.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from autograder.grading.submission.attached import pictures_for
 from autograder.grading.submission.repair import has_conflict, sides_of
 from autograder.grading.submission.template import grade_id, is_answer
 
@@ -42,6 +44,10 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
     for position, cell in enumerate(rebuilt.cells):
         if is_answer(cell):
             cell.source = _answer(cell, found, rebuilt.cells[:position], notes)
+            if cell.cell_type == "markdown":
+                # Its own copies first: names such as image.png occur in many cells.
+                its = [*found.copies.get(cell.id, []), *submitted.cells]
+                _attach(cell, its)
         elif grade_id(cell):
             _note_changes(cell, found.copies.get(cell.id, []), notes)
     if list(found.copies) != [cell.id for cell in rebuilt.cells if cell.id in found.copies]:
@@ -201,14 +207,22 @@ def _with_own_cells(
 
     def place_own(behind: str) -> None:
         for cell in own.get(behind, []):
-            new = new_code_cell if cell.cell_type == "code" else new_markdown_cell
+            is_code = cell.cell_type == "code"
+            new = new_code_cell if is_code else new_markdown_cell
             placed.append(new(_text(cell), id=f"own-{len(placed):03d}"))
+            if not is_code:
+                _attach(placed[-1], [cell])
 
     place_own("")
     for cell in cells:
         placed.append(cell)
         place_own(cell.id)
     return placed
+
+
+def _attach(cell: NotebookNode, sources: list[NotebookNode]) -> None:
+    if pictures := pictures_for(cell.source, sources):
+        cell.attachments = nbformat.from_dict(pictures)
 
 
 def insert_notes(notebook: NotebookNode, notes: list[str]) -> None:

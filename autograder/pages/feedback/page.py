@@ -19,6 +19,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from autograder.grading.record.form import GRADED, Record
+from autograder.grading.submission.attached import MAX_CHARS
 from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
 from autograder.pages.html.prose import prose
@@ -26,7 +27,7 @@ from autograder.pages.record_of import grade_id, told
 from autograder.pages.scores import Mark, Scores
 
 MAX_CELLS = 400
-MAX_PAGE = 3_000_000  # characters of cells and outputs; what follows is left out
+MAX_PAGE = 3_000_000 + MAX_CHARS  # characters of cells, outputs and pasted pictures
 NOTHING = Markup("")
 OWN_CELL = "own-"  # how the ids of cells begin that are the student's alone
 NOTE_CELL = "note"  # what was mended: told at the top of the page
@@ -174,7 +175,8 @@ def _cell(
     role = "own" if str(cell.get("id", "")).startswith(OWN_CELL) else ""
     role = "answer" if is_answer(cell) else "check" if exercise else role
     if cell.cell_type != "code":
-        return Cell("prose", Markup(inert.markdown(cell.source)), role, (), exercise, comment)
+        prose = Markup(inert.markdown(cell.source, cell.get("attachments")))
+        return Cell("prose", prose, role, (), exercise, comment)
     outputs = tuple(Markup(inert.output(out)) for out in cell.get("outputs", []))
     if is_check(cell) and exercise is not None and exercise.cases:
         outputs = ()  # told above, from the record

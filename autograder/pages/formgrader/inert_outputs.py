@@ -1,13 +1,15 @@
 """What an instructor opens in formgrader: the same care, in nbgrader's own page.
 
 formgrader shows an autograded notebook by nbconvert's HTMLExporter, which nbgrader_config.py
-gives this preprocessor, a filter for Markdown (``inert.markdown``) and ``formgrader.html``.
+gives this preprocessor, a filter for Markdown (``markdown``) and ``formgrader.html``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from jinja2 import pass_context
+from jinja2.runtime import Context
 from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
@@ -25,13 +27,19 @@ class InertOutputs(Preprocessor):
     ) -> tuple[NotebookNode, dict[str, Any]]:
         record = record_of(self, nb, resources["assignment_id"], resources["student"])
         for cell in nb.cells:
-            cell.pop("attachments", None)
             if cell.cell_type != "code":
                 continue
             if not isinstance(cell.get("execution_count"), int):
                 cell.execution_count = None
             cell.outputs = [_display(html) for html in _outputs(cell, record)]
         return nb, resources
+
+
+@pass_context
+def markdown(context: Context, source: str) -> str:
+    """In the place of nbconvert's filter ``markdown2html``; ``context`` has the cell."""
+    cell = context.get("cell") or {}
+    return inert.markdown(source, cell.get("attachments"))
 
 
 def _outputs(cell: NotebookNode, record: Record | None) -> list[str]:

@@ -6,18 +6,22 @@ import base64
 import binascii
 import io
 import re
+from collections.abc import Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 from defusedxml.ElementTree import fromstring
 from PIL import Image, UnidentifiedImageError
 
 MAX_IMAGE_BYTES = 1_500_000
+MAX_PASTED_BYTES = 6_000_000  # base64 of a photograph of a sheet of paper
 MAX_PIXELS = 40_000_000  # drawn they take four bytes each
 MAX_SVG_ELEMENTS = 20_000
 RASTER = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF"}
 SVG = "image/svg+xml"
 TOO_BIG = "An image is left out here: it is too large."
 UNREADABLE = "An image is left out here: it cannot be read."
+OTHER_KIND = "An image is left out here: it is not a PNG, JPEG, GIF or SVG."
 UNUSUAL = "A drawing is left out here: it holds more than shapes and text."
 
 _SHAPES = """
@@ -32,12 +36,29 @@ class NotShown(Exception):
     """Why an image is left out, as a sentence for the page."""
 
 
-def image_uri(mime: str, data: str) -> str:
+def image_uri(mime: str, data: str, max_bytes: int = MAX_IMAGE_BYTES) -> str:
     """``data`` is base64, for SVG plain text. Raises NotShown."""
-    if len(data) > MAX_IMAGE_BYTES:
+    if len(data) > max_bytes:
         raise NotShown(TOO_BIG)
     content = _checked_svg(data) if mime == SVG else _checked_raster(mime, data)
     return f"data:{mime};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def pasted_uri(forms: Any) -> str:
+    """``forms`` is a cell's attachment, {type: base64}. Raises NotShown."""
+    found = forms if isinstance(forms, Mapping) else {}
+    mime = next((mime for mime in (SVG, *RASTER) if mime in found), None)
+    if mime is None:
+        raise NotShown(OTHER_KIND)
+    data = found[mime]
+    if not isinstance(data, str):
+        raise NotShown(UNREADABLE)
+    if mime != SVG:
+        return image_uri(mime, data, MAX_PASTED_BYTES)
+    try:
+        return image_uri(mime, base64.b64decode(data, validate=True).decode("utf-8"))
+    except ValueError as error:
+        raise NotShown(UNREADABLE) from error
 
 
 def same_uri_checked(uri: str) -> str | None:
@@ -57,7 +78,7 @@ def same_uri_checked(uri: str) -> str | None:
 def _checked_raster(mime: str, data: str) -> bytes:
     """Only the head is read: a small file may unpack to any number of pixels."""
     if mime not in RASTER:
-        raise NotShown(UNREADABLE)
+        raise NotShown(OTHER_KIND)
     try:
         content = base64.b64decode("".join(data.split()), validate=True)
         with Image.open(io.BytesIO(content), formats=[RASTER[mime]]) as image:

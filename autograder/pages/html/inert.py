@@ -10,15 +10,24 @@ import itertools
 import re
 import secrets
 from collections.abc import Mapping
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 import nh3
+from mistune.util import striptags
 from nbconvert.filters import ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.token import STANDARD_TYPES
 
-from autograder.pages.html.images import RASTER, SVG, NotShown, image_uri, same_uri_checked
+from autograder.grading.submission.attached import plain
+from autograder.pages.html.images import (
+    RASTER,
+    SVG,
+    NotShown,
+    image_uri,
+    pasted_uri,
+    same_uri_checked,
+)
 from autograder.pages.html.mathematics import NotSet, mathml
 
 MAX_TEXT = 20_000  # characters of one output or one cell's prose; more is cut in the middle
@@ -37,6 +46,12 @@ _ELEMENT = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
 # Of these an end may be left out, or there is none.
 _OPEN_ENDED = {"p", "li", "br", "hr", "img", "td", "th", "tr", "dt", "dd", "col", "tbody", "thead"}
 _SPANS = {"colspan", "rowspan"}
+ATTACHMENT = "attachment:"
+_PASTED_IMG = re.compile(
+    rf"<img\b[^<>]*?\ssrc\s*=\s*(?:\"{ATTACHMENT}([^\"<>]*)\"|'{ATTACHMENT}([^'<>]*)'|"
+    rf"{ATTACHMENT}([^\s\"'<>]+))[^<>]*>",
+    re.IGNORECASE,
+)
 _CODE_CLASSES = {name for name in STANDARD_TYPES.values() if name}  # Pygments': "k", "s2"
 
 
@@ -79,29 +94,32 @@ def html(fragment: str) -> str:
     return _cleaner.clean(fragment)
 
 
-def markdown(source: str) -> str:
-    """Markdown, with whatever HTML is in it."""
+def markdown(source: str, attachments: Mapping[str, Any] | None = None) -> str:
+    """Markdown, with whatever HTML is in it, and the pictures that were pasted into its cell."""
     if len(source) > MAX_TEXT or source.count("\\begin") > MAX_ENVIRONMENTS:
         return text(source)
-    renderer = _Renderer(escape=False, exclude_anchor_links=True)
+    renderer = _Renderer(attachments or {})
     try:
-        return renderer.with_formulas(html(str(MarkdownWithMath(renderer=renderer).render(source))))
+        return renderer.complete(html(str(MarkdownWithMath(renderer=renderer).render(source))))
     except RecursionError:
         return text(source)
 
 
 class _Renderer(IPythonRenderer):
-    """Mathematics become MathML, or stay as they were written.
+    """Formulas become MathML, or stay as they were written; attachments become images.
 
-    While the HTML around it is made harmless, a word that nobody can know stands for a formula: so
-    no MathML gets through but what is made here.
+    While the HTML around them is made harmless, a word that nobody can know stands for each: so no
+    MathML and no large address gets through but what is made here.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, attachments: Mapping[str, Any]) -> None:
+        super().__init__(escape=False, exclude_anchor_links=True)
         self._word = secrets.token_hex(16)
-        self._formulas: list[tuple[str, str]] = []  # HTML, TeX
+        self._pieces: list[tuple[str, str]] = []  # HTML, what it is in plain text
+        self._formulas = 0
         self._room = MAX_MATHEMATICS
+        self._pasted = {plain(name): forms for name, forms in attachments.items()}
+        self._shown: set[str] = set()
 
     def inline_math(self, body: str) -> str:
         return self._formula(body, f"<code>{escape(body)}</code>", display=False)
@@ -114,20 +132,57 @@ class _Renderer(IPythonRenderer):
 
     def _formula(self, tex: str, as_written: str, display: bool) -> str:
         self._room -= len(tex)
-        if self._room < 0 or len(self._formulas) >= MAX_FORMULAS:
+        if self._room < 0 or self._formulas >= MAX_FORMULAS:
             return as_written
         try:
-            self._formulas.append((mathml(tex, display=display), tex))
+            made = mathml(tex, display=display)
         except NotSet:
             return as_written
-        return f"<var>{self._word}{len(self._formulas) - 1}</var>"
+        self._formulas += 1
+        return self._piece(made, tex)
 
-    def with_formulas(self, cleaned: str) -> str:
-        """In an attribute, such as an image's words, "<" is written "&lt;": there TeX is put."""
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        if url.startswith(ATTACHMENT):
+            return self._picture(url.removeprefix(ATTACHMENT), text)
+        return super().image(text, url, title)
+
+    def block_html(self, html: str) -> str:
+        return super().block_html(self._with_pictures(html))
+
+    def inline_html(self, html: str) -> str:
+        return super().inline_html(self._with_pictures(html))
+
+    def _with_pictures(self, html: str) -> str:
+        return _PASTED_IMG.sub(lambda found: self._picture("".join(found.groups(""))), html)
+
+    def _picture(self, name: str, words: str = "") -> str:
+        """At most once: a short text may name a large picture a thousand times."""
+        name = plain(name)
+        called = shorten(name, 80)
+        words = unescape(striptags(words))
+        words = called if not words or self._word in words else words
+        if name not in self._pasted:
+            shown = _aside(f"The picture {called} is not in the notebook that was graded.")
+        elif name in self._shown:
+            shown = _aside(f"The picture {called} again.")
+        else:
+            self._shown.add(name)
+            try:
+                shown = f'<img src="{pasted_uri(self._pasted[name])}" alt="{escape(words)}">'
+            except NotShown as why:
+                shown = _aside(f"{called}: {why}")
+        return self._piece(shown, called)
+
+    def _piece(self, html: str, as_text: str) -> str:
+        self._pieces.append((html, as_text))
+        return f"<var>{self._word}{len(self._pieces) - 1}</var>"
+
+    def complete(self, cleaned: str) -> str:
+        """In an attribute, such as an image's words, "<" is written "&lt;": there text is put."""
 
         def put(found: re.Match[str]) -> str:
-            formula, tex = self._formulas[int(found[2])]
-            return formula if found[1] else escape(tex)
+            html, as_text = self._pieces[int(found[2])]
+            return html if found[1] else escape(as_text)
 
         return re.sub(rf"(<var>)?{self._word}(\d+)(?(1)</var>)", put, cleaned)
 
@@ -196,6 +251,11 @@ def _joined(value: Any) -> str:
 
 def _note(sentence: str) -> str:
     return f'<p class="left-out">{escape(sentence)}</p>'
+
+
+def _aside(sentence: str) -> str:
+    """A note within a line of text."""
+    return f"<em>({escape(sentence)})</em>"
 
 
 def _depth(fragment: str) -> int:

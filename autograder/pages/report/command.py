@@ -30,6 +30,9 @@ def _export(arguments: argparse.Namespace) -> int:
     except NothingToReport as error:
         print(error, file=sys.stderr)
         return 2
+    for lab in labs:
+        for name, why in lab.refused.items():
+            print(f"{lab.name}: {name!r} is left out: its name {why}", file=sys.stderr)
     if arguments.to is None:
         write_csv(labs, sys.stdout)
         return 0

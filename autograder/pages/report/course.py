@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import students_who_handed_in
+from autograder.grading.pool.tasks import refused_names, students_who_handed_in
 from autograder.grading.record.form import BrokenRecord, Record
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
@@ -32,6 +32,7 @@ class Lab:
     scores: tuple[Scores, ...]  # of everybody in the gradebook, by id
     records: dict[str, Record]  # {student: ...}, of those the grader has seen
     waiting: frozenset[str] = frozenset()  # who handed in, whether graded or not
+    refused: dict[str, str] = field(default_factory=dict)  # names of folders: why none is graded
 
     def state(self, scores: Scores) -> str:
         """One of the record's states, or what else may be said."""
@@ -76,7 +77,7 @@ def _read(course: CourseDirectory, gradebook: Gradebook, lab: str) -> Lab:
     unknown = sorted((waiting | set(records)) - known)
     scores += [Scores(student, max_points=most) for student in unknown]
     cells = _in_order(course, lab, cells_of(gradebook, lab))
-    return Lab(lab, cells, tuple(scores), records, waiting)
+    return Lab(lab, cells, tuple(scores), records, waiting, refused_names(course, lab))
 
 
 def reports_beside(course: CourseDirectory) -> Path:

@@ -101,6 +101,10 @@ def summarize(lab: Lab) -> Summary:
         mistakes=tuple(_mistakes(records)),
         times=tuple(_times(records)),
         look_at=tuple(
+            (repr(name), NOT_GRADED, f"The name of this folder {why}: rename it, and grade.")
+            for name, why in lab.refused.items()
+        )
+        + tuple(
             (record.student, record.state, record.reason)
             for state in TO_LOOK_AT
             for record in sorted(records, key=lambda record: record.student)

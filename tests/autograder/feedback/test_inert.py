@@ -7,12 +7,13 @@ import io
 import time
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from PIL import Image
 
 from autograder.pages.html import inert, mathematics
-from autograder.pages.html.images import MAX_PIXELS
+from autograder.pages.html.images import MAX_PASTED_BYTES, MAX_PIXELS
 from tests.autograder.feedback import hostile
 from tests.autograder.feedback.made import ring_pictures
 
@@ -158,6 +159,87 @@ def test_an_image_that_unpacks_to_too_much_is_left_out() -> None:
     data = base64.b64encode(bomb.getvalue()).decode()
     assert shown(**{"image/png": data}) == ""
     assert "src" not in inert.html(f"<img src='data:image/png;base64,{data}'>")
+
+
+def png(side: int = 4) -> str:
+    dot = io.BytesIO()
+    Image.new("RGB", (side, side)).save(dot, "PNG")
+    return base64.b64encode(dot.getvalue()).decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("sketch.png", "![a *plan*](attachment:sketch.png)"),
+        ("sketch.png", "![a plan][1]\n\n[1]: attachment:sketch.png"),
+        ("my sketch (1) ä.png", "![a plan](attachment:my%20sketch%20(1)%20ä.png)"),
+        ("my sketch (1) ä.png", "<img width=300 src='attachment:my sketch (1) ä.png'>"),
+        ('a"b&c.png', "![a plan](attachment:a%22b&amp;c.png)"),
+        ("sketch.png", 'text <img src="attachment:sketch.png"/> text'),
+        ("sketch.png", "> | a |\n> |---|\n> | ![](attachment:sketch.png) |"),
+    ],
+)
+def test_a_pasted_picture_is_shown(name: str, source: str) -> None:
+    html = inert.markdown(source, {name: {"image/png": png()}})
+    assert html.count(f'<img src="data:image/png;base64,{png()}" alt="') == 1
+    assert harm_of(html) == []
+
+
+def test_a_pasted_drawing_is_shown_or_refused() -> None:
+    def markdown(svg: str) -> str:
+        data = base64.b64encode(svg.encode()).decode()
+        return inert.markdown("![](attachment:a.svg)", {"a.svg": {"image/svg+xml": data}})
+
+    head = "<svg xmlns='http://www.w3.org/2000/svg'>"
+    assert 'src="data:image/svg+xml;base64,' in markdown(f"{head}<rect/></svg>")
+    assert "it holds more than shapes" in markdown(f"{head}<script>alert(1)</script></svg>")
+    assert "src=" not in markdown(f"{head}<image href='{hostile.EVIL}'/></svg>")
+
+
+REFUSED: dict[str, Any] = {
+    "there is none": None,
+    "not a dict": {"a.png": "x"},
+    "empty": {"a.png": {}},
+    "not text": {"a.png": {"image/png": {"a": 1}}},
+    "not base64": {"a.png": {"image/png": '"><script>alert(1)</script>'}},
+    "base64 of HTML": {"a.png": {"image/png": base64.b64encode(b"<script>").decode()}},
+    "of another type": {"a.png": {"text/html": png()}},
+    "a type that breaks out": {"a.png": {'image/png" onerror="x': png()}},
+    "GIF by name": {"a.png": {"image/gif": png()}},
+    "SVG by name": {"a.png": {"image/svg+xml": png()}},
+    "huge": {"a.png": {"image/png": "A" * (MAX_PASTED_BYTES + 4)}},
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_picture_that_is_not_shown_is_named(kind: str) -> None:
+    for source in ("before ![words](attachment:a.png) after", "<img src=attachment:a.png>"):
+        html = inert.markdown(source, REFUSED[kind])
+        assert "a.png" in html
+        assert "img" not in html
+        assert harm_of(html) == []
+
+
+def test_a_large_picture_is_shown_once_however_often_it_is_named() -> None:
+    html = inert.markdown("![](attachment:a.png) " * 500, {"a.png": {"image/png": png(400)}})
+    assert html.count("<img") == 1
+    assert html.count("The picture a.png again.") == 499
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ('"><script>x</script>', "w"),
+        ("a.png", '" onerror="x'),
+        ("a.png", '<b title="attachment:a.png">'),
+        ("a.png", "![b](attachment:a.png)"),
+        ("a.png", "$x^2$"),
+    ],
+)
+def test_names_and_words_of_a_picture_are_text(name: str, words: str) -> None:
+    for source in (f"![{words}](attachment:{quote(name)})", f'<p title="<img src={name}>">'):
+        assert harm_of(inert.markdown(source, {name: {"image/png": png()}})) == []
+        assert harm_of(inert.markdown(source)) == []
 
 
 def shown(**data: str) -> str:

@@ -20,6 +20,7 @@ from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
 from autograder.grading.command import grade as command
+from autograder.grading.gradebook.writer import NotWritten, Writer
 from autograder.grading.pool import tasks
 from autograder.grading.pool.journal import Journal, JournalError
 from tests.autograder.grading.course import REPO, Course, with_answers
@@ -176,11 +177,70 @@ def test_what_was_lost_is_made_again(
     assert "graded anew, their records were broken:\n  bob: not a record" in lab.said
     assert json.loads(notebook.read_text())["cells"]
 
-    # the gradebook: grades come back from the records
+    # the gradebook: grades come back from the records, once somebody has said that it is lost
     shutil.copy(released.root / "grading/gradebook.db", lab.course.root / "grading")
+    assert lab.grade() == 2
+    assert "has no submission of ann, bob, cid" in lab.said
+    assert lab.points() == {}
+    (lab.course.root / "grading/autograded").rename(lab.course.root / "grading/autograded.old")
     assert lab.grade() == 0
     assert lab.pool.graded == []
     assert lab.points() == {"ann": 2, "bob": 1, "cid": 0.5}
+
+
+def test_another_gradebook_gets_no_grades_beside_those_that_people_gave(
+    lab: Class, released: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.hand_in(ann=2, **{f"s{number}": 1 for number in range(9)})
+    assert lab.grade() == 0
+    with lab.gradebook() as gradebook:
+        notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
+        notebook.comments[0].manual_comment = "Well put."
+        gradebook.db.commit()
+    lab.said  # noqa: B018
+
+    other = lab.course.root / "other.db"
+    shutil.copy(released.root / "grading/gradebook.db", other)
+    with Gradebook(f"sqlite:///{other}") as gradebook:
+        gradebook.add_student("ann")
+    monkeypatch.setenv("SHARDLAB_DB_URL", f"sqlite:///{other}")
+    lab.hand_in(zoe=1)
+    for arguments in (["grade", LAB], ["grade", LAB, "--student", "zoe"], ["grade", "04_zero"]):
+        assert main(arguments) == 2
+        said = lab.said
+        assert "has no submission of ann, s0, s1, s2, s3 and 5 others" in said
+        assert "SHARDLAB_DB_URL" in said
+        assert "grading/autograded" in said
+    with Gradebook(f"sqlite:///{other}") as gradebook:
+        assert gradebook.assignment_submissions(LAB) == []
+    assert lab.path("autograded", "ann").exists()
+
+    monkeypatch.delenv("SHARDLAB_DB_URL")
+    assert main(["grade", "04_zero"]) == 2
+    assert "does not know 04_zero yet" in lab.said  # a new lab is no other gradebook
+    assert lab.grade() == 0
+    assert lab.pool.graded == ["zoe"]
+    with lab.gradebook() as gradebook:
+        notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
+        assert notebook.comments[0].manual_comment == "Well put."
+
+
+def test_records_that_never_reached_a_gradebook_are_written(
+    lab: Class, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.hand_in(ann=2, bob=1)
+
+    def fails(*_: object) -> None:
+        raise NotWritten("the database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "write", fails)
+        assert lab.grade() == 3
+    assert lab.journal.students() == ["ann", "bob"]
+    assert lab.points() == {}
+    assert lab.grade() == 0
+    assert lab.pool.graded == []
+    assert lab.points() == {"ann": 2, "bob": 1}
 
 
 def test_a_regrade_shows_who_changes_and_keeps_what_people_did(
@@ -244,6 +304,65 @@ def test_everybody_with_a_folder_has_a_row(lab: Class) -> None:
     assert [path.name for path in lab.path("autograded", "eve").parent.iterdir()] == [
         f"{LAB}.ipynb"
     ]
+
+
+ODD_NAMES = ["O'Brien & Söhne (2)", "a+b@x.org", "-x", "12", "$HOME {0} ^", "x" * 128, "ä" * 120]
+
+
+def test_names_that_people_use_work_to_the_end(lab: Class) -> None:
+    lab.hand_in(**dict.fromkeys(ODD_NAMES, 1.5))
+    assert lab.grade() == 0
+    assert lab.points() == dict.fromkeys(ODD_NAMES, 1.5)
+    done = lab.course.nbgrader("generate_feedback", LAB)
+    assert done.returncode == 0, done.stderr[-3000:]
+    pages = lab.course.root / "grading/feedback"
+    assert {path.parts[-3] for path in pages.glob(f"*/{LAB}/{LAB}.html")} == set(ODD_NAMES)
+    assert main(["export", LAB]) == 0
+    exported = lab.said
+    assert exported.count(",graded,") == len(ODD_NAMES)
+    assert lab.course.nbgrader("export").returncode == 0
+
+
+REFUSED = {
+    "x" * 252: "is longer than 128 characters",
+    "😀" * 63: "is longer than 240 bytes",
+    "caf\udce9": "is not UTF-8",
+    ".hidden": "begins with a dot",
+    "...": "begins with a dot",
+    "two\nlines": "holds a line break or another character that cannot be shown",
+    "ada ": "begins or ends with a space",
+    "b[o]b": "holds [",
+    "*": "holds *",
+    "Lovelace, Ada": "holds ,",
+}
+
+
+def test_a_name_that_cannot_be_used_stops_nobody_and_is_named(lab: Class) -> None:
+    lab.hand_in(**dict.fromkeys(REFUSED, 1), ann=2)
+    assert lab.grade() == 3
+    assert lab.points() == {"ann": 2}
+    said = lab.said
+    assert "11 submissions" in said
+    assert "not graded, the folder has a name that cannot be used (rename it, then " in said
+    for name, why in REFUSED.items():
+        assert f"  {name!r} {why}" in said
+    assert main(["report", LAB]) == 0
+    said = lab.said
+    for name in REFUSED:
+        assert f"{name!r}: not graded yet. The name of this folder " in said
+    assert main(["export", LAB]) == 0
+    assert f"{LAB}: '.hidden' is left out: its name begins with a dot" in lab.said
+
+    assert lab.grade("--student", "ann") == 0
+    assert "cannot be used" not in lab.said
+    assert lab.grade("--student", ".hidden") == 2
+    assert "'.hidden' begins with a dot" in lab.said
+
+
+def test_a_class_of_names_that_cannot_be_used_is_no_empty_class(lab: Class) -> None:
+    lab.hand_in(**{".hidden": 1})
+    assert lab.grade() == 3
+    assert "'.hidden' begins with a dot" in lab.said
 
 
 @pytest.mark.parametrize(

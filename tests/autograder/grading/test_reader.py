@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.submission import reader
+from autograder.grading.submission import attached, reader
 from autograder.grading.submission.reader import Unreadable, read_content, read_notebook
 
 
@@ -82,3 +82,43 @@ def test_hostile_files_are_refused_in_no_time(kind: str) -> None:
     with pytest.raises(Unreadable):
         read_notebook(HOSTILE[kind])
     assert time.process_time() - begun_s < 10  # some took hours
+
+
+def pictures_of(attachments: object, source: str) -> object:
+    cell = {"cell_type": "markdown", "source": source, "attachments": attachments}
+    notebook, _ = read_notebook(json.dumps({"cells": [cell]}).encode())
+    return notebook.cells[0].get("attachments")
+
+
+def test_pictures_that_the_text_shows_are_kept() -> None:
+    image = {"image/png": "AAAA", "text/html": "<b>"}
+    attachments = {"a.png": image, "b c.png": {"image/gif": ["AA", "BB"]}, "unused.png": image}
+    assert pictures_of(attachments, "![](attachment:a.png) ![](attachment:b%20c.png)") == {
+        "a.png": {"image/png": "AAAA"},
+        "b c.png": {"image/gif": "AABB"},
+    }
+
+
+@pytest.mark.parametrize(
+    "attachments",
+    [
+        7, [], "a.png", {"a.png": None}, {"a.png": []}, {"a.png": {"image/png": 3}}, {"": {}},
+        {"a.png": {"image/png": {"a": []}}}, {"a.png": {"x" * 10_000: "AAAA"}},
+        {"a\udc80.png": {"image/png": "AAAA"}}, {"b.png": {"image/png": "AAAA"}},
+    ],
+)  # fmt: skip
+def test_attachments_of_any_shape_can_be_read(attachments: object) -> None:
+    source = "![](attachment:a.png) ![](attachment:) ![](attachment:a\udc80.png)"
+    assert pictures_of(attachments, source) is None
+
+
+def test_pictures_have_a_size_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "MAX_CHARS", 2_000_000)
+    cell = {
+        "cell_type": "markdown",
+        "source": "![](attachment:a.png)",
+        "attachments": {"a.png": {"image/png": "A" * 1_500_000}},
+    }
+    notebook, notes = read_notebook(json.dumps({"cells": [cell, cell]}).encode())
+    assert [bool(cell.attachments) for cell in notebook.cells] == [True, False]
+    assert notes == ["Pictures left out: 1, as all together were larger than 1.5 MB."]

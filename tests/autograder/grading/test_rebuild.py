@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from nbformat import NotebookNode, from_dict
+from nbformat import NotebookNode, from_dict, validate
 from nbformat.corpus.words import generate_corpus_id
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
@@ -171,3 +171,47 @@ def test_hostile_text_takes_no_time_in_the_grader(template: NotebookNode, kind: 
     begun_s = time.process_time()
     rebuild(template, new_notebook(cells=[first, second, own]))
     assert time.process_time() - begun_s < 10  # magics took three minutes
+
+
+def with_picture(cell: NotebookNode, data: str) -> NotebookNode:
+    cell.source = f"{cell.source} ![](attachment:image.png)"
+    cell.attachments = from_dict({"image.png": {"image/png": data}})
+    return cell
+
+
+def test_pictures_stay_with_the_text_that_shows_them(
+    template: NotebookNode, solved: NotebookNode
+) -> None:
+    own = with_picture(new_markdown_cell("My plan"), "OWN")  # editors reuse this name in each cell
+    with_picture(solved.cells[3], "ANSWER")
+    solved.cells.insert(1, own)
+    rebuilt, _ = rebuild(template, solved)
+    found = [c.attachments["image.png"]["image/png"] for c in rebuilt.cells if "attachments" in c]
+    assert found == ["OWN", "ANSWER"]
+    validate(rebuilt)
+
+
+def test_an_answer_that_stood_elsewhere_keeps_its_picture(
+    template: NotebookNode, solved: NotebookNode
+) -> None:
+    solved.cells[3] = with_picture(new_markdown_cell("Because."), "ANSWER")
+    solved.cells.insert(0, with_picture(new_markdown_cell("My plan"), "OWN"))
+    rebuilt, notes = rebuild(template, solved)
+    assert "The answer to `why` stood in another cell: it was taken from there." in notes
+    answer = next(cell for cell in rebuilt.cells if cell.id == "why")
+    assert answer.attachments["image.png"]["image/png"] == "ANSWER"
+
+
+def test_a_split_answer_keeps_the_pictures_of_its_parts(
+    template: NotebookNode, solved: NotebookNode
+) -> None:
+    why = solved.cells.pop()
+    for name in ("a.png", "b.png"):
+        part = copy_of(why, f"![](attachment:{name})")
+        part.attachments = from_dict({name: {"image/png": name}})
+        solved.cells.append(part)
+    rebuilt, _ = rebuild(template, solved)
+    assert rebuilt.cells[-1].attachments == {
+        "a.png": {"image/png": "a.png"},
+        "b.png": {"image/png": "b.png"},
+    }
