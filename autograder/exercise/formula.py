@@ -13,7 +13,7 @@ from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import difference, equal
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
-from autograder.guest.on_rank import answers_of
+from autograder.guest.on_rank import answers_of, as_it_is
 
 Question = Any  # a list of arguments, or a dict of named ones
 # (question, right answer, answer) -> what is wrong with the answer's form, not with its numbers
@@ -33,10 +33,6 @@ def _plain(question: Any) -> Question:
     return dict(question) if isinstance(question, Mapping) else list(question)
 
 
-def as_asked(answer: Plain) -> Plain:
-    return answer
-
-
 @dataclass(frozen=True, kw_only=True)
 class Formula(Exercise):
     """``read``: makes plain data of an answer, such as pairs of lists.
@@ -45,7 +41,7 @@ class Formula(Exercise):
     the first.  Where none does, the first wrong question is shown with both answers.
     """
 
-    read: Callable[[Any], Plain] = as_asked
+    read: Callable[[Any], Plain] = as_it_is
     forms: tuple[FormSign, ...] = ()
     tolerance: float | None = 1e-9
     allows: frozenset[str] | None = frozenset()

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ class EqualAnswer:
 class HiddenHalf:
     """See `form.Half`."""
 
-    module: ModuleType
+    module: Any
 
     @property
     def cases(self) -> Sequence[Case]:

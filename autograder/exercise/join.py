@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from autograder.exercise.form import Exercise, Half
 from autograder.exercise.hidden import HiddenHalf
@@ -12,13 +12,11 @@ from autograder.exercise.recorded import SUFFIX, RecordedHalf
 
 
 def joined(
-    public: Exercise, other: ModuleType | Path, chapter: str, module: str, closed: tuple[str, ...]
+    public: Exercise, other: Any, chapter: str, module: str, closed: tuple[str, ...]
 ) -> Exercise:
     """``other``: the hidden half's module, or where its record lies."""
-    half: Half
-    if isinstance(other, ModuleType):
-        half = HiddenHalf(other)
-    else:
+    half: Half = HiddenHalf(other)
+    if isinstance(other, Path):
         half = RecordedHalf(other.with_suffix(SUFFIX))
     answer = public.answer or module
     cases = [replace(case, params={**case.params, **half.facts(case)}) for case in public.cases]

@@ -56,6 +56,10 @@ def answers_of(
     ]
 
 
+def as_it_is(answer: Plain) -> Plain:
+    return answer
+
+
 def standing_in(subject: Any, **pieces: Callable[..., Any]) -> Any:
     """``subject`` with the functions it calls by these names replaced by ours.
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
-from tests.autograder.feedback import hostile
-from tests.autograder.feedback.made import (
+from tests.autograder.pages.feedback.made import (
     HandedIn,
     Made,
     code_cell,
@@ -17,6 +16,7 @@ from tests.autograder.feedback.made import (
     prose_cell,
     ring_pictures,
 )
+from tests.autograder.pages.html import hostile
 from tests.conftest import STEP_LIMIT_MS
 from tests.running_lab import LabServer
 

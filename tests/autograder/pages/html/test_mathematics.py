@@ -12,9 +12,9 @@ import pytest
 
 from autograder.pages.html import inert
 from autograder.pages.html.mathematics import MAX_TEX, NotSet, mathml
-from tests.autograder.feedback.test_inert import harm_of
+from tests.autograder.pages.html.test_inert import harm_of
 
-REPO = Path(__file__).parents[3]
+REPO = Path(__file__).parents[4]
 NOTEBOOKS = sorted([*REPO.glob("labs/*/*.ipynb"), *REPO.glob("course/chapters/*.ipynb")])
 
 

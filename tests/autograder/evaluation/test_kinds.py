@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from autograder.evaluation.decide import decide
-from autograder.exercise import Budget, Case, Exercise, Finding
+from autograder.exercise import Budget, Case, Finding, Limit, sent_bytes
+from tests.autograder.made import on_ranks
 
 pytestmark = pytest.mark.ranks
 ONE = Case("one process", 1)
@@ -29,19 +30,18 @@ def shift(tensor):
     return received
 
 
-FUNCTION = Exercise(
+FUNCTION = on_ranks(
     name="kinds.shift",
     points=2,
     cases=(Case("2 ranks", 2), Case("3 ranks", 3, hidden=True)),
-    draw=lambda case, rng: list(torch.from_numpy(rng.integers(0, 99, (case.world_size, 2**15)))),
+    inputs=lambda case, rng: list(torch.from_numpy(rng.integers(0, 99, (case.world_size, 2**15)))),
     drive=lambda subject, given, case: subject(given),
-    expect=lambda case, inputs: [inputs[rank - 1] for rank in range(case.world_size)],
+    reference=lambda case, inputs: [inputs[rank - 1] for rank in range(case.world_size)],
     budgets=(
         Budget(
             "sends ≤ 1.01 × ideal bytes per rank",
-            limit=lambda case: [1.01 * 2**18] * case.world_size,
-            used=lambda run: run.traffic.sent_by_rank.tolist(),
-            least=lambda case: [2**18] * case.world_size,
+            sent_bytes,
+            limit=lambda case: Limit(1.01 * 2**18, least=2**18),
         ),
     ),
     allows=frozenset({"send", "recv"}),
@@ -71,15 +71,15 @@ def drive_module(subject, given, case):
     return {"y": module(given["x"]), "parameters": sum(p.numel() for p in module.parameters())}
 
 
-MODULE = Exercise(
+MODULE = on_ranks(
     name="kinds.module",
     points=1,
     cases=(Case("width 4", 1, {"width": 4}),),
-    draw=lambda case, rng: [
+    inputs=lambda case, rng: [
         {"weight": torch.eye(4), "x": torch.from_numpy(rng.random((2, 4), dtype=np.float32))}
     ],
     drive=drive_module,
-    expect=lambda case, inputs: [{"y": 2 * inputs[0]["x"], "parameters": 16}],
+    reference=lambda case, inputs: [{"y": 2 * inputs[0]["x"], "parameters": 16}],
 )
 
 
@@ -107,15 +107,15 @@ def drive_optimizer(subject, given, case):
     return parameter
 
 
-OPTIMIZER = Exercise(
+OPTIMIZER = on_ranks(
     name="kinds.optimizer",
     points=1,
     cases=(ONE,),
-    draw=lambda case, rng: [
+    inputs=lambda case, rng: [
         {"start": torch.zeros(3), "gradient": torch.from_numpy(rng.normal(size=3)).float()}
     ],
     drive=drive_optimizer,
-    expect=lambda case, inputs: [-0.5 * inputs[0]["gradient"].sign()],
+    reference=lambda case, inputs: [-0.5 * inputs[0]["gradient"].sign()],
 )
 
 
@@ -131,14 +131,14 @@ def wants_stage_2(attempt):
     return Finding("the configuration", "does not shard gradients: that is stage 2", f"{stage}")
 
 
-CONFIGURATION = Exercise(
+CONFIGURATION = on_ranks(
     name="kinds.configuration",
     points=1,
     cases=(ONE,),
-    draw=lambda case, rng: [None],
+    inputs=lambda case, rng: [None],
     drive=lambda subject, given, case: subject,
-    expect=lambda case, inputs: [{"stage": 2, "schedule": [["F0", "F1"], ["B0", "B1"]]}],
-    diagnoses=(wants_stage_2,),
+    reference=lambda case, inputs: [{"stage": 2, "schedule": [["F0", "F1"], ["B0", "B1"]]}],
+    signs=(wants_stage_2,),
 )
 
 
@@ -151,13 +151,13 @@ def test_configuration_and_schedule():
     )
 
 
-NUMBER = Exercise(
+NUMBER = on_ranks(
     name="kinds.number",
     points=1,
     cases=(ONE,),
-    draw=lambda case, rng: [None],
+    inputs=lambda case, rng: [None],
     drive=lambda subject, given, case: subject,
-    expect=lambda case, inputs: [31.4],
+    reference=lambda case, inputs: [31.4],
     tolerance=0.01,
 )
 

@@ -9,31 +9,37 @@ import math
 import numpy as np
 import pytest
 
+from autograder.evaluation import judge as judge_module
 from autograder.evaluation.decide import _seen_across
-from autograder.evaluation.judge import is_unwritten, judge
+from autograder.evaluation.judge import is_unwritten
 from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.evaluation.wording import deterministic
-from autograder.exercise import Attempt, Case, Exercise, Finding, Spent
+from autograder.exercise import Attempt, Case, Finding, OnRanks, Spent
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.live_memory import Memory, nothing_known
 from shardlab.ranks.trust import Trust
 from shardlab.run import Call, Run, Traffic
+from tests.autograder.made import on_ranks
 
 VISIBLE = Case("2 ranks", 2)
 HIDDEN = Case("2 ranks, 987 elements", 2, hidden=True)
 
 
 def exercise(**more):
-    return Exercise(
+    return on_ranks(
         name="lab.answer",
         points=4,
         cases=(VISIBLE, HIDDEN),
-        draw=lambda case, rng: [0] * case.world_size,
+        inputs=lambda case, rng: 0,
         drive=lambda subject, given, case: subject,
-        expect=lambda case, inputs: [1] * case.world_size,
+        reference=lambda case, inputs: 1,
         **more,
     )
+
+
+def judge(exercise, attempt):
+    return judge_module.judge(exercise, attempt).result
 
 
 def run_of(calls=(), sent=((0, 10), (10, 0)), collectives=None):
@@ -177,14 +183,14 @@ def test_trouble_that_is_more_than_a_wrong_answer_is_told(kind, message, trouble
 
 
 def test_what_is_half_known_is_not_looked_into():
-    asked = exercise(diagnoses=(lambda _: pytest.fail("asked"),))
+    asked = exercise(signs=(lambda _: pytest.fail("asked"),))
     error = RankError("rank 0 failed: too many calls", rank=0, kind="TooLarge", message="too many")
     told = judge(asked, attempt(error=error))
     assert (told.diagnosis, told.trouble) == ("rank 0 failed: too many calls", "resource limit")
 
 
 def test_outputs_far_larger_than_right_ones_are_not_looked_into():
-    asked = exercise(diagnoses=(lambda _: pytest.fail("asked"),))
+    asked = exercise(signs=(lambda _: pytest.fail("asked"),))
     assert not judge(asked, attempt(outputs=(1, np.zeros(1_000_000)))).passed
 
 
@@ -234,7 +240,7 @@ def test_what_is_no_verdict_is_refused(change):
 def test_first_diagnosis_that_speaks_wins():
     found = Finding("rank 1", "forgot to divide", "2, expected 1")
     diagnoses = (lambda _: None, lambda _: found, lambda _: pytest.fail("asked in vain"))
-    declared = exercise(diagnoses=diagnoses)
+    declared = exercise(signs=diagnoses)
     assert judge(declared, attempt(outputs=(1, 2))).diagnosis == (
         "rank 1 forgot to divide (2, expected 1)"
     )
@@ -245,7 +251,7 @@ def test_first_diagnosis_that_speaks_wins():
 
 def test_outputs_of_any_form_are_a_students_failure_not_the_checkers():
     diagnoses = (lambda attempt: attempt.outputs[1]["tensor"],)
-    result = judge(exercise(diagnoses=diagnoses), attempt(outputs=(1, "forged")))
+    result = judge(exercise(signs=diagnoses), attempt(outputs=(1, "forged")))
     assert result.diagnosis == "rank 1 should be a number (it is a str)"
 
 
@@ -253,17 +259,17 @@ def test_a_diagnosis_that_trips_over_an_output_shows_no_lines_of_ours(caplog):
     def looks_into_it(attempt):
         return attempt.outputs[0]["values"]
 
-    assert judge(exercise(diagnoses=(looks_into_it,)), attempt(outputs=(3, 1))).diagnosis
+    assert judge(exercise(signs=(looks_into_it,)), attempt(outputs=(3, 1))).diagnosis
     assert [record for record in caplog.records if record.levelname != "INFO"] == []
 
 
 def test_evidence_is_cut():
     diagnoses = (lambda attempt: Finding("rank 1", "is long", "x" * 10_000),)
-    assert len(judge(exercise(diagnoses=diagnoses), attempt(outputs=(1, 2))).diagnosis) < 400
+    assert len(judge(exercise(signs=diagnoses), attempt(outputs=(1, 2))).diagnosis) < 400
 
 
 def test_diagnoses_are_not_asked_of_what_passes():
-    assert judge(exercise(diagnoses=(lambda _: pytest.fail("asked"),)), attempt()).passed
+    assert judge(exercise(signs=(lambda _: pytest.fail("asked"),)), attempt()).passed
 
 
 @pytest.mark.parametrize("kind", ["SIGABRT", "SIGTERM", "signal 37", "Forged"])
@@ -429,11 +435,15 @@ def test_a_mistake_is_told_once():
 
 
 def test_a_declaration_that_contradicts_itself_is_refused():
+    def declared(cases, points=1):
+        nothing = lambda *_: None  # noqa: E731
+        return OnRanks(points=points, cases=cases, inputs=nothing, drive=nothing)
+
     with pytest.raises(ValueError, match="visible case"):
-        Exercise("lab.answer", 1, (HIDDEN,), list, list, list)
+        declared((HIDDEN,))
     with pytest.raises(ValueError, match="share a name"):
-        Exercise("lab.answer", 1, (VISIBLE, VISIBLE), list, list, list)
-    with pytest.raises(ValueError, match=r"chapter\.answer"):
-        Exercise("answer", 1, (VISIBLE,), list, list, list)
+        declared((VISIBLE, VISIBLE))
     with pytest.raises(ValueError, match="points"):
-        Exercise("lab.answer", 0, (VISIBLE,), list, list, list)
+        declared((VISIBLE,), points=0)
+    with pytest.raises(ValueError, match=r"half an exercise: get it by exercises\.load"):
+        declared((VISIBLE,)).expect(VISIBLE, [0, 0])

@@ -29,7 +29,7 @@ from autograder.grading.submission.checks import find_check
 from shardlab.run import Call, Run, Traffic
 from shardlab.widgets import timeline, traffic_map
 
-REPO = Path(__file__).parents[3]
+REPO = Path(__file__).parents[4]
 LAB = "03_ring_all_reduce"
 QUESTION = "from_8_to_64_ranks"
 CHECKS = ("chunk_bounds", "reduce_scatter", "all_gather", "ring_all_reduce", "bytes_per_rank")

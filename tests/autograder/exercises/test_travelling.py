@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType
 
@@ -14,7 +14,7 @@ import pytest
 from autograder import exercises
 from autograder.exercise import Case, Exercise
 from autograder.guest.on_rank import on_rank
-from autograder.sandbox.bubblewrap import MODULES
+from autograder.sandbox.bubblewrap import ROOMS
 from shardlab.ranks import codec
 
 EXERCISES = [exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
@@ -24,7 +24,7 @@ from importlib.abc import MetaPathFinder
 
 class NotMounted(MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.startswith("autograder.exercises"):
+        if name.startswith(("autograder.exercise", "autograder.evaluation")):
             raise ImportError(f"{name} is not mounted here")
 
 sys.meta_path.insert(0, NotMounted())
@@ -40,7 +40,8 @@ print(*loaded)
 
 def travelling(exercise: Exercise, case: Case) -> bytes:
     """As launch packs it."""
-    return codec.encode_any((on_rank, (codec.encode_any(exercise.drive), case)))
+    execute = codec.encode_any(exercise.execute)
+    return codec.encode_any((on_rank, (codec.encode_any(exercise.drive), case))) + execute
 
 
 def test_a_rank_needs_no_exercise_to_run_a_drive(tmp_path: Path) -> None:
@@ -55,29 +56,41 @@ def test_a_rank_needs_no_exercise_to_run_a_drive(tmp_path: Path) -> None:
         [sys.executable, "-c", IN_A_RANK, str(packed)], capture_output=True, text=True, check=False
     )
     assert told.returncode == 0, told.stderr
-    paths = (module.removeprefix("autograder").lstrip(".") for module in told.stdout.split())
-    needed = {f"{path.replace('.', '/') or '__init__'}.py" for path in paths}
-    assert "drive.py" in needed
-    assert needed <= set(MODULES)
+    needed = {module.split(".")[1] for module in told.stdout.split() if "." in module}
+    assert needed == {"guest"}
+    assert needed < set(ROOMS)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
-def test_no_oracle_and_no_other_case_goes_along(exercise: Exercise) -> None:
-    told = set(strings_in(exercise.drive.__code__))
-    secret = {text for text in strings_in(exercise.expect.__code__) if len(text) > 15} - told
-    checker = {function.__name__ for function in [exercise.expect, *exercise.diagnoses]}
+def test_nothing_hidden_and_no_other_case_goes_along(exercise: Exercise) -> None:
+    functions = [exercise.drive, *([exercise.execute] if exercise.execute else [])]
+    public = {text for function in functions for text in strings_in(codes_of(function))}
+    hidden = Path(exercise.decides.module.__file__)
+    secret = {
+        text
+        for path in hidden.parent.glob("*.py")
+        for text in strings_in([compile(path.read_text(), path.name, "exec")])
+        if len(text) > 15 and text not in public
+    }
+    signs = {sign.__name__ for sign in exercise.signs}
     for case in exercise.cases:
         blob = travelling(exercise, case)
+        assert b".hidden" not in blob
         others = {other.name for other in exercise.cases if other is not case}
         # one case's name may be part of another's
         others = {name for name in others if name not in case.name}
-        for text in sorted(secret | checker | others):
-            assert text.encode() not in blob, text
+        for text in sorted(secret | signs | others):
+            assert text in case.name or text.encode() not in blob, text
 
 
-def strings_in(code: CodeType) -> Iterator[str]:
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, CodeType):
-            yield from strings_in(constant)
+def codes_of(function: object) -> list[CodeType]:
+    return [function.__code__] if hasattr(function, "__code__") else []
+
+
+def strings_in(codes: Iterable[CodeType]) -> Iterator[str]:
+    for code in codes:
+        for constant in code.co_consts:
+            if isinstance(constant, str):
+                yield constant
+            elif isinstance(constant, CodeType):
+                yield from strings_in([constant])

@@ -10,7 +10,7 @@ import nbformat
 from autograder.grading.record.grade import _flags
 from autograder.grading.submission.checks import Check
 
-LABS = sorted((Path(__file__).parents[3] / "labs").glob("*/*.ipynb"))
+LABS = sorted((Path(__file__).parents[4] / "labs").glob("*/*.ipynb"))
 CHECK = [Check("one_device.DynamicLossScaler", "DynamicLossScaler")]
 
 

@@ -55,5 +55,5 @@ def test_what_has_no_namespace_is_taken_as_it_is():
 def test_drive_gets_the_answer_this_ranks_input_and_the_case():
     case = Case("one", 1)
     drive = cloudpickle.dumps(lambda *arguments: arguments)
-    seen = on_rank("given", drive, case, cloudpickle.dumps("answer"))
+    seen = on_rank("given", drive, case, cloudpickle.dumps("answer"), ())
     assert seen == ("answer", "given", case)

@@ -13,8 +13,9 @@ import torch
 from autograder.evaluation import trial
 from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import InfrastructureError
-from autograder.exercise import Case, Exercise
+from autograder.exercise import Case
 from shardlab.ranks.trust import Trust
+from tests.autograder.made import on_ranks
 
 pytestmark = pytest.mark.ranks
 
@@ -23,13 +24,13 @@ TWO_RANKS = (Case("2 ranks", 2),)
 
 
 def echo(cases=TWO_RANKS, **more):
-    return Exercise(
+    return on_ranks(
         name="trust.echo",
         points=1,
         cases=cases,
-        draw=lambda case, rng: [torch.tensor(rank) for rank in range(case.world_size)],
+        inputs=lambda case, rng: [torch.tensor(rank) for rank in range(case.world_size)],
         drive=lambda subject, given, case: subject(given),
-        expect=lambda case, inputs: inputs,
+        reference=lambda case, inputs: inputs,
         **more,
     )
 
@@ -123,7 +124,7 @@ def test_after_a_hang_a_student_is_not_kept_waiting():
     blob = cloudpickle.dumps(wait_for_each_other)
     verdict = decide(echo(cases), blob, seed=1, trust=Trust.OWN)
     assert "never sent" in verdict.cases[0].diagnosis
-    assert verdict.cases[1].diagnosis == "mend the case that hangs first"
+    assert verdict.cases[1].diagnosis == "not run: fix the hanging case first"
 
 
 def test_a_silenced_recorder_gives_itself_away():

@@ -11,7 +11,7 @@ import pytest
 
 from autograder import exercises
 from autograder.__main__ import main
-from tests.autograder.feedback.made import LAB, QUESTION, HandedIn, Made, fail
+from tests.autograder.pages.feedback.made import LAB, QUESTION, HandedIn, Made, fail
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -28,7 +28,7 @@ VISIBLE = [case.name for case in RING if not case.hidden]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = Made(tmp_path_factory.mktemp("course"))
     Made(made.root, OTHER)  # nobody has handed it in
-    (made.root / "solutions").symlink_to(Path(__file__).parents[3] / "solutions")
+    (made.root / "solutions").symlink_to(Path(__file__).parents[4] / "solutions")
     made.enrol("ada", first_name="Ada", last_name="Lovelace")
     made.enrol("absent", last_name="=1+2")
     made.grade("ada", HandedIn(by_hand=2.0))

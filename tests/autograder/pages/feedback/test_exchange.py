@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nbgrader.utils import notebook_hash
 
-REPO = Path(__file__).parents[3]
+REPO = Path(__file__).parents[4]
 LAB = "03_ring_all_reduce"
 
 

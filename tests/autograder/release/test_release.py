@@ -33,7 +33,7 @@ from shardlab.ranks.trust import Trust
 from tests.autograder.build.test_repository import SOLUTION, SOURCES, passages, telling
 from tests.submissions import planted
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 EXERCISES = [exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
 LAB, EXERCISE, MISTAKE = "01_one_device", "one_device.sgd_with_master_weights", "never_writes_back"
 Passages = set[tuple[str, str]]

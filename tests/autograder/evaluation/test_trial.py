@@ -9,6 +9,7 @@ import pytest
 from autograder.evaluation.trial import KeptRanks, Trials
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
+from tests.autograder.made import on_ranks
 
 pytestmark = pytest.mark.ranks
 SIZES = (2, 3, 2, 1)
@@ -27,11 +28,11 @@ def pid_exercise(**changes: object) -> Exercise:
         "name": "trial.answer",
         "points": 1,
         "cases": CASES,
-        "draw": lambda case, rng: [None] * case.world_size,
+        "inputs": lambda case, rng: [None] * case.world_size,
         "drive": drive,
-        "expect": lambda case, inputs: [{"right": True}] * case.world_size,
+        "reference": lambda case, inputs: [{"right": True}] * case.world_size,
     }
-    return Exercise(**(settings | changes))
+    return on_ranks(**(settings | changes))
 
 
 def tried(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
@@ -41,9 +42,9 @@ def tried(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
         ranks.expect(exercise, CASES)
         trials = Trials(exercise, cloudpickle.dumps(answer), 1, ranks)
         for case in CASES:
-            attempt, result = trials.of(case)
+            attempt, judged = trials.of(case)
             pids.append(attempt.outputs[0]["pid"] if attempt.outputs[0] else 0)
-            results.append(result)
+            results.append(judged.result)
     return pids, results
 
 
@@ -124,9 +125,9 @@ def test_answers_of_one_submission_share_ranks_and_fail_each_for_itself():
         pids, passed = [], []
         for answer in (lambda case: True, breaks_something, uses_it, uses_it):
             trials = Trials(exercise, cloudpickle.dumps(answer), 1, ranks)
-            attempt, result = trials.of(exercise.cases[0])
+            attempt, judged = trials.of(exercise.cases[0])
             pids.append(attempt.outputs[0]["pid"])
-            passed.append(result.passed)
+            passed.append(judged.result.passed)
     assert passed == [True] * 4
     assert pids[0] == pids[1]
     assert len(set(pids)) == 3  # one try for the third alone, then new ones that stay

@@ -9,8 +9,7 @@ import pytest
 from autograder import exercises
 from autograder.pages.feedback import FeedbackExporter
 from autograder.pages.feedback.exporter import NotInGradebook
-from tests.autograder.feedback import hostile
-from tests.autograder.feedback.made import (
+from tests.autograder.pages.feedback.made import (
     LAB,
     QUESTION,
     HandedIn,
@@ -20,6 +19,7 @@ from tests.autograder.feedback.made import (
     prose_cell,
     ring_pictures,
 )
+from tests.autograder.pages.html import hostile
 
 pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(600)]
 

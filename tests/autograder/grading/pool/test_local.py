@@ -18,7 +18,7 @@ from autograder.grading.pool.worker import Refused
 from autograder.grading.record.form import GRADED, INFRASTRUCTURE_ERROR
 from tests.autograder.grading.fake_work import fake_work, task
 
-REPO = Path(__file__).parents[3]
+REPO = Path(__file__).parents[4]
 
 
 @pytest.fixture(autouse=True)

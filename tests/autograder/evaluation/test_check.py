@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import cloudpickle
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 from autograder import CheckFailed, check
-from autograder.evaluation import check as kernel
+from autograder.guest import answer
 from tests.submissions import planted
 
 LAB = "03_ring_all_reduce"
@@ -72,7 +71,7 @@ def test_in_a_notebook_one_table_and_the_line_of_the_students_own_cell(tmp_path)
     table, error = notebook.cells[-1].outputs  # progress has given way to the table
     assert 'data-passed="false"' in table.data["text/html"]
     assert "running case" not in table.data["text/html"]
-    assert "not run\n      mend the case that hangs first" in table.data["text/plain"]
+    assert "not run\n      not run: fix the hanging case first" in table.data["text/plain"]
     said = " ".join("\n".join(error.traceback).split())
     assert "ranks 0–3 call send first" in said
     assert "cell 2, line 7: dist.send(" in said
@@ -98,13 +97,7 @@ def test_answer_that_cannot_travel_says_so():
         check(NAME, lambda length, world_size: lock)
 
 
-def test_in_a_graders_cells_the_answer_is_handed_over_and_nothing_said(monkeypatch, capsys):
-    handed = {}
-    monkeypatch.setattr(kernel, "hand_over", handed.__setitem__)
-    monkeypatch.setattr(kernel, "_decide", lambda *_: pytest.fail("decided beside student code"))
-    check(NAME, lambda length, world_size: "handed over")
-    assert cloudpickle.loads(handed[NAME])(1, 1) == "handed over"
-    assert capsys.readouterr().out == ""
-    monkeypatch.setattr(kernel, "MAX_ANSWER_BYTES", 1000)
+def test_an_answer_that_is_too_large_says_so(monkeypatch):
+    monkeypatch.setattr(answer, "MAX_ANSWER_BYTES", 1000)
     with pytest.raises(CheckFailed, match=r"chunk_bounds is too large.* at most 1,000"):
         check(NAME, b"x" * 2000)
