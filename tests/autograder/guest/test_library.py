@@ -155,9 +155,8 @@ def test_an_answer_that_calls_it_is_named_and_earns_nothing(name: str) -> None:
     result = judged.result
     assert not result.passed
     assert re.match(r"your answer calls \S+, which is ready-made: ", result.diagnosis)
-    assert find_forbidden(
-        BORROWED[name], exercise.allows, exercise.answer, exercise.closed
-    )  # instructors are told
+    # and the instructor is warned
+    assert find_forbidden(BORROWED[name], exercise.allows, exercise.answer, exercise.closed)
 
 
 FORMULAS = [name for name in BORROWED if isinstance(EXERCISES[name][1], Formula)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
+import re
 import subprocess
 import tarfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -20,17 +22,15 @@ from autograder import build, exercises
 from autograder.__main__ import main
 from autograder.evaluation.decide import decide
 from autograder.evaluation.present import as_text
-from autograder.evaluation.trial import VISIBLE_SEED
-from autograder.exercise import Case, Exercise, recorded
-from autograder.exercise.compare import equal
-from autograder.exercise.kept_back import KEPT_BACK
-from autograder.exercise.recorded import NotRecorded, Recorded, key_of, pack
+from autograder.evaluation.trial import VISIBLE_SEED, rng_for
+from autograder.exercise import Case, Exercise, equal
+from autograder.exercise.recorded import SUFFIX, OtherInputs, RecordedHalf, record
 from autograder.release.package import package
 from autograder.release.refusal import ReleaseError
-from autograder.release.strip import Stripped
 from autograder.release.write import archives, write
 from shardlab.ranks.trust import Trust
 from tests.autograder.build.test_repository import SOLUTION, SOURCES, passages, telling
+from tests.autograder.made import on_ranks
 from tests.submissions import planted
 
 REPO = Path(__file__).parents[3]
@@ -73,8 +73,12 @@ def test_the_package_is_the_course_the_labs_and_checks(files: dict[str, bytes]) 
         assert f"labs/{lab}/{lab}.ipynb" in files
         assert f"course/chapters/{lab}.ipynb" in files
     assert "course/shardlab/widgets/widgets.css" in files
-    folders = {name.rpartition("/")[0] for name in files if name.startswith("autograder/")}
-    assert folders == {"autograder", "autograder/exercises", "autograder/references"}
+    rooms = {name.split("/")[1] for name in files if name.startswith("autograder/")}
+    assert rooms == {"__init__.py", "guest", "exercise", "exercises", "evaluation"}
+    folders = {
+        name.split("/")[3] for name in files if re.match("autograder/exercises/lab.*/.*/", name)
+    }
+    assert folders == {"recorded"}
     assert not [name for name in files if name.endswith(".nb.py")]
     assert not [name for name in files if name.startswith(("solutions", "tests", "grading"))]
     project = tomllib.loads(files["pyproject.toml"].decode())
@@ -96,17 +100,23 @@ def test_no_passage_of_a_solution_is_in_it(source: Path, read: dict[str, Passage
     assert {name: found for name, said in read.items() if (found := secret & said)} == {}
 
 
-def test_no_passage_of_an_oracle_is_in_it(read: dict[str, Passages]) -> None:
-    oracles = {*KEPT_BACK, *(exercise.expect for exercise in EXERCISES)}
-    sources = [inspect.getsource(oracle) for oracle in oracles]
-    text = "".join(path.read_text() for path in (REPO / "autograder/exercises").glob("*.py"))
-    for source in sources:
-        text = text.replace(source, "")
-    # What other functions say as well is nobody's secret.
-    secret = {pair for source in sources for pair in passages(source)} - passages(text)
+def test_no_passage_of_a_hidden_half_is_in_it(read: dict[str, Passages]) -> None:
+    folder = REPO / "autograder/exercises"
+    hidden = {
+        path: path.read_text() for path in folder.rglob("*.py") if path.parent.name == "hidden"
+    }
+    public = "".join(path.read_text() for path in folder.rglob("*.py") if path not in hidden)
+    # What public modules say as well, such as imports, is nobody's secret.
+    secret = {pair for text in hidden.values() for pair in passages(text)} - passages(public)
     assert len(secret) > 2 * len(EXERCISES)
     checks = {name: said for name, said in read.items() if name.startswith("autograder/")}
     assert {name: found for name, said in checks.items() if (found := secret & said)} == {}
+
+
+def test_recorded_references_are_small(files: dict[str, bytes]) -> None:
+    recorded = {name: len(data) for name, data in files.items() if name.endswith(SUFFIX)}
+    assert len(recorded) == len(EXERCISES)
+    assert sum(recorded.values()) <= 5_000_000, sorted(recorded.items(), key=lambda item: -item[1])
 
 
 def test_no_hidden_case_is_in_it(texts: dict[str, str]) -> None:
@@ -115,7 +125,7 @@ def test_no_hidden_case_is_in_it(texts: dict[str, str]) -> None:
     assert hidden - visible
     for name, text in texts.items():
         assert [case for case in hidden - visible if case in text] == [], name
-        assert "hidden=True" not in text, name
+        assert "hidden=True" not in text or not name.startswith("autograder/exercises"), name
 
 
 # ---- it works by itself --------------------------------------------------------------------------
@@ -139,6 +149,7 @@ def students_python(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFa
 CHECKS = """
 import sys
 from autograder import check, exercises
+from autograder.evaluation.trial import VISIBLE_SEED, rng_for
 name, told = sys.argv[1], []
 for source in sys.argv[2:]:
     cells = {}
@@ -151,8 +162,12 @@ for lab in exercises.labs():
     for exercise in exercises.of_lab(lab):
         assert not any(case.hidden for case in exercise.cases)
         for case in exercise.cases:  # all that it looks up without an answer is there
+            inputs = exercise.draw(case, rng_for(exercise, case, VISIBLE_SEED))
+            assert len(exercise.expect(case, inputs)) == case.world_size
+            for mistake, outputs in exercise.decides.mistakes(case, inputs):
+                assert outputs is None or len(outputs) == case.world_size
             for budget in exercise.budgets:
-                budget.limit(case), budget.least and budget.least(case)
+                exercise.limit_of(budget, case)
 print("from here:", *[path for module in list(sys.modules.values())
       if (path := getattr(module, "__file__", None) or "").startswith(REPO)])
 """
@@ -191,100 +206,53 @@ def test_a_copy_alone_says_what_the_repository_says(students_python: Path, tmp_p
 # ---- recorded results ----------------------------------------------------------------------------
 
 
-def test_a_recorded_function_returns_what_it_returned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, tensor = Case("2 ranks", 2, {"plan": {3: (1, "inf")}}), torch.arange(4.0)
-    calls = [
-        ((10, 4), [(0, 3)]),
-        ((case, tensor), [{"x": tensor}] * 2),
-        ((case, "mean"), {"y": 0.5}),
-    ]
-    results = {key_of(arguments): result for arguments, result in calls}
-    (tmp_path / "ring.bounds_of.plain").write_bytes(pack(results, {"seed": VISIBLE_SEED}))
-    monkeypatch.setattr(recorded, "REFERENCES", tmp_path)
-    function = Recorded("ring.bounds_of")
-    for arguments, result in calls:
-        assert equal(result, function(*arguments))
-    function(10, 4).clear()
-    assert function(10, 4) == [(0, 3)]
-    # another machine's last digits make no other case, another shape does
-    assert equal(function(case, tensor + 1e-7), [{"x": tensor}] * 2)
-    with pytest.raises(NotRecorded, match=r"ring\.bounds_of .* visible cases only"):
-        function(case, torch.arange(5.0))
+def summed(case: Case, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
+    return {"y": torch.stack(list(inputs)).sum(dim=0), "pairs": [(1, 2)]}
 
 
-# ---- taking exercises apart ----------------------------------------------------------------------
-
-HELPERS = """
-from autograder.exercise.kept_back import by_case, kept_back
-
-HIDDEN_WIDTH = 77
-
-def shared(case):
-    return 2 * formula(case)
-
-@kept_back(by_case)
-def formula(case):
-    return secret_of(case)
-
-def secret_of(case):
-    return 41
-
-def only_for_the_oracle(case):
-    return 42
-"""
-LAB_TEXT = """
-from autograder.exercise import Case, Exercise
-from autograder.exercises import helpers
-from autograder.exercises.helpers import HIDDEN_WIDTH, only_for_the_oracle
-
-def drive(subject, given, case):
-    return helpers.shared(case)  # a remark
-
-def expect(case, inputs):
-    return [only_for_the_oracle(case)]
-
-SUM = Exercise(
-    name="lab.sum",
-    points=2,
-    cases=(Case("α", 1), Case("hidden one", 1, {"width": HIDDEN_WIDTH}, hidden=True)),
-    draw=lambda case, rng: [None],
-    drive=drive,
-    expect=expect,
-)
-EXERCISES = (SUM,)
-"""
+def recorded_half(tmp_path: Path, **changes: Any) -> tuple[Exercise, RecordedHalf]:
+    settings = {
+        "name": "lab.sum",
+        "cases": (Case("α", 2, {"n": 3}), Case("hidden one", 2, hidden=True)),
+        "inputs": lambda case, rng: [torch.from_numpy(rng.normal(size=3)) for _ in range(2)],
+        "drive": lambda subject, given, case: subject(given),
+        "reference": summed,
+        "mistakes": {
+            "halves": lambda case, inputs: {"y": summed(case, inputs)["y"] / 2},
+            "fills": lambda case, inputs: {"y": torch.zeros(100_000)},
+        },
+    }
+    exercise = on_ranks(**(settings | changes))
+    (tmp_path / "sum.plain").write_bytes(record(exercise, inputs_of(exercise), {}))
+    return exercise, RecordedHalf(tmp_path / "sum.plain")
 
 
-def an_exercise() -> Exercise:
-    cases = (Case("α", 1, {"n": 3}, weight=0.5), Case("hidden one", 1, hidden=True))
-    nothing = lambda *_: [None]  # noqa: E731
-    return Exercise("lab.sum", 2, cases, nothing, nothing, nothing)
+def inputs_of(exercise: Exercise) -> Callable[[Case], Sequence[Any]]:
+    return lambda case: exercise.draw(case, rng_for(exercise, case, VISIBLE_SEED))
 
 
-def test_what_only_oracles_and_hidden_cases_need_is_left_out() -> None:
-    stripped = Stripped({"00_lab": LAB_TEXT, "helpers": HELPERS}, [an_exercise()])
-    assert stripped.kept_back == {"lab.sum": {"helpers.formula"}}
-    lab, helpers = stripped.texts["00_lab"], stripped.texts["helpers"]
-    assert "Case('α', 1, {'n': 3}, weight=0.5)," in lab
-    assert 'expect=Recorded("lab.sum.expected"),' in lab
-    assert "return helpers.shared(case)  # a remark" in lab
-    assert 'formula = Recorded("helpers.formula")' in helpers
-    for secret in ("hidden", "only_for_the_oracle", "HIDDEN_WIDTH", "41", "42", "kept_back"):
-        assert secret not in lab + helpers
+def test_a_recorded_half_gives_what_the_hidden_one_gave(tmp_path: Path) -> None:
+    exercise, half = recorded_half(tmp_path)
+    visible, hidden = exercise.cases
+    inputs = inputs_of(exercise)(visible)
+    expected = half.expected(visible, inputs)
+    assert equal(list(exercise.expect(visible, inputs)), list(expected))
+    (halves, outputs), (fills, none) = half.mistakes(visible, inputs)
+    assert (halves, fills, none) == ("halves", "fills", None)  # too large to be worth it
+    assert equal({"y": expected[1]["y"] / 2}, outputs[1])
+    expected[0]["y"].zero_()  # who changes what it was given changes nothing here
+    assert equal(list(exercise.expect(visible, inputs)), list(half.expected(visible, inputs)))
+    with pytest.raises(KeyError):
+        half.expected(hidden, inputs)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (LAB_TEXT.replace("SUM = Exercise(", "SUM = made("), "lab.sum: declare it as NAME ="),
-        (LAB_TEXT + "if drive:\n    pass\n", "00_lab, line 21: a module of exercises holds"),
-    ],
-)
-def test_exercises_that_cannot_be_taken_apart_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ReleaseError, match=said):
-        Stripped({"00_lab": text, "helpers": HELPERS}, [an_exercise()])
+def test_another_machines_last_digits_are_no_other_inputs(tmp_path: Path) -> None:
+    exercise, half = recorded_half(tmp_path)
+    inputs = inputs_of(exercise)(exercise.cases[0])
+    half.expected(exercise.cases[0], [tensor * (1 + 1e-9) for tensor in inputs])
+    for other in ([inputs[0] + 1, inputs[1]], [inputs[0][:2], inputs[1]]):
+        with pytest.raises(OtherInputs, match=r"α: this copy draws other inputs .* `make lab`"):
+            half.expected(exercise.cases[0], other)
 
 
 # ---- files ---------------------------------------------------------------------------------------
