@@ -230,6 +230,7 @@ class Trials:
                     world_size=case.world_size,
                     inputs=inputs,
                     memory=exercise.memory,
+                    shaken=case.shaken,
                     seed=seed_of_ranks(exercise, case, self.seed),
                     results="plain",
                     timeout_s=exercise.timeout_s,

@@ -34,6 +34,11 @@ from autograder.guest.case import Case, Plain
 ON_RANKS = ("divides", "does not divide", "one rank", "more ranks than elements")
 
 
+def shaken(case: Case) -> Case:
+    """Ranks pause at drawn moments: what is only right when they arrive together fails here."""
+    return replace(case, shaken=True)
+
+
 @dataclass(frozen=True)
 class EqualAnswer:
     """``old`` in the solution's cell, replaced by ``new``, is right as well."""

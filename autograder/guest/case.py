@@ -21,3 +21,4 @@ class Case:
     params: Mapping[str, Any] = field(default_factory=dict)
     hidden: bool = False
     weight: float = 1.0
+    shaken: bool = False  # ranks pause before calls and waits, at moments drawn for the case

@@ -105,12 +105,14 @@ class RankSet:
         seed: int | None = 0,
         results: str = "any",
         memory: bool = False,
+        shaken: bool = False,
         timeout_s: float | None = None,
         output_bytes: int = OUTPUT_BYTES,
     ) -> Run:
         """What `launch` does, on the first ``world_size`` ranks of the set (by default on all).
 
         ``results``: "any" Python object, or "plain" data that is read without unpickling.
+        ``shaken``: ranks pause before calls and waits, at moments drawn from the seed.
         ``timeout_s``: of this function, where it isn't the set's.
         ``output_bytes``: the most that all ranks together may return.
         """
@@ -123,7 +125,8 @@ class RankSet:
         given = [b""] * world_size
         if inputs is not None:
             given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
-        order = {"world_size": world_size, "seed": seed, "results": results, "memory": bool(memory)}
+        order = {"world_size": world_size, "seed": seed, "results": results}
+        order |= {"memory": bool(memory), "shaken": shaken}
         turn: Turn | None = None
         error: LaunchError | None = None
         startup_s = 0.0

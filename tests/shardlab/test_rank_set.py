@@ -23,6 +23,7 @@ from shardlab.ranks.process import MOST_LOOKS
 from shardlab.ranks.rank import RECORDER
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
+from shardlab.trace.recorder import pauses_s
 from tests.shardlab.failing import fails_on
 
 pytestmark = pytest.mark.ranks
@@ -262,3 +263,22 @@ class TestPlainResults:
     def test_another_word_is_refused(self) -> None:
         with RankSet(1) as ranks, pytest.raises(ValueError, match=r"results is .any. or .plain."):
             ranks.run(int, results="json")
+
+
+def sends_and_seed() -> int:
+    for _ in range(20):
+        if dist.get_rank() == 0:
+            dist.send(torch.ones(1), 1)
+        else:
+            dist.recv(torch.ones(1), 0)
+    return torch.initial_seed()
+
+
+def test_shaken_ranks_pause_at_moments_that_the_seed_draws() -> None:
+    with RankSet(2, quiet=True) as ranks:
+        run = ranks.run(sends_and_seed, shaken=True)
+    paused_s = pauses_s(run.outputs[0])
+    starts_s = [call.start_s for call in run.calls if call.rank == 0]
+    assert 0 < sum(paused_s[1:20]) <= starts_s[-1] - starts_s[0]
+    assert run.outputs[0] != run.outputs[1]
+    assert paused_s != pauses_s(run.outputs[1])

@@ -93,7 +93,7 @@ def _perform(
             args = (cloudpickle.loads(given), *args)
         del sent, given  # not for student code to find
         stage = "run"
-        with RECORDER.run(with_memory=order["memory"]):
+        with RECORDER.run(with_memory=order["memory"], shaken=order["shaken"]):
             output = fn(*args)
         stage = "output"
         encode = codec.encode_plain if order["results"] == "plain" else codec.encode_any

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sys
 import threading
 import time
@@ -69,6 +70,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 
 CALLBACK_S = 5.0  # for a thread that has only a line to write, on a machine that is full
+PAUSE_S, MOST_PAUSES = 0.02, 50  # of a rank that is shaken: longer than a call of any lab takes
 MOST_HELD = 256  # from here on a script that makes and destroys groups for ever goes without
 BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
 
@@ -102,6 +104,7 @@ class Recorder:
         self.is_users: dict[str, bool] = {}
         self.memory: memory_recorder.MemoryRecorder | None = None  # where the launch asked for it
         self.look: Callable[[str], None] = lambda label: None  # at this process, from outside
+        self.pauses_s: Iterator[float] = iter(())  # before calls and waits
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
             self._intercept(name, op, payload)
@@ -118,6 +121,7 @@ class Recorder:
             caller = _caller(sys._getframe(1))
             is_main = threading.get_ident() == self.main_thread
             waits = is_main and op not in ("send", "recv") and _waits_itself(caller)
+            time.sleep(next(self.pauses_s, 0.0))
             call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
             self._follow(call, name, result, waits)
@@ -227,6 +231,7 @@ class Recorder:
             if known is None:
                 return original(work, *args, **kwargs)
             if not known.waits and threading.get_ident() == self.main_thread:
+                time.sleep(next(self.pauses_s, 0.0))
                 self.log.write("wait", known.call)
             result = original(work, *args, **kwargs)
             self._end(id(work), known.call)
@@ -262,8 +267,13 @@ class Recorder:
         c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
 
     @contextlib.contextmanager
-    def run(self, with_memory: bool) -> Iterator[None]:
-        """Record what happens within."""
+    def run(self, with_memory: bool, shaken: bool = False) -> Iterator[None]:
+        """Record what happens within.
+
+        ``shaken``: the rank pauses before some of its calls and waits, so that what is only right
+        when ranks arrive together shows.  When and for how long follows from the rank's seed.
+        """
+        self.pauses_s = iter(pauses_s(torch.initial_seed()) if shaken else ())
         self.open_works.clear()
         while self.held_open:  # all ranks are done with what they ran before
             os.close(self.held_open.pop())
@@ -308,6 +318,12 @@ class Recorder:
             self.log.write("block", label, start, end, _by_ports(sent))
             if threading.get_ident() == self.main_thread:
                 self.look(label)
+
+
+def pauses_s(seed: int) -> list[float]:
+    """Of a rank that is shaken: before each of its first calls and waits, 0 before half of them."""
+    drawn = random.Random(seed)
+    return [drawn.choice((0.0, drawn.uniform(0, PAUSE_S))) for _ in range(MOST_PAUSES)]
 
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:

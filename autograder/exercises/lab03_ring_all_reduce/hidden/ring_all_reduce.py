@@ -5,13 +5,14 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import shaken
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import ring_case
 
 LIMITS, facts = shared.limits(halves=2), shared.bounds
 CASES = (
     ring_case(5, 75_001, "float64", op="mean"),
-    ring_case(6, 50, "int64", op="sum"),
+    shaken(ring_case(6, 50, "int64", op="sum")),
     ring_case(5, 3, op="sum"),
     ring_case(3, 1, op="mean"),
     ring_case(4, 300_002, "bfloat16", op="sum"),
