@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from autograder.grading.command import arguments as grading
-from autograder.pages.report import command as report
-from autograder.release import command as release
+from autograder.pages.report import report_command as report
+from autograder.release import release_command as release
 
 
 def main(argv: list[str] | None = None) -> int:

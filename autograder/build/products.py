@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.build.lab import require_exercises
-from autograder.build.release import ReleaseError, released
+from autograder.build.release import RefusedByNbgrader, released
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
 
 REBUILD = "python -m autograder build"
@@ -48,7 +48,7 @@ def products(repo: Path) -> dict[Path, bytes]:
         notebooks = {path.name: made[path] for path in solutions if path.parent.name == lab}
         try:
             lab_files = released(repo, lab, notebooks)
-        except ReleaseError as error:
+        except RefusedByNbgrader as error:
             raise SourceError(f"{repo / 'solutions' / lab}: nbgrader refused it:\n{error}") from (
                 error
             )

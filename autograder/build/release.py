@@ -12,7 +12,7 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 
-class ReleaseError(Exception):
+class RefusedByNbgrader(Exception):
     """nbgrader refused a solution; the text is its own last word."""
 
 
@@ -39,7 +39,7 @@ def released(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, byt
         try:
             converter.start()
         except Exception as error:
-            raise ReleaseError("\n".join(said.lines) or str(error)) from error
+            raise RefusedByNbgrader("\n".join(said.lines) or str(error)) from error
         finally:
             _quiet.removeHandler(said)
         lab_folder = root / course.release_directory / lab

@@ -11,7 +11,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
 from autograder.grading.pool.journal import Journal
-from autograder.grading.record.form import BrokenRecord, Record
+from autograder.grading.record.record import BrokenRecord, Record
 
 
 def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: str) -> Record | None:

@@ -23,10 +23,10 @@ def open_sandbox(
 ) -> Sandbox | Unsandboxed:
     """A sandbox, or its stand-in without walls where that was asked for by name.
 
-    ``kind``: of rank server ("deepspeed" for labs whose cells use it).  ``doors``: of zygotes that
-    other processes use as well; without one a sandbox has its own.  Raises Unavailable.
+    ``kind``: of rank server ("deepspeed" for labs whose cells use it).  ``doors``: of fork servers
+    that other processes use as well; without one a sandbox has its own.  Raises Unavailable.
     """
-    # Only here: the zygote imports this package too, and needs nothing of what starts it.
+    # Only here: the fork server imports this package too, and needs nothing of what starts it.
     from autograder.sandbox.host import Sandbox
     from autograder.sandbox.unsandboxed import Unsandboxed
 

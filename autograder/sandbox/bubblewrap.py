@@ -1,4 +1,4 @@
-"""Outside: the command line that gives a zygote its view of the machine.
+"""Outside: the command line that gives a fork server its view of the machine.
 
 Read-only: the system, this Python, its packages, the course's library and the rooms of the
 autograder that work next to student code.  Everything else is not forbidden but absent: solutions,
@@ -44,7 +44,7 @@ class Unavailable(RuntimeError):
     """This machine has no sandbox: why, and what to do."""
 
 
-def zygote_command(kind: str, door_fd: int) -> list[str]:
+def fork_server_command(kind: str, door_fd: int) -> list[str]:
     """Starts `python -m autograder.sandbox.fork_server` behind bubblewrap; raises Unavailable."""
     return [
         program(),
@@ -76,7 +76,7 @@ def environment(kind: str) -> dict[str, str]:
 
 def _view() -> Iterator[str]:
     yield from ("--tmpfs", "/tmp", "--dev", "/dev")
-    # The machine's own, for the zygote alone: a container mounts one that shows only itself.
+    # The machine's own, for the fork server alone: a container mounts one that shows only itself.
     yield from ("--bind", "/proc", "/proc")
     yield from ("--ro-bind-try", "/sys", "/sys")  # gloo looks up its interface's speed
     for path in SYSTEM:

@@ -1,6 +1,6 @@
 """Inside: the walls around one run of ranks or one notebook, put up without a new program.
 
-bubblewrap (bubblewrap.py) has given the zygote its view of the files.  For each run the zygote
+bubblewrap (bubblewrap.py) has given the fork server its view of the files.  For each run it
 forks a child that takes namespaces of its own and forks once more: that second process is number 1
 of its process namespace, is our own code, and takes everything with it when it ends.  Every rank
 then takes another user, mount and IPC namespace, so that ranks share nothing but the network.

@@ -38,7 +38,7 @@ PRELOAD = (
 )
 
 
-class Zygote(server.Server):
+class ForkServer(server.Server):
     """Hands every run to a container's first process."""
 
     def __init__(self, door: socket.socket, kind: str) -> None:
@@ -215,10 +215,10 @@ def main() -> None:
     server.preload(*PRELOAD, CELLS_MODULE)
     importlib.import_module(CELLS_MODULE).preload()
     collapse_heap()  # at once: in the middle of a class it is never idle
-    Zygote(door, kind).serve(os.getppid())
+    ForkServer(door, kind).serve(os.getppid())
 
 
 if __name__ == "__main__":
-    from autograder.sandbox import fork_server as zygote
+    from autograder.sandbox import fork_server
 
-    zygote.main()
+    fork_server.main()

@@ -26,7 +26,7 @@ from shardlab.ranks.client import Channel, memory_file
 
 HELLO_LIMIT_S = 300.0  # a first import of torch, and of all of DeepSpeed, on a cold disk
 GONE_LIMIT_S = 60.0
-Doors = Mapping[str, socket.socket]  # of zygotes that several processes share, by their kind
+Doors = Mapping[str, socket.socket]  # of fork servers that several processes share, by their kind
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -42,15 +42,15 @@ class Account:
     peak_bytes: int = 0  # of the largest; 0 where nobody counts
 
 
-class Zygote:
-    """The preloaded process behind bubblewrap (zygote.py), one for each kind of rank server."""
+class ForkServerProcess:
+    """The preloaded process behind bubblewrap (fork_server.py), one for each engine."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                bubblewrap.zygote_command(kind, theirs.fileno()),
+                bubblewrap.fork_server_command(kind, theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -80,8 +80,8 @@ class Zygote:
         self.process.stderr.close()
 
 
-class LentZygote:
-    """A zygote of the process that started this one: both hold its door."""
+class LentForkServer:
+    """A fork server of the process that started this one: both hold its door."""
 
     def __init__(self, door: socket.socket) -> None:
         self.door = door
@@ -106,7 +106,7 @@ class Container(Channel):
         self,
         sock: socket.socket,
         limits: Limits,
-        zygote: Zygote | LentZygote,
+        fork_server: ForkServerProcess | LentForkServer,
         account: Account,
     ) -> None:
         super().__init__(sock)
@@ -117,13 +117,15 @@ class Container(Channel):
         self.cpu_s = 0.0
         self._closed = False
         self._is_ended = False
-        self.pid, shown = self._wait_for_hello(zygote)
+        self.pid, shown = self._wait_for_hello(fork_server)
         self.netlink, self.interfaces, self.tap = [*shown, None][:3]
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
-    def _wait_for_hello(self, zygote: Zygote | LentZygote) -> tuple[int, list[socket.socket]]:
+    def _wait_for_hello(
+        self, fork_server: ForkServerProcess | LentForkServer
+    ) -> tuple[int, list[socket.socket]]:
         """(its first process as numbered here; what shows its sockets, its interfaces and, where
         this kernel lets us, its collectives)."""
         self.sock.settimeout(HELLO_LIMIT_S)
@@ -142,7 +144,7 @@ class Container(Channel):
                 shown = [socket.socket(fileno=fd) for (fd,) in struct.iter_unpack("i", data)]
         if not said.get("contained") or len(shown) < 2 or not pid:
             self.sock.close()
-            why = said.get("refused") or zygote.why_silent()
+            why = said.get("refused") or fork_server.why_silent()
             raise LaunchError(f"a container could not be made: {why}")
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return pid, shown
@@ -190,7 +192,7 @@ class Container(Channel):
             return []
         self._closed = True
         if self.tap is not None:
-            self.tap.close()  # while a process of the container holds it too (zygote.py)
+            self.tap.close()  # while a process of the container holds it too (fork server.py)
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         ended = self._wait_for_end(2.0)
@@ -249,8 +251,8 @@ class SandboxedHost:
     def __init__(self, limits: Limits, doors: Doors) -> None:
         self.limits = limits
         self.account = Account()
-        self._zygotes: dict[str, Zygote | LentZygote] = {
-            kind: LentZygote(door.dup()) for kind, door in doors.items()
+        self._fork_servers: dict[str, ForkServerProcess | LentForkServer] = {
+            kind: LentForkServer(door.dup()) for kind, door in doors.items()
         }
         self._lock = threading.Lock()
 
@@ -261,29 +263,29 @@ class SandboxedHost:
 
     def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Container:
         with self._lock:
-            zygote = self._zygotes.get(kind)
-            if zygote is None or not zygote.is_usable:
-                if zygote is not None:
-                    zygote.close()
-                zygote = self._zygotes[kind] = Zygote(kind)
+            fork_server = self._fork_servers.get(kind)
+            if fork_server is None or not fork_server.is_usable:
+                if fork_server is not None:
+                    fork_server.close()
+                fork_server = self._fork_servers[kind] = ForkServerProcess(kind)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         with theirs:
             limits = json.dumps(asdict(self.limits)).encode()
             try:
-                socket.send_fds(zygote.door, [limits], [theirs.fileno(), store_fd, setup_fd])
+                socket.send_fds(fork_server.door, [limits], [theirs.fileno(), store_fd, setup_fd])
             except OSError as error:
                 ours.close()
-                raise LaunchError(f"no sandbox: {zygote.why_silent()}") from error
-        return Container(ours, self.limits, zygote, self.account)
+                raise LaunchError(f"no sandbox: {fork_server.why_silent()}") from error
+        return Container(ours, self.limits, fork_server, self.account)
 
     def discard(self, kind: str) -> None:
-        """A container's first process was killed; its zygote goes on."""
+        """A container's first process was killed; its fork server goes on."""
 
     def close(self) -> None:
-        for zygote in self._zygotes.values():
-            zygote.close()
-        self._zygotes.clear()
+        for fork_server in self._fork_servers.values():
+            fork_server.close()
+        self._fork_servers.clear()
 
 
 class Cells:

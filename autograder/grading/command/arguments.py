@@ -34,6 +34,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _grade(arguments: argparse.Namespace) -> int:
-    from autograder.grading.command.grade import grade  # nbgrader takes seconds to import
+    from autograder.grading.command.grade_class import grade  # nbgrader takes seconds to import
 
     return grade(arguments)

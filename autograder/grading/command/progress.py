@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TextIO
 
-from autograder.grading.record.form import Record, Task
+from autograder.grading.record.record import Record, Task
 
 
 class Progress:

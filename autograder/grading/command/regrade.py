@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autograder.grading.record.form import Record
+from autograder.grading.record.record import Record
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from traitlets import Bool, Dict, Integer
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.local import LocalPool
 from autograder.grading.pool.tasks import TaskMaker, grading_folder
-from autograder.grading.record.form import BrokenRecord, Record, Task
+from autograder.grading.record.record import BrokenRecord, Record, Task
 from autograder.grading.submission.names import why_refused
 from autograder.grading.submission.template import CourseError
 

@@ -32,7 +32,7 @@ _MIME = re.compile(r"[\w.+-]+/[\w.+-]+(;[\w.+= -]+)?")
 _WIDGET = "application/vnd.jupyter.widget-view+json"  # dead without the process that made it
 
 
-class NotPlain(ValueError):
+class NotPlainOutput(ValueError):
     """No output that a notebook can hold."""
 
 
@@ -100,8 +100,8 @@ class Outputs:
             content = read_json(body)
             data, metadata = mime_bundle(content.get("data")), content.get("metadata", {})
             if not isinstance(metadata, dict):
-                raise NotPlain("metadata is a dict")
-        except NotPlain:
+                raise NotPlainOutput("metadata is a dict")
+        except NotPlainOutput:
             data, metadata, content = {"text/plain": NOT_KEPT}, {}, {}
         display_id = content.get("display_id")
         if not isinstance(display_id, str) or len(display_id) > MAX_NAME:
@@ -143,9 +143,9 @@ class Outputs:
             content = read_json(body)
             name, said, lines = (content.get(key) for key in ("ename", "evalue", "traceback"))
             if not (isinstance(name, str) and isinstance(said, str) and isinstance(lines, list)):
-                raise NotPlain("an error has a name, a sentence and a traceback")
+                raise NotPlainOutput("an error has a name, a sentence and a traceback")
             text = "\n".join(line for line in lines if isinstance(line, str))
-        except NotPlain:
+        except NotPlainOutput:
             name, said, text = "Error", NOT_KEPT, NOT_KEPT
         for words, what in _LIMITS.items():
             if words in f"{name}: {said[:MAX_SAID]}":
@@ -187,33 +187,33 @@ class Outputs:
 
 
 def mime_bundle(data: Any) -> dict[str, Any]:
-    """{MIME type: text, or JSON where the type says so}; raises NotPlain."""
+    """{MIME type: text, or JSON where the type says so}; raises NotPlainOutput."""
     if not isinstance(data, dict):
-        raise NotPlain("an output is a dict")
+        raise NotPlainOutput("an output is a dict")
     for mime, value in data.items():
         if len(mime) > MAX_NAME or not _MIME.fullmatch(mime):
-            raise NotPlain("no MIME type")
+            raise NotPlainOutput("no MIME type")
         is_json = mime == "application/json" or mime.endswith("+json")
         if not is_json and not isinstance(value, str):
-            raise NotPlain(f"{mime} is text")
+            raise NotPlainOutput(f"{mime} is text")
     return {mime: value for mime, value in data.items() if mime != _WIDGET}
 
 
 def read_json(body: bytes) -> dict[str, Any]:
-    """A dict of plain JSON that any reader takes back; raises NotPlain."""
+    """A dict of plain JSON that any reader takes back; raises NotPlainOutput."""
     try:
         content = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise NotPlain("no JSON") from error
+        raise NotPlainOutput("no JSON") from error
     if not isinstance(content, dict):
-        raise NotPlain("no JSON object")
+        raise NotPlainOutput("no JSON object")
     return plain_json(content)
 
 
 def plain_json(value: Any, depth: int = 0) -> Any:
-    """Its copy with text that UTF-8 can hold; raises NotPlain for what is deep or no number."""
+    """Its copy with text that UTF-8 can hold; raises NotPlainOutput for deep nesting and nan."""
     if depth > MAX_DEPTH:
-        raise NotPlain("too deep")
+        raise NotPlainOutput("too deep")
     match value:
         case dict():
             return {_text(key): plain_json(item, depth + 1) for key, item in value.items()}
@@ -222,15 +222,15 @@ def plain_json(value: Any, depth: int = 0) -> Any:
         case str():
             return _text(value)
         case float() if not math.isfinite(value):
-            raise NotPlain("not a number")
+            raise NotPlainOutput("not a number")
         case int() if abs(value) >= 1 << 63:
-            raise NotPlain("too large a number")
+            raise NotPlainOutput("too large a number")
         case _:
             return value
 
 
 def _refuse(name: str) -> None:
-    raise NotPlain(f"{name} is no number")
+    raise NotPlainOutput(f"{name} is no number")
 
 
 def _text(value: str) -> str:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograder.grading.pool.local import ATTEMPTS, OnStart, Worker
 from autograder.grading.pool.worker import Refused
-from autograder.grading.record.form import BrokenRecord, Record, Task, failed
+from autograder.grading.record.record import BrokenRecord, Record, Task, failed
 from autograder.grading.record.version import code_version
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ class ClusterPool:
         """See Pool. As many tasks are under way as the workers have threads: none waits at a
         worker, to be held against it should that one die."""
         assert self._client is not None, "used outside of its with block"
-        this_round = _Round(self._client, self._address, self._unsandboxed, iter(tasks), on_start)
+        this_round = _ClusterRound(
+            self._client, self._address, self._unsandboxed, iter(tasks), on_start
+        )
         try:
             while this_round.fill():
                 record = this_round.next()
@@ -100,7 +102,7 @@ class _Try:
 
 
 @dataclass
-class _Round:
+class _ClusterRound:
     """One call of ``grade_all``."""
 
     client: Client

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autograder.grading.record.form import BrokenRecord, Record
+from autograder.grading.record.record import BrokenRecord, Record
 
 MAX_BYTES = 200_000_000
 

@@ -23,15 +23,15 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Protocol
 
 from autograder.grading.pool.worker import Refused, Worked, work
-from autograder.grading.record.form import Record, Task, failed
+from autograder.grading.record.record import Record, Task, failed
 
 if TYPE_CHECKING:
-    from autograder.sandbox.host import Zygote
+    from autograder.sandbox.host import ForkServerProcess
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # the first, and two more where the machine failed
-NO_ZYGOTES: Mapping[str, Zygote] = {}
+NO_FORK_SERVERS: Mapping[str, ForkServerProcess] = {}
 END_S = 10.0  # for a worker to end its sandbox
 
 OnStart = Callable[[Task], None]  # may be called in any thread
@@ -56,8 +56,8 @@ class LocalPool:
         if jobs < 1:
             raise ValueError(f"jobs is {jobs}: one worker at least has to grade")
         self._unsandboxed = unsandboxed
-        self._zygotes: dict[str, Zygote] = {}
-        self._workers = [Worker(unsandboxed, self._zygotes) for _ in range(jobs)]
+        self._fork_servers: dict[str, ForkServerProcess] = {}
+        self._workers = [Worker(unsandboxed, self._fork_servers) for _ in range(jobs)]
 
     def __enter__(self) -> LocalPool:
         return self
@@ -70,16 +70,16 @@ class LocalPool:
             worker.hang_up()
         for worker in self._workers:
             worker.join()
-        while self._zygotes:
-            self._zygotes.popitem()[1].close()
+        while self._fork_servers:
+            self._fork_servers.popitem()[1].close()
 
     def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
         """See Pool. Tasks are drawn as they are needed."""
         drawn = iter(tasks)
         if (first := next(drawn, None)) is None:
             return
-        self._share_zygote(first.engine)
-        this_round = _Round(itertools.chain([first], drawn), on_start)
+        self._share_fork_server(first.engine)
+        this_round = _LocalRound(itertools.chain([first], drawn), on_start)
         threads = [
             threading.Thread(target=this_round.serve, args=(worker,), daemon=True)
             for worker in self._workers
@@ -105,22 +105,22 @@ class LocalPool:
                 for thread in threads:
                     thread.join(0.1)
 
-    def _share_zygote(self, engine: str) -> None:
+    def _share_fork_server(self, engine: str) -> None:
         """It takes seconds to start and hundreds of MB: all workers make containers with one.
 
         In the thread that grades, since it ends with that.  Where it ends sooner, each worker
         starts its own.
         """
-        if len(self._workers) > 1 and not self._unsandboxed and engine not in self._zygotes:
+        if len(self._workers) > 1 and not self._unsandboxed and engine not in self._fork_servers:
             from autograder.sandbox.bubblewrap import Unavailable
-            from autograder.sandbox.host import Zygote
+            from autograder.sandbox.host import ForkServerProcess
 
             with contextlib.suppress(Unavailable):  # a worker will say so
-                self._zygotes[engine] = Zygote(engine)
+                self._fork_servers[engine] = ForkServerProcess(engine)
 
 
 @dataclass
-class _Round:
+class _LocalRound:
     """One call of ``grade_all``: a thread for each worker draws tasks until there are no more."""
 
     tasks: Iterator[Task]
@@ -162,9 +162,11 @@ class _Round:
 class Worker:
     """The parent's side of one worker process, started when it is needed."""
 
-    def __init__(self, unsandboxed: bool, zygotes: Mapping[str, Zygote] = NO_ZYGOTES) -> None:
-        """``zygotes``: those that are there when it starts are shared with it."""
-        self._unsandboxed, self._zygotes = unsandboxed, zygotes
+    def __init__(
+        self, unsandboxed: bool, fork_servers: Mapping[str, ForkServerProcess] = NO_FORK_SERVERS
+    ) -> None:
+        """``fork servers``: those that are there when it starts are shared with it."""
+        self._unsandboxed, self._fork_servers = unsandboxed, fork_servers
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
 
@@ -189,7 +191,7 @@ class Worker:
         # Not fork: this process has threads. Not daemon: a worker has children of its own.
         spawning = multiprocessing.get_context("spawn")
         self._connection, theirs = spawning.Pipe()
-        doors = {engine: zygote.door for engine, zygote in self._zygotes.items()}
+        doors = {engine: fork_server.door for engine, fork_server in self._fork_servers.items()}
         self._process = spawning.Process(target=work, args=(theirs, self._unsandboxed, doors))
         self._process.start()
         theirs.close()  # else its death would not be heard of

@@ -14,7 +14,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
 from autograder.grading.pool.seed import grading_seed
-from autograder.grading.record.form import Task
+from autograder.grading.record.record import Task
 from autograder.grading.record.version import code_version
 from autograder.grading.submission.names import why_refused
 from autograder.grading.submission.reader import Unreadable, find_notebook, read_content

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from autograder.grading.record.form import Record, Task
+from autograder.grading.record.record import Record, Task
 from autograder.sandbox import limits_of, open_sandbox
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Worked = Record | str | Refused  # the str: why the machine failed at this one
 def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
     """Answers each task that comes with a record, or with why there is none.
 
-    ``doors``: of the zygotes that all workers share.
+    ``doors``: of the fork servers that all workers share.
     """
     _end_with_parent()
     with ExitStack() as stack, Grader(unsandboxed, doors) as grader:
@@ -58,7 +58,7 @@ class Grader:
 
     def grade(self, task: Task) -> Worked:
         # Only here: the parent of workers needs no torch.
-        from autograder.grading.record.grade import grade_submission
+        from autograder.grading.record.grade_submission import grade_submission
         from autograder.grading.submission.template import CourseError
         from autograder.sandbox.bubblewrap import Unavailable
 

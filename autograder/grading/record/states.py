@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from autograder.evaluation.verdict import Verdict
-from autograder.grading.record.form import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
+from autograder.grading.record.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
 
 
 def state_of(

@@ -15,7 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.grading.submission import attached, repair
-from autograder.grading.submission.files import NotPlain, read_plain_file
+from autograder.grading.submission.files import NotPlainFile, read_plain_file
 
 MAX_BYTES = 20_000_000
 MAX_CELLS = 2_000
@@ -29,7 +29,7 @@ def read_content(path: str | os.PathLike[str]) -> bytes:
     """The bytes of what was handed in; raises Unreadable."""
     try:
         return read_plain_file(path, MAX_BYTES)
-    except NotPlain as error:
+    except NotPlainFile as error:
         raise Unreadable(str(error)) from error
 
 

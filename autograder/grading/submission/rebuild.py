@@ -57,7 +57,7 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
 
 
 @dataclass
-class Found:
+class FoundAnswer:
     """The submission's cells, by the id of the lab's cell that they are or stood behind."""
 
     copies: dict[str, list[NotebookNode]] = field(default_factory=dict)  # as they first came
@@ -65,10 +65,10 @@ class Found:
     code: list[tuple[str, NotebookNode]] = field(default_factory=list)  # copies and own alike
 
 
-def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> Found:
+def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> FoundAnswer:
     known = {cell.id: cell for cell in lab.cells}
     ids_by_essence = {_essence(cell): cell.id for cell in lab.cells}
-    found = Found()
+    found = FoundAnswer()
     behind = ""
     for cell in submitted.cells:
         cell_id = next(
@@ -88,7 +88,9 @@ def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> Found:
     return found
 
 
-def _answer(cell: NotebookNode, found: Found, before: list[NotebookNode], notes: list[str]) -> str:
+def _answer(
+    cell: NotebookNode, found: FoundAnswer, before: list[NotebookNode], notes: list[str]
+) -> str:
     """The text of one answer cell, out of however many cells claim to be it, or out of others.
 
     ``before`` are the lab's cells that stand before it.
@@ -146,7 +148,7 @@ def _joined(cell: NotebookNode, texts: list[str], times: int, notes: list[str]) 
     return next((text for text in texts[: -MAX_COPIES - 1 : -1] if _compiles(text)), texts[-1])
 
 
-def _with_its_rest(cell: NotebookNode, text: str, found: Found, notes: list[str]) -> str:
+def _with_its_rest(cell: NotebookNode, text: str, found: FoundAnswer, notes: list[str]) -> str:
     """Split in an editor that keeps no ids, an answer goes on in the cell behind it."""
     behind = found.own.get(cell.id, [])
     rest = _text(behind[0]) if behind and behind[0].cell_type == "code" else ""
@@ -157,7 +159,9 @@ def _with_its_rest(cell: NotebookNode, text: str, found: Found, notes: list[str]
     return f"{text}\n{rest}"
 
 
-def _written_elsewhere(cell: NotebookNode, found: Found, before: list[NotebookNode]) -> str | None:
+def _written_elsewhere(
+    cell: NotebookNode, found: FoundAnswer, before: list[NotebookNode]
+) -> str | None:
     """What the student wrote behind the blank or, where that is gone, behind the question."""
     for place in [cell.id, *(above.id for above in before[-1:])]:
         written = [own for own in found.own[place] if own.cell_type == "markdown"]
@@ -167,7 +171,9 @@ def _written_elsewhere(cell: NotebookNode, found: Found, before: list[NotebookNo
     return None
 
 
-def _defined_elsewhere(cell: NotebookNode, found: Found, before: list[NotebookNode]) -> str | None:
+def _defined_elsewhere(
+    cell: NotebookNode, found: FoundAnswer, before: list[NotebookNode]
+) -> str | None:
     """The last cell that defines what this one should, moved here unless it stands before it."""
     names = _defined(cell.source)
     wanted = {cell.id} if cell.id in names else names

@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from traitlets import default
 
-from autograder.pages.feedback.page import Page, make_page
+from autograder.pages.feedback.student_page import Page, make_page
 from autograder.pages.record_of import record_of
 from autograder.pages.scores import read_scores
 

@@ -14,7 +14,7 @@ from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
-from autograder.grading.record.form import Record
+from autograder.grading.record.record import Record
 from autograder.pages.html import inert
 from autograder.pages.record_of import grade_id, record_of, told
 

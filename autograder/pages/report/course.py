@@ -13,7 +13,7 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.tasks import refused_names, students_who_handed_in
-from autograder.grading.record.form import BrokenRecord, Record
+from autograder.grading.record.record import BrokenRecord, Record
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
 NOT_GRADED, NOT_HANDED_IN = "not graded yet", "not handed in"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.grading.record.form import (
+from autograder.grading.record.record import (
     INFRASTRUCTURE_ERROR,
     RESOURCE_LIMIT,
     STATES,

@@ -22,7 +22,7 @@ from nbformat.v4 import new_output
 from autograder.grading.pool import local as engine
 from autograder.grading.pool import worker as work
 from autograder.grading.pool.local import OnStart
-from autograder.grading.record.form import GRADED, STUDENT_ERROR, Record, Task, failed
+from autograder.grading.record.record import GRADED, STUDENT_ERROR, Record, Task, failed
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
 from autograder.grading.submission.template import checks_of, grade_id

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from autograder.grading.pool.cluster import from_text
-from autograder.grading.record.form import GRADED, Record, Task
+from autograder.grading.record.record import GRADED, Record, Task
 
 
 def quick(text: str, round_name: str, unsandboxed: bool) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autograder.grading.pool import worker as work
-from autograder.grading.record.form import GRADED, Record, Task
+from autograder.grading.record.record import GRADED, Record, Task
 
 if TYPE_CHECKING:
     from autograder.sandbox.host import Doors

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autograder.grading.record.form import STATES, Record
+from autograder.grading.record.record import STATES, Record
 from tests.autograder.grading.course import REPO, Course, source_of, with_answers
 from tests.autograder.sandbox.ordinary import is_possible, run_as_ordinary_user
 from tests.submissions import corpus

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from autograder.grading.pool.journal import Journal
-from autograder.grading.record.form import GRADED, STUDENT_ERROR, Record
 from autograder.grading.record.pictures import MAX_BYTES
+from autograder.grading.record.record import GRADED, STUDENT_ERROR, Record
 from tests.autograder.grading.course import REPO, Course, Notebook, source_of, with_answers
 
 LAB = "03_ring_all_reduce"

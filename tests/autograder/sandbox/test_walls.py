@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from autograder.sandbox import Limits, bubblewrap, open_sandbox
 from autograder.sandbox.bubblewrap import Unavailable
-from autograder.sandbox.host import LentZygote, Sandbox, Zygote
+from autograder.sandbox.host import ForkServerProcess, LentForkServer, Sandbox
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet
@@ -68,22 +68,22 @@ def test_ranks_compute_and_are_counted_as_outside(sandbox: Sandbox) -> None:
     assert [call.op for call in inside.calls] == [call.op for call in outside.calls]
 
 
-def test_sandboxes_share_a_zygote_and_outlive_it(sandbox: Sandbox) -> None:
+def test_sandboxes_share_a_fork_server_and_outlive_it(sandbox: Sandbox) -> None:
     expected = contained(sandbox, all_reduce_some, world_size=2).outputs
     before = {process.pid for process in psutil.Process().children()}
-    zygote = Zygote("torch")
+    fork_server = ForkServerProcess("torch")
     with (
-        open_sandbox(LIMITS, doors={"torch": zygote.door}) as one,
-        open_sandbox(LIMITS, doors={"torch": zygote.door}) as other,
+        open_sandbox(LIMITS, doors={"torch": fork_server.door}) as one,
+        open_sandbox(LIMITS, doors={"torch": fork_server.door}) as other,
     ):
         assert isinstance(one, Sandbox)
         assert isinstance(other, Sandbox)
         for each in (one, other, one):
             assert contained(each, all_reduce_some, world_size=2).outputs == expected
         new = {process.pid for process in psutil.Process().children()} - before
-        assert new == {zygote.process.pid}  # nobody has one of its own
-        lent = LentZygote(zygote.door.dup())
-        zygote.close()
+        assert new == {fork_server.process.pid}  # nobody has one of its own
+        lent = LentForkServer(fork_server.door.dup())
+        fork_server.close()
         while lent.is_usable:
             time.sleep(0.01)
         lent.close()

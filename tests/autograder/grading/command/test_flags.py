@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.grading.record.grade import _flags
+from autograder.grading.record.grade_submission import _flags
 from autograder.grading.submission.checks import Check
 
 LABS = sorted((Path(__file__).parents[4] / "labs").glob("*/*.ipynb"))

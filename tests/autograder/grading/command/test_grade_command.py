@@ -19,7 +19,7 @@ import pytest
 from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
-from autograder.grading.command import grade as command
+from autograder.grading.command import grade_class as command
 from autograder.grading.gradebook.writer import NotWritten, Writer
 from autograder.grading.pool import tasks
 from autograder.grading.pool.journal import Journal, JournalError

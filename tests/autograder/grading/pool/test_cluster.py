@@ -23,7 +23,7 @@ from autograder.grading.pool import cluster
 from autograder.grading.pool.cluster import ClusterPool, from_text, to_text
 from autograder.grading.pool.local import LocalPool
 from autograder.grading.pool.worker import Refused
-from autograder.grading.record.form import (
+from autograder.grading.record.record import (
     GRADED,
     INFRASTRUCTURE_ERROR,
     STUDENT_ERROR,

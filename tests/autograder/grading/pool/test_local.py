@@ -15,7 +15,7 @@ import pytest
 from autograder.grading.pool import local as engine
 from autograder.grading.pool.local import LocalPool
 from autograder.grading.pool.worker import Refused
-from autograder.grading.record.form import GRADED, INFRASTRUCTURE_ERROR
+from autograder.grading.record.record import GRADED, INFRASTRUCTURE_ERROR
 from tests.autograder.grading.fake_work import fake_work, task
 
 REPO = Path(__file__).parents[4]

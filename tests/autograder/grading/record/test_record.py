@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autograder.grading.pool.journal import Journal, JournalError
-from autograder.grading.record.form import GRADED, BrokenRecord, Record, Task, failed
+from autograder.grading.record.record import GRADED, BrokenRecord, Record, Task, failed
 
 TASK = Task("03_ring", "ann", b"{}", "", {"cells": []}, seed=1, limits={"cell_s": 60}, code="c0")
 

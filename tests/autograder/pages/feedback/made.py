@@ -23,8 +23,8 @@ from autograder import exercises
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.grading.gradebook.database import prepare
 from autograder.grading.pool.journal import Journal
-from autograder.grading.record.form import GRADED, Record
 from autograder.grading.record.marks import write_verdict
+from autograder.grading.record.record import GRADED, Record
 from autograder.grading.submission.checks import find_check
 from shardlab.run import Call, Run, Traffic
 from shardlab.widgets import timeline, traffic_map

@@ -15,7 +15,7 @@ from nbgrader.server_extensions.formgrader import handlers
 from PIL import Image
 
 from autograder.__main__ import main
-from autograder.grading.command import grade as command
+from autograder.grading.command import grade_class as command
 from tests.autograder.grading.course import Course, with_answers
 from tests.autograder.grading.fake_class import FakePool
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autograder.evaluation.verdict import CaseResult, Verdict
-from autograder.grading.record.form import GRADED, Record
+from autograder.grading.record.record import GRADED, Record
 from autograder.pages.report.summary import _mistakes
 
 CASE = CaseResult("4 ranks", False, 1.0, False, mistake="stopped with NotImplementedError")

@@ -18,9 +18,9 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SAWarning
 
+from autograder.grading.command.outcomes import Outcome, table
 from autograder.grading.command.progress import Progress
 from autograder.grading.command.regrade import changes
-from autograder.grading.command.table import Outcome, table
 from autograder.grading.gradebook.database import (
     AnotherGradebook,
     GradebookUnreachable,
@@ -38,7 +38,7 @@ from autograder.grading.pool.tasks import (
     students_who_handed_in,
 )
 from autograder.grading.pool.worker import Refused
-from autograder.grading.record.form import BrokenRecord, Record
+from autograder.grading.record.record import BrokenRecord, Record
 from autograder.grading.submission.template import CourseError
 
 ALL_GRADED, WRONG_USAGE, NOT_ALL_GRADED, INTERRUPTED = 0, 2, 3, 130

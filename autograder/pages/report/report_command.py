@@ -23,7 +23,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _export(arguments: argparse.Namespace) -> int:
     from autograder.pages.report.course import NothingToReport, read_labs
-    from autograder.pages.report.table import write_csv
+    from autograder.pages.report.scores_csv import write_csv
 
     try:
         labs = read_labs(arguments.lab)
@@ -44,8 +44,8 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from autograder.pages.report.class_page import render
     from autograder.pages.report.course import NothingToReport, read_labs
-    from autograder.pages.report.page import render
     from autograder.pages.report.summary import as_text, summarize
 
     try:

@@ -18,7 +18,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from autograder.grading.record.form import GRADED, Record
+from autograder.grading.record.record import GRADED, Record
 from autograder.grading.submission.attached import MAX_CHARS
 from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
@@ -34,7 +34,7 @@ NOTE_CELL = "note"  # what was mended: told at the top of the page
 
 
 @dataclass(frozen=True)
-class Exercise:
+class ShownExercise:
     grade_id: str
     heading: Markup
     mark: Mark | None  # None: the gradebook has none, though the notebook asks for one
@@ -78,7 +78,7 @@ class Cell:
     source: Markup
     role: str = ""  # "answer", "check", "own"
     outputs: tuple[Markup, ...] = ()
-    exercise: Exercise | None = None  # decided by this cell
+    exercise: ShownExercise | None = None  # decided by this cell
     comment: Markup = NOTHING
 
 
@@ -87,7 +87,7 @@ class Page:
     lab: str
     title: Markup
     scores: Scores
-    exercises: tuple[Exercise, ...]
+    exercises: tuple[ShownExercise, ...]
     cells: tuple[Cell, ...]
     left_out: int  # cells that would make the page too long
     state: str = ""
@@ -130,7 +130,9 @@ def make_page(notebook: NotebookNode, lab: str, scores: Scores, record: Record |
     )
 
 
-def _exercises(notebook: NotebookNode, scores: Scores, record: Record | None) -> Iterator[Exercise]:
+def _exercises(
+    notebook: NotebookNode, scores: Scores, record: Record | None
+) -> Iterator[ShownExercise]:
     """In the notebook's order. A comment belongs to the exercise whose answer it stands below."""
     heading, comments = NOTHING, list[Markup]()
     for cell in notebook.cells:
@@ -144,7 +146,7 @@ def _exercises(notebook: NotebookNode, scores: Scores, record: Record | None) ->
             continue
         decided = record.verdicts.get(name, {}) if record else {}
         table, sentence = told(record, name) if record else ("", "")
-        yield Exercise(
+        yield ShownExercise(
             grade_id=name,
             heading=heading or escape(name),
             mark=scores.marks.get(name),
@@ -167,7 +169,7 @@ def _pictures(record: Record, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _cell(
-    cell: NotebookNode, exercises: Mapping[str, Exercise], comments: Mapping[str, str]
+    cell: NotebookNode, exercises: Mapping[str, ShownExercise], comments: Mapping[str, str]
 ) -> Cell:
     name = grade_id(cell)
     exercise = exercises.get(name)

@@ -17,9 +17,9 @@ from autograder.evaluation.trial import KeptRanks
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
 from autograder.grading.notebook.runner import CellsRun, run_cells
-from autograder.grading.record.form import Record, Task
 from autograder.grading.record.marks import earned_points, why_missing, write_verdict
 from autograder.grading.record.pictures import Picture, Seen
+from autograder.grading.record.record import Record, Task
 from autograder.grading.record.source_rules import find_forbidden
 from autograder.grading.record.states import state_of
 from autograder.grading.submission.checks import Check

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autograder.grading.command.progress import clock
-from autograder.grading.record.form import STATES, Record
+from autograder.grading.record.record import STATES, Record
 
 SLOWEST = 3
 
