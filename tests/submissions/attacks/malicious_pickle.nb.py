@@ -11,6 +11,6 @@ class Evil:
     def __reduce__(self):
         command = "touch @HOME@/pickled @COURSE@/pickled /tmp/@MARK@-pickled; echo $SHARDLAB_CANARY"
         return os.system, (command,)
-from autograder import kernel
+from autograder.guest import kernel
 
 chunk_bounds = Evil()
