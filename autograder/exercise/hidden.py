@@ -30,8 +30,8 @@ from autograder.exercise.form import Outputs
 from autograder.exercise.on_ranks import on_every_rank
 from autograder.guest.case import Case, Plain
 
-# What every exercise says of itself: which case has it, or why none does.
-ON_RANKS = ("divides", "does not divide", "one rank", "more ranks than elements")
+# What every exercise says of itself: which case has it, or why it is not asked.
+BOUNDARIES = ("divides", "does not divide", "one rank", "more ranks than elements")
 
 
 def shaken(case: Case) -> Case:

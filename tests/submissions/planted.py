@@ -10,7 +10,8 @@ cells whose answers are wrong, by grade id.  All other answers are the solution'
     # ///
     # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
 
-``cheats = true`` where it is no mistake.
+``cheats = true`` where it is no mistake; ``typed = true`` where the browser's student types it, after
+running the cell that begins with ``above``.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Submission:
     loses: dict[str, float]  # {answer: points}
     says: dict[str, str]  # {answer: words of the message}
     cheats: bool
+    typed: bool
+    above: str
 
 
 def read(path: Path) -> Submission:
@@ -50,8 +53,16 @@ def read(path: Path) -> Submission:
         for cell in cells
         if "nbgrader" in cell.metadata
     }
-    name, cheats = path.name.removesuffix(".nb.py"), facts.get("cheats", False)
-    return Submission(name, facts["lab"], answers, facts["loses"], facts["says"], cheats)
+    return Submission(
+        name=path.name.removesuffix(".nb.py"),
+        lab=facts["lab"],
+        answers=answers,
+        loses=facts["loses"],
+        says=facts["says"],
+        cheats=facts.get("cheats", False),
+        typed=facts.get("typed", False),
+        above=facts.get("above", ""),
+    )
 
 
 @functools.cache

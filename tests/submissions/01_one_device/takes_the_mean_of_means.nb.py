@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "01_one_device"
+# typed = true
 # loses = {accumulate = 3.333}
 # says = {accumulate = "mean of means"}
 # ///

@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
+# typed = true
 # loses = {hub_step = 5.0}
 # says = {hub_step = "the sum of the gradients, not their mean"}
 # ///

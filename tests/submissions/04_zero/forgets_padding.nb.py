@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "04_zero"
+# typed = true
 # loses = {shard_bounds = 2.0}
 # says = {shard_bounds = "forgets the padding"}
 # ///

@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
+# typed = true
 # loses = {OffloadedAdam = 6.0}
 # says = {OffloadedAdam = "updates the stale 16-bit weights"}
 # ///

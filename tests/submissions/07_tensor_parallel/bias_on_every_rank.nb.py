@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
+# typed = true
 # loses = {RowLinear = 4.0}
 # says = {RowLinear = "adds the bias on every rank"}
 # ///

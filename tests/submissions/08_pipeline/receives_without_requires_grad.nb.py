@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
+# typed = true
 # loses = {naive_step = 2.25}
 # says = {naive_step = "call requires_grad_() on what arrives"}
 # ///

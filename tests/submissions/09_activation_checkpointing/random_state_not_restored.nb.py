@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
+# typed = true
 # loses = {checkpoint = 4}
 # says = {checkpoint = "with other random numbers"}
 # ///

@@ -1,5 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
+# typed = true
+# above = "def shard_name"
 # loses = {save_sharded = 3.0}
 # says = {save_sharded = "writes index.json as well"}
 # ///

@@ -1,0 +1,51 @@
+"""What makes a check sound, declared by every exercise: boundaries, shaken cases, equal answers."""
+
+from __future__ import annotations
+
+import cloudpickle
+import pytest
+
+from autograder import exercises
+from autograder.evaluation.decide import decide
+from autograder.exercise import Exercise, Formula
+from autograder.exercise.hidden import BOUNDARIES, EqualAnswer
+from tests.submissions import planted
+
+EXERCISES = [(lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
+NAMES = [exercise.name for _, exercise in EXERCISES]
+EQUAL = [
+    pytest.param(lab, exercise, equal, id=f"{exercise.name}: {equal.new}")
+    for lab, exercise in EXERCISES
+    for equal in getattr(exercise.decides.module, "EQUAL_ANSWERS", ())
+]
+
+
+@pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
+def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
+    """Each by the name of the case that has it, or by the reason why it is not asked."""
+    declared = exercise.decides.module.BOUNDARIES
+    assert set(BOUNDARIES) <= set(declared)
+    names = {case.name for case in exercise.cases}
+    unknown = {what for what in declared.values() if what not in names and "not asked" not in what}
+    assert unknown == set()
+
+
+@pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
+def test_a_hidden_case_is_shaken_where_ranks_talk(lab: str, exercise: Exercise) -> None:
+    on_several = [case for case in exercise.cases if case.hidden and case.world_size > 1]
+    if not isinstance(exercise, Formula) and on_several and exercise.engine != "deepspeed":
+        assert any(case.shaken for case in on_several)
+    assert not any(case.shaken for case in exercise.cases if not case.hidden)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(("lab", "exercise", "equal"), EQUAL)
+def test_an_equal_answer_earns_all_points(lab: str, exercise: Exercise, equal: EqualAnswer) -> None:
+    solution = planted.solution(lab)
+    source = solution[exercise.answer]
+    assert source.count(equal.old) == 1
+    assert equal.reason
+    answers = solution | {exercise.answer: source.replace(equal.old, equal.new)}
+    subject = planted.subjects(lab, answers)[exercise.answer]
+    verdict = decide(exercise, cloudpickle.dumps(subject), seed=13)
+    assert verdict.passed, verdict.headline

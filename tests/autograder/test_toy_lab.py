@@ -1,0 +1,211 @@
+"""What the next lab costs: files in four folders, and no other file touched.
+
+One chapter, one formula, one exercise on ranks and two planted mistakes are added to a copy of the
+repository, which then builds, checks, grades and releases them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.running_lab import copy_repository
+
+pytestmark = [pytest.mark.ranks, pytest.mark.nbgrader, pytest.mark.timeout(600)]
+LAB = "05_toy"
+EXERCISES = f"autograder/exercises/lab{LAB}"
+SUBMISSION = """# /// shardlab-submission
+# lab = "05_toy"
+# loses = {{{loses}}}
+# says = {{{says}}}
+# ///
+# %% nbgrader={{"grade_id": "{answer}", "solution": true}}
+{source}
+"""
+FILES = {
+    f"course/chapters/{LAB}.nb.py": "# %% [markdown]\n# # Means\n\n# %%\n1 + 1\n",
+    f"solutions/{LAB}/{LAB}.nb.py": HEADER
+    + """# %% [markdown]
+# # Lab 05
+
+# %%
+import torch.distributed as dist
+from autograder import check
+
+# %% nbgrader={"grade_id": "mean_bytes", "solution": true}
+def mean_bytes(length, world_size):
+    ### BEGIN SOLUTION
+    return 2 * (world_size - 1) * 4 * length / world_size
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_mean_bytes", "grade": true, "points": 2}
+check("toy.mean_bytes", mean_bytes)
+
+# %% nbgrader={"grade_id": "mean_of_all", "solution": true}
+def mean_of_all(tensor):
+    ### BEGIN SOLUTION
+    dist.all_reduce(tensor)
+    return tensor / dist.get_world_size()
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_mean_of_all", "grade": true, "points": 3}
+check("toy.mean_of_all", mean_of_all)
+""",
+    f"{EXERCISES}/__init__.py": '"""Lab 05."""\n\nEXERCISES = ("mean_bytes", "mean_of_all")\n',
+    f"{EXERCISES}/mean_bytes.py": """from autograder.exercise import Formula, questions
+
+EXERCISE = Formula(points=2, cases=(questions("4 ranks", (12, 4)), questions("2 ranks", (6, 2))))
+""",
+    f"{EXERCISES}/mean_of_all.py": """import torch
+
+from autograder.exercise import Case, OnRanks
+
+
+def draw(case, rng):
+    return [torch.from_numpy(rng.normal(size=5)) for _ in range(case.world_size)]
+
+
+def drive(subject, given, case):
+    return subject(given)
+
+
+EXERCISE = OnRanks(
+    points=3,
+    cases=(Case("2 ranks", 2),),
+    inputs=draw,
+    drive=drive,
+    allows=frozenset({"all_reduce"}),
+)
+""",
+    f"{EXERCISES}/hidden/__init__.py": "",
+    f"{EXERCISES}/hidden/mean_bytes.py": """from autograder.exercise import questions
+
+CASES = (questions("drawn"),)
+BOUNDARIES = {
+    "divides": "4 ranks",
+    "does not divide": "drawn",
+    "one rank": "not asked: nothing is sent",
+    "more ranks than elements": "not asked: the formula is the same",
+}
+
+
+def right(length, world_size):
+    return 2 * (world_size - 1) * 4 * length / world_size
+
+
+def draw(case, rng):
+    return [(int(rng.integers(100, 1000)), int(rng.integers(3, 9))) for _ in range(5)]
+
+
+MISTAKES = {"counts elements: the answer is in bytes": lambda length, n: right(length, n) / 4}
+""",
+    f"{EXERCISES}/hidden/mean_of_all.py": """import torch
+
+from autograder.exercise import Case
+from autograder.exercise.hidden import EqualAnswer, shaken
+
+CASES = (shaken(Case("3 ranks", 3)),)
+BOUNDARIES = {
+    "divides": "not asked: whole tensors are summed",
+    "does not divide": "not asked",
+    "one rank": "not asked: the mean of one",
+    "more ranks than elements": "not asked",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer("tensor / dist.get_world_size()", "tensor.div(dist.get_world_size())", "a name"),
+)
+
+
+def reference(case, inputs):
+    return torch.stack(inputs).mean(dim=0)
+
+
+def total(case, inputs):
+    return torch.stack(inputs).sum(dim=0)
+
+
+MISTAKES = {"returns the sum, not the mean": total}
+""",
+    f"tests/submissions/{LAB}/counts_elements.nb.py": SUBMISSION.format(
+        answer="mean_bytes",
+        loses="mean_bytes = 2.0",
+        says='mean_bytes = "counts elements"',
+        source="def mean_bytes(length, n):\n    return 2 * (n - 1) * length / n",
+    ),
+    f"tests/submissions/{LAB}/sums.nb.py": SUBMISSION.format(
+        answer="mean_of_all",
+        loses="mean_of_all = 3.0",
+        says='mean_of_all = "returns the sum, not the mean"',
+        source="def mean_of_all(tensor):\n    dist.all_reduce(tensor)\n    return tensor",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = copy_repository(tmp_path_factory.mktemp("repo"))
+    for name, text in FILES.items():
+        path = root / name
+        assert not path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    python(root, "-m", "autograder", "build")
+    return root
+
+
+def python(root: Path, *arguments: str, returns: int = 0) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "course")])}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == returns, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_folders_are_four(repo: Path) -> None:
+    folders = {tuple(name.split("/")[:2]) for name in FILES}
+    assert {first for first, _ in folders} == {"course", "solutions", "autograder", "tests"}
+    lab = json.loads((repo / f"labs/{LAB}/{LAB}.ipynb").read_text())
+    assert "raise NotImplementedError()" in json.dumps(lab)
+
+
+def test_a_student_can_check(repo: Path) -> None:
+    said = python(
+        repo,
+        "-c",
+        "from autograder import check\n"
+        'check("toy.mean_bytes", lambda n, ranks: 8 * n * (ranks - 1) / ranks)',
+    )
+    assert said.startswith("✓ mean_bytes: all 2 cases pass")
+
+
+def test_planted_mistakes_are_found_and_named(repo: Path) -> None:
+    planted = "tests/autograder/exercises/test_planted.py"
+    found = ("-k", f"{LAB} and not three", planted)
+    said = python(repo, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *found)
+    assert " 3 passed" in said
+    hidden = "tests/autograder/exercises/test_hidden.py"
+    said = python(repo, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", "toy", hidden)
+    assert "passed" in said
+
+
+def test_it_is_graded_by_nbgrader(repo: Path) -> None:
+    python(repo, "-m", "nbgrader", "generate_assignment", LAB)
+    solved = repo / f"grading/submitted/anna/{LAB}/{LAB}.ipynb"
+    solved.parent.mkdir(parents=True)
+    solved.write_bytes((repo / f"solutions/{LAB}/{LAB}.ipynb").read_bytes())
+    python(repo, "-m", "nbgrader", "autograde", LAB)
+    python(repo, "-m", "autograder", "export", "--to", "scores.csv")
+    assert ",5.0" in (repo / "scores.csv").read_text()
+
+
+def test_it_is_released_without_its_hidden_half(repo: Path, tmp_path: Path) -> None:
+    python(repo, "-m", "autograder", "release", "--to", str(tmp_path / "students"))
+    names = {str(path.relative_to(tmp_path / "students")) for path in tmp_path.rglob("*.p*")}
+    assert f"{EXERCISES}/recorded/mean_of_all.plain" in names
+    assert not [name for name in names if "hidden/" in name]
