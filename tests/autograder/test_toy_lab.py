@@ -29,8 +29,7 @@ SUBMISSION = """# /// shardlab-submission
 """
 FILES = {
     f"course/chapters/{LAB}.nb.py": "# %% [markdown]\n# # Means\n\n# %%\n1 + 1\n",
-    f"solutions/{LAB}/{LAB}.nb.py": HEADER
-    + """# %% [markdown]
+    f"solutions/{LAB}/{LAB}.nb.py": """# %% [markdown]
 # # Lab 05
 
 # %%

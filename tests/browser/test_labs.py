@@ -1,7 +1,7 @@
 """A student works on the labs, but for the ring's: one exercise of each, wrong, then right.
 
-The ring's lab, test_lab_03.py, goes through everything that all labs have in common.  Which mistake is
-typed is said in its file, tests/submissions/.
+The ring's lab, test_lab_03.py, goes through everything that all labs have in common.  The mistakes
+that are typed are marked in tests/submissions/.
 """
 
 from __future__ import annotations
