@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch.distributed as dist
 
-from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult
+from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Trouble
 from autograder.evaluation.wording import deterministic, shown
 from autograder.exercise import NAMED, SENT, Attempt, Exercise, Finding, Spent
 from autograder.exercise.compare import size_of
@@ -108,7 +108,7 @@ _AT_A_LIMIT = re.compile(
 _KINDS_AT_A_LIMIT = {"SIGKILL", "SIGXCPU", "SIGXFSZ", "SIGBUS", "MemoryError", "TooLarge"}
 
 
-def _limit_met(error: LaunchError | None) -> str:
+def _limit_met(error: LaunchError | None) -> Trouble:
     met = isinstance(error, RunTimeout) or (
         isinstance(error, RankError)
         and (error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal, get_args
+
+from pydantic import TypeAdapter
 
 from autograder.exercise import Spent
 
-RESOURCE_LIMIT, TAMPERING = "resource limit", "tampering"
-TROUBLES = ("", RESOURCE_LIMIT, TAMPERING)
+RESOURCE_LIMIT: Final = "resource limit"
+TAMPERING: Final = "tampering"
+Trouble = Literal["", "resource limit", "tampering"]
+TROUBLES = get_args(Trouble)
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class CaseResult:
     was_run: bool = True
     sent_bytes: tuple[int, ...] = ()  # by rank
     spent: tuple[Spent, ...] = ()
-    trouble: str = ""  # one of TROUBLES: why it failed, where that is more than a wrong answer
+    trouble: Trouble = ""  # why it failed, where that is more than a wrong answer
     believed: bool = True  # False: what it told of itself is not so, here and likely elsewhere
 
     @property
@@ -68,8 +72,8 @@ class Verdict:
         return float(min(max(round(self.max_points * earned / total, 4), 0.0), self.max_points))
 
     @property
-    def trouble(self) -> str:
-        """The gravest of the cases': tampering before a limit, a limit before nothing."""
+    def trouble(self) -> Trouble:
+        """The worst of the cases': tampering before a limit, a limit before nothing."""
         return max((case.trouble for case in self.cases), key=TROUBLES.index, default="")
 
     @property
@@ -99,11 +103,9 @@ class Verdict:
     @classmethod
     def from_plain(cls, plain: Any) -> Verdict:
         """Raises ValueError for what `to_plain` would not have written."""
-        if isinstance(plain, dict):
-            plain = {name: value for name, value in plain.items() if name != "points"}
-        verdict: Verdict = _made(cls, plain)
-        if strange := {case.trouble for case in verdict.cases} - set(TROUBLES):
-            raise ValueError(f"a case's trouble is one of {TROUBLES}, not {sorted(strange)}")
+        verdict = _VERDICTS.validate_json(json.dumps(plain), strict=True)
+        if {**verdict.to_plain(), "points": None} != {**plain, "points": None}:
+            raise ValueError("a Verdict lacks something, or has what is no part of one")
         return verdict
 
 
@@ -115,40 +117,4 @@ def _listed(value: Any) -> Any:
     return value
 
 
-# By annotation; a float may have been written as 5.
-_FORMS: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "bool": (bool,),
-    "int": (int,),
-    "float": (float, int),
-}
-_ROWS: Mapping[str, type] = {
-    "tuple[CaseResult, ...]": CaseResult,
-    "tuple[Spent, ...]": Spent,
-    "tuple[int, ...]": int,
-}
-
-
-def _made(kind: Any, plain: Any) -> Any:
-    """An instance of a dataclass of this module, or of Spent."""
-    if not isinstance(plain, dict):
-        raise ValueError(f"a {kind.__name__} is written as a dict, not {type(plain).__name__}")
-    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
-    if set(plain) != set(fields):
-        raise ValueError(f"a {kind.__name__} has {sorted(fields)}, not {sorted(map(str, plain))}")
-    return kind(
-        **{name: _value(f"{kind.__name__}.{name}", fields[name], plain[name]) for name in fields}
-    )
-
-
-def _value(name: str, form: str, value: Any) -> Any:
-    if form in _ROWS:
-        if not isinstance(value, list | tuple):
-            raise ValueError(f"{name} is written as a list, not {type(value).__name__}")
-        row = _ROWS[form]
-        return tuple(
-            _value(name, "int", item) if row is int else _made(row, item) for item in value
-        )
-    if type(value) not in _FORMS[form]:
-        raise ValueError(f"{name} is a {form}, not {type(value).__name__}")
-    return float(value) if form == "float" else value
+_VERDICTS = TypeAdapter(Verdict)

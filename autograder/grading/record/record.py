@@ -8,16 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, get_args
+
+from pydantic import ConfigDict, TypeAdapter
 
 # How a submission ends: exactly one of these, the first that applies.
-INFRASTRUCTURE_ERROR = "infrastructure error"  # the machine's doing: no grade, to be tried again
-TAMPERING = "tampering"  # what cannot be an accident
-RESOURCE_LIMIT = "resource limit"  # time, memory, processes, disk or output
-STUDENT_ERROR = "student error"  # an answer never reached its check
-GRADED = "graded"
-STATES = (INFRASTRUCTURE_ERROR, TAMPERING, RESOURCE_LIMIT, STUDENT_ERROR, GRADED)
+INFRASTRUCTURE_ERROR: Final = "infrastructure error"  # the machine's: no grade, tried again
+TAMPERING: Final = "tampering"  # what cannot be an accident
+RESOURCE_LIMIT: Final = "resource limit"  # time, memory, processes, disk or output
+STUDENT_ERROR: Final = "student error"  # an answer never reached its check
+GRADED: Final = "graded"
+State = Literal["infrastructure error", "tampering", "resource limit", "student error", "graded"]
+STATES = get_args(State)
 
 
 class BrokenRecord(ValueError):
@@ -65,11 +68,13 @@ class Record:
     pictures show of the clock; see ``decided``.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     lab: str
     student: str
     key: str  # of the task
     submission_hash: str  # of the task: the same submission, whatever else has changed
-    state: str  # one of STATES
+    state: State
     reason: str  # of a state other than graded: a sentence for the student
     notes: tuple[str, ...] = ()  # what was mended in the notebook, a sentence each
     flags: tuple[str, ...] = ()  # for the instructor alone: what the source shows, a sentence each
@@ -96,26 +101,12 @@ class Record:
     def from_json(cls, text: str | bytes) -> Record:
         """Raises BrokenRecord."""
         try:
-            plain = json.loads(text)
-            record = cls(**{**plain, **{name: tuple(plain[name]) for name in ("notes", "flags")}})
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise BrokenRecord(f"not a record ({type(error).__name__})") from error
-        wrong = [
-            name.name
-            for name in fields(cls)
-            if not isinstance(getattr(record, name.name), _KINDS[name.name])
-        ]
-        if wrong or record.state not in STATES:
-            raise BrokenRecord(f"not a record ({', '.join(wrong) or record.state})")
-        return record
+            return _RECORDS.validate_json(text, strict=True)
+        except ValueError as error:
+            raise BrokenRecord(f"not a record ({str(error).splitlines()[0]})") from error
 
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("lab", "student", "key", "submission_hash", "state", "reason"), str),
-    **dict.fromkeys(("points", "verdicts", "pictures", "timing"), dict),
-    **dict.fromkeys(("notes", "flags"), tuple),
-    "notebook": (dict, type(None)),
-}
+_RECORDS = TypeAdapter(Record)
 
 
 def failed(task: Task, why: str) -> Record:
