@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab03_ring_all_reduce.shared import Bounds
 
 REMAINDER, SHORT = "lengths with a remainder", "fewer elements than ranks"
@@ -13,6 +14,13 @@ BOUNDARIES = {
     "more ranks than elements": SHORT,
     "one rank": "not asked: the whole tensor",
 }
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "[(starts[r], starts[r + 1]) for r in range(world_size)]",
+        "list(zip(starts, starts[1:]))",
+        "the same pairs",
+    ),
+)
 
 
 def right(length: int, world_size: int) -> Bounds:

@@ -6,11 +6,20 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
 CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
 BOUNDARIES = shared.HALVES_BOUNDARIES
+EQUAL_ANSWERS = (
+    EqualAnswer("incoming += received", "incoming.add_(received)", "the same addition in place"),
+    EqualAnswer(
+        "        sending.wait()\n        incoming += received",
+        "        incoming += received\n        sending.wait()",
+        "what is on its way is another chunk",
+    ),
+)
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
