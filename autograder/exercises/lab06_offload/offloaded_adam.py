@@ -1,9 +1,8 @@
 """An optimizer that lives on the host, driven with given gradients.
 
-The driver puts 16-bit weights on the device, hands in one gradient for each step, and counts what
-crosses between the pools.  Gradients are given, not computed, so that Adam's results are exact to
-fp32's rounding; each element's gradient keeps its sign over the steps, so that weights move far
-enough to distinguish a lost update from a rounded one.
+The drive puts 16-bit weights on the device, hands in one gradient for each step, and counts what
+crosses between the pools.  Gradients are given, so that Adam's results are exact to fp32's
+rounding; each element's keeps its sign, so that a lost update differs from a rounded one.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def budget_case(world_size: int, bytes_each: float, layers: int, batch: tuple[in
     return Case(f"{world_size} rank{plural}, {bytes_each:g}Ψ bytes each", world_size, params)
 
 
-def budget_of(case: Case, rng: np.random.Generator | None = None) -> dict[str, int]:
+def budget_of(case: Case, rng: np.random.Generator) -> dict[str, int]:
     """The arguments that write_config is called with."""
     parameters = case.params["layers"] * shared.WIDTH**2
     micro_batch, global_batch = case.params["batch"]
