@@ -1,0 +1,86 @@
+"""Five broken configurations of DeepSpeed, repaired and started for real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
+from autograder.exercise.signs import Said
+from autograder.exercises.lab06_offload import shared
+from autograder.exercises.lab06_offload.shared import start_engine
+
+
+def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise KeyError(key)
+    return dict(pairs)
+
+
+def drive(subject: Any, letter: str, case: Case) -> Plain:
+    answers = subject()
+    if not isinstance(answers, dict) or letter not in answers:
+        return {"problem": "missing", "evidence": ""}
+    answer = answers[letter]
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        return {"problem": "no pair", "evidence": ""}
+    code, repaired = answer
+    try:
+        config = json.loads(repaired, object_pairs_hook=no_key_twice)
+    except KeyError as error:  # of no_key_twice
+        return {"problem": "twice", "evidence": error.args[0]}
+    except (ValueError, TypeError) as error:
+        return {"problem": "not json", "evidence": str(error)}
+    if not isinstance(config, dict):
+        return {"problem": "not json", "evidence": "no object"}
+    reported = start_engine(config, layers=1)
+    return {"problem": "", **reported, "code": code if isinstance(code, str) else ""}
+
+
+@shared.about_the_config
+def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    mistakes = {
+        "missing": "is not among your answers",
+        "no pair": "should have a pair as its answer: (name of the mistake, repaired text)",
+        "twice": "still has a key twice: of two, json keeps the last",
+        "not json": "still is not JSON",
+    }
+    problem = output["problem"]
+    return (mistakes[problem], output["evidence"]) if problem else None
+
+
+@shared.about_the_config
+def misnamed(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    if equal(attempt.expected[0]["code"], output["code"]):
+        return None
+    return "is repaired, but that is not the name of its mistake", output["code"]
+
+
+EXERCISE = OnRanks(
+    points=5,
+    cases=tuple(Case(f"configuration {letter}", 2, {"letter": letter}) for letter in "ABCDE"),
+    inputs=lambda case, rng: case.params["letter"],
+    drive=drive,
+    signs=(
+        not_parsed,
+        shared.stopped(r"^(?!NotImplementedError)\w+:\s*\S", "is still refused by DeepSpeed"),
+        # It starts, but not with what its author wanted.
+        shared.other_than_wanted(
+            optimizer="starts, but the optimizer stays on the device: its author wanted it off",
+            pinned="starts, but pins host memory, which its author did not want: move pin_memory "
+            "to where DeepSpeed looks for it",
+            global_batch="starts, but gives up its author's global batch",
+            micro_batch="starts, but changes the micro-batch, which was right",
+            accumulation="starts, but gives up its author's accumulation",
+            bucket_size="starts, but gives up its author's bucket sizes",
+            precision="starts, but does not train in its author's precision",
+            stage="starts, but at another stage than its author wanted",
+        ),
+        misnamed,
+    ),
+    timeout_s=shared.DEEPSPEED_TIMEOUT_S,
+    engine="deepspeed",
+)

@@ -1,0 +1,1 @@
+"""What decides lab 06; never released."""

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+from shardlab.estimate import offload
+
+CASES = (questions("other models, ranks and precisions"),)
+BOUNDARIES = {
+    "divides": "on 8 ranks, 4 micro-batches",
+    "does not divide": "not asked: ranks divide all parameters, so that answers are whole bytes",
+    "one rank": "ZeRO-Offload on one device",
+    "more ranks than elements": "not asked, as above",
+    "one micro-batch": "ZeRO-Offload in fp32",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer("return states, states", "return [states, states]", "a list will do for a tuple"),
+    EqualAnswer("own = parameters / world_size", "own = parameters // world_size", "N divides Ψ"),
+)
+METHODS = ("swap", "zero-offload", "parameters")
+PRECISIONS = ("bf16", "fp16", "fp32")
+
+Bytes = tuple[float, float]  # to the host, to the device
+Answer = Callable[..., Bytes | None]
+
+
+def right(method: str, psi: int, n: int, precision: str, micro_batches: int, **sizes: int) -> Bytes:
+    """(arXiv 2101.06840, section 3; parameters on the host: arXiv 2104.07857)
+
+    States are momentum and variance; in 16-bit training the fp32 master as well.
+    """
+    element_bytes, state_bytes = (4, 8) if precision == "fp32" else (2, 12)
+    sizes = {"element_bytes": element_bytes, "state_bytes": state_bytes} | sizes
+    moved = offload.moved_bytes(psi, method, world_size=n, micro_batches=micro_batches, **sizes)
+    return moved.to_host_bytes, moved.to_device_bytes
+
+
+def given(**changes: Any) -> Answer:
+    names = ("method", "psi", "n", "precision", "micro_batches")
+    return lambda *question: right(**{**dict(zip(names, question, strict=True)), **changes})
+
+
+def times(down: float, up: float, only: str = "") -> Answer:
+    def wrong(method: str, *rest: Any) -> Bytes | None:
+        right_down, right_up = right(method, *rest)
+        return (down * right_down, up * right_up) if only in ("", method) else None
+
+    return wrong
+
+
+MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
+    "forgets to divide by N: each rank moves its own share": given(n=1),
+    "is in GiB: the answer is in bytes": times(2**-30, 2**-30),
+    "is in GB: the answer is in bytes": times(1e-9, 1e-9),
+    "counts one direction only: parameters come back up": times(1, 0),
+    "counts one direction only: gradients go down": times(0, 1),
+    "forgets that there is a backward pass for each micro-batch": given(micro_batches=1),
+    "counts the wrong states: 16-bit training has an fp32 master as well, fp32 has none": (
+        given(state_bytes=12),
+        given(state_bytes=8),
+    ),
+    "counts fp32, 4Ψ: what moves has 16 bits, 2 bytes each": given(element_bytes=4),
+    "counts 16 bits, 2Ψ: in fp32 training 4 bytes each move": given(element_bytes=2),
+    "brings parameters up for each micro-batch: they change once in a step": (
+        lambda *q: times(1, q[-1], "zero-offload")(*q)
+    ),
+    "fetches parameters once: forward needs them, and backward again": times(1, 0.5, "parameters"),
+    "has its two numbers the wrong way round: down first, then up": lambda *q: right(*q)[::-1],
+}
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[str, int, int, str, int]]:
+    drawn = []
+    for _ in range(24):
+        world_size = int(rng.integers(1, 33))
+        parameters = world_size * int(rng.integers(10**5, 10**8))
+        method, precision = str(rng.choice(METHODS)), str(rng.choice(PRECISIONS))
+        drawn.append((method, parameters, world_size, precision, int(rng.integers(1, 9))))
+    return drawn

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab06_offload.offloaded_adam import HALF, adam_case, elements
+from shardlab.pools import DEVICE, HOST
+
+QUICK = {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}
+SLOW = {"lr": 0.003, "weight_decay": 0.0}
+CASES = (
+    adam_case("a matrix and a vector, quick rates", [[48, 40], [40]], 6, **QUICK),
+    adam_case("three odd shapes, 25 steps", [[32, 33], [7], [5, 3, 2]], 25, **SLOW),
+)
+BOUNDARIES = {
+    "divides": "not asked: one rank holds the whole optimizer",
+    "does not divide": "not asked, as above",
+    "one rank": "one tensor, 3 steps",
+    "more ranks than elements": "not asked, as above",
+    "odd shapes": "three odd shapes, 25 steps",
+    "no weight decay": "three odd shapes, 25 steps",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer("parameter.detach()).float()", "parameter.data).float()", "both are unrecorded"),
+    EqualAnswer("master.detach().bfloat16()", "master.to(parameter.dtype)", "parameters are bf16"),
+)
+
+
+def reference(case: Case, inputs: Any) -> Plain:
+    """torch's own AdamW on fp32 masters of the same gradients; weights are the masters, rounded."""
+    masters = trained(case, inputs)
+    way_bytes = 2 * elements(case)
+    moved = {"host bfloat16": way_bytes, "device bfloat16": way_bytes}
+    return {
+        "parameters": [master.to(HALF) for master in masters],
+        "parameters are on": [DEVICE] * len(masters),
+        "masters": masters,
+        "masters are on": [HOST] * len(masters),
+        "12Ψ bytes of fp32 are on the host": True,
+        "moved": [moved] * case.params["steps"],
+    }
+
+
+def trained(case: Case, inputs: Any, is_stale: bool = False, **rates: float) -> list[torch.Tensor]:
+    """The masters after all steps. ``is_stale``: rounded to 16 bits after each of them."""
+    masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
+    adam = torch.optim.AdamW(masters, **case.params["rates"] | rates)
+    for gradients in inputs[0]["gradients"]:
+        for master, gradient in zip(masters, gradients, strict=True):
+            master.grad = gradient.float()
+        adam.step()
+        for master in masters if is_stale else []:
+            master.data.copy_(master.data.to(HALF).float())
+    return [master.detach() for master in masters]
+
+
+def stale(case: Case, inputs: Any) -> Plain:
+    """Compared bit for bit: within the tolerance of bf16 few lost updates show."""
+    return {"as fp32": trained(case, inputs, is_stale=True)}
+
+
+def without_decay(case: Case, inputs: Any) -> Plain:
+    return {"masters": trained(case, inputs, weight_decay=0.0)}
+
+
+MISTAKES = {
+    "updates the stale 16-bit weights: what rounding cuts off in one step is lost for the next; "
+    "keep fp32 masters and update those": stale,
+    "leaves its masters as they were": lambda case, inputs: {
+        "masters": [weight.float() for weight in inputs[0]["weights"]]
+    },
+    "leaves the device's weights as they were: bring the new ones up in each step": (
+        lambda case, inputs: {"parameters": inputs[0]["weights"]}
+    ),
+    "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": without_decay,
+}

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab06_offload.write_config import ROWS, budget_case
+
+CASES = (budget_case(4, 4.2, 2, (3, 36)), budget_case(2, 0.5, 3, (2, 4)))
+BOUNDARIES = {
+    "divides": "2 ranks, 9.5Ψ bytes each",
+    "does not divide": "not asked: DeepSpeed pads what does not divide, and reports that",
+    "one rank": "1 rank, 12Ψ bytes each",
+    "more ranks than elements": "not asked, as above",
+    "exactly the cap": "not asked: no budget is exactly what a row of the table takes",
+    "nothing else fits": "2 ranks, 0.5Ψ bytes each",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer('"train_batch_size": global_batch,', "", "DeepSpeed multiplies the other two"),
+    EqualAnswer('"bf16": {"enabled": True}', '"bfloat16": {"enabled": True}', "its other name"),
+)
+
+
+def reference(case: Case, inputs: Any) -> Plain:
+    budget = inputs[0]
+    whole, n = budget["parameters"], budget["world_size"]
+    fits = (row for row, need in ROWS.items() if need(n) * whole <= budget["device_bytes"])
+    stage, optimizer, parameters = next(fits)
+    shard = whole // n
+    return {
+        "stage": stage,
+        "precision": "bfloat16",
+        "micro_batch": budget["micro_batch"],
+        "accumulation": budget["global_batch"] // (budget["micro_batch"] * n),
+        "global_batch": budget["global_batch"],
+        "parameters": {"place": parameters, "elements": shard if stage == 3 else whole},
+        "optimizer": {"place": optimizer, "elements": shard if stage else whole},
+        "steps": 1,
+    }

@@ -1,0 +1,25 @@
+"""Bytes that a rank moves in one step: down to its host, up to its device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Formula, Plain, questions
+
+
+def as_pair(answer: Any) -> Plain:
+    """A list will do for a tuple."""
+    return tuple(answer) if isinstance(answer, list) else answer
+
+
+EXERCISE = Formula(
+    points=3,
+    cases=(
+        questions("ZeRO-Offload on one device", ("zero-offload", 10**9, 1, "bf16", 1)),
+        questions("on 8 ranks, 4 micro-batches", ("zero-offload", 8000, 8, "fp16", 4)),
+        questions("ZeRO-Offload in fp32", ("zero-offload", 8000, 4, "fp32", 1)),
+        questions("states that swap", ("swap", 6000, 2, "bf16", 3)),
+        questions("parameters on the host", ("parameters", 6000, 4, "bf16", 2)),
+    ),
+    read=as_pair,
+)

@@ -1,0 +1,130 @@
+"""A configuration of DeepSpeed for a budget of device memory, started for real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said
+from autograder.exercises.lab06_offload import shared
+from autograder.exercises.lab06_offload.shared import start_engine
+
+# The notebook's table: (stage, optimizer's place, parameters' place) and bytes on the device for
+# each parameter on n ranks, from the one with the least traffic to the one with the least memory
+# (arXiv 1910.02054, section 5, and 2101.06840, section 3; K = 12, 16-bit parameters, gradients).
+ROWS = {
+    (0, "device", "device"): lambda n: 16.0,
+    (1, "device", "device"): lambda n: 4 + 12 / n,
+    (2, "device", "device"): lambda n: 2 + 14 / n,
+    (3, "device", "device"): lambda n: 16 / n,
+    (2, "host", "device"): lambda n: 2.0,
+    (3, "host", "device"): lambda n: 2 / n,
+    (3, "host", "host"): lambda n: 0.0,
+}
+
+
+def budget_case(world_size: int, bytes_each: float, layers: int, batch: tuple[int, int]) -> Case:
+    """``batch``: sequences of a micro-batch, and of all ranks in a step."""
+    plural = "s" if world_size > 1 else ""
+    params = {"bytes_each": bytes_each, "layers": layers, "batch": list(batch)}
+    return Case(f"{world_size} rank{plural}, {bytes_each:g}Ψ bytes each", world_size, params)
+
+
+def budget_of(case: Case, rng: np.random.Generator) -> dict[str, int]:
+    """The arguments that write_config is called with."""
+    parameters = case.params["layers"] * shared.WIDTH**2
+    micro_batch, global_batch = case.params["batch"]
+    return {
+        "parameters": parameters,
+        "world_size": case.world_size,
+        "device_bytes": int(case.params["bytes_each"] * parameters),
+        "micro_batch": micro_batch,
+        "global_batch": global_batch,
+    }
+
+
+def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
+    config = subject(**budget)
+    if not isinstance(config, dict):
+        return {"kind": type(config).__name__}
+    asked = json.loads(json.dumps(config, default=str))  # before DeepSpeed changes it
+    return {**start_engine(config, case.params["layers"]), "config": asked}
+
+
+@shared.about_the_config
+def no_dict(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    return ("should be a dict", f"it is a {output['kind']}") if "kind" in output else None
+
+
+@shared.about_the_config
+def asks_in_vain(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    """DeepSpeed has left it out."""
+    asked = output["config"]
+    if offload := {"offload_optimizer", "offload_param", "cpu_offload"} & asked.keys():
+        mistake = (
+            "asks for offload at the wrong level: it belongs inside zero_optimization; DeepSpeed "
+            "leaves it out without a warning"
+        )
+        return mistake, ", ".join(sorted(offload))
+    for key, what in {"offload_optimizer": "optimizer", "offload_param": "parameters"}.items():
+        if key in asked.get("zero_optimization", {}) and output[what]["place"] == "device":
+            mistake = (
+                f"asks for {key} at a stage that leaves it out, and DeepSpeed gives no warning: "
+                "offload_optimizer needs a stage above 0, offload_param needs stage 3"
+            )
+            return mistake, f"stage {output['stage']}"
+    return None
+
+
+@shared.about_the_config
+def other_row(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    """Of the table: too much for the device, or more traffic than needed."""
+    made, wanted = (
+        (engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"])
+        for engine in (output, attempt.expected[0])
+    )
+    if made == wanted or made not in ROWS:
+        return None
+    budget = attempt.inputs[0]
+    needed_bytes = ROWS[made](budget["world_size"]) * budget["parameters"]
+    evidence = (
+        f"stage {made[0]}, optimizer on the {made[1]}, parameters on the {made[2]}: "
+        f"{needed_bytes:,.0f} bytes of {budget['device_bytes']:,}"
+    )
+    if needed_bytes > budget["device_bytes"]:
+        return "is of a wrong stage: its model states do not fit the device", evidence
+    if wanted[1:] == made[1:]:
+        return "is of a wrong stage: a lower one fits", evidence
+    return "offloads more than it has to", evidence
+
+
+EXERCISE = OnRanks(
+    points=4,
+    cases=(
+        budget_case(2, 9.5, 2, (2, 8)),
+        budget_case(1, 12, 2, (4, 8)),
+        budget_case(4, 1, 4, (1, 8)),
+    ),
+    inputs=budget_of,
+    drive=drive,
+    signs=(
+        shared.stopped(
+            "train_batch_size",
+            "has a train_batch_size that is not micro-batch × accumulation × world size",
+        ),
+        no_dict,
+        asks_in_vain,
+        other_row,
+        shared.other_than_wanted(
+            precision="does not train in bf16",
+            micro_batch="makes another micro_batch than asked for",
+            global_batch="makes another global_batch than asked for",
+        ),
+    ),
+    timeout_s=shared.DEEPSPEED_TIMEOUT_S,
+    engine="deepspeed",
+)

@@ -1,0 +1,259 @@
+"""Lab 06's references and what it says of wrong answers; the broken configurations are broken."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from autograder import exercises
+from autograder.evaluation.judge import judge
+from autograder.evaluation.wording import steady
+from autograder.exercise import Attempt
+from autograder.exercises.lab06_offload import fix_config, offloaded_adam, write_config
+from autograder.exercises.lab06_offload.hidden import fix_config as fix_answers
+from autograder.exercises.lab06_offload.hidden import offload_bytes_per_step as formula
+from autograder.exercises.lab06_offload.hidden import offloaded_adam as adam
+from autograder.exercises.lab06_offload.shared import start_engine
+from shardlab import launch
+from shardlab.estimate.memory import model_states
+from tests.submissions import planted
+
+LAB = "06_offload"
+BYTES, ADAM, WRITE, FIX = exercises.of_lab(LAB)
+RNG = np.random.default_rng(0)
+
+
+def said(exercise, case, output, inputs=None):
+    """The check's message where every rank returned ``output``; empty where that is right."""
+    inputs = inputs or exercise.draw(case, RNG)
+    expected = exercise.expect(case, inputs)
+    attempt = Attempt(case, inputs, expected, [output] * case.world_size, None, None)
+    return judge(exercise, attempt).result.diagnosis
+
+
+# ---- offload_bytes_per_step ---------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_a_hand_count():
+    """ZeRO-Offload: 2Ψ down and 2Ψ up (arXiv 2101.06840, section 3), over N; states are 12Ψ."""
+    assert formula.right("zero-offload", 1000, 1, "bf16", 1) == (2000, 2000)
+    assert formula.right("zero-offload", 1000, 4, "fp16", 8) == (4000, 500)
+    assert formula.right("zero-offload", 1000, 1, "fp32", 1) == (4000, 4000)
+    assert formula.right("swap", 1000, 2, "bf16", 8) == (6000, 6000)
+    assert formula.right("swap", 1000, 2, "fp32", 1) == (4000, 4000)
+    assert formula.right("parameters", 1000, 2, "bf16", 3) == (3000, 6000)
+
+
+@pytest.mark.parametrize("method", formula.METHODS)
+@pytest.mark.parametrize("precision", formula.PRECISIONS)
+def test_no_two_mistakes_give_one_answer(method, precision):
+    question = [method, 10**6, 4, precision, 3]
+    found = [answers[0] for _, (answers,) in BYTES.decides.mistakes(BYTES.cases[0], [[question]])]
+    wrong = [answer for answer in found if answer not in (None, formula.right(*question))]
+    assert len(set(wrong)) == len(wrong) >= 5
+
+
+def test_hidden_questions_divide_and_differ():
+    ((*questions,),) = BYTES.draw(BYTES.cases[-1], RNG)
+    assert all(parameters % ranks == 0 for _, parameters, ranks, _, _ in questions)
+    assert {question[0] for question in questions} == set(formula.METHODS)
+
+
+@pytest.mark.parametrize("mistake", formula.MISTAKES)
+def test_each_wrong_formula_is_named_where_it_is_all_that_is_wrong(mistake):
+    case = BYTES.cases[-1]
+    inputs = BYTES.draw(case, RNG)
+    wrong = formula.MISTAKES[mistake]
+    wrong = wrong[0] if isinstance(wrong, tuple) else wrong
+    output = [wrong(*question) or formula.right(*question) for question in inputs[0]]
+    assert said(BYTES, case, output, inputs) == f"offload_bytes_per_step {mistake}"
+
+
+def test_a_billion_stays_readable_in_a_message():
+    text = steady(said(BYTES, BYTES.cases[0], [(4 * 10**9, 4 * 10**9)]))
+    assert text == (
+        "offload_bytes_per_step('zero-offload', 1_000_000_000, 1, 'bf16', 1) counts fp32, 4Ψ: what "
+        "moves has 16 bits, 2 bytes each (item 0: 4,000,000,000, expected 2,000,000,000.0)"
+    )
+
+
+# ---- OffloadedAdam ------------------------------------------------------------------------------
+
+
+def trained(case, inputs, **changes):
+    """What the drive of a right optimizer returns, but for its masters and weights."""
+    masters = adam.trained(case, inputs, **changes)
+    halves = [master.to(offloaded_adam.HALF) for master in masters]
+    weights = {"parameters": halves, "as fp32": [half.float() for half in halves]}
+    none = {"fp32 on the device": 0, "fp32 on the host": 0}
+    return {**adam.reference(case, inputs), **none, "masters": masters, **weights}
+
+
+@pytest.mark.parametrize("case", ADAM.cases, ids=lambda case: case.name)
+def test_stale_or_unmoved_weights_are_named_in_every_case(case):
+    inputs = ADAM.draw(case, RNG)
+    assert said(ADAM, case, trained(case, inputs), inputs) == ""
+    stale = trained(case, inputs, is_stale=True)
+    assert "updates the stale 16-bit weights" in said(ADAM, case, stale, inputs)
+    unmoved = trained(case, inputs) | {"parameters": inputs[0]["weights"]}
+    assert "leaves the device's weights as they were" in said(ADAM, case, unmoved, inputs)
+    if case.params["rates"]["weight_decay"]:
+        output = trained(case, inputs, weight_decay=0.0)
+        assert "leaves out weight decay" in said(ADAM, case, output, inputs)
+    other = trained(case, inputs, eps=0.1)  # a mistake without a name is given none
+    assert "wrong values in" in said(ADAM, case, other, inputs)
+
+
+@pytest.mark.parametrize(
+    ("way", "times", "words"),
+    [
+        ("host bfloat16", 4, "more than 2Ψ bytes down"),
+        ("device bfloat16", 4, "more than 2Ψ bytes up"),
+        ("host float32", 4, "makes its gradients fp32 on the device"),
+        ("device float32", 4, "moves fp32 parameters up"),
+        ("device float32", 12, "moves its states to the device"),
+    ],
+)
+def test_what_moves_besides_is_named_by_its_way(way, times, words):
+    case = ADAM.cases[0]
+    inputs = ADAM.draw(case, RNG)
+    output = trained(case, inputs)
+    output["moved"] = [{**output["moved"][0], way: times * offloaded_adam.elements(case)}] * 2
+    assert words in said(ADAM, case, output, inputs)
+
+
+# ---- write_config -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 64])
+def test_the_table_of_choices_is_the_formula_of_the_paper(ranks):
+    for (stage, optimizer, parameters), bytes_each in write_config.ROWS.items():
+        states = model_states(
+            1000,
+            stage=stage,
+            world_size=ranks,
+            offload_optimizer=optimizer == "host",
+            offload_parameters=parameters == "host",
+        )
+        assert 1000 * bytes_each(ranks) == pytest.approx(states.device_bytes)
+
+
+def test_cases_ask_for_different_rows():
+    wanted = {json.dumps(WRITE.expect(case, WRITE.draw(case, RNG))[0]) for case in WRITE.cases}
+    assert len(wanted) == len(WRITE.cases)
+    for case in WRITE.cases:
+        budget = WRITE.draw(case, RNG)[0]
+        assert budget["global_batch"] % (budget["micro_batch"] * case.world_size) == 0
+        assert budget["parameters"] % case.world_size == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stage": 1}, "do not fit"),
+        ({"stage": 3}, "a lower one fits"),
+        ({"optimizer": {"place": "host"}}, "offloads more"),
+        ({"precision": "float32"}, "does not train in bf16 (the engine reports precision float32"),
+        ({"micro_batch": 4}, "another micro_batch than asked for"),
+        ({"stage": 1, "config": {"offload_optimizer": {}}}, "asks for offload at the wrong level"),
+        (
+            {"stage": 1, "config": {"zero_optimization": {"offload_param": {}}}},
+            "asks for offload_param at a stage that leaves it out",
+        ),
+    ],
+)
+def test_another_engine_than_asked_for_is_named(change, words):
+    case = WRITE.cases[0]  # stage 2 fits, with nothing on the host
+    inputs = WRITE.draw(case, RNG)
+    right = {**WRITE.expect(case, inputs)[0], "config": {}}
+    assert said(WRITE, case, right, inputs) == ""
+    assert words in said(WRITE, case, right | change, inputs)
+
+
+def test_what_is_no_dict_never_reaches_deepspeed():
+    case = WRITE.cases[0]
+    output = WRITE.drive(lambda **budget: None, WRITE.draw(case, RNG)[0], case)
+    assert said(WRITE, case, output) == "the configuration should be a dict (it is a NoneType)"
+
+
+# ---- fix_config ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broken():
+    namespace = {}
+    (cell,) = [cell for cell in planted.code_cells(LAB) if cell.source.startswith("BROKEN = ")]
+    exec(cell.source, namespace)
+    return namespace["BROKEN"]
+
+
+def start_each(texts):
+    """{letter: the engine, or the words of the error}: on the same ranks, for the sake of speed."""
+    found = {}
+    for letter, text in texts.items():
+        try:
+            found[letter] = start_engine(json.loads(text), layers=1)
+        except Exception as error:
+            found[letter] = f"{type(error).__name__}: {error}"
+    return found
+
+
+@pytest.mark.ranks
+def test_each_broken_configuration_fails_as_its_name_says(broken):
+    assert set(broken) == set(fix_answers.ANSWERS)
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken["A"])
+    found = launch(
+        start_each,
+        {letter: broken[letter] for letter in "CDEB"},
+        world_size=2,
+        device="cpu",
+        engine="deepspeed",
+        quiet=True,
+        timeout_s=100,
+    ).outputs[0]
+    assert found["B"]["optimizer"]["place"] == "device"  # without a warning
+    for letter, words in {
+        "C": r"pin_memory|Extra inputs are not permitted|DeepSpeedZeroConfig",
+        "D": "train_batch_size is not equal to",
+        "E": "cannot be simultaneously enabled",
+    }.items():
+        assert re.search(words, found[letter]), found[letter]
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"A": ("not_json", '{"a": 1, // b\n}')}, "still is not JSON"),
+        ({"A": ("not_json", "[1]")}, "still is not JSON"),
+        ({"A": ("not_json", None)}, "still is not JSON"),
+        ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a key twice"),
+        ({}, "is not among your answers"),
+        ({"A": "text"}, "should have a pair"),
+        (None, "is not among your answers"),
+    ],
+)
+def test_what_is_not_repaired_never_reaches_deepspeed(answers, words):
+    case = FIX.cases[0]
+    output = fix_config.drive(lambda: answers, "A", case)
+    assert f"the configuration {words}" in said(FIX, case, output)
+
+
+@pytest.mark.parametrize(
+    ("letter", "key", "value", "words"),
+    [
+        ("B", "bucket_size", 500_000_000, "bucket sizes"),
+        ("C", "pinned", True, "pins host memory"),
+        ("D", "global_batch", 64, "global batch"),
+        ("E", "precision", "float32", "precision"),
+        ("E", "code", "unknown_key", "that is not the name of its mistake (unknown_key)"),
+    ],
+)
+def test_a_repair_that_gives_up_a_wish_is_named(letter, key, value, words):
+    case = FIX.cases["ABCDE".index(letter)]
+    right = FIX.expect(case, FIX.draw(case, RNG))[0]
+    assert said(FIX, case, right) == ""
+    assert words in said(FIX, case, right | {key: value})
