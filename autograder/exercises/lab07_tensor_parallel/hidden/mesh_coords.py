@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab07_tensor_parallel.mesh_coords import meshes
+
+CASES = (meshes("an axis of one", (1, 5), (4, 1)), questions("other meshes"))
+BOUNDARIES = {
+    "divides": "2 × 4",
+    "does not divide": "not asked: the number of ranks is the product of both sizes",
+    "one rank": "not asked: its place is (0, 0); an axis of one is",
+    "more ranks than elements": "not asked: nothing is cut",
+}
+Place = dict[str, Any]
+
+
+def right(rank: int, dp_size: int, tp_size: int) -> Place:
+    mesh = np.arange(dp_size * tp_size).reshape(dp_size, tp_size)
+    dp_rank, tp_rank = (int(index[0]) for index in np.where(mesh == rank))
+    groups = {"dp_group": mesh[:, tp_rank].tolist(), "tp_group": mesh[dp_rank].tolist()}
+    return {"dp_rank": dp_rank, "tp_rank": tp_rank, **groups}
+
+
+def apart(rank: int, dp_size: int, tp_size: int) -> Place:
+    """The coordinates where ranks side by side have the same share, not the same copy."""
+    tp_rank, dp_rank = divmod(rank, dp_size)
+    return {"dp_rank": dp_rank, "tp_rank": tp_rank}
+
+
+def coordinates_swapped(*question: int) -> Place:
+    place = right(*question)
+    return {"dp_rank": place["tp_rank"], "tp_rank": place["dp_rank"]}
+
+
+def groups_swapped(*question: int) -> Place:
+    place = right(*question)
+    return {"dp_group": place["tp_group"], "tp_group": place["dp_group"]}
+
+
+def left_out(rank: int, dp_size: int, tp_size: int) -> Place:
+    group = right(rank, dp_size, tp_size)["dp_group"]
+    return {"dp_group": [other for other in group if other != rank]}
+
+
+MISTAKES = {
+    "puts the ranks of a tensor-parallel group apart: they talk most, so neighbours have the same "
+    "dp_rank": apart,
+    "has its two coordinates the wrong way round": coordinates_swapped,
+    "has its two groups the wrong way round: a tp_group shares one copy of the model, and a "
+    "dp_group has the same share of each copy": groups_swapped,
+    "has coordinates in its groups: name the global ranks": lambda rank, dp_size, tp_size: {
+        "dp_group": list(range(dp_size)),
+        "tp_group": list(range(tp_size)),
+    },
+    "has the first rank's tp_group for every rank": lambda rank, dp_size, tp_size: {
+        "tp_group": list(range(tp_size))
+    },
+    "steps through a dp_group by dp_size: between two of its ranks there lies a tp_group": (
+        lambda rank, dp_size, tp_size: {
+            "dp_group": list(range(rank % tp_size, dp_size * tp_size, dp_size))
+        }
+    ),
+    "divides by dp_size: each dp_rank has tp_size ranks": lambda rank, dp_size, tp_size: {
+        "dp_rank": rank // dp_size
+    },
+    "leaves a rank out of its own group": left_out,
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "list(range(dp_rank * tp_size, (dp_rank + 1) * tp_size))",
+        "range(dp_rank * tp_size, (dp_rank + 1) * tp_size)",
+        "a range of ranks serves as a list of them",
+    ),
+)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int]]:
+    drawn = []
+    for _ in range(24):
+        dp_size, tp_size = (int(size) for size in rng.choice(range(2, 12), size=2, replace=False))
+        drawn.append((int(rng.integers(0, dp_size * tp_size)), dp_size, tp_size))
+    return drawn
