@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from autograder.exercise import NAMED, Case, OnRanks, Plain
 from autograder.exercise.signs import raises
 from autograder.exercises.lab07_tensor_parallel import shared
-from autograder.exercises.lab07_tensor_parallel.shared import BACKWARD, FORWARD, linear_case
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -22,23 +19,14 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     ]
 
 
-def x_bytes(case: Case) -> int:
-    return shared.FLOAT_BYTES * math.prod(case.params["batch"]) * case.params["in"]
-
-
 EXERCISE = OnRanks(
     answer="ColumnLinear",
     points=4,
-    cases=(linear_case(2, [3], 6, 4), linear_case(4, [2, 3], 5, 12)),
+    cases=(shared.linear_case(2, [3], 6, 4), shared.linear_case(4, [2, 3], 5, 12)),
     inputs=draw,
     drive=shared.drive_linear,
     tolerance=shared.NEAR,
-    budgets=(
-        shared.counted(FORWARD, 0),
-        shared.counted(BACKWARD, 1),
-        shared.handed_over("hands over no more than x's gradient", x_bytes),
-        shared.on_the_wire(x_bytes),
-    ),
+    budgets=shared.one_all_reduce(shared.BACKWARD, "x's gradient", "in"),
     signs=(
         shared.does_not_fit,
         raises(
@@ -49,10 +37,8 @@ EXERCISE = OnRanks(
         shared.no_gradient,
         NAMED,
         shared.exchanges_too_much(
-            FORWARD, "communicates in forward: x is there on every rank, so its columns need nobody"
-        ),
-        shared.exchanges_too_much(
-            BACKWARD, "communicates more than once in backward: only x's gradient is a sum"
+            forward="communicates in forward: x is there on every rank, so its columns need nobody",
+            backward="communicates more than once in backward: only x's gradient is a sum",
         ),
     ),
 )

@@ -12,7 +12,6 @@ from torch import nn
 from autograder.exercise import NAMED, Attempt, Case, Plain
 from autograder.exercise.signs import Said, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
-from autograder.exercises.lab07_tensor_parallel.shared import BACKWARD, FORWARD, there_and_back
 from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInForColumns, StandInForRows
 from autograder.guest.on_rank import standing_in
 from shardlab import models
@@ -45,7 +44,7 @@ def draw_half(linears: Callable[[int], dict[str, tuple[int, int]]]) -> Callable[
 Kind = type[models.MLP] | type[models.Attention]
 
 
-def whole_half(kind: Kind, given: Any, case: Case) -> nn.Module:
+def half_of(kind: Kind, given: Any, case: Case) -> nn.Module:
     sizes = case.params
     half = kind(models.GPTConfig(1, sizes["heads"], sizes["width"], context=sizes["tokens"]))
     half.load_state_dict(given["whole"])
@@ -55,12 +54,10 @@ def whole_half(kind: Kind, given: Any, case: Case) -> nn.Module:
 def drive(kind: Kind, subject: Any, given: Any, case: Case) -> Plain:
     """The student's cut of a half, on our linear layers."""
     cutter = standing_in(subject, ColumnLinear=StandInForColumns, RowLinear=StandInForRows)
-    half = whole_half(kind, given, case)
-    given.pop("whole")
-    returned = cutter(half)
+    returned = cutter(half_of(kind, given, case))
     if not isinstance(returned, nn.Module):
         return {"returned": type(returned).__name__}
-    return there_and_back(returned, given)
+    return shared.there_and_back(returned, given)
 
 
 def both_ways_bytes(case: Case) -> int:
@@ -70,8 +67,8 @@ def both_ways_bytes(case: Case) -> int:
 
 
 BUDGETS = (
-    shared.counted(FORWARD, 1),
-    shared.counted(BACKWARD, 1),
+    shared.counted(shared.FORWARD, 1),
+    shared.counted(shared.BACKWARD, 1),
     shared.handed_over("hands over no more than y and x's gradient", both_ways_bytes),
 )
 
@@ -98,12 +95,9 @@ SIGNS = (
     shared.no_gradient,
     NAMED,
     shared.exchanges_too_much(
-        FORWARD,
-        "communicates between the two linear layers: what the first one makes is what the second "
-        "one takes, on each rank for itself",
-    ),
-    shared.exchanges_too_much(
-        BACKWARD,
-        "communicates more than once in backward: the gradient of the input is the only sum there",
+        forward="communicates between the two linear layers: what the first one makes is what the "
+        "second one takes, on each rank for itself",
+        backward="communicates more than once in backward: the gradient of the input is the only "
+        "sum there",
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import Said, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
-from autograder.exercises.lab07_tensor_parallel.shared import BACKWARD, FORWARD, linear_case
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -18,15 +16,11 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     batch, fan_in, fan_out = case.params.values()
     whole = shared.draw_linear(rng, fan_in, fan_out)
     y_grad = shared.normal(rng, *batch, fan_out, scale=fan_out**-0.5)
-    width = fan_in // case.world_size
+    own_shape = (*batch, fan_in // case.world_size)
     return [
-        {"whole": whole, "x": shared.normal(rng, *batch, width), "y.grad": y_grad}
+        {"whole": whole, "x": shared.normal(rng, *own_shape), "y.grad": y_grad}
         for _ in range(case.world_size)
     ]
-
-
-def y_bytes(case: Case) -> int:
-    return shared.FLOAT_BYTES * math.prod(case.params["batch"]) * case.params["out"]
 
 
 @on_each_rank
@@ -48,16 +42,11 @@ def is_trained(output: Any) -> bool:
 EXERCISE = OnRanks(
     answer="RowLinear",
     points=4,
-    cases=(linear_case(2, [3], 6, 5), linear_case(4, [2, 3], 8, 7)),
+    cases=(shared.linear_case(2, [3], 6, 5), shared.linear_case(4, [2, 3], 8, 7)),
     inputs=draw,
     drive=shared.drive_linear,
     tolerance=shared.NEAR,
-    budgets=(
-        shared.counted(FORWARD, 1),
-        shared.counted(BACKWARD, 0),
-        shared.handed_over("hands over no more than y", y_bytes),
-        shared.on_the_wire(y_bytes),
-    ),
+    budgets=shared.one_all_reduce(shared.FORWARD, "y", "out"),
     signs=(
         shared.does_not_fit,
         raises(
@@ -69,10 +58,8 @@ EXERCISE = OnRanks(
         shared.no_gradient,
         NAMED,
         shared.exchanges_too_much(
-            FORWARD, "communicates more than once in forward: one sum is enough"
-        ),
-        shared.exchanges_too_much(
-            BACKWARD, "communicates in backward: y's gradient is whole on every rank already"
+            forward="communicates more than once in forward: one sum is enough",
+            backward="communicates in backward: y's gradient is whole on every rank already",
         ),
     ),
 )

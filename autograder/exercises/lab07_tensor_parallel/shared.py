@@ -51,7 +51,7 @@ def linear_case(
 
 
 def drive_linear(subject: Any, given: Any, case: Case) -> Plain:
-    return there_and_back(subject(linear_of(**given.pop("whole"))), given)
+    return there_and_back(subject(linear_of(**given["whole"])), given)
 
 
 def there_and_back(layer: Any, given: Any) -> dict[str, Plain]:
@@ -112,16 +112,24 @@ def handed_over(label: str, most_bytes: Callable[[Case], int]) -> Budget:
     return Budget(label, used, lambda case: Limit(most_bytes(case)), heading="handed over")
 
 
-def on_the_wire(tensor_bytes: Callable[[Case], int]) -> Budget:
-    """One all-reduce of a tensor of so many bytes, as the kernel counts it."""
+def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
+    """Of one tensor of a linear layer, which is as wide as ``width`` says: "in" or "out"."""
 
-    def limit(case: Case) -> Limit | None:
+    def tensor_bytes(case: Case) -> int:
+        return FLOAT_BYTES * math.prod(case.params["batch"]) * case.params[width]
+
+    def on_the_wire(case: Case) -> Limit | None:
         if (size := tensor_bytes(case)) < BUDGET_FROM_BYTES:
             return None
         ideal = ring_sent_bytes(size, case.world_size)
         return Limit(1.02 * ideal, ideal)
 
-    return Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, limit)
+    return (
+        counted(FORWARD, int(block == FORWARD)),
+        counted(BACKWARD, int(block == BACKWARD)),
+        handed_over(f"hands over no more than {tensor}", tensor_bytes),
+        Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, on_the_wire),
+    )
 
 
 # ---- signs --------------------------------------------------------------------------------------
@@ -162,16 +170,17 @@ does_not_fit = raises(
 )
 
 
-def exchanges_too_much(block: str, mistake: str) -> Sign:
-    """More collectives in a block than there should be."""
+def exchanges_too_much(*, forward: str, backward: str) -> Sign:
+    """More collectives than there should be, and what is said of it."""
 
     def sign(attempt: Attempt) -> Finding | None:
-        for rank in is_over(attempt, f"in {block}"):
-            assert attempt.run is not None
-            made = exchanges(attempt.run, rank, block)
-            # Of the student's own: what stands in for earlier answers is in no cell.
-            own = [f"{call.op}, {call.source}" for call in made if "cell" in call.source]
-            return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
+        for block, mistake in ((FORWARD, forward), (BACKWARD, backward)):
+            for rank in is_over(attempt, f"in {block}"):
+                assert attempt.run is not None
+                made = exchanges(attempt.run, rank, block)
+                # Of the student's own: what stands in for earlier answers is in no cell.
+                own = [f"{call.op}, {call.source}" for call in made if "cell" in call.source]
+                return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
         return None
 
     return sign

@@ -8,11 +8,7 @@ from torch.nn.functional import linear
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
-from autograder.exercises.lab07_tensor_parallel.shared import (
-    linear_case,
-    linear_of,
-    there_and_back,
-)
+from autograder.exercises.lab07_tensor_parallel.shared import linear_case, linear_of
 
 CASES = (
     linear_case(2, [4], 7, 10),
@@ -22,15 +18,10 @@ CASES = (
 BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}
 
 
-def whole(case: Case, inputs: Any) -> dict[str, Plain]:
-    y_grad = torch.cat([given["y.grad"] for given in inputs], dim=-1)
-    layer = linear_of(**inputs[0]["whole"])
-    return there_and_back(layer, {"x": inputs[0]["x"].clone(), "y.grad": y_grad})
-
-
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    cut = {"y": -1, "weight.grad": 0, "bias.grad": 0}
-    return shared.shares(whole(case, inputs), case, **cut)
+    y_grad = torch.cat([given["y.grad"] for given in inputs], dim=-1)
+    whole = shared.whole_layer(linear_of(**inputs[0]["whole"]), inputs[0]["x"], y_grad)
+    return shared.shares(whole, case, {"y": -1, "weight.grad": 0, "bias.grad": 0})
 
 
 def own_part_only(case: Case, inputs: Any) -> list[Plain]:
@@ -50,7 +41,7 @@ def summed_forward(case: Case, inputs: Any) -> Plain:
 
 
 def gathered(case: Case, inputs: Any) -> Plain:
-    return {"y": whole(case, inputs)["y"]}
+    return {"y": torch.cat([right["y"] for right in reference(case, inputs)], dim=-1)}
 
 
 MISTAKES = {
@@ -58,11 +49,11 @@ MISTAKES = {
     "are": gathered,
     "has x's gradient from its own columns alone: x went to all ranks, so in backward add up what "
     "comes back from all of them": own_part_only,
-    "averages x's gradient: it is the sum over the ranks, each has other columns": shared.scaled(
-        reference, shared.one_over_n, "x.grad"
+    "averages x's gradient: it is the sum over the ranks, each has other columns": (
+        shared.scaled(reference, lambda case: 1 / case.world_size, "x.grad")
     ),
-    "adds x's gradient up twice: N times what it should be": shared.scaled(
-        reference, shared.n_times, "x.grad"
+    "adds x's gradient up twice: N times what it should be": (
+        shared.scaled(reference, lambda case: case.world_size, "x.grad")
     ),
     "takes every N-th column: rank r has the r-th block of them": every_nth_row,
     "adds up the parts of y: they are other columns of it, not summands": summed_forward,

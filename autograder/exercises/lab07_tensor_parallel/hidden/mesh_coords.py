@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,14 +32,9 @@ def apart(rank: int, dp_size: int, tp_size: int) -> Place:
     return {"dp_rank": dp_rank, "tp_rank": tp_rank}
 
 
-def coordinates_swapped(*question: int) -> Place:
-    place = right(*question)
-    return {"dp_rank": place["tp_rank"], "tp_rank": place["dp_rank"]}
-
-
-def groups_swapped(*question: int) -> Place:
-    place = right(*question)
-    return {"dp_group": place["tp_group"], "tp_group": place["dp_group"]}
+def swapped(rank: int, dp_size: int, tp_size: int, what: str) -> Place:
+    place = right(rank, dp_size, tp_size)
+    return {f"dp_{what}": place[f"tp_{what}"], f"tp_{what}": place[f"dp_{what}"]}
 
 
 def left_out(rank: int, dp_size: int, tp_size: int) -> Place:
@@ -49,24 +45,21 @@ def left_out(rank: int, dp_size: int, tp_size: int) -> Place:
 MISTAKES = {
     "puts the ranks of a tensor-parallel group apart: they talk most, so neighbours have the same "
     "dp_rank": apart,
-    "has its two coordinates the wrong way round": coordinates_swapped,
+    "has its two coordinates the wrong way round": partial(swapped, what="rank"),
     "has its two groups the wrong way round: a tp_group shares one copy of the model, and a "
-    "dp_group has the same share of each copy": groups_swapped,
-    "has coordinates in its groups: name the global ranks": lambda rank, dp_size, tp_size: {
-        "dp_group": list(range(dp_size)),
-        "tp_group": list(range(tp_size)),
-    },
-    "has the first rank's tp_group for every rank": lambda rank, dp_size, tp_size: {
-        "tp_group": list(range(tp_size))
-    },
-    "steps through a dp_group by dp_size: between two of its ranks there lies a tp_group": (
-        lambda rank, dp_size, tp_size: {
-            "dp_group": list(range(rank % tp_size, dp_size * tp_size, dp_size))
-        }
+    "dp_group has the same share of each copy": partial(swapped, what="group"),
+    "has coordinates in its groups: name the global ranks": (
+        lambda rank, dp, tp: {"dp_group": list(range(dp)), "tp_group": list(range(tp))}
     ),
-    "divides by dp_size: each dp_rank has tp_size ranks": lambda rank, dp_size, tp_size: {
-        "dp_rank": rank // dp_size
-    },
+    "has the first rank's tp_group for every rank": (
+        lambda rank, dp, tp: {"tp_group": list(range(tp))}
+    ),
+    "steps through a dp_group by dp_size: between two of its ranks there lies a tp_group": (
+        lambda rank, dp, tp: {"dp_group": list(range(rank % tp, dp * tp, dp))}
+    ),
+    "divides by dp_size: each dp_rank has tp_size ranks": (
+        lambda rank, dp, tp: {"dp_rank": rank // dp}
+    ),
     "leaves a rank out of its own group": left_out,
 }
 EQUAL_ANSWERS = (

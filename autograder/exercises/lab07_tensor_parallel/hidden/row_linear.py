@@ -9,11 +9,7 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
-from autograder.exercises.lab07_tensor_parallel.shared import (
-    linear_case,
-    linear_of,
-    there_and_back,
-)
+from autograder.exercises.lab07_tensor_parallel.shared import linear_case, linear_of
 
 CASES = (
     linear_case(2, [4], 10, 3),
@@ -25,9 +21,8 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     x = torch.cat([given["x"] for given in inputs], dim=-1)
-    layer = linear_of(**inputs[0]["whole"])
-    whole = there_and_back(layer, {"x": x, "y.grad": inputs[0]["y.grad"]})
-    return shared.shares(whole, case, **{"x.grad": -1, "weight.grad": 1})
+    whole = shared.whole_layer(linear_of(**inputs[0]["whole"]), x, inputs[0]["y.grad"])
+    return shared.shares(whole, case, {"x.grad": -1, "weight.grad": 1})
 
 
 def own_summand_only(case: Case, inputs: Any) -> list[Plain]:
@@ -53,13 +48,13 @@ MISTAKES = {
     "returns its own summand: y is the sum over all ranks": own_summand_only,
     "averages the summands: y is their sum": y_by(lambda total, bias, n: total / n + bias),
     "adds a share of the bias on each rank: y is right, but the bias's gradient is 1/N of what it "
-    "should be": shared.scaled(reference, shared.one_over_n, "bias.grad"),
+    "should be": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
     "adds up the gradient in backward: y's gradient is whole on every rank already, and so all "
-    "gradients come out N times too large": shared.scaled(
-        reference, shared.n_times, "x.grad", "weight.grad"
+    "gradients come out N times too large": (
+        shared.scaled(reference, lambda case: case.world_size, "x.grad", "weight.grad")
     ),
-    "adds up the bias's gradient: it is whole on every rank already": shared.scaled(
-        reference, shared.n_times, "bias.grad"
+    "adds up the bias's gradient: it is whole on every rank already": (
+        shared.scaled(reference, lambda case: case.world_size, "bias.grad")
     ),
 }
 EQUAL_ANSWERS = (

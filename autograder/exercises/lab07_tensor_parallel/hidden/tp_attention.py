@@ -8,9 +8,8 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab07_tensor_parallel.halves import half_case, whole_half
+from autograder.exercises.lab07_tensor_parallel.halves import half_case, half_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
-from autograder.exercises.lab07_tensor_parallel.hidden.halves import whole_and_back
 from autograder.exercises.lab07_tensor_parallel.shared import linear_of
 from shardlab import models
 
@@ -44,11 +43,11 @@ def rows_of(order: Order, case: Case) -> Tensor:
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    whole = whole_and_back(models.Attention, case, inputs)
+    whole = shared.whole_half(models.Attention, case, inputs)
     for key in ("qkv.weight.grad", "qkv.bias.grad"):
         whole[key] = whole[key][rows_of(blocks, case).flatten()]
     cut = {"qkv.weight.grad": 0, "qkv.bias.grad": 0, "out.weight.grad": 1}
-    return shared.shares(whole, case, **cut)
+    return shared.shares(whole, case, cut)
 
 
 def attention(order: Order, *, own_heads: bool) -> Callable[[Case, Any], Plain]:
@@ -64,7 +63,7 @@ def attention(order: Order, *, own_heads: bool) -> Callable[[Case, Any], Plain]:
         qkv, qkv_bias, out, out_bias = inputs[0]["whole"].values()
         y, columns = out_bias, out.chunk(case.world_size, dim=1)
         for rank, rows in enumerate(rows_of(order, case)):
-            half: Any = whole_half(models.Attention, inputs[0], case)
+            half: Any = half_of(models.Attention, inputs[0], case)
             half.heads, half.qkv = heads, linear_of(qkv[rows], qkv_bias[rows])
             half.out = linear_of(columns[rank], torch.zeros_like(out_bias))
             y = y + half(inputs[0]["x"]).detach()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from autograder.exercise import Case, questions
@@ -27,33 +29,31 @@ def twice_all(batch: int, tokens: int, width: int, tp_size: int, element_bytes: 
     return 8 * batch * tokens * width * element_bytes
 
 
+def times(factor: float) -> Callable[..., float]:
+    return lambda *question: factor * right(*question)
+
+
 MISTAKES = {
-    "counts one all-reduce: a layer has two in forward and two in backward": (
-        lambda *q: right(*q) / 4
-    ),
+    "counts one all-reduce: a layer has two in forward and two in backward": times(1 / 4),
     "is half of it: a layer has two all-reduces in forward and two in backward, and a rank sends "
-    "2(N - 1)/N of a tensor in each": lambda *q: right(*q) / 2,
+    "2(N - 1)/N of a tensor in each": times(1 / 2),
     "forgets (N - 1)/N: a ring sends 2(N - 1)/N of a tensor, not twice all of it": twice_all,
     "counts a tensor for each all-reduce: a ring sends 2(N - 1)/N of it": (
         lambda *q: twice_all(*q) / 2
     ),
     "counts tensors, two of them: there are four all-reduces": lambda *q: twice_all(*q) / 4,
-    "counts what all ranks send together: the answer is for one rank": (
-        lambda b, t, d, n, size: right(b, t, d, n, size) * n
-    ),
+    "counts what all ranks send together: the answer is for one rank": lambda *q: right(*q) * q[3],
     "divides by N: the parts are of the weights, what is summed is whole": (
-        lambda b, t, d, n, size: right(b, t, d, n, size) / n
+        lambda *q: right(*q) / q[3]
     ),
     "counts elements: the answer is in bytes": lambda *q: right(*q) / q[4],
     "forgets the batch: what is summed is [B, T, D]": lambda *q: right(*q) / q[0],
     "forgets the tokens: what is summed is [B, T, D]": lambda *q: right(*q) / q[1],
-    "counts the MLP's inner width, 4D: what is summed is [B, T, D]": lambda *q: right(*q) * 4,
-    "sums the MLP's inner values as well: only its output is a sum": lambda *q: right(*q) * 2.5,
-    "is twice too much: four all-reduces, 2(N - 1)/N of [B, T, D] sent in each": (
-        lambda *q: right(*q) * 2
-    ),
-    "is in GB: the answer is in bytes": lambda *q: right(*q) / 1e9,
-    "is in GiB: the answer is in bytes": lambda *q: right(*q) / 2**30,
+    "counts the MLP's inner width, 4D: what is summed is [B, T, D]": times(4),
+    "sums the MLP's inner values as well: only its output is a sum": times(2.5),
+    "is twice too much: four all-reduces, 2(N - 1)/N of [B, T, D] sent in each": times(2),
+    "is in GB: the answer is in bytes": times(1e-9),
+    "is in GiB: the answer is in bytes": times(2**-30),
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
@@ -64,7 +64,7 @@ EQUAL_ANSWERS = (
 )
 
 
-def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, ...]]:
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int, int, int]]:
     """Widths that divide by the ranks, so that answers are whole bytes."""
     drawn = []
     for _ in range(24):

@@ -8,7 +8,6 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab07_tensor_parallel.halves import half_case
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
-from autograder.exercises.lab07_tensor_parallel.hidden.halves import whole_and_back
 from shardlab import models
 
 CASES = (half_case(2, 1, 10, 3, 2), half_case(4, 1, 7, 2, 5))
@@ -20,7 +19,7 @@ BOUNDARIES = shared.BOUNDARIES | {
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     cut = {"up.weight.grad": 0, "up.bias.grad": 0, "down.weight.grad": 1}
-    return shared.shares(whole_and_back(models.MLP, case, inputs), case, **cut)
+    return shared.shares(shared.whole_half(models.MLP, case, inputs), case, cut)
 
 
 def without_gelu(case: Case, inputs: Any) -> Plain:

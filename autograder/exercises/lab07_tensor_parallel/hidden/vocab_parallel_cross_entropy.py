@@ -38,9 +38,9 @@ class Parts:
     def __post_init__(self) -> None:
         n, _, length = self.logits.shape
         here = self.targets - length * torch.arange(n)[:, None]
-        self.owns = ((here >= 0) & (here < length)).float()
         self.nearest = self.logits.gather(2, here.clamp(0, length - 1)[..., None])[..., 0]
-        self.is_target = here[..., None] == torch.arange(length)
+        self.is_target = (here[..., None] == torch.arange(length)).float()
+        self.owns = self.is_target.sum(dim=2)  # 1 or 0
         self.own_top = self.logits.amax(dim=2)
         self.own_total = self.logits.logsumexp(dim=2)
         self.top, self.total = self.own_top.amax(dim=0), self.own_total.logsumexp(dim=0)
@@ -65,13 +65,12 @@ def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
 
 def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
     parts, right = parts_of(inputs), reference(case, inputs)[0]["loss"]
-    gradients = (parts.logits.softmax(dim=2) - parts.is_target.float()) / len(parts.targets)
+    gradients = (parts.logits.softmax(dim=2) - parts.is_target) / len(parts.targets)
     return [{"loss": right, "logits.grad": gradient} for gradient in gradients]
 
 
-def sum_over_tokens(case: Case, inputs: Any) -> list[Plain]:
-    tokens = case.params["tokens"]
-    return shared.scaled(reference, lambda n: tokens, "loss", "logits.grad")(case, inputs)
+def without_a_gradient(case: Case, inputs: Any) -> Plain:
+    return {"loss": reference(case, inputs)[0]["loss"], "logits.grad": None}
 
 
 LOCAL = (
@@ -79,6 +78,7 @@ LOCAL = (
     "words of all ranks"
 )
 MISTAKES = {
+    "leaves no gradient in its logits: backward has to reach them": without_a_gradient,
     LOCAL: (
         mean_of(lambda p: p.own_total - p.found),
         mean_of(lambda p: p.own_total - p.owns * p.found),
@@ -96,13 +96,15 @@ MISTAKES = {
         mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
         mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
     ),
-    "returns the sum over tokens: return their mean": sum_over_tokens,
+    "returns the sum over tokens: return their mean": (
+        shared.scaled(reference, lambda case: case.params["tokens"], "loss", "logits.grad")
+    ),
     "divides by N: the loss is the mean over tokens, and every rank has all tokens": (
-        shared.scaled(reference, shared.one_over_n, "loss", "logits.grad")
+        shared.scaled(reference, lambda case: 1 / case.world_size, "loss", "logits.grad")
     ),
     "adds gradients up over the ranks: every rank's loss is the same one loss, so each logit's "
     "gradient comes out N times too large": (
-        shared.scaled(reference, shared.n_times, "logits.grad")
+        shared.scaled(reference, lambda case: case.world_size, "logits.grad")
     ),
 }
 EQUAL_ANSWERS = (
