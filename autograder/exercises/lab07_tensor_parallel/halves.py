@@ -12,6 +12,7 @@ from torch import nn
 from autograder.exercise import NAMED, Attempt, Case, Plain
 from autograder.exercise.signs import Said, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
+from autograder.exercises.lab07_tensor_parallel.shared import there_and_back
 from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInForColumns, StandInForRows
 from autograder.guest.on_rank import standing_in
 from shardlab import models
@@ -57,7 +58,7 @@ def drive(kind: Kind, subject: Any, given: Any, case: Case) -> Plain:
     returned = cutter(half_of(kind, given, case))
     if not isinstance(returned, nn.Module):
         return {"returned": type(returned).__name__}
-    return shared.there_and_back(returned, given)
+    return there_and_back(returned, given)
 
 
 def both_ways_bytes(case: Case) -> int:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,40 +25,35 @@ def right(rank: int, dp_size: int, tp_size: int) -> Place:
     return {"dp_rank": dp_rank, "tp_rank": tp_rank, **groups}
 
 
-def apart(rank: int, dp_size: int, tp_size: int) -> Place:
-    """The coordinates where ranks side by side have the same share, not the same copy."""
-    tp_rank, dp_rank = divmod(rank, dp_size)
-    return {"dp_rank": dp_rank, "tp_rank": tp_rank}
+def swapped(rank: int, dp_size: int, tp_size: int, *names: str) -> Place:
+    """With what belongs to one axis in the place of the other's."""
+    place, axes = right(rank, dp_size, tp_size), {"dp": "tp", "tp": "dp"}
+    return {f"{a}_{name}": place[f"{b}_{name}"] for a, b in axes.items() for name in names}
 
 
-def swapped(rank: int, dp_size: int, tp_size: int, what: str) -> Place:
-    place = right(rank, dp_size, tp_size)
-    return {f"dp_{what}": place[f"tp_{what}"], f"tp_{what}": place[f"dp_{what}"]}
-
-
-def left_out(rank: int, dp_size: int, tp_size: int) -> Place:
-    group = right(rank, dp_size, tp_size)["dp_group"]
-    return {"dp_group": [other for other in group if other != rank]}
+def left_out(*question: int) -> Place:
+    return {"dp_group": [rank for rank in right(*question)["dp_group"] if rank != question[0]]}
 
 
 MISTAKES = {
     "puts the ranks of a tensor-parallel group apart: they talk most, so neighbours have the same "
-    "dp_rank": apart,
-    "has its two coordinates the wrong way round": partial(swapped, what="rank"),
+    "dp_rank": (
+        lambda rank, dp, tp: swapped(rank, tp, dp, "rank", "group"),
+        lambda rank, dp, tp: swapped(rank, tp, dp, "rank"),
+    ),
+    "has its two coordinates the wrong way round": lambda *q: swapped(*q, "rank"),
     "has its two groups the wrong way round: a tp_group shares one copy of the model, and a "
-    "dp_group has the same share of each copy": partial(swapped, what="group"),
+    "dp_group has the same share of each copy": lambda *q: swapped(*q, "group"),
     "has coordinates in its groups: name the global ranks": (
-        lambda rank, dp, tp: {"dp_group": list(range(dp)), "tp_group": list(range(tp))}
+        lambda rank, dp, tp: {"dp_group": [*range(dp)], "tp_group": [*range(tp)]}
     ),
-    "has the first rank's tp_group for every rank": (
-        lambda rank, dp, tp: {"tp_group": list(range(tp))}
-    ),
+    "has the first rank's tp_group for every rank": lambda rank, dp, tp: {"tp_group": [*range(tp)]},
     "steps through a dp_group by dp_size: between two of its ranks there lies a tp_group": (
-        lambda rank, dp, tp: {"dp_group": list(range(rank % tp, dp * tp, dp))}
+        lambda rank, dp, tp: {"dp_group": [*range(rank % tp, dp * tp, dp)]}
     ),
-    "divides by dp_size: each dp_rank has tp_size ranks": (
-        lambda rank, dp, tp: {"dp_rank": rank // dp}
-    ),
+    "divides by dp_size: each dp_rank has tp_size ranks": lambda rank, dp, tp: {
+        "dp_rank": rank // dp
+    },
     "leaves a rank out of its own group": left_out,
 }
 EQUAL_ANSWERS = (

@@ -51,10 +51,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
 
 
 def attention(order: Order, *, own_heads: bool) -> Callable[[Case, Any], Plain]:
-    """y where each rank takes these rows, and divides the number of heads or not.
-
-    None where that would have stopped with an error.
-    """
+    """y where each rank takes these rows; None where that would have stopped with an error."""
 
     def outputs(case: Case, inputs: Any) -> Plain:
         heads = case.params["heads"] // (case.world_size if own_heads else 1)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,16 +27,13 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [{"loss": loss.detach(), "logits.grad": part} for part in parts]
 
 
-@dataclass
 class Parts:
     """What each rank has, in the first dimension of [N, T, …], and what all have together, [T]."""
 
-    logits: Tensor  # [N, T, V/N]
-    targets: Tensor  # [T]
-
-    def __post_init__(self) -> None:
-        n, _, length = self.logits.shape
-        here = self.targets - length * torch.arange(n)[:, None]
+    def __init__(self, inputs: Any) -> None:
+        self.logits = torch.stack([given["logits"] for given in inputs])  # [N, T, V/N]
+        n, self.tokens, length = self.logits.shape
+        here = inputs[0]["targets"] - length * torch.arange(n)[:, None]
         self.nearest = self.logits.gather(2, here.clamp(0, length - 1)[..., None])[..., 0]
         self.is_target = (here[..., None] == torch.arange(length)).float()
         self.owns = self.is_target.sum(dim=2)  # 1 or 0
@@ -49,23 +45,19 @@ class Parts:
         self.total_less_own_tops = less_own_top.sum(dim=(0, 2)).log()
 
 
-def parts_of(inputs: Any) -> Parts:
-    return Parts(torch.stack([given["logits"] for given in inputs]), inputs[0]["targets"])
-
-
 def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
     """``formula`` gives the losses of tokens, [T] the same on all ranks or [N, T]."""
 
     def outputs(case: Case, inputs: Any) -> list[Plain]:
-        losses = formula(parts_of(inputs)).mean(dim=-1)
+        losses = formula(Parts(inputs)).mean(dim=-1)
         return [{"loss": loss} for loss in losses.expand(case.world_size)]
 
     return outputs
 
 
 def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
-    parts, right = parts_of(inputs), reference(case, inputs)[0]["loss"]
-    gradients = (parts.logits.softmax(dim=2) - parts.is_target) / len(parts.targets)
+    parts, right = Parts(inputs), reference(case, inputs)[0]["loss"]
+    gradients = (parts.logits.softmax(dim=2) - parts.is_target) / parts.tokens
     return [{"loss": right, "logits.grad": gradient} for gradient in gradients]
 
 
