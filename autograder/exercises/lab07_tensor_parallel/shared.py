@@ -54,7 +54,7 @@ def drive_linear(subject: Any, given: Any, case: Case) -> Plain:
     return there_and_back(subject(linear_of(**given["whole"])), given)
 
 
-def there_and_back(layer: Any, given: Any) -> dict[str, Plain]:
+def there_and_back(layer: Any, given: Any) -> Plain:
     """Through the student's module and back; what its parameters are and got.
 
     Backward only where the output has the shape of the gradient that is there for it.
@@ -72,7 +72,7 @@ def there_and_back(layer: Any, given: Any) -> dict[str, Plain]:
         "y": y.detach() if isinstance(y, Tensor) else y,
         **{f"{name}.grad": parameter.grad for name, parameter in parameters.items()},
         "x.grad": x.grad,
-        "bytes of parameters": sum(storage.nbytes() for storage in storages.values()),
+        "parameter bytes": sum(storage.nbytes() for storage in storages.values()),
     }
 
 
@@ -146,7 +146,7 @@ def other_parameters(output: Any, rank: int, attempt: Attempt) -> Said:
     if got.keys() != wanted.keys():
         mistake = f"should have parameters of the names {', '.join(wanted)}"
         return mistake, f"it has {', '.join(got) or 'none'}"
-    if got == wanted and output["bytes of parameters"] > FLOAT_BYTES * of_share:
+    if got == wanted and output["parameter bytes"] > FLOAT_BYTES * of_share:
         return (
             "keeps the whole weights alive: its share is a view of them, and a view keeps all "
             "of its tensor: clone it"

@@ -41,7 +41,7 @@ def shares(whole: Mapping[str, Plain], case: Case, cut: Mapping[str, int]) -> li
         output = {**whole, **own}
         shapes = {name: list(output[f"{name}.grad"].shape) for name, _ in whole["parameters"]}
         output["parameters"] = [[name, shape] for name, shape in shapes.items()]
-        output["bytes of parameters"] = FLOAT_BYTES * sum(map(math.prod, shapes.values()))
+        output["parameter bytes"] = FLOAT_BYTES * sum(map(math.prod, shapes.values()))
         outputs.append(output)
     return outputs
 
