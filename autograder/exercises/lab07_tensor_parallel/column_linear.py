@@ -1,0 +1,44 @@
+"""A linear layer cut by its columns: nothing travels in forward, x's gradient in backward."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.exercise import NAMED, Case, OnRanks, Plain
+from autograder.exercise.signs import raises
+from autograder.exercises.lab07_tensor_parallel import shared
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """The same layer and input everywhere; to each rank the gradient of its part of y."""
+    batch, fan_in, fan_out = case.params.values()
+    whole, x = shared.draw_linear(rng, fan_in, fan_out), shared.normal(rng, *batch, fan_in)
+    return [
+        {"whole": whole, "x": x, "y.grad": shared.normal(rng, *batch, fan_out // case.world_size)}
+        for _ in range(case.world_size)
+    ]
+
+
+EXERCISE = OnRanks(
+    answer="ColumnLinear",
+    points=4,
+    cases=(shared.linear_case(2, [3], 6, 4), shared.linear_case(4, [2, 3], 5, 12)),
+    inputs=draw,
+    drive=shared.drive_linear,
+    tolerance=shared.NEAR,
+    budgets=shared.one_all_reduce(shared.BACKWARD, "x's gradient", "in"),
+    signs=(
+        shared.does_not_fit,
+        raises(
+            "must match the",
+            "adds the whole bias to its own columns: they have their own part of it",
+        ),
+        shared.other_parameters,
+        shared.no_gradient,
+        NAMED,
+        shared.exchanges_too_much(
+            forward="communicates in forward: x is there on every rank, so its columns need nobody",
+            backward="communicates more than once in backward: only x's gradient is a sum",
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""What decides lab 07; never released."""

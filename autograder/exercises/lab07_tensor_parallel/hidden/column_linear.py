@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab07_tensor_parallel.hidden import shared
+from autograder.exercises.lab07_tensor_parallel.shared import linear_case, linear_of
+
+CASES = (
+    linear_case(2, [4], 7, 10),
+    shaken(linear_case(4, [1, 2, 3], 9, 8)),
+    linear_case(4, [32, 2], 4096, 16, "4 ranks, 1 MiB of inputs"),
+)
+BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    y_grad = torch.cat([given["y.grad"] for given in inputs], dim=-1)
+    whole = shared.whole_layer(linear_of(**inputs[0]["whole"]), inputs[0]["x"], y_grad)
+    return shared.shares(whole, case, {"y": -1, "weight.grad": 0, "bias.grad": 0})
+
+
+def own_part_only(case: Case, inputs: Any) -> list[Plain]:
+    weights = inputs[0]["whole"]["weight"].chunk(case.world_size)
+    pairs = zip(inputs, weights, strict=True)
+    return [{"x.grad": given["y.grad"] @ weight} for given, weight in pairs]
+
+
+def every_nth_row(case: Case, inputs: Any) -> list[Plain]:
+    n, (weight, bias) = case.world_size, inputs[0]["whole"].values()
+    x = inputs[0]["x"]
+    return [{"y": linear(x, weight[rank::n], bias[rank::n])} for rank in range(n)]
+
+
+def summed_forward(case: Case, inputs: Any) -> Plain:
+    return {"y": sum(right["y"] for right in reference(case, inputs))}
+
+
+def gathered(case: Case, inputs: Any) -> Plain:
+    return {"y": torch.cat([right["y"] for right in reference(case, inputs)], dim=-1)}
+
+
+MISTAKES = {
+    "returns the whole output: a rank has its own columns, and the next layer takes them as they "
+    "are": gathered,
+    "has x's gradient from its own columns alone: x went to all ranks, so in backward add up what "
+    "comes back from all of them": own_part_only,
+    "averages x's gradient: it is the sum over the ranks, each has other columns": (
+        shared.scaled(reference, lambda case: 1 / case.world_size, "x.grad")
+    ),
+    "adds x's gradient up twice: N times what it should be": (
+        shared.scaled(reference, lambda case: case.world_size, "x.grad")
+    ),
+    "takes every N-th column: rank r has the r-th block of them": every_nth_row,
+    "adds up the parts of y: they are other columns of it, not summands": summed_forward,
+}
+EQUAL_ANSWERS = (
+    EqualAnswer("return x.view_as(x)", "return x.clone()", "a copy has the same values"),
+    EqualAnswer(
+        "F.linear(CopyToRanks.apply(x), self.weight, self.bias)",
+        "CopyToRanks.apply(x) @ self.weight.T + self.bias",
+        "is what F.linear computes",
+    ),
+)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab07_tensor_parallel.hidden import shared
+from autograder.exercises.lab07_tensor_parallel.shared import linear_case, linear_of
+
+CASES = (
+    linear_case(2, [4], 10, 3),
+    shaken(linear_case(4, [1, 2, 3], 12, 11)),
+    linear_case(4, [32, 2], 16, 4096, "4 ranks, 1 MiB of outputs"),
+)
+BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    x = torch.cat([given["x"] for given in inputs], dim=-1)
+    whole = shared.whole_layer(linear_of(**inputs[0]["whole"]), x, inputs[0]["y.grad"])
+    return shared.shares(whole, case, {"x.grad": -1, "weight.grad": 1})
+
+
+def own_summand_only(case: Case, inputs: Any) -> list[Plain]:
+    weight, bias = inputs[0]["whole"].values()
+    pairs = zip(inputs, weight.chunk(case.world_size, dim=1), strict=True)
+    return [{"y": given["x"] @ own.T + bias} for given, own in pairs]
+
+
+def y_by(formula: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[..., Plain]:
+    """``formula``: (sum of all summands, bias, N) -> y"""
+
+    def outputs(case: Case, inputs: Any) -> Plain:
+        bias = inputs[0]["whole"]["bias"]
+        return {"y": formula(reference(case, inputs)[0]["y"] - bias, bias, case.world_size)}
+
+    return outputs
+
+
+MISTAKES = {
+    "adds the bias on every rank before the all-reduce, so that it is there N times: add it once, "
+    "after": y_by(lambda total, bias, n: total + n * bias),
+    "leaves out the bias": y_by(lambda total, bias, n: total),
+    "returns its own summand: y is the sum over all ranks": own_summand_only,
+    "averages the summands: y is their sum": y_by(lambda total, bias, n: total / n + bias),
+    "adds a share of the bias on each rank: y is right, but the bias's gradient is 1/N of what it "
+    "should be": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
+    "adds up the gradient in backward: y's gradient is whole on every rank already, and so all "
+    "gradients come out N times too large": (
+        shared.scaled(reference, lambda case: case.world_size, "x.grad", "weight.grad")
+    ),
+    "adds up the bias's gradient: it is whole on every rank already": (
+        shared.scaled(reference, lambda case: case.world_size, "bias.grad")
+    ),
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "return SumOverRanks.apply(F.linear(x, self.weight)) + self.bias",
+        "y = F.linear(x, self.weight)\n"
+        "        total = y.detach().clone()\n"
+        "        dist.all_reduce(total)\n"
+        "        return y + (total - y).detach() + self.bias",
+        "has the value of all summands, and the gradient of its own",
+    ),
+)

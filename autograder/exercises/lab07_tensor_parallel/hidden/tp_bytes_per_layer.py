@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+
+CASES = (
+    questions("other sizes and ranks", weight=2),
+    questions("one rank, two ranks", (3, 9, 8, 1, 2), (7, 5, 8, 2, 4), (7, 5, 8, 2, 2)),
+)
+BOUNDARIES = {
+    "divides": "other sizes and ranks",
+    "does not divide": "not asked: N divides the width that is cut",
+    "one rank": "one rank, two ranks",
+    "more ranks than elements": "not asked: N divides the width that is cut",
+}
+
+
+def right(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int) -> int:
+    """Narayanan et al., arXiv 2104.04473, section 3.2: 8 bsh (t-1)/t elements."""
+    return twice_all(batch, tokens, width, tp_size, element_bytes) * (tp_size - 1) // tp_size
+
+
+def twice_all(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int) -> int:
+    """Four all-reduces, each as if a rank sent twice all of its tensor."""
+    return 8 * batch * tokens * width * element_bytes
+
+
+def times(factor: float) -> Callable[..., float]:
+    return lambda *question: factor * right(*question)
+
+
+MISTAKES = {
+    "counts one all-reduce: a layer has two in forward and two in backward": times(1 / 4),
+    "is half of it: a layer has two all-reduces in forward and two in backward, and a rank sends "
+    "2(N - 1)/N of a tensor in each": times(1 / 2),
+    "forgets (N - 1)/N: a ring sends 2(N - 1)/N of a tensor, not twice all of it": twice_all,
+    "counts a tensor for each all-reduce: a ring sends 2(N - 1)/N of it": (
+        lambda *q: twice_all(*q) / 2
+    ),
+    "counts tensors, two of them: there are four all-reduces": lambda *q: twice_all(*q) / 4,
+    "counts what all ranks send together: the answer is for one rank": lambda *q: right(*q) * q[3],
+    "divides by N: the parts are of the weights, what is summed is whole": (
+        lambda *q: right(*q) / q[3]
+    ),
+    "counts elements: the answer is in bytes": lambda *q: right(*q) / q[4],
+    "forgets the batch: what is summed is [B, T, D]": lambda *q: right(*q) / q[0],
+    "forgets the tokens: what is summed is [B, T, D]": lambda *q: right(*q) / q[1],
+    "counts the MLP's inner width, 4D: what is summed is [B, T, D]": times(4),
+    "sums the MLP's inner values as well: only its output is a sum": times(2.5),
+    "is twice too much: four all-reduces, 2(N - 1)/N of [B, T, D] sent in each": times(2),
+    "is in GB: the answer is in bytes": times(1e-9),
+    "is in GiB: the answer is in bytes": times(2**-30),
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "4 * 2 * (tp_size - 1) / tp_size * tensor_bytes",
+        "8 * (tensor_bytes - tensor_bytes // tp_size)",
+        "N divides the width, so it is a whole number",
+    ),
+)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int, int, int]]:
+    """Widths that divide by the ranks, so that answers are whole bytes."""
+    drawn = []
+    for _ in range(24):
+        tp_size = int(rng.integers(3, 17))
+        batch, tokens = int(rng.integers(3, 30)), int(rng.integers(100, 5000))
+        width = tp_size * int(rng.integers(50, 1000))
+        drawn.append((batch, tokens, width, tp_size, int(rng.choice([2, 4]))))
+    return drawn

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab07_tensor_parallel.hidden import shared
+from autograder.exercises.lab07_tensor_parallel.vocab_parallel_cross_entropy import loss_case
+
+CASES = (
+    loss_case(2, 7, 10, scale=3),
+    shaken(loss_case(4, 9, 20, scale=500, name="other ranks, large logits")),
+    loss_case(4, 64, 1024),
+)
+BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 5 tokens, 8 words"}
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    logits = torch.cat([given["logits"] for given in inputs], dim=1).requires_grad_()
+    loss = torch.nn.functional.cross_entropy(logits, inputs[0]["targets"])
+    (gradient,) = torch.autograd.grad(loss, [logits])
+    parts = gradient.chunk(case.world_size, dim=1)
+    return [{"loss": loss.detach(), "logits.grad": part} for part in parts]
+
+
+class Parts:
+    """What each rank has, in the first dimension of [N, T, …], and what all have together, [T]."""
+
+    def __init__(self, inputs: Any) -> None:
+        self.logits = torch.stack([given["logits"] for given in inputs])  # [N, T, V/N]
+        n, self.tokens, length = self.logits.shape
+        here = inputs[0]["targets"] - length * torch.arange(n)[:, None]
+        self.nearest = self.logits.gather(2, here.clamp(0, length - 1)[..., None])[..., 0]
+        self.is_target = (here[..., None] == torch.arange(length)).float()
+        self.owns = self.is_target.sum(dim=2)  # 1 or 0
+        self.own_top = self.logits.amax(dim=2)
+        self.own_total = self.logits.logsumexp(dim=2)
+        self.top, self.total = self.own_top.amax(dim=0), self.own_total.logsumexp(dim=0)
+        self.found = (self.owns * self.nearest).sum(dim=0)  # the target's logit
+        less_own_top = (self.logits - self.own_top[..., None]).exp()
+        self.total_less_own_tops = less_own_top.sum(dim=(0, 2)).log()
+
+
+def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
+    """``formula`` gives the losses of tokens, [T] the same on all ranks or [N, T]."""
+
+    def outputs(case: Case, inputs: Any) -> list[Plain]:
+        losses = formula(Parts(inputs)).mean(dim=-1)
+        return [{"loss": loss} for loss in losses.expand(case.world_size)]
+
+    return outputs
+
+
+def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
+    parts, right = Parts(inputs), reference(case, inputs)[0]["loss"]
+    gradients = (parts.logits.softmax(dim=2) - parts.is_target) / parts.tokens
+    return [{"loss": right, "logits.grad": gradient} for gradient in gradients]
+
+
+def without_a_gradient(case: Case, inputs: Any) -> Plain:
+    return {"loss": reference(case, inputs)[0]["loss"], "logits.grad": None}
+
+
+LOCAL = (
+    "takes the softmax over its own part of the vocabulary: the sum of exponentials runs over the "
+    "words of all ranks"
+)
+MISTAKES = {
+    "leaves no gradient in its logits: backward has to reach them": without_a_gradient,
+    LOCAL: (
+        mean_of(lambda p: p.own_total - p.found),
+        mean_of(lambda p: p.own_total - p.owns * p.found),
+        mean_of(lambda p: (p.own_total - p.found).mean(dim=0)),
+    ),
+    f"in backward {LOCAL}": gradient_of_the_local_softmax,
+    "knows the target's logit only where it has the word: one rank has it, so sum it over the "
+    "ranks, with 0 from the others": mean_of(lambda p: p.total - p.owns * p.found),
+    "adds a logit for targets that are not in its part: put 0 there before the sum": (
+        mean_of(lambda p: p.total - p.top - (p.nearest - p.top).sum(dim=0)),
+        mean_of(lambda p: p.total - p.nearest.sum(dim=0)),
+    ),
+    "subtracts its own largest logit and adds up the exponentials: all ranks have to subtract the "
+    "same, the largest of all": (
+        mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
+        mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
+    ),
+    "returns the sum over tokens: return their mean": (
+        shared.scaled(reference, lambda case: case.params["tokens"], "loss", "logits.grad")
+    ),
+    "divides by N: the loss is the mean over tokens, and every rank has all tokens": (
+        shared.scaled(reference, lambda case: 1 / case.world_size, "loss", "logits.grad")
+    ),
+    "adds gradients up over the ranks: every rank's loss is the same one loss, so each logit's "
+    "gradient comes out N times too large": (
+        shared.scaled(reference, lambda case: case.world_size, "logits.grad")
+    ),
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "own = shifted.gather(1, here.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]",
+        "own = (shifted * (here[:, None] == torch.arange(logits.shape[1]))).sum(dim=1)",
+        "a mask of words picks the target as well",
+    ),
+)

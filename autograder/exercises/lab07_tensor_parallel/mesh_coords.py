@@ -1,0 +1,27 @@
+"""A rank's place in a mesh of two axes, and the groups that it belongs to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Case, Formula, Plain, questions
+
+
+def meshes(name: str, *sizes: tuple[int, int]) -> Case:
+    """(rank, dp_size, tp_size) of all ranks of each mesh."""
+    return questions(name, *((rank, dp, tp) for dp, tp in sizes for rank in range(dp * tp)))
+
+
+def with_lists(place: Any) -> Plain:
+    """Tuples and ranges will do for lists."""
+    if not isinstance(place, dict):
+        return place
+    return {
+        key: list(value) if isinstance(value, tuple | range) else value
+        for key, value in place.items()
+    }
+
+
+EXERCISE = Formula(
+    points=2, cases=(meshes("2 × 4", (2, 4)), meshes("3 × 2", (3, 2))), read=with_lists
+)

@@ -1,0 +1,65 @@
+"""A linear layer cut by its rows: one sum in forward, and a bias that is whole on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercises.lab07_tensor_parallel import shared
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """The same layer everywhere; to each rank its part of x, and to all the gradient of y."""
+    batch, fan_in, fan_out = case.params.values()
+    whole = shared.draw_linear(rng, fan_in, fan_out)
+    y_grad = shared.normal(rng, *batch, fan_out, scale=fan_out**-0.5)
+    own_shape = (*batch, fan_in // case.world_size)
+    return [
+        {"whole": whole, "x": shared.normal(rng, *own_shape), "y.grad": y_grad}
+        for _ in range(case.world_size)
+    ]
+
+
+@on_each_rank
+def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> Said:
+    """A bias that only some ranks train: the others' would stay behind."""
+    if is_trained(output) or not any(map(is_trained, attempt.outputs)):
+        return None
+    return (
+        "gets no gradient in its bias: add the bias on every rank, after the all-reduce, and all "
+        "copies stay alike"
+    )
+
+
+def is_trained(output: Any) -> bool:
+    gradient = output.get("bias.grad")
+    return gradient is not None and bool(gradient.any())
+
+
+EXERCISE = OnRanks(
+    answer="RowLinear",
+    points=4,
+    cases=(shared.linear_case(2, [3], 6, 5), shared.linear_case(4, [2, 3], 8, 7)),
+    inputs=draw,
+    drive=shared.drive_linear,
+    tolerance=shared.NEAR,
+    budgets=shared.one_all_reduce(shared.FORWARD, "y", "out"),
+    signs=(
+        shared.does_not_fit,
+        raises(
+            "must match the",
+            "adds a part of the bias: y has all columns, so the bias stays whole",
+        ),
+        shared.other_parameters,
+        bias_of_other_ranks,
+        shared.no_gradient,
+        NAMED,
+        shared.exchanges_too_much(
+            forward="communicates more than once in forward: one sum is enough",
+            backward="communicates in backward: y's gradient is whole on every rank already",
+        ),
+    ),
+)

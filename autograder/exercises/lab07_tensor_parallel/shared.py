@@ -1,0 +1,186 @@
+"""What exercises on tensor parallelism share: inputs, a layer's way there and back, budgets, signs.
+
+One process computes with whole weights; rank r's right gradients are the r-th shares of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain, sent_bytes
+from autograder.exercise.form import Sign
+from autograder.exercise.signs import Said, is_over, on_each_rank, raises
+from shardlab import measure
+from shardlab.estimate import ring_sent_bytes
+from shardlab.run import Call, Run
+
+FLOAT_BYTES = 4
+NEAR = 1e-5  # what the order of additions may change
+BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages would blur a budget of a few percent
+FORWARD, BACKWARD = "forward", "backward"  # the blocks that a drive measures
+
+
+def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Tensor:
+    return torch.from_numpy(scale * rng.standard_normal(shape)).float()
+
+
+def draw_linear(rng: np.random.Generator, fan_in: int, fan_out: int) -> dict[str, Tensor]:
+    """A bias as large as what it is added to: forgotten or added twice, it shows."""
+    weight = normal(rng, fan_out, fan_in, scale=fan_in**-0.5)
+    return {"weight": weight, "bias": normal(rng, fan_out)}
+
+
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return layer
+
+
+def linear_case(
+    world_size: int, batch: list[int], fan_in: int, fan_out: int, name: str = ""
+) -> Case:
+    """``batch``: all dimensions of x before its last one."""
+    name = name or f"{world_size} ranks, {fan_in} in, {fan_out} out"
+    return Case(name, world_size, {"batch": batch, "in": fan_in, "out": fan_out})
+
+
+def drive_linear(subject: Any, given: Any, case: Case) -> Plain:
+    return there_and_back(subject(linear_of(**given["whole"])), given)
+
+
+def there_and_back(layer: Any, given: Any) -> Plain:
+    """Through the student's module and back; what its parameters are and got.
+
+    Backward only where the output has the shape of the gradient that is there for it.
+    """
+    parameters = dict(layer.named_parameters())
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in parameters.values()}
+    x = given["x"].requires_grad_()
+    with measure(FORWARD):
+        y = layer(x)
+    if isinstance(y, Tensor) and y.shape == given["y.grad"].shape and y.requires_grad:
+        with measure(BACKWARD):
+            y.backward(given["y.grad"])
+    return {
+        "parameters": [[name, list(each.shape)] for name, each in sorted(parameters.items())],
+        "y": y.detach() if isinstance(y, Tensor) else y,
+        **{f"{name}.grad": parameter.grad for name, parameter in parameters.items()},
+        "x.grad": x.grad,
+        "parameter bytes": sum(storage.nbytes() for storage in storages.values()),
+    }
+
+
+# ---- budgets ------------------------------------------------------------------------------------
+
+
+def exchanges(run: Run, rank: int, block: str) -> list[Call]:
+    """The collectives that a rank began within a measured block."""
+    spans = [(b.start_s, b.end_s) for b in run.traffic.blocks if (b.label, b.rank) == (block, rank)]
+    return [
+        call
+        for call in run.calls
+        if call.rank == rank
+        and call.op != "barrier"
+        and any(start <= call.start_s <= end for start, end in spans)
+    ]
+
+
+def counted(block: str, calls: int) -> Budget:
+    """Just so many collectives in a block, of whatever kind."""
+    return Budget(
+        f"{calls} all-reduce{'' if calls == 1 else 's'} in {block}",
+        used=lambda run: [len(exchanges(run, rank, block)) for rank in range(run.world_size)],
+        limit=lambda case: Limit(calls, calls),
+        heading=f"in {block}",
+        unit="calls",
+    )
+
+
+def handed_over(label: str, most_bytes: Callable[[Case], int]) -> Budget:
+    """Bytes of all tensors that a rank hands to collectives."""
+
+    def used(run: Run) -> list[int]:
+        ranks = range(run.world_size)
+        return [sum(call.bytes for call in run.calls if call.rank == rank) for rank in ranks]
+
+    return Budget(label, used, lambda case: Limit(most_bytes(case)), heading="handed over")
+
+
+def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
+    """Of one tensor of a linear layer, which is as wide as ``width`` says: "in" or "out"."""
+
+    def tensor_bytes(case: Case) -> int:
+        return FLOAT_BYTES * math.prod(case.params["batch"]) * case.params[width]
+
+    def on_the_wire(case: Case) -> Limit | None:
+        if (size := tensor_bytes(case)) < BUDGET_FROM_BYTES:
+            return None
+        ideal = ring_sent_bytes(size, case.world_size)
+        return Limit(1.02 * ideal, ideal)
+
+    return (
+        counted(FORWARD, int(block == FORWARD)),
+        counted(BACKWARD, int(block == BACKWARD)),
+        handed_over(f"hands over no more than {tensor}", tensor_bytes),
+        Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, on_the_wire),
+    )
+
+
+# ---- signs --------------------------------------------------------------------------------------
+
+
+@on_each_rank
+def other_parameters(output: Any, rank: int, attempt: Attempt) -> Said:
+    """Not the share that a rank should hold: whole, of other names, or a view of the whole."""
+    wanted, got = (dict(each["parameters"]) for each in (attempt.expected[rank], output))
+    elements, of_share = (sum(map(math.prod, shapes.values())) for shapes in (got, wanted))
+    if elements >= sum(tensor.numel() for tensor in attempt.inputs[rank]["whole"].values()):
+        evidence = f"{elements:,} elements, its share has {of_share:,}"
+        return "holds the whole weights: a rank keeps its share alone", evidence
+    if got.keys() != wanted.keys():
+        mistake = f"should have parameters of the names {', '.join(wanted)}"
+        return mistake, f"it has {', '.join(got) or 'none'}"
+    if got == wanted and output["parameter bytes"] > FLOAT_BYTES * of_share:
+        return (
+            "keeps the whole weights alive: its share is a view of them, and a view keeps all "
+            "of its tensor: clone it"
+        )
+    return None
+
+
+@on_each_rank
+def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
+    """Where backward could begin at all."""
+    if getattr(output["y"], "shape", None) != attempt.expected[rank]["y"].shape:
+        return None
+    left_out = [key for key in output if key.endswith(".grad") and output[key] is None]
+    return f"leaves no gradient in {left_out[0].removesuffix('.grad')}" if left_out else None
+
+
+does_not_fit = raises(
+    "shapes cannot be multiplied",
+    "multiplies matrices that do not fit: nn.Linear's weight is [out, in] and y = x @ weight.T, so "
+    "columns of the product are rows of the weight",
+)
+
+
+def exchanges_too_much(*, forward: str, backward: str) -> Sign:
+    """More collectives than there should be, and what is said of it."""
+
+    def sign(attempt: Attempt) -> Finding | None:
+        for block, mistake in ((FORWARD, forward), (BACKWARD, backward)):
+            for rank in is_over(attempt, f"in {block}"):
+                assert attempt.run is not None
+                made = exchanges(attempt.run, rank, block)
+                # Of the student's own: what stands in for earlier answers is in no cell.
+                own = [f"{call.op}, {call.source}" for call in made if "cell" in call.source]
+                return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
+        return None
+
+    return sign

@@ -1,0 +1,57 @@
+"""In the place of the student's earlier answers, so that a mistake there costs nothing later.
+
+As right, by another way: all ranks' tensors are gathered and added, for more bytes on the wire.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def total(tensor: Tensor) -> Tensor:
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor.contiguous())
+    return torch.stack(parts).sum(dim=0)
+
+
+class StandInForSum:
+    @staticmethod
+    def apply(tensor: Tensor) -> Tensor:
+        """The sum over ranks by its value; the tensor itself to autograd."""
+        return tensor + (total(tensor.detach()) - tensor).detach()
+
+
+def own_part(parameter: Tensor, dim: int) -> nn.Parameter:
+    parts = parameter.detach().tensor_split(dist.get_world_size(), dim)
+    return nn.Parameter(parts[dist.get_rank()].clone())
+
+
+def product(name: str, x: Tensor, weight: Tensor) -> Tensor:
+    got, wanted = x.shape[-1], weight.shape[1]
+    if got != wanted:
+        raise ValueError(f"{name} takes x with {wanted} elements in its last dimension, got {got}")
+    return x @ weight.T
+
+
+class StandInForColumns(nn.Module):
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = own_part(linear.weight, 0), own_part(linear.bias, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        here = x.view_as(x)
+        if here.requires_grad:
+            here.register_hook(total)
+        return product("ColumnLinear", here, self.weight) + self.bias
+
+
+class StandInForRows(nn.Module):
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = own_part(linear.weight, 1)
+        self.bias = nn.Parameter(linear.bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return StandInForSum.apply(product("RowLinear", x, self.weight)) + self.bias
