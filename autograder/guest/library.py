@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,6 +27,8 @@ def without(closed: Sequence[str]) -> Iterator[None]:
     if not closed:
         yield
         return
+    for name in closed:  # a package that imports it: what else is there stays open
+        import_module(name.rpartition(".")[0])
     kept = {
         function: function.__code__
         for name, module in list(sys.modules.items())

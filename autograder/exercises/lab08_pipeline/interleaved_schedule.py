@@ -24,35 +24,20 @@ def blocks_of_stages(look: Look) -> str | None:
     return None
 
 
-def chunks_in_one_order(look: Look) -> str | None:
-    """Of the two halves of the list: which chunk comes first in each."""
-    for plan in look.plan:
-        backwards = [stage for kind, stage, _ in plan if kind == "B"]
-        if backwards and look.chunks > 1 and backwards[0] < look.devices:
+def wrong_order(look: Look) -> str | None:
+    """Megatron's warm-up leaves time for sends; where they take none, so many fewer will do."""
+    p, m, v = look.devices, look.micro_batches, look.chunks
+    for device, plan in enumerate(look.plan):
+        forwards, backwards = ([stage for kind, stage, _ in plan if kind == each] for each in "FB")
+        if v > 1 and backwards[0] < p:
             return "starts backward with the first chunk: it comes through the last chunk first"
-    return None
-
-
-def chunk_after_chunk(look: Look) -> str | None:
-    p, m = look.devices, look.micro_batches
-    for plan in look.plan:
-        forwards = [stage for kind, stage, _ in plan if kind == "F"]
         if m > p and len(set(forwards[:m])) == 1:
             return "runs all micro-batches through one chunk before the next: go in rounds of p"
-    return None
-
-
-def wrong_rounds(look: Look) -> str | None:
-    """Megatron's warm-up leaves time for sends; where they take none, so many fewer will do."""
-    p, v = look.devices, look.chunks
-    for device, plan in enumerate(look.plan):
-        before = [kind for kind, *_ in plan].index("B")
-        behind = p - 1 - device
-        least, most = ((v - 1) * p + times * behind + 1 for times in (1, 2))
-        if before > min(most, look.micro_batches * v):
-            return "warms up too long: 2(p - 1 - device) + (v - 1)p forwards come first"
-        if before < min(least, look.micro_batches * v):
-            return "warms up too briefly: 2(p - 1 - device) + (v - 1)p forwards come first"
+        before, behind = [kind for kind, *_ in plan].index("B"), p - 1 - device
+        least, most = (min(m * v, (v - 1) * p + times * behind + 1) for times in (1, 2))
+        if not least <= before <= most:
+            how = "long" if before > most else "briefly"
+            return f"warms up too {how}: 2(p - 1 - device) + (v - 1)p forwards come first"
     return None
 
 
@@ -64,19 +49,8 @@ EXERCISE = plans.emitted(
         plan_case("4 devices of 2 chunks, 8 micro-batches", (4, 8, 2)),
     ),
     budgets=(
-        plans.idle_budget(
-            "idles ≤ (p - 1)(F + B) of one chunk", plans.at_most(plans.filled_and_drained)
-        ),
-        plans.in_flight_budget(
-            "device i holds ≤ 2(p - 1 - i) + (v - 1)p + 1", plans.at_most(in_flight), unit="chunks"
-        ),
+        plans.fills_and_drains("of one chunk"),
+        plans.holds("device i holds ≤ 2(p - 1 - i) + (v - 1)p + 1", in_flight, unit="chunks"),
     ),
-    rules=(
-        blocks_of_stages,
-        *plans.WRONG_CONTENT,
-        chunks_in_one_order,
-        chunk_after_chunk,
-        wrong_rounds,
-        plans.cannot_run,
-    ),
+    rules=(blocks_of_stages, *plans.WRONG_CONTENT, wrong_order, plans.cannot_run),
 )

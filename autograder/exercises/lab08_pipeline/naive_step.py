@@ -47,11 +47,5 @@ EXERCISE = OnRanks(
     tolerance=shared.NEAR,
     budgets=(shared.sends("sends one tensor to each neighbour", one_each_way),),
     allows=shared.P2P_ONLY,
-    signs=(
-        shared.all_wait_in_recv,
-        shared.no_input_gradient,
-        shared.no_gradients,
-        NAMED,
-        no_loss,
-    ),
+    signs=(shared.all_wait_in_recv, shared.no_input_gradient, shared.no_gradients, NAMED, no_loss),
 )

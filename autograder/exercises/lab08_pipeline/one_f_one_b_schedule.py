@@ -13,7 +13,7 @@ def in_flight(devices: int, micro_batches: int) -> list[int]:
 def wrong_warm_up(look: Look) -> str | None:
     held, p, m = look.in_flight, look.devices, look.micro_batches
     right = in_flight(p, m)
-    if not held or held == right:
+    if held == right:
         return None
     if p > 1 and m > 1 and held == [m] * p:
         return (
@@ -39,10 +39,8 @@ EXERCISE = plans.emitted(
         plan_case("4 devices, 8 micro-batches", (4, 8)),
     ),
     budgets=(
-        plans.idle_budget(
-            "idles ≤ (p - 1)(F + B) on each device", plans.at_most(plans.filled_and_drained)
-        ),
-        plans.in_flight_budget("device i holds ≤ p - i micro-batches", plans.at_most(in_flight)),
+        plans.fills_and_drains("on each device"),
+        plans.holds("device i holds ≤ p - i micro-batches", in_flight),
     ),
-    rules=(*plans.WRONG_CONTENT, plans.one_at_a_time, plans.cannot_run, wrong_warm_up),
+    rules=(*plans.WRONG_CONTENT, plans.cannot_run, plans.one_at_a_time, wrong_warm_up),
 )

@@ -1,5 +1,4 @@
-"""Schedules that students emit. Ranks that never see student code count what they cost, and carry
-out those that can run."""
+"""Schedules that students emit; ranks without student code count what they cost and run them."""
 
 from __future__ import annotations
 
@@ -29,6 +28,7 @@ from shardlab.simulate.pipeline import KINDS, Illegal, simulate
 
 # Of one schedule: what is larger is no answer, and is not looked into.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
+ENDS = ("inputs", "targets")
 F_AND_B = 3  # slots: a forward takes 1, a backward 2
 NOT_A_SCHEDULE = -1  # slots or activations of what cannot run
 
@@ -48,6 +48,7 @@ class Look:
 
 
 Names = Callable[[Look], str | None]  # the mistake in a schedule that fell short
+ByDevice = Callable[..., Sequence[int]]  # of (devices, micro_batches[, chunks])
 
 
 def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: Any) -> Case:
@@ -126,18 +127,13 @@ def as_schedule(returned: Any) -> Plan | str:
 
 def execute(returned: Sequence[Any], given: Any, case: Case) -> Plain:
     """What rank 0's schedules cost; and the gradients of the first, where it is to run and can."""
-    plans, asked, may_split = returned[0]["plans"], case.params["asked"], case.params["may_split"]
-    found = {
-        "plans": plans,
-        "costs": [cost_of(plan) for plan in plans],
-        "is_complete": all(
-            is_complete(*each, may_split) for each in zip(plans, asked, strict=True)
-        ),
-        "gradients": None,
-    }
-    if given is not None and found["is_complete"] and not found["costs"][0]["illegal"]:
-        found["gradients"] = carried_out(plans[0], given, case)
-    return found
+    plans, may_split = returned[0]["plans"], case.params["may_split"]
+    costs = [cost_of(plan) for plan in plans]
+    pairs = zip(plans, case.params["asked"], strict=True)
+    whole = all(is_complete(plan, sizes, may_split) for plan, sizes in pairs)
+    runs = case.params["runs"] and whole and not costs[0]["illegal"]
+    gradients = carried_out(plans[0], given, case) if runs else None
+    return {"plans": plans, "costs": costs, "is_complete": whole, "gradients": gradients}
 
 
 def cost_of(plan: Plain) -> dict[str, Any]:
@@ -187,15 +183,13 @@ def carried_out(plan: Plan, given: Any, case: Case) -> Plain:
     rank, ranks = dist.get_rank(), case.world_size
     stages = {rank + chunk * ranks: Stage(*each) for chunk, each in enumerate(given["weights"])}
     nothing = [None] * case.params["micro_batches"]  # a rank between the ends has no such data
-    ends = (nothing if end is None else end for end in (given["inputs"], given["targets"]))
+    inputs, targets = (nothing if given[end] is None else given[end] for end in ENDS)
     shape = (case.params["samples"], case.params["width"])
-    run_schedule(plan, stages, *ends, mse_loss, between=shape)
+    run_schedule(plan, stages, inputs, targets, mse_loss, between=shape)
     return [gradients_of(stage) for stage in stages.values()]
 
 
 # ---- budgets ------------------------------------------------------------------------------------
-
-Rule = Callable[..., Sequence[int]]  # (devices, micro_batches[, chunks]) -> by device
 
 
 def measured(cost: str, fold: Callable[[list[int]], int] = sum) -> Callable[[Run], list[int]]:
@@ -213,7 +207,7 @@ def measured(cost: str, fold: Callable[[list[int]], int] = sum) -> Callable[[Run
     return lambda run: [of_rank(*each, run.world_size) for each in enumerate(run.outputs)]
 
 
-def at_most(rule: Rule, exactly: bool = False) -> Callable[[Case], Limit]:
+def at_most(rule: ByDevice, exactly: bool = False) -> Callable[[Case], Limit]:
     """In the form of ``measured``."""
 
     def limit(case: Case) -> Limit:
@@ -224,18 +218,16 @@ def at_most(rule: Rule, exactly: bool = False) -> Callable[[Case], Limit]:
     return limit
 
 
-def filled_and_drained(devices: int, micro_batches: int, chunks: int = 1) -> list[int]:
-    """p - 1 forwards and backwards, of one chunk where there are several."""
-    return [(devices - 1) * F_AND_B] * devices
-
-
-def idle_budget(label: str, limit: Callable[[Case], Limit]) -> Budget:
+def fills_and_drains(where: str) -> Budget:
+    limit = at_most(lambda p, *_: [(p - 1) * F_AND_B] * p)
+    label = f"idles ≤ (p - 1)(F + B) {where}"
     return Budget(label, measured("idle"), limit, heading="idle", unit="slots")
 
 
-def in_flight_budget(
-    label: str, limit: Callable[[Case], Limit], unit: str = "micro-batches"
+def holds(
+    label: str, rule: ByDevice, *, exactly: bool = False, unit: str = "micro-batches"
 ) -> Budget:
+    limit = at_most(rule, exactly)
     return Budget(label, measured("in_flight"), limit, heading="in flight", unit=unit)
 
 
@@ -246,8 +238,7 @@ def named(answer: str, rules: tuple[Names, ...], evidence: Callable[[Look], str]
     def sign(attempt: Attempt) -> Finding | None:
         if attempt.error is not None:
             return None
-        output = attempt.outputs[0]  # the same on every rank
-        asked = attempt.case.params["asked"]
+        asked, output = attempt.case.params["asked"], attempt.outputs[0]  # as on every rank
         for sizes, plan, cost in zip(asked, output["plans"], output["costs"], strict=True):
             call = f"{answer}({', '.join(map(str, sizes))})"
             if not isinstance(plan, list):
@@ -261,15 +252,11 @@ def named(answer: str, rules: tuple[Names, ...], evidence: Callable[[Look], str]
     return sign
 
 
-def wrong_devices(look: Look) -> str | None:
+def wrong_form(look: Look) -> str | None:
     if len(look.plan) != look.devices:
         return "should return one list for each device"
     if look.devices > 1 and all(plan == look.plan[0] for plan in look.plan):
         return "gives every device the same list: device i runs stage i alone"
-    return None
-
-
-def unknown_kinds(look: Look) -> str | None:
     if any(kind not in KINDS for actions in look.plan for kind, *_ in actions):
         return "uses kinds that do not exist: F forward, B backward"
     return None
@@ -301,7 +288,7 @@ def wrong_actions(look: Look) -> str | None:
 
 
 def one_at_a_time(look: Look) -> str | None:
-    alone = max(look.in_flight, default=0) == 1 < look.micro_batches
+    alone = max(look.in_flight) == 1 < look.micro_batches
     if alone and look.devices > 1 and look.idle[0] > (look.devices - 1) * F_AND_B:
         return (
             "waits for each micro-batch to come back before the next goes in: that is naive model "
@@ -319,4 +306,4 @@ def cannot_run(look: Look) -> str | None:
     return reasons.get(look.rule, "cannot run")
 
 
-WRONG_CONTENT: tuple[Names, ...] = (wrong_devices, unknown_kinds, splits, wrong_actions)
+WRONG_CONTENT: tuple[Names, ...] = (wrong_form, splits, wrong_actions)

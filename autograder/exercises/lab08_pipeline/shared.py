@@ -69,15 +69,12 @@ def sends(label: str, messages: Callable[[Case], Sequence[int]]) -> Budget:
         of_one = FLOAT_BYTES * case.params["samples"] * case.params["width"]
         return Limit([of_one * number for number in messages(case)])
 
-    return Budget(label, bytes_in_sends, limit)
+    def used(run: Run) -> list[int]:
+        """In calls, since gloo's own messages are larger; held against the wire by the judge."""
+        sent = [(call.rank, call.bytes) for call in run.calls if call.op == "send"]
+        return [sum(n for by, n in sent if by == rank) for rank in range(run.world_size)]
 
-
-def bytes_in_sends(run: Run) -> list[int]:
-    """By rank; held against the wire by the judge."""
-    return [
-        sum(call.bytes for call in run.calls if call.rank == rank and call.op == "send")
-        for rank in range(run.world_size)
-    ]
+    return Budget(label, used, limit)
 
 
 # ---- signs --------------------------------------------------------------------------------------

@@ -16,57 +16,35 @@ from autograder.exercises.lab08_pipeline.plans import Look, plan_case
 BEATS, NEARER, OPTIMUM = "less than 1F1B", "two thirds of it", "the optimum"
 
 
-def puzzle_case(goal: str, devices: int, micro_batches: int, runs: bool = False) -> Case:
-    p = devices
+def puzzle_case(goal: str, p: int, m: int, runs: bool = False) -> Case:
     most_idle = {BEATS: 3 * (p - 1) - 1, NEARER: 2 * (p - 1), OPTIMUM: p - 1}[goal]
-    name = f"{p} devices, {micro_batches} micro-batches: {goal}"
-    return plan_case(name, (p, micro_batches), runs=runs, may_split=True, most_idle=most_idle)
+    name = f"{p} devices, {m} micro-batches: {goal}"
+    return plan_case(name, (p, m), runs=runs, may_split=True, most_idle=most_idle)
 
 
 def score(look: Look) -> str:
     """0 % for 1F1B's bubble, 100 % for the smallest that there can be."""
-    if not look.idle:
-        return ""
     worst, best, idle = 3 * (look.devices - 1), look.devices - 1, max(look.idle)
     percent = 100 * (worst - idle) / (worst - best)
     return f"idles {idle} slots, 1F1B {worst}, the optimum is {best}: a score of {percent:.0f}%"
 
 
-def does_not_split(look: Look) -> str | None:
+def falls_short(look: Look) -> str | None:
+    p, m, held, idle = look.devices, look.micro_batches, max(look.in_flight), max(look.idle)
     if not plans.splits_backward(look.plan):
         return "does not split the backward: into I, which is waited for, and W, which can wait"
-    return None
-
-
-def holds_too_much(look: Look) -> str | None:
-    held = max(look.in_flight, default=0)
-    if held <= min(look.devices, look.micro_batches):
-        return None
-    if held == look.micro_batches:
+    if held > min(p, m):
+        if held < m:
+            return "holds more than 1F1B's first device: none may have more than p in flight"
         return "holds all micro-batches at once: activations stay until W, and F has to wait for it"
-    return "holds more than 1F1B's first device: none may have more than p in flight"
-
-
-def weights_at_once(look: Look) -> str | None:
-    """Each W right after its I, everywhere."""
-    if look.idle and max(look.idle) >= 2 * (look.devices - 1):
-        for actions in look.plan:
-            follows = sum(
-                one[0] == "I" and other == ["W", *one[1:]] for one, other in pairwise(actions)
-            )
-            if follows < look.micro_batches:
-                return None
+    pairs = [pair for actions in look.plan for pair in pairwise(actions)]
+    at_once = sum(one[0] == "I" and other == ["W", *one[1:]] for one, other in pairs)
+    if at_once == p * m and idle >= 2 * (p - 1):
         return (
             "runs each W right after its I: put some off on the later devices, which have memory "
             "to spare, so that the next gradient leaves earlier"
         )
-    return None
-
-
-def idles_too_long(look: Look) -> str | None:
-    if look.idle and max(look.idle) > look.devices - 1:
-        return "idles longer than this case allows"
-    return None
+    return "idles longer than this case allows" if idle > p - 1 else None
 
 
 EXERCISE = plans.emitted(
@@ -93,15 +71,6 @@ EXERCISE = plans.emitted(
             unit="micro-batches",
         ),
     ),
-    rules=(
-        plans.wrong_devices,
-        plans.unknown_kinds,
-        plans.wrong_actions,
-        plans.cannot_run,
-        does_not_split,
-        holds_too_much,
-        weights_at_once,
-        idles_too_long,
-    ),
+    rules=(plans.wrong_form, plans.wrong_actions, plans.cannot_run, falls_short),
     evidence=score,
 )

@@ -10,7 +10,6 @@ CASES = (
     plan_case(FEW, (4, 3)),
     plan_case("several sizes, simulated", (3, 7), (8, 12), (6, 6), (5, 2), runs=False),
 )
-
 BOUNDARIES = {
     "divides": "4 devices, 8 micro-batches",
     "does not divide": FEW,

@@ -9,7 +9,6 @@ CASES = (
     plan_case("2 devices of 3 chunks, 6 micro-batches", (2, 6, 3)),
     plan_case("several sizes, simulated", (4, 12, 3), (3, 6, 2), (8, 16, 4), runs=False),
 )
-
 BOUNDARIES = {
     "divides": "4 devices of 2 chunks, 8 micro-batches",
     "does not divide": "not asked: the task says that p divides m",

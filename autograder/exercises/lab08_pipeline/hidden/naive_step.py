@@ -14,9 +14,7 @@ BOUNDARIES = {
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
-        "dist.send(x.grad, rank - 1)",
-        "dist.isend(x.grad, rank - 1).wait()",
-        "a send is a send",
+        "dist.send(x.grad, rank - 1)", "dist.isend(x.grad, rank - 1).wait()", "a send is a send"
     ),
     EqualAnswer(
         "return loss.detach() if is_last else None",

@@ -10,7 +10,6 @@ CASES = (
     plan_case(FEW, (4, 2)),
     plan_case("several sizes, simulated", (3, 7), (8, 12), (6, 6), (5, 13), runs=False),
 )
-
 BOUNDARIES = {
     "divides": "4 devices, 8 micro-batches",
     "does not divide": "several sizes, simulated",
@@ -19,8 +18,6 @@ BOUNDARIES = {
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
-        'actions.append(("B", s, k))',
-        'actions.append(["B", s, k])',
-        "lists will do for tuples",
+        'actions.append(("B", s, k))', 'actions.append(["B", s, k])', "lists will do for tuples"
     ),
 )

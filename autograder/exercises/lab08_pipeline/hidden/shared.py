@@ -44,16 +44,11 @@ def gradients(
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    outputs = gradients(case, inputs)
-    outputs[-1]["loss"] = loss_of_all(inputs)
-    return outputs
-
-
-def loss_of_all(inputs: Any) -> Tensor:
-    y = inputs[0]["inputs"]
+    outputs, y = gradients(case, inputs), inputs[0]["inputs"]
     for stage in stages_in(inputs):
         y = stage(y).detach()
-    return F.mse_loss(y, inputs[-1]["targets"])
+    outputs[-1]["loss"] = F.mse_loss(y, inputs[-1]["targets"])
+    return outputs
 
 
 def stages_in(inputs: Any) -> list[Stage]:
@@ -63,10 +58,13 @@ def stages_in(inputs: Any) -> list[Stage]:
 
 
 WRONG_PASSES = {
-    "got back a gradient that was passed on unchanged: each stage sends the one before x.grad, the "
-    "gradient of its own input": lambda *of: gradients(*of, passes=lambda y_grad, x_grad: y_grad),
-    "called backward without the gradient that had arrived: y.backward(y_grad)": (
-        lambda *of: gradients(*of, passes=lambda y_grad, x_grad: torch.ones_like(x_grad))
+    "ended with wrong gradients: a stage passes on the gradient it received, and the one before "
+    "needs that of its output, x.grad": (
+        lambda case, inputs: gradients(case, inputs, passes=lambda y_grad, x_grad: y_grad)
+    ),
+    "ended with wrong gradients: a stage calls backward without the gradient it received, "
+    "y.backward(y_grad)": (
+        lambda case, inputs: gradients(case, inputs, lambda y_grad, x_grad: torch.ones_like(x_grad))
     ),
 }
 

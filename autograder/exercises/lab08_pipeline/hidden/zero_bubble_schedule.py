@@ -6,7 +6,6 @@ from autograder.exercises.lab08_pipeline.zero_bubble_schedule import OPTIMUM, pu
 
 reference = shared.reference_of_plans
 CASES = (puzzle_case(OPTIMUM, 2, 6, runs=True), puzzle_case(OPTIMUM, 6, 14))
-
 BOUNDARIES = {
     "divides": "4 devices, 8 micro-batches: the optimum",
     "does not divide": "6 devices, 14 micro-batches: the optimum",
