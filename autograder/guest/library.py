@@ -27,7 +27,7 @@ def without(closed: Sequence[str]) -> Iterator[None]:
     if not closed:
         yield
         return
-    for name in closed:  # a package that imports it: what else is there stays open
+    for name in closed:  # its package stays open, and may import it
         import_module(name.rpartition(".")[0])
     kept = {
         function: function.__code__

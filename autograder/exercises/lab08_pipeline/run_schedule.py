@@ -96,11 +96,9 @@ def other_order(output: Any, rank: int, attempt: Attempt) -> Said:
     if did == wanted or all(kind == "F" for kind, *_ in did):
         return None  # without any backward: see shared.no_gradients
     pairs = enumerate(zip(did, wanted, strict=False))
-    differing = [
-        f"action {i} is {one}, it should be {other}" for i, (one, other) in pairs if one != other
-    ]
+    unlike = [f"action {i} is {a}, it should be {b}" for i, (a, b) in pairs if a != b]
     said = "does not follow the schedule: do the actions of schedule[rank], one after the other"
-    return said, differing[0] if differing else ""
+    return said, unlike[0] if unlike else ""
 
 
 @on_each_rank

@@ -26,8 +26,7 @@ Plan = list[list[list[Any]]]
 
 
 def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """For each rank its own stages' weights; the inputs where the first is, the targets where the
-    last is."""
+    """By rank: its own stages' weights; inputs where the first stage is, targets where the last."""
     ranks, width, samples = case.world_size, case.params["width"], case.params["samples"]
     stages = ranks * case.params.get("chunks", 1)
     weights = [

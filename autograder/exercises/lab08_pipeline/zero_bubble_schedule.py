@@ -25,17 +25,17 @@ def puzzle_case(goal: str, p: int, m: int, runs: bool = False) -> Case:
 def score(look: Look) -> str:
     """0 % for 1F1B's bubble, 100 % for the smallest that there can be."""
     worst, best, idle = 3 * (look.devices - 1), look.devices - 1, max(look.idle)
-    percent = 100 * (worst - idle) / (worst - best)
-    return f"idles {idle} slots, 1F1B {worst}, the optimum is {best}: a score of {percent:.0f}%"
+    share = (worst - idle) / (worst - best)
+    return f"idles {idle} slots, 1F1B {worst}, the optimum is {best}: a score of {share:.0%}"
 
 
 def falls_short(look: Look) -> str | None:
     p, m, held, idle = look.devices, look.micro_batches, max(look.in_flight), max(look.idle)
     if not plans.splits_backward(look.plan):
         return "does not split the backward: into I, which is waited for, and W, which can wait"
-    if held > min(p, m):
-        if held < m:
-            return "holds more than 1F1B's first device: none may have more than p in flight"
+    if min(p, m) < held < m:
+        return "holds more than 1F1B's first device: none may have more than p in flight"
+    if held > p:
         return "holds all micro-batches at once: activations stay until W, and F has to wait for it"
     pairs = [pair for actions in look.plan for pair in pairwise(actions)]
     at_once = sum(one[0] == "I" and other == ["W", *one[1:]] for one, other in pairs)

@@ -1,4 +1,4 @@
-"""Lab 08: right gradients, tight limits, mistakes by their names, nothing to gain from tampering."""
+"""Lab 08: gradients, limits, mistakes by their names, and nothing to gain from tampering."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autograder.evaluation.present import as_text
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import KeptRanks, Trials, rng_for
 from autograder.evaluation.verdict import Verdict
-from autograder.exercise import Attempt, Case, Exercise
+from autograder.exercise import Attempt, Case
 from autograder.exercises.lab08_pipeline import (
     interleaved_schedule,
     one_f_one_b_schedule,
