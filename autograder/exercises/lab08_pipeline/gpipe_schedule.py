@@ -1,0 +1,30 @@
+"""GPipe: all forwards, then all backwards."""
+
+from __future__ import annotations
+
+from autograder.exercises.lab08_pipeline import plans
+from autograder.exercises.lab08_pipeline.plans import Look, plan_case
+
+
+def wrong_order(look: Look) -> str | None:
+    if min(look.in_flight) < look.micro_batches:
+        return "runs a backward before the last forward: GPipe runs all forwards first"
+    backwards = {tuple(k for kind, _, k in plan if kind == "B") for plan in look.plan}
+    if len(backwards) > 1:
+        return "goes backward in another order on one device than on the next, which has to wait"
+    return None
+
+
+EXERCISE = plans.emitted(
+    "gpipe_schedule",
+    points=3,
+    cases=(
+        plan_case("2 devices, 4 micro-batches", (2, 4)),
+        plan_case("4 devices, 8 micro-batches", (4, 8)),
+    ),
+    budgets=(
+        plans.fills_and_drains("on each device"),
+        plans.holds("holds all m micro-batches", lambda p, m: [m] * p, exactly=True),
+    ),
+    rules=(*plans.WRONG_CONTENT, plans.cannot_run, plans.one_at_a_time, wrong_order),
+)

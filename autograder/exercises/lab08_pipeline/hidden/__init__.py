@@ -1,0 +1,1 @@
+"""What decides lab 08; never released."""

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+
+PLAIN, CHUNKS = "drawn sizes", "drawn sizes and chunks"
+CASES = (questions(PLAIN), questions(CHUNKS))
+BOUNDARIES = {
+    "divides": PLAIN,
+    "does not divide": "not asked: interleaved schedules go in rounds of p micro-batches",
+    "one rank": "not asked: one device never waits",
+    "more ranks than elements": "not asked, as for a remainder",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "idle = devices - 1\n    return idle / (chunks * micro_batches + idle)",
+        "idle = (devices - 1) / chunks\n    return idle / (micro_batches + idle)",
+        "in units of a device's F + B, not of a chunk's",
+    ),
+)
+
+
+def right(p: int, m: int, v: int = 1) -> float:
+    """Narayanan et al., arXiv 2104.04473, section 2.2, as a share of the whole step."""
+    return (p - 1) / (v * m + p - 1)
+
+
+MISTAKES = {
+    "counts against the ideal time: the whole step is the ideal time and the bubble": (
+        lambda p, m, v=1: (p - 1) / (v * m)
+    ),
+    "counts against the ideal time, and forgets the chunks": lambda p, m, v=1: (p - 1) / m,
+    "forgets the chunks: a pipeline of v chunks fills and drains v times as fast": (
+        lambda p, m, v=1: right(p, m)
+    ),
+    "divides the whole fraction by v: the bubble shrinks, and so does the step": (
+        lambda p, m, v=1: right(p, m) / v
+    ),
+    "counts p slots of filling: the last device waits for p - 1 others": (
+        lambda p, m, v=1: p / (v * m + p),
+        lambda p, m, v=1: p / (v * m + p - 1),
+    ),
+    "takes a step for m + p slots: it is m + p - 1": lambda p, m, v=1: (p - 1) / (v * m + p),
+    "returns the busy share: the bubble is the rest": lambda p, m, v=1: 1 - right(p, m, v),
+    "answers in percent: a fraction is between 0 and 1": lambda p, m, v=1: 100 * right(p, m, v),
+    "is that of naive model parallelism: micro-batches shrink it": lambda p, m, v=1: (p - 1) / p,
+    "multiplies the bubble by v: chunks make it shorter": (
+        lambda p, m, v=1: (p - 1) * v / (m + (p - 1) * v)
+    ),
+}
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    drawn: list[tuple[int, ...]] = []
+    for _ in range(20):
+        devices, rounds = int(rng.integers(3, 33)), int(rng.integers(1, 9))
+        sizes = (devices, devices * rounds)
+        drawn.append((*sizes, int(rng.integers(2, 7))) if case.name == CHUNKS else sizes)
+    return drawn

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab08_pipeline.hidden import shared
+from autograder.exercises.lab08_pipeline.plans import plan_case
+
+reference = shared.reference_of_plans
+FEW = "4 devices, 3 micro-batches"
+CASES = (
+    shaken(plan_case(FEW, (4, 3))),
+    plan_case("several sizes, simulated", (3, 7), (8, 12), (6, 6), (5, 2), runs=False),
+)
+BOUNDARIES = {
+    "divides": "4 devices, 8 micro-batches",
+    "does not divide": FEW,
+    "one rank": "not asked: one device has no neighbour to wait for",
+    "more ranks than elements": FEW,
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        '[("B", s, k) for k in every]',
+        '[("B", s, k) for k in reversed(every)]',
+        "any order of backwards that all devices share",
+    ),
+)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab08_pipeline.hidden import shared
+from autograder.exercises.lab08_pipeline.plans import plan_case
+
+reference = shared.reference_of_plans
+CASES = (
+    shaken(plan_case("2 devices of 3 chunks, 6 micro-batches", (2, 6, 3))),
+    plan_case("several sizes, simulated", (4, 12, 3), (3, 6, 2), (8, 16, 4), runs=False),
+)
+BOUNDARIES = {
+    "divides": "4 devices of 2 chunks, 8 micro-batches",
+    "does not divide": "not asked: the task says that p divides m",
+    "one rank": "not asked: one device has no neighbour to wait for",
+    "more ranks than elements": "not asked, as for a remainder",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "2 * (devices - 1 - d)",
+        "(devices - 1 - d)",
+        "Megatron's warm-up leaves time for sends; here they take none",
+    ),
+)

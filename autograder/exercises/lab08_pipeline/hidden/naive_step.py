@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab08_pipeline.hidden import shared
+from autograder.exercises.lab08_pipeline.naive_step import naive_case
+
+CASES = (shaken(naive_case(3, 5, 3)), naive_case(1, 4, 4))
+reference, MISTAKES = shared.reference, shared.WRONG_PASSES
+BOUNDARIES = {
+    "divides": "not asked: a batch goes through whole",
+    "does not divide": "not asked, as above",
+    "one rank": "1 rank, a batch of 4, width 4",
+    "more ranks than elements": "4 ranks, a batch of 2, width 6",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "dist.send(x.grad, rank - 1)", "dist.isend(x.grad, rank - 1).wait()", "a send is a send"
+    ),
+    EqualAnswer(
+        "return loss.detach() if is_last else None",
+        "return loss if is_last else None",
+        "whoever takes the loss may detach it",
+    ),
+)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab08_pipeline.hidden import shared
+from autograder.exercises.lab08_pipeline.run_schedule import all_forwards_first, run_case
+from shardlab.simulate.pipeline import one_f_one_b
+
+CASES = (
+    run_case("1 rank, 3 micro-batches", one_f_one_b(1, 3)),
+    shaken(
+        run_case(
+            "2 ranks, in yet other orders",
+            all_forwards_first(([0, 1, 2, 3], [2, 0, 3, 1]), ([3, 1, 0, 2], [1, 3, 2, 0])),
+        )
+    ),
+)
+BOUNDARIES = {
+    "divides": "2 ranks of 2 chunks, 4 micro-batches",
+    "does not divide": "1F1B, 4 ranks, 5 micro-batches",
+    "one rank": "1 rank, 3 micro-batches",
+    "more ranks than elements": "not asked: the schedule says what there is to do",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        '(2 * s + (kind == "F")) * most + k',
+        '(2 * k + (kind == "F")) * 1000 + s',
+        "any number that is another one for each message",
+    ),
+    EqualAnswer(
+        "y = F.mse_loss(y, targets[k]) / len(targets)",
+        "y = F.mse_loss(y, targets[k]) / len({m for _, _, m in schedule[0]})",
+        "the schedule says how many micro-batches there are",
+    ),
+)
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    outputs = zip(case.params["plan"], shared.reference(case, inputs), strict=True)
+    return [{"did": plan, **each} for plan, each in outputs]
+
+
+def summed(case: Case, inputs: Any) -> list[Plain]:
+    return shared.gradients(case, inputs, times=lambda stage, k: case.params["micro_batches"])
+
+
+def last_alone(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]:
+    """Each stage's gradients are those of the micro-batch whose backward came last."""
+    last = {stage: k for plan in case.params["plan"] for kind, stage, k in plan if kind == "B"}
+    m = 1 if of_mean else case.params["micro_batches"]
+    return shared.gradients(case, inputs, times=lambda stage, k: m * (k == last[stage]))
+
+
+MISTAKES = {
+    "adds the micro-batches' losses up: divide each by their number": summed,
+    "keeps the last micro-batch's gradients alone: add them up in .grad": (
+        last_alone,
+        lambda case, inputs: last_alone(case, inputs, of_mean=True),
+    ),
+    **shared.WRONG_PASSES,
+}

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab08_pipeline.hidden import shared
+from autograder.exercises.lab08_pipeline.zero_bubble_schedule import OPTIMUM, puzzle_case
+
+reference = shared.reference_of_plans
+CASES = (shaken(puzzle_case(OPTIMUM, 2, 6, runs=True)), puzzle_case(OPTIMUM, 6, 14))
+BOUNDARIES = {
+    "divides": "4 devices, 8 micro-batches: the optimum",
+    "does not divide": "6 devices, 14 micro-batches: the optimum",
+    "one rank": "not asked: one device has no bubble",
+    "more ranks than elements": "not asked: the optimum needs m ≥ p",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "schedule.append([(kind, s, k) for kind, k in order])",
+        "schedule.append([[kind, s, k] for kind, k in order])",
+        "lists will do for tuples",
+    ),
+)

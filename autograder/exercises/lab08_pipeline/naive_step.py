@@ -1,0 +1,51 @@
+"""One batch through the stages and back, one rank at work at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab08_pipeline import shared
+from autograder.exercises.lab08_pipeline.shared import Stage, gradients_of
+
+
+def naive_case(ranks: int, samples: int, width: int) -> Case:
+    name = f"{ranks} rank{'s' * (ranks > 1)}, a batch of {samples}, width {width}"
+    return Case(name, ranks, {"micro_batches": 1, "samples": samples, "width": width})
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    stage = Stage(*given["weights"][0])
+    x, target = (None if end is None else end[0] for end in (given["inputs"], given["targets"]))
+    loss = subject(stage, x, target, (case.params["samples"], case.params["width"]))
+    if isinstance(loss, torch.Tensor):
+        loss = loss.detach()
+    return {"loss": loss, "gradients": [gradients_of(stage)]}
+
+
+def one_each_way(case: Case) -> list[int]:
+    """To the next rank its activations, to the one before their gradient."""
+    last = case.world_size - 1
+    return [(rank < last) + (rank > 0) for rank in range(case.world_size)]
+
+
+@on_each_rank
+def no_loss(output: Any, rank: int, attempt: Attempt) -> Said:
+    if "loss" in attempt.expected[rank] and output["loss"] is None:
+        return "returned no loss: the last rank returns it"
+    return None
+
+
+EXERCISE = OnRanks(
+    points=3,
+    cases=(naive_case(2, 3, 4), naive_case(4, 2, 6)),
+    inputs=shared.draw_model,
+    drive=drive,
+    tolerance=shared.NEAR,
+    budgets=(shared.sends("sends one tensor to each neighbour", one_each_way),),
+    allows=shared.P2P_ONLY,
+    signs=(shared.all_wait_in_recv, shared.no_input_gradient, shared.no_gradients, NAMED, no_loss),
+)

@@ -1,0 +1,309 @@
+"""Schedules that students emit; ranks without student code count what they cost and run them."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.functional import mse_loss
+
+from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain
+from autograder.exercise.form import Sign
+from autograder.exercises.lab08_pipeline.shared import (
+    NEAR,
+    P2P_ONLY,
+    Plan,
+    Stage,
+    draw_model,
+    gradients_of,
+)
+from shardlab.pipeline import run_schedule
+from shardlab.run import Run
+from shardlab.simulate.pipeline import KINDS, Illegal, simulate
+
+# Of one schedule: what is larger is no answer, and is not looked into.
+MOST_DEVICES, MOST_ACTIONS = 64, 20_000
+ENDS = ("inputs", "targets")
+F_AND_B = 3  # slots: a forward takes 1, a backward 2
+NOT_A_SCHEDULE = -1  # slots or activations of what cannot run
+
+
+@dataclass(frozen=True)
+class Look:
+    """One schedule, next to what was asked for."""
+
+    plan: Plan
+    devices: int
+    micro_batches: int
+    chunks: int = 1
+    idle: Sequence[int] = ()  # slots by device; empty where it cannot run, and so is the next
+    in_flight: Sequence[int] = ()  # the most micro-batches' activations, by device
+    rule: str = ""  # see shardlab's Illegal
+    illegal: str = ""
+
+
+Names = Callable[[Look], str | None]  # the mistake in a schedule that fell short
+ByDevice = Callable[..., Sequence[int]]  # of (devices, micro_batches[, chunks])
+
+
+def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: Any) -> Case:
+    """``asked``: (devices, micro_batches[, chunks]) of each schedule that the case wants.
+
+    One that ``runs`` does so on a rank for each device; else there is one rank, and all are only
+    simulated.
+    """
+    devices, micro_batches, *chunks = asked[0]
+    sizes = {
+        "asked": [list(sizes) for sizes in asked],
+        "micro_batches": micro_batches,
+        "chunks": chunks[0] if chunks else 1,
+        "runs": runs,
+        "may_split": False,
+        "samples": 2,
+        "width": 3,
+    }
+    return Case(name, devices if runs else 1, sizes | params)
+
+
+def emitted(
+    answer: str,
+    points: float,
+    cases: tuple[Case, ...],
+    budgets: tuple[Budget, ...],
+    rules: tuple[Names, ...],
+    evidence: Callable[[Look], str] = lambda look: "",
+) -> OnRanks:
+    """``rules``: the first that knows what is wrong with one of the schedules names the mistake."""
+    return OnRanks(
+        points=points,
+        cases=cases,
+        inputs=lambda case, rng: draw_model(case, rng) if case.params["runs"] else None,
+        drive=drive,
+        execute=execute,
+        tolerance=NEAR,
+        budgets=budgets,
+        allows=P2P_ONLY,
+        signs=(named(answer, rules, evidence),),
+    )
+
+
+# ---- next to student code -----------------------------------------------------------------------
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    return {"plans": [as_schedule(subject(*sizes)) for sizes in case.params["asked"]]}
+
+
+def as_schedule(returned: Any) -> Plan | str:
+    """Tuples will do for lists, and numpy's whole numbers for Python's; else why it is none."""
+    if not isinstance(returned, list | tuple):
+        return f"it is a {type(returned).__name__}"
+    if not all(isinstance(actions, list | tuple) for actions in returned):
+        return "not every device has a list"
+    if len(returned) > MOST_DEVICES or sum(map(len, returned)) > MOST_ACTIONS:
+        return f"it has more than {MOST_DEVICES} devices or {MOST_ACTIONS:,} actions"
+    plan: Plan = []
+    for actions in returned:
+        plan.append([])
+        for action in actions:
+            try:
+                kind, *numbers = action
+                stage, micro_batch = map(operator.index, numbers)
+            except (TypeError, ValueError):
+                return f"{action!r:.40} is not (kind, stage, micro_batch)"
+            if max(abs(stage), abs(micro_batch)) >= MOST_ACTIONS:
+                return f"it counts stages or micro-batches past {MOST_ACTIONS:,}"
+            plan[-1].append([str(kind), stage, micro_batch])
+    return plan
+
+
+# ---- on ranks without student code --------------------------------------------------------------
+
+
+def execute(returned: Sequence[Any], given: Any, case: Case) -> Plain:
+    """What rank 0's schedules cost; and the gradients of the first, where it is to run and can."""
+    plans, may_split = returned[0]["plans"], case.params["may_split"]
+    costs = [cost_of(plan) for plan in plans]
+    pairs = zip(plans, case.params["asked"], strict=True)
+    whole = all(is_complete(plan, sizes, may_split) for plan, sizes in pairs)
+    runs = case.params["runs"] and whole and not costs[0]["illegal"]
+    gradients = carried_out(plans[0], given, case) if runs else None
+    return {"plans": plans, "costs": costs, "is_complete": whole, "gradients": gradients}
+
+
+def cost_of(plan: Plain) -> dict[str, Any]:
+    """By device: slots idle, micro-batches in flight. F takes 1 slot, B 2, each of its halves 1."""
+    try:
+        time = simulate(plan)
+    except Illegal as error:
+        return {"idle": [], "in_flight": [], "rule": error.rule, "illegal": str(error)}
+    idle = [round(slots) for slots in time.idle]
+    return {"idle": idle, "in_flight": list(time.peak_in_flight), "rule": "", "illegal": ""}
+
+
+def is_complete(plan: Plain, sizes: Sequence[int], may_split: bool) -> bool:
+    if not isinstance(plan, list) or (splits_backward(plan) and not may_split):
+        return False
+    return in_halves(plan) == all_actions(*sizes)
+
+
+def splits_backward(plan: Plan) -> bool:
+    return any(kind in ("I", "W") for actions in plan for kind, *_ in actions)
+
+
+def in_halves(plan: Plan) -> Plan:
+    """By device, sorted; a whole backward counts as its two halves."""
+    halves = {"B": ["I", "W"]}
+    return [
+        sorted([half, stage, k] for kind, stage, k in actions for half in halves.get(kind, [kind]))
+        for actions in plan
+    ]
+
+
+def all_actions(devices: int, micro_batches: int, chunks: int = 1) -> Plan:
+    """What has to be done, as ``in_halves`` has it: stage s is on device s % devices."""
+    return [
+        sorted(
+            [kind, stage, micro_batch]
+            for kind in "FIW"
+            for stage in range(device, devices * chunks, devices)
+            for micro_batch in range(micro_batches)
+        )
+        for device in range(devices)
+    ]
+
+
+def carried_out(plan: Plan, given: Any, case: Case) -> Plain:
+    """This rank's part, on its own stages: [weight's gradient, bias's] of each."""
+    rank, ranks = dist.get_rank(), case.world_size
+    stages = {rank + chunk * ranks: Stage(*each) for chunk, each in enumerate(given["weights"])}
+    nothing = [None] * case.params["micro_batches"]  # a rank between the ends has no such data
+    inputs, targets = (nothing if given[end] is None else given[end] for end in ENDS)
+    shape = (case.params["samples"], case.params["width"])
+    run_schedule(plan, stages, inputs, targets, mse_loss, between=shape)
+    return [gradients_of(stage) for stage in stages.values()]
+
+
+# ---- budgets ------------------------------------------------------------------------------------
+
+
+def measured(cost: str, fold: Callable[[list[int]], int] = sum) -> Callable[[Run], list[int]]:
+    """By rank, of its own device; where schedules are only simulated, of all devices together."""
+
+    def of_rank(rank: int, output: Any, ranks: int) -> int:
+        costs = output.get("costs", ()) if isinstance(output, dict) else ()  # none after an error
+        by_device = [each[cost] for each in costs]
+        if not by_device or not all(by_device):
+            return NOT_A_SCHEDULE
+        if ranks == 1:
+            return sum(map(fold, by_device))
+        return by_device[0][rank] if rank < len(by_device[0]) else NOT_A_SCHEDULE
+
+    return lambda run: [of_rank(*each, run.world_size) for each in enumerate(run.outputs)]
+
+
+def at_most(rule: ByDevice, exactly: bool = False) -> Callable[[Case], Limit]:
+    """In the form of ``measured``."""
+
+    def limit(case: Case) -> Limit:
+        rows = [rule(*sizes) for sizes in case.params["asked"]]
+        most = rows[0] if case.params["runs"] else sum(map(sum, rows))
+        return Limit(most, most if exactly else 0)
+
+    return limit
+
+
+def fills_and_drains(where: str) -> Budget:
+    limit = at_most(lambda p, *_: [(p - 1) * F_AND_B] * p)
+    label = f"idles ≤ (p - 1)(F + B) {where}"
+    return Budget(label, measured("idle"), limit, heading="idle", unit="slots")
+
+
+def holds(
+    label: str, rule: ByDevice, *, exactly: bool = False, unit: str = "micro-batches"
+) -> Budget:
+    limit = at_most(rule, exactly)
+    return Budget(label, measured("in_flight"), limit, heading="in flight", unit=unit)
+
+
+# ---- signs --------------------------------------------------------------------------------------
+
+
+def named(answer: str, rules: tuple[Names, ...], evidence: Callable[[Look], str]) -> Sign:
+    def sign(attempt: Attempt) -> Finding | None:
+        if attempt.error is not None:
+            return None
+        asked, output = attempt.case.params["asked"], attempt.outputs[0]  # as on every rank
+        for sizes, plan, cost in zip(asked, output["plans"], output["costs"], strict=True):
+            call = f"{answer}({', '.join(map(str, sizes))})"
+            if not isinstance(plan, list):
+                form = "should return a list for each device, of (kind, stage, micro_batch)"
+                return Finding(call, form, str(plan), anyone=answer)
+            look = Look(plan, *sizes, **cost)
+            if mistake := next(filter(None, (rule(look) for rule in rules)), None):
+                return Finding(call, mistake, look.illegal or evidence(look), anyone=answer)
+        return None
+
+    return sign
+
+
+def wrong_form(look: Look) -> str | None:
+    if len(look.plan) != look.devices:
+        return "should return one list for each device"
+    if look.devices > 1 and all(plan == look.plan[0] for plan in look.plan):
+        return "gives every device the same list: device i runs stage i alone"
+    if any(kind not in KINDS for actions in look.plan for kind, *_ in actions):
+        return "uses kinds that do not exist: F forward, B backward"
+    return None
+
+
+def splits(look: Look) -> str | None:
+    if splits_backward(look.plan):
+        return "splits the backward: here it is whole, B"
+    return None
+
+
+def wrong_actions(look: Look) -> str | None:
+    """What stands there too often, too seldom, or on another device."""
+    wanted, found = all_actions(look.devices, look.micro_batches, look.chunks), in_halves(look.plan)
+    right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
+    if any(k >= look.micro_batches for _, _, k in there):
+        return "counts past the last micro-batch: there may be fewer than a long warm-up takes"
+    if missing := {kind for kind, _, _ in right - there}:
+        if missing == {"F"}:
+            return "leaves out forwards: each stage runs each micro-batch"
+        if missing == {"W"}:
+            return "leaves out backwards for the weights: each I has its W"
+        return "leaves out backwards: each forward has its backward, those of the warm-up too"
+    if there - right:
+        return "does some of it twice, or of stages that do not exist"
+    if found != wanted:
+        return "puts stages on the wrong devices: stage s belongs on device s % devices"
+    return None
+
+
+def one_at_a_time(look: Look) -> str | None:
+    alone = max(look.in_flight) == 1 < look.micro_batches
+    if alone and look.devices > 1 and look.idle[0] > (look.devices - 1) * F_AND_B:
+        return (
+            "waits for each micro-batch to come back before the next goes in: that is naive model "
+            "parallelism"
+        )
+    return None
+
+
+def cannot_run(look: Look) -> str | None:
+    reasons = {
+        "": None,
+        "order": "cannot run: a device has an action before one of its own that it needs",
+        "waits": "cannot run: devices wait for one another forever",
+    }
+    return reasons.get(look.rule, "cannot run")
+
+
+WRONG_CONTENT: tuple[Names, ...] = (wrong_form, splits, wrong_actions)

@@ -1,0 +1,118 @@
+"""What exercises on pipelines share: a model in stages, budgets of sends, and signs.
+
+A schedule is a list by device of [kind, stage, micro-batch].  A stage is a linear layer and tanh,
+of one width throughout, so that all tensors that travel between stages have one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
+from autograder.exercise.signs import Said, on_each_rank
+from shardlab.errors import DeadlockError, RankError, Waiting
+from shardlab.run import Run
+
+P2P_ONLY = frozenset({"send", "recv"})
+FLOAT_BYTES = 4
+NEAR = 1e-5  # what the order of additions may change
+Plan = list[list[list[Any]]]
+
+
+def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """By rank: its own stages' weights; inputs where the first stage is, targets where the last."""
+    ranks, width, samples = case.world_size, case.params["width"], case.params["samples"]
+    stages = ranks * case.params.get("chunks", 1)
+    weights = [
+        [
+            torch.from_numpy(rng.standard_normal(shape) / width**0.5).float()
+            for shape in ((width, width), (width,))
+        ]
+        for _ in range(stages)
+    ]
+    shape = (case.params["micro_batches"], samples, width)
+    inputs, targets = (torch.from_numpy(rng.standard_normal(shape)).float() for _ in range(2))
+    return [
+        {
+            "weights": weights[rank::ranks],
+            "inputs": inputs if rank == 0 else None,
+            "targets": targets if rank == (stages - 1) % ranks else None,
+        }
+        for rank in range(ranks)
+    ]
+
+
+class Stage(nn.Module):
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(F.linear(x, self.weight, self.bias))
+
+
+def gradients_of(stage: nn.Module) -> list[Tensor | None]:
+    return [parameter.grad for parameter in stage.parameters()]
+
+
+def sends(label: str, messages: Callable[[Case], Sequence[int]]) -> Budget:
+    """``messages``: by rank, how many tensors of one micro-batch cross to another rank."""
+
+    def limit(case: Case) -> Limit:
+        of_one = FLOAT_BYTES * case.params["samples"] * case.params["width"]
+        return Limit([of_one * number for number in messages(case)])
+
+    def used(run: Run) -> list[int]:
+        """In calls, since gloo's own messages are larger; held against the wire by the judge."""
+        sent = [(call.rank, call.bytes) for call in run.calls if call.op == "send"]
+        return [sum(n for by, n in sent if by == rank) for rank in range(run.world_size)]
+
+    return Budget(label, used, limit)
+
+
+# ---- signs --------------------------------------------------------------------------------------
+
+
+def waiting_in(attempt: Attempt) -> list[Waiting]:
+    table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
+    return [row for row in table if row.state == "waiting"]
+
+
+def all_wait_in_recv(attempt: Attempt) -> Finding | None:
+    waiting = waiting_in(attempt)
+    if len(waiting) < 2 or not all(row.call.startswith("recv") for row in waiting):
+        return None
+    return Finding(
+        "the ranks",
+        "receive before they send, on both sides: what one waits for, the other sends only after "
+        "its own wait. Send each result as soon as it is there",
+        waiting[0].source,
+        anyone="the ranks",
+    )
+
+
+def no_input_gradient(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if isinstance(error, RankError) and "NoneType" in error.message:
+        return Finding(
+            f"rank {error.rank}",
+            "has no gradient to send: call requires_grad_() on what arrives, before the stage "
+            "computes with it, and send its .grad",
+            error.message.splitlines()[0],
+        )
+    return None
+
+
+@on_each_rank
+def no_gradients(output: Any, rank: int, attempt: Attempt) -> Said:
+    if any(grad is not None for stage in output["gradients"] for grad in stage):
+        return None
+    return (
+        "ends without gradients: every stage sends the gradient of its input back to the one before"
+    )

@@ -1,0 +1,357 @@
+"""Lab 08: gradients, limits, mistakes by their names, and nothing to gain from tampering."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from autograder import exercises
+from autograder.evaluation.present import as_text
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.verdict import Verdict
+from autograder.exercise import Attempt, Case
+from autograder.exercises.lab08_pipeline import (
+    interleaved_schedule,
+    one_f_one_b_schedule,
+    plans,
+    shared,
+)
+from autograder.exercises.lab08_pipeline.hidden import bubble_fraction
+from autograder.exercises.lab08_pipeline.hidden import shared as hidden
+from shardlab.errors import DeadlockError, Waiting
+from shardlab.simulate import pipeline as library
+from tests.submissions import planted
+
+LAB = "08_pipeline"
+SEED = 11
+BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
+SIZES = [(2, 4), (4, 8), (4, 2), (3, 7), (8, 12), (5, 5)]
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_checker():
+    with one_thread():
+        yield
+
+
+def plain(schedule):
+    return [[list(action) for action in actions] for actions in schedule]
+
+
+def look(schedule, *sizes):
+    return plans.Look(plain(schedule), *sizes, **plans.cost_of(plain(schedule)))
+
+
+def inputs_of(exercise, case):
+    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
+
+
+def results_of(answer, source, cases=slice(None)):
+    exercise = BY_ANSWER[answer]
+    cells = planted.subjects(LAB, planted.solution(LAB) | {answer: source})
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, exercise.cases)
+        trials = Trials(exercise, cloudpickle.dumps(cells[answer]), SEED, ranks)
+        return tuple(trials.of(case)[1].result for case in exercise.cases[cases])
+
+
+# ---- references and limits -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", BY_ANSWER["run_schedule"].cases, ids=lambda case: case.name)
+def test_the_reference_is_the_gradient_of_the_mean_over_the_whole_batch(case):
+    inputs = inputs_of(BY_ANSWER["run_schedule"], case)
+    stages = hidden.stages_in(inputs)
+    model = torch.nn.Sequential(*stages)
+    batch, targets = inputs[0]["inputs"], inputs[-1]["targets"]
+    loss = F.mse_loss(model(batch.flatten(0, 1)), targets.flatten(0, 1))
+    loss.backward()
+    outputs = hidden.reference(case, inputs)
+    torch.testing.assert_close(outputs[-1]["loss"], loss.detach())
+    for rank, output in enumerate(outputs):
+        mine = stages[rank :: case.world_size]
+        for stage, given in zip(mine, output["gradients"], strict=True):
+            torch.testing.assert_close(given, [stage.weight.grad, stage.bias.grad])
+
+
+@pytest.mark.parametrize("answer", ["naive_step", "run_schedule"])
+def test_wrong_gradients_cannot_be_confused(answer):
+    exercise = BY_ANSWER[answer]
+    case = exercise.cases[1]
+    inputs = inputs_of(exercise, case)
+    wrong = [outputs for _, outputs in exercise.decides.mistakes(case, inputs)]
+    first = [each[0]["gradients"][0][0] for each in [exercise.expect(case, inputs), *wrong]]
+    for number, one in enumerate(first):
+        for other in first[:number]:
+            assert float((one - other).abs().max()) > 100 * shared.NEAR
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_limits_are_those_of_the_published_schedules(p, m):
+    idle = [(p - 1) * plans.F_AND_B] * p
+    gpipe = library.simulate(library.gpipe(p, m))
+    assert (list(gpipe.idle), list(gpipe.peak_in_flight)) == (idle, [m] * p)
+    time = library.simulate(library.one_f_one_b(p, m))
+    assert list(time.idle) == idle
+    assert list(time.peak_in_flight) == one_f_one_b_schedule.in_flight(p, m)
+    if m % p == 0:
+        time = library.simulate(library.interleaved_one_f_one_b(p, m, 2))
+        assert list(time.idle) == idle
+        assert list(time.peak_in_flight) == interleaved_schedule.in_flight(p, m, 2)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 8), (6, 14), (8, 8)])
+def test_zb_h1_is_at_the_optimum_and_nothing_can_be_below(p, m):
+    """The last device gets its first micro-batch after p - 1 forwards, whatever the schedule."""
+    time = library.simulate(library.zb_h1(p, m))
+    assert max(time.idle) == p - 1 == time.slots[-1][0].start
+    assert max(time.peak_in_flight) == p
+    assert max(library.simulate(library.one_f_one_b(p, m)).idle) == 3 * (p - 1)
+
+
+def test_the_figures_of_the_last_question():
+    """8 devices, 16 micro-batches, room for 8."""
+    peaks = {
+        "gpipe": max(library.simulate(library.gpipe(8, 16)).peak_in_flight),
+        "1f1b": max(library.simulate(library.one_f_one_b(8, 16)).peak_in_flight),
+        "interleaved": max(
+            library.simulate(library.interleaved_one_f_one_b(8, 16, 2)).peak_in_flight
+        )
+        / 2,
+        "split": max(library.simulate(library.zb_h1(8, 16)).peak_in_flight),
+    }
+    assert peaks == {"gpipe": 16, "1f1b": 8, "interleaved": 11.5, "split": 8}
+    fractions = [
+        library.simulate(schedule).bubble_fraction
+        for schedule in (
+            library.one_f_one_b(8, 16),
+            library.interleaved_one_f_one_b(8, 16, 2),
+            library.zb_h1(8, 16),
+        )
+    ]
+    assert np.round(fractions, 3).tolist() == [0.304, 0.179, 0.127]
+
+
+# ---- mistakes by their names ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", bubble_fraction.MISTAKES)
+def test_each_wrong_bubble_has_its_name(said):
+    exercise = BY_ANSWER["bubble_fraction"]
+    case = exercise.cases[-1]
+    inputs = inputs_of(exercise, case)
+    expected = exercise.expect(case, inputs)
+    for mistake, outputs in exercise.decides.mistakes(case, inputs):
+        if mistake == said:
+            named = exercise.named(Attempt(case, inputs, expected, outputs, None, None))
+            assert [each.finding.mistake for each in named] == [said]
+
+
+def warmed_up(p, m, warm_up):
+    return [
+        list(
+            library.generators.in_turn(
+                [library.Action("F", s, k) for k in range(m)],
+                [library.Action("B", s, k) for k in range(m)],
+                warm_up=warm_up(s),
+            )
+        )
+        for s in range(p)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "says"),
+    [
+        (lambda s: 8, "is GPipe"),
+        (lambda s: 4 - s, "by one forward"),
+        (lambda s: 3, "the later the stage"),
+        (lambda s: s and 0, "too briefly"),
+    ],
+)
+def test_each_wrong_warm_up_has_its_name(warm_up, says):
+    assert says in one_f_one_b_schedule.wrong_warm_up(look(warmed_up(4, 8, warm_up), 4, 8))
+
+
+def test_what_stands_there_wrongly_is_named():
+    right = plain(library.one_f_one_b(2, 3))
+    assert plans.wrong_actions(look(right, 2, 3)) is None
+    for wrong, says in (
+        ([right[0][:-1], right[1]], "leaves out backwards"),
+        ([right[0][1:], right[1]], "leaves out forwards"),
+        ([[*right[0], ["F", 0, 3]], right[1]], "past the last micro-batch"),
+        ([[*right[0], ["F", 0, 2]], right[1]], "twice"),
+        (right[::-1], "on the wrong devices"),
+    ):
+        assert says in plans.wrong_actions(look(wrong, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        *(None, "F00", [3], [[3]], [[("F", 0)]], [[("F", "0", 0)]], {0: []}),
+        *([[("F", 0, 0)] * 30_000], [[]] * 1_000_000, [[("F", 10**5000, 0)]]),
+    ],
+    ids=range(10),
+)
+def test_what_is_no_schedule_is_described_and_costs_no_time(returned):
+    reason = plans.as_schedule(returned)
+    assert isinstance(reason, str)
+    assert plans.cost_of(reason)["rule"] == "form"
+
+
+def test_numpys_numbers_and_tuples_will_do():
+    returned = tuple(tuple(("F", np.int64(0), k) for k in range(2)) for _ in range(1))
+    assert plans.as_schedule(returned) == [[["F", 0, 0], ["F", 0, 1]]]
+
+
+def test_halves_and_whole_backwards_may_be_mixed_where_they_may_be_split():
+    mixed = [[["F", 0, 0], ["F", 0, 1], ["B", 0, 0], ["I", 0, 1], ["W", 0, 1]]]
+    assert plans.wrong_actions(look(mixed, 1, 2)) is None
+    assert plans.is_complete(mixed, [1, 2], may_split=True)
+    assert not plans.is_complete(mixed, [1, 2], may_split=False)
+
+
+def test_ranks_that_all_receive_first_are_named():
+    rows = tuple(Waiting(rank, "waiting", "recv", (1 - rank,), "cell 3") for rank in range(2))
+    attempt = Attempt(Case("2 ranks", 2), [], [], [], None, DeadlockError("", table=rows))
+    assert "receive before they send" in shared.all_wait_in_recv(attempt).mistake
+
+
+# ---- what student code says of its schedule counts for nothing -----------------------------------
+
+
+class RunOf:
+    """As much of a Run as budgets read."""
+
+    def __init__(self, *outputs):
+        self.outputs, self.world_size = outputs, len(outputs)
+
+
+def test_costs_are_counted_where_no_student_code_runs():
+    case = next(case for case in BY_ANSWER["gpipe_schedule"].cases if not case.params["runs"])
+    whole = [plain(library.gpipe(*sizes)) for sizes in case.params["asked"]]
+    claims = {"costs": [{"idle": [0]}], "is_complete": True}
+    used = plans.measured("idle")
+    for given, expected in ((whole, True), ([[]] * len(whole), False)):
+        output = plans.execute([{"plans": given, **claims}], None, case)
+        assert output["is_complete"] is expected
+        limit = BY_ANSWER["gpipe_schedule"].budgets[0].limit(case).most
+        assert used(RunOf({"plans": given, **claims, **output})) == [limit if expected else -1]
+
+
+@pytest.mark.parametrize("odd", [None, 3, {}, {"costs": []}])
+def test_a_rank_without_costs_has_no_schedule(odd):
+    right = {"costs": [plans.cost_of(plain(library.gpipe(2, 4)))]}
+    assert plans.measured("idle")(RunOf(odd, right)) == [plans.NOT_A_SCHEDULE, 3]
+
+
+STEALS = """
+def gpipe_schedule(devices, micro_batches):
+    from shardlab.simulate.pipeline import simulator
+    simulator.Timeline.idle = property(lambda time: (0,) * devices)
+    simulator.simulate.__code__ = (lambda *_: None).__code__
+    return [[(kind, s, k) for k in range(micro_batches) for kind in "FB"] for s in range(devices)]
+"""
+
+
+@pytest.mark.ranks
+def test_who_changes_the_simulator_changes_it_for_none_but_itself():
+    for result in results_of("gpipe_schedule", STEALS):
+        assert "naive model parallelism" in result.diagnosis
+
+
+# ---- on ranks: other ways to be right ------------------------------------------------------------
+
+SIMULATES = """
+def gpipe_schedule(devices, micro_batches):
+    from shardlab.simulate.pipeline import simulate
+    every = range(micro_batches)
+    schedule = [
+        [("F", s, k) for k in every] + [("B", s, k) for k in every] for s in range(devices)
+    ]
+    assert simulate(schedule).peak_in_flight[0] == micro_batches
+    return schedule
+"""
+
+GREEDY = """
+def zero_bubble_schedule(devices, micro_batches):
+    p, m = devices, micro_batches
+    schedule, end, slot = [[] for _ in range(p)], {}, 0
+    done = [{"F": 0, "I": 0, "W": 0} for _ in range(p)]
+    while any(each["W"] < m for each in done):
+        for s, each in enumerate(done):
+            def there(kind, stage):
+                return stage in (-1, p) or end.get((kind, stage, each[kind]), slot + 1) <= slot
+            if each["I"] < each["F"] and there("I", s + 1):
+                kind = "I"
+            elif each["F"] < m and each["F"] - each["W"] < p and there("F", s - 1):
+                kind = "F"
+            elif each["W"] < each["I"]:
+                kind = "W"
+            else:
+                continue
+            schedule[s].append((kind, s, each[kind]))
+            end[kind, s, each[kind]] = slot + 1
+            each[kind] += 1
+        slot += 1
+    return schedule
+"""
+
+BATCHED = """
+def naive_step(stage, x, target, shape):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    def exchange(op, tensor, peer):
+        for work in dist.batch_isend_irecv([dist.P2POp(op, tensor, peer)]):
+            work.wait()
+        return tensor
+    if rank > 0:
+        x = exchange(dist.irecv, torch.empty(shape), rank - 1).requires_grad_()
+    y = stage(x)
+    if rank < last:
+        exchange(dist.isend, y.detach(), rank + 1)
+        upstream = exchange(dist.irecv, torch.empty(shape), rank + 1)
+    else:
+        loss = F.mse_loss(y, target)
+        upstream = torch.autograd.grad(loss, y, retain_graph=True)[0]
+    torch.autograd.backward(y, upstream)
+    if rank > 0:
+        exchange(dist.isend, x.grad, rank - 1)
+    return loss if rank == last else None
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("answer", "source"), [("naive_step", BATCHED), ("gpipe_schedule", SIMULATES)]
+)
+def test_other_ways_are_as_good(answer, source):
+    for result in results_of(answer, source):
+        assert result.passed, result.diagnosis
+
+
+@pytest.mark.ranks
+def test_the_puzzle_pays_by_how_far_one_came_and_shows_the_score():
+    """Whatever can start, starts: gradients first, then forwards, then weights."""
+    results = results_of("zero_bubble_schedule", GREEDY, slice(3))
+    assert [result.passed for result in results] == [True, True, False]
+    told = as_text(Verdict("pipeline.zero_bubble_schedule", 5, results, SEED))
+    assert "idles 5 slots, 1F1B 9, the optimum is 3: a score of 67%" in told
+    assert "idle 5 slots of at most 3 slots" in told
+
+
+@pytest.mark.ranks
+def test_a_schedule_that_cannot_run_says_why_and_counts_no_slots():
+    source = """
+def gpipe_schedule(devices, micro_batches):
+    every = range(micro_batches)
+    return [[(kind, s, k) for kind in "BF" for k in every] for s in range(devices)]
+"""
+    results = results_of("gpipe_schedule", source, slice(1))
+    told = as_text(Verdict("pipeline.gpipe_schedule", 3, results, SEED))
+    assert "needs its forward first" in told
+    assert "idle – of at most 3 slots" in told
