@@ -1,30 +1,33 @@
-"""Lab 10, save_sharded: each rank writes its slices into a file of its own, rank 0 an index."""
+"""Each rank writes its slices to a file of its own, rank 0 an index."""
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import Attempt, Budget, Case, Exercise, Finding, Plain
-from autograder.exercises.checkpoint_shards import (
-    DTYPES,
-    INDEX,
-    cut,
-    draw_state,
-    shapes_of,
-    shard_name,
+from autograder.exercise import (
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    Limit,
+    OnRanks,
+    Plain,
+    from_outputs,
+    sent_bytes,
 )
-from autograder.exercises.outputs import finished, from_outputs
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab10_save_resume import shared
+from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
-SHOWN = 16  # elements of a slice that go back to the checker as they are
+SHOWN = 16  # elements of a slice that are returned to the checker as they are
 ZIP_BYTES = 8192  # that torch.save adds, at most, for names and alignment
 INDEX_BYTES = 4096
 A_BARRIERS_BYTES = 4096
@@ -32,19 +35,19 @@ WRITTEN = "written by a rank"
 
 
 def draw_slices(case: Case, rng: np.random.Generator) -> list[Plain]:
-    slices = cut(draw_state(case, rng), case.world_size)
-    return [{"slices": own, "shapes": shapes_of(case)} for own in slices]
+    slices = shared.cut(shared.draw_state(case, rng), case.world_size)
+    return [{"slices": own, "shapes": shared.shapes_of(case)} for own in slices]
 
 
-def drive_save(subject: Any, given: Any, case: Case) -> Plain:
-    """Each rank has a disk of its own here: what lies on it at the end, only this rank wrote."""
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    """Each rank has a disk of its own here: only this rank wrote what is on it at the end."""
     slices = {}
     for name, own in given["slices"].items():
-        whole = own.new_zeros(case.world_size * len(own))  # a slice is a view, as ZeRO has it
+        whole = own.new_zeros(case.world_size * len(own))  # a slice is a view, as in ZeRO
         whole[: len(own)] = own
         slices[name] = whole[: len(own)]
-    folder = Path(tempfile.mkdtemp())
-    try:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         subject(folder, slices, given["shapes"])
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         return {
@@ -52,8 +55,6 @@ def drive_save(subject: Any, given: Any, case: Case) -> Plain:
             "files": {path.name: content(path) for path in paths},
             "bytes": sum(path.stat().st_size for path in paths),
         }
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def content(path: Path) -> Plain:
@@ -66,7 +67,7 @@ def content(path: Path) -> Plain:
 
 
 def outline(value: Any) -> Plain:
-    """Of a long tensor its beginning and a sum, in which each place counts otherwise."""
+    """Of a long tensor its beginning and a sum in which each place has another weight."""
     if isinstance(value, dict):
         return {str(name): outline(each) for name, each in value.items()}
     if not isinstance(value, Tensor) or value.dim() != 1:
@@ -76,146 +77,109 @@ def outline(value: Any) -> Plain:
     return {"elements": len(value), "begins": value[:SHOWN].clone(), "sum": total}
 
 
-def expect_save(case: Case, inputs: Any) -> list[Plain]:
-    outputs = []
-    for rank, given in enumerate(inputs):
-        files = {shard_name(rank, case.world_size): outline(given["slices"])}
-        if rank == 0:
-            files[INDEX] = {"world_size": case.world_size, "shapes": given["shapes"]}
-        outputs.append({"files": files, "names": sorted(files)})
-    return outputs
+# ---- budgets ------------------------------------------------------------------------------------
 
 
 def slice_bytes(case: Case) -> int:
     return sum(
-        DTYPES[dtype].itemsize * -(-math.prod(shape) // case.world_size)
+        shared.DTYPES[dtype].itemsize * -(-math.prod(shape) // case.world_size)
         for dtype, *shape in case.params["state"].values()
     )
 
 
-def written_limit(case: Case) -> list[float]:
-    files: list[float] = [slice_bytes(case) + ZIP_BYTES] * case.world_size
-    files[0] += INDEX_BYTES
-    return files
+def written_limit(case: Case) -> Limit:
+    of_slices = slice_bytes(case) + ZIP_BYTES
+    return Limit([of_slices + INDEX_BYTES] + [of_slices] * (case.world_size - 1))
 
 
-# ---- mistakes by their names --------------------------------------------------------------------
+# ---- signs --------------------------------------------------------------------------------------
 
 
-def one_name_twice(attempt: Attempt) -> Finding | None:
-    seen: dict[str, int] = {}
-    for rank, output in finished(attempt):
-        for name in output["names"]:
-            if name in seen and name == INDEX:
-                return Finding(
-                    f"rank {rank}",
-                    f"writes {INDEX} as well: on one disk N ranks write one file at the same time",
-                    anyone="a rank other than 0",
-                )
-            if name in seen:
-                return Finding(
-                    f"rank {rank}",
-                    f"writes the same name as rank {seen[name]}: on one disk the last one wins, "
-                    "and the others' slices are lost",
-                    name,
-                )
-            seen[name] = rank
+@on_each_rank
+def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> Said:
+    writers = [each for each in attempt.outputs if each["names"]]
+    if output["names"] or len(writers) != 1:
+        return None
+    return (
+        "writes nothing and leaves it to one rank: each writes its own file, and nothing is "
+        "gathered"
+    )
+
+
+@on_each_rank
+def one_name_twice(output: Any, rank: int, attempt: Attempt) -> Any:
+    for name in output["names"]:
+        others = [r for r, each in enumerate(attempt.outputs[:rank]) if name in each["names"]]
+        if others and name == INDEX:
+            mistake = f"writes {INDEX} as well: on one disk N ranks write one file at the same time"
+            return Finding(f"rank {rank}", mistake, anyone="a rank other than 0")
+        if others:
+            mistake = f"writes the same name as rank {others[0]}"
+            return (
+                f"{mistake}: on one disk the last one wins, and the others' slices are lost",
+                name,
+            )
     return None
 
 
-def one_saves_for_all(attempt: Attempt) -> Finding | None:
-    without = [rank for rank, output in finished(attempt) if not output["names"]]
-    if len(without) == attempt.case.world_size - 1 > 0:
-        return Finding(
-            f"rank {without[0]}",
-            "writes nothing and leaves it to one rank: each writes its own file, and nothing is "
-            "gathered",
+@on_each_rank
+def wrong_name(output: Any, rank: int, attempt: Attempt) -> Said:
+    if shard_name(rank, attempt.case.world_size) in output["names"]:
+        return None
+    written = ", ".join(output["names"]) or "no file"
+    return "does not write shard_name(rank, world_size)", written
+
+
+@on_each_rank
+def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
+    wanted, got = (each[rank]["files"].get(INDEX) for each in (attempt.expected, attempt.outputs))
+    if wanted is None:
+        return None
+    noted = got if isinstance(got, dict) else {}
+    if got is None:
+        mistake = f"writes no {INDEX}"
+    elif noted.get("world_size") != wanted["world_size"]:
+        mistake = f"does not note world_size in {INDEX}: another number of ranks may load it"
+    elif noted.get("shapes") != wanted["shapes"]:
+        mistake = (
+            f"does not note the shapes as they were given in {INDEX}: without them nobody knows "
+            "what is padding"
         )
-    return None
+    else:
+        return None
+    return Finding(f"rank {rank}", mistake, anyone="rank 0")
 
 
-def wrong_name(attempt: Attempt) -> Finding | None:
-    for rank, output in finished(attempt):
-        wanted = shard_name(rank, attempt.case.world_size)
-        if wanted not in output["names"]:
-            names = ", ".join(output["names"]) or "no file"
-            return Finding(f"rank {rank}", "does not write shard_name(rank, world_size)", names)
-    return None
+whole_storage = shared.over_budget(
+    WRITTEN,
+    "bytes",
+    "writes more than its slices: a slice is a view, and torch.save writes all of a view's "
+    "storage; clone() it first",
+    beyond=lambda case: 1.5 * slice_bytes(case),
+)
 
 
-def no_index(attempt: Attempt) -> Finding | None:
-    for rank, output in finished(attempt):
-        wanted = attempt.expected[rank]["files"].get(INDEX)
-        if wanted is None:
-            continue
-        got = output["files"].get(INDEX)
-        if got is None:
-            return Finding(f"rank {rank}", f"writes no {INDEX}", anyone="rank 0")
-        if not isinstance(got, dict) or got.get("world_size") != wanted["world_size"]:
-            return Finding(
-                f"rank {rank}",
-                f"does not note world_size in {INDEX}: who loads may be another number of ranks",
-                anyone="rank 0",
-            )
-        if got != wanted:
-            return Finding(
-                f"rank {rank}",
-                f"does not note the shapes as they were given in {INDEX}: without them nobody "
-                "knows what is padding",
-                anyone="rank 0",
-            )
-    return None
+# ---- the exercise -------------------------------------------------------------------------------
 
+SMALL = {"weight": ["float32", 5, 6], "bias": ["float32", 5]}
+LARGE = {"weight": ["bfloat16", 250, 400], "momentum": ["float32", 200000]}
 
-def writes_whole_storage(attempt: Attempt) -> Finding | None:
-    for spent in attempt.spent:
-        for rank in spent.ranks_over:
-            if spent.heading == WRITTEN and spent.used[rank] > 1.5 * slice_bytes(attempt.case):
-                return Finding(
-                    f"rank {rank}",
-                    "writes more than its slices: a slice is a view, and torch.save writes all of "
-                    "a view's storage; clone() it first",
-                    f"{spent.used[rank]:,} bytes, {spent.limit[rank]:,} are enough",
-                )
-    return None
-
-
-SAVE_SHARDED = Exercise(
-    name="save_resume.save_sharded",
+EXERCISE = OnRanks(
     points=3,
     cases=(
-        Case(
-            "4 ranks, two tensors",
-            4,
-            {"state": {"weight": ["float32", 5, 6], "bias": ["float32", 5]}},
-        ),
-        Case(
-            "2 ranks, 1 MB",
-            2,
-            {"state": {"weight": ["bfloat16", 250, 400], "momentum": ["float32", 200000]}},
-        ),
-        Case(
-            "3 ranks, three dtypes",
-            3,
-            {"state": {"a": ["float64", 7], "b": ["bfloat16", 3, 4, 2], "c": ["float32", 8]}},
-            hidden=True,
-        ),
+        Case("4 ranks, two tensors", 4, {"state": SMALL}),
+        Case("2 ranks, 1 MB", 2, {"state": LARGE}),
     ),
-    draw=draw_slices,
-    drive=drive_save,
-    expect=expect_save,
+    inputs=draw_slices,
+    drive=drive,
     budgets=(
-        Budget(
-            "sends ≤ 4 KiB per rank",
-            limit=lambda case: [A_BARRIERS_BYTES] * case.world_size,
-            used=lambda run: run.traffic.sent_by_rank.tolist(),
-        ),
+        Budget("sends ≤ 4 KiB per rank", sent_bytes, lambda case: Limit(A_BARRIERS_BYTES)),
         Budget(
             "writes its slices' bytes and ≤ 8 KiB more",
-            limit=written_limit,
-            used=from_outputs("bytes"),
+            from_outputs("bytes"),
+            written_limit,
             heading=WRITTEN,
         ),
     ),
-    diagnoses=(one_saves_for_all, one_name_twice, wrong_name, no_index, writes_whole_storage),
+    signs=(one_saves_for_all, one_name_twice, wrong_name, wrong_index, whole_storage),
 )

@@ -1,133 +1,138 @@
-"""Lab 10, train_resumable: ranks are killed, and the loss curve of what follows is compared."""
+"""Ranks are killed, and the loss curve after the last start is compared."""
 
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import Budget, Case, Exercise, Plain
-from autograder.exercises.outputs import from_outputs
-from autograder.exercises.resumable_job import Job, seed_all
-from autograder.exercises.resume_mistakes import (
-    TOLERANCE,
-    lost_something,
-    not_bit_for_bit,
-    saves_too_much,
-    wrong_steps,
+from autograder.exercise import (
+    NAMED,
+    Attempt,
+    Budget,
+    Case,
+    Limit,
+    OnRanks,
+    Plain,
+    equal,
+    from_outputs,
 )
-from autograder.exercises.resumed_lives import last_life
-from autograder.exercises.shared_disk import (
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab10_save_resume import shared
+from autograder.exercises.lab10_save_resume.forked_ranks import (
     KILLED,
-    RETURNED,
-    Colleagues,
-    Ended,
-    die,
-    raise_what_went_wrong,
+    Group,
+    Outcome,
+    kill_self,
+    raise_first_error,
     run_ranks,
 )
+from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
 from autograder.guest.on_rank import standing_in
 
 WIDTHS = (8, 64, 64, 1)
 SAMPLES = 4  # in a batch of one rank
 STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
 RANDOM_BYTES = 16_384  # both random states, and what torch.save adds, for each rank
+TOLERANCE = 1e-6
+IN_A_CHECKPOINT = "in a checkpoint"
+
+Kill = dict[str, Any]  # {"where": "step" or "save", "step", "rank"}
+NOWHERE = {"where": "nowhere"}
 
 
-# ---- inputs -------------------------------------------------------------------------------------
+def killed(where: str, step: int, rank: int = 0) -> Kill:
+    return {"where": where, "step": step, "rank": rank}
 
 
-def draw_job(case: Case, rng: np.random.Generator) -> list[Plain]:
+def training_case(
+    name: str, ranks: int, steps: int, every: int, *kills: Kill, weight: float = 1.0
+) -> Case:
+    """A start of the job for each kill, and one more."""
+    lives = [*kills, NOWHERE]
+    params = {"ranks": ranks, "steps": steps, "every": every, "lives": lives}
+    return Case(name, 1, params, weight=weight)
+
+
+def draw_job(case: Case, rng: np.random.Generator) -> Plain:
     """fp64. ``seeds``: [life][rank], another random state for each start of the job."""
     samples = case.params["steps"] * case.params["ranks"]
 
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape))
 
-    weights = [normal(b, a) / a**0.5 for a, b in pairwise(WIDTHS)]
-    lives = len(case.params["kills"]) + 1
-    return [
-        {
-            "weights": weights,
-            "inputs": normal(samples, SAMPLES, WIDTHS[0]),
-            "targets": 2 * normal(samples, SAMPLES, 1),
-            "seeds": rng.integers(1, 10**6, (lives, case.params["ranks"])).tolist(),
-        }
-    ]
+    lives = len(case.params["lives"])
+    return {
+        "weights": [normal(b, a) / a**0.5 for a, b in pairwise(WIDTHS)],
+        "inputs": normal(samples, SAMPLES, WIDTHS[0]),
+        "targets": 2 * normal(samples, SAMPLES, 1),
+        "seeds": rng.integers(1, 10**6, (lives, case.params["ranks"])).tolist(),
+    }
 
 
-# ---- beside the student's code ------------------------------------------------------------------
+# ---- next to the student's code -----------------------------------------------------------------
 
 
-def drive_training(subject: Any, given: Any, case: Case) -> Plain:
-    root = Path(tempfile.mkdtemp())
-    try:
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        root = Path(name)
         was_killed = []
-        for life, kill in enumerate([*case.params["kills"], {"where": "nowhere"}]):
-            ends = live(subject, root, given, case, life, kill)
-            raise_what_went_wrong([end for end in ends if end.how != "waits"])
-            was_killed.append(any(end.how == KILLED for end in ends))
-        if any(end.how != RETURNED for end in ends):
-            raise_what_went_wrong(ends)
+        for life in range(len(case.params["lives"])):
+            outcomes = live(subject, root, given, case, life)
+            was_killed.append(any(each.how == KILLED for each in outcomes))
+            raise_first_error(outcomes, may_wait=was_killed[-1])
         straight = run_ranks(
-            lambda colleagues: straight_on(colleagues, given, case), case.params["ranks"]
-        )
-        returned = [in_pairs(end.value) for end in ends]
+            lambda group: without_a_kill(group, given, case), case.params["ranks"]
+        )[0].value
+        returned = [in_pairs(each.value) for each in outcomes]
         return {
             "steps": [[step for step, _ in pairs] for pairs in returned],
             "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
             "kills": was_killed,
             "bit for bit": all(
-                0 <= step < len(straight[rank].value) and straight[rank].value[step] == loss
-                for rank, pairs in enumerate(returned)
-                for step, loss in pairs
+                straight.get(step) == loss for pairs in returned for step, loss in pairs
             ),
             "checkpoint bytes": newest_bytes(root),
         }
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
-def live(
-    subject: Any, root: Path, given: Any, case: Case, life: int, kill: dict[str, Any]
-) -> list[Ended]:
+def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Outcome]:
     """One start of the job, until it is done or killed."""
+    kill = case.params["lives"][life]
 
-    def on_rank(colleagues: Colleagues) -> Any:
-        seed_all(given["seeds"][life][colleagues.rank])
-        is_victim = colleagues.rank == kill.get("rank", 0)
-        steps_done = done_before(case, life)
+    def on_rank(group: Group) -> Any:
+        seed_all(given["seeds"][life][group.rank])
+        done = done_before(case, life)
 
         def die_in(where: str) -> None:
-            if is_victim and kill["where"] == where and steps_done == kill["step"] + 1:
-                die()
+            if kill == {"where": where, "step": done - 1, "rank": group.rank}:
+                kill_self()
 
-        def amid_a_step() -> None:
-            nonlocal steps_done
-            steps_done += 1
+        def in_a_step() -> None:
+            nonlocal done
+            done += 1
             die_in("step")
-
-        job = job_of(colleagues, given, amid_a_step)
 
         def atomic_commit(_: Any, step: int, write: Any) -> None:
             folder = root / f"of_life_{life}_{step}"
             folder.mkdir(exist_ok=True)
             write(folder)
             die_in("save")
-            colleagues.meet("written")
-            if colleagues.rank == 0:
+            group.exchange("written")
+            if group.rank == 0:
                 shutil.rmtree(root / f"step_{step:08}", ignore_errors=True)
                 folder.rename(root / f"step_{step:08}")
-            colleagues.meet("named")
+            group.exchange("renamed")
 
         standing_in(subject, atomic_commit=atomic_commit)
+        job = job_of(group, given, in_a_step)
         return subject(root, job, case.params["steps"], case.params["every"])
 
     return run_ranks(on_rank, case.params["ranks"])
@@ -136,34 +141,31 @@ def live(
 def done_before(case: Case, life: int) -> int:
     """Steps in the checkpoint that a start of the job finds."""
     every, done = case.params["every"], 0
-    for kill in case.params["kills"][:life]:
+    for kill in case.params["lives"][:life]:
         reached = kill.get("step", case.params["steps"])
         done = max(done, reached // every * every)
     return done
 
 
-def job_of(colleagues: Colleagues, given: Any, before_update: Callable[[], None]) -> Job:
+def job_of(group: Group, given: Any, before_update: Callable[[], None]) -> Job:
     def mean(tensor: Tensor) -> Tensor:
-        return torch.stack(colleagues.meet("mean", tensor)).mean(dim=0)
+        return torch.stack(group.exchange("mean", tensor)).mean(dim=0)
 
-    return Job(given, colleagues.rank, colleagues.world_size, mean, before_update)
+    return Job(given, group.rank, group.world_size, mean, before_update)
 
 
-def straight_on(colleagues: Colleagues, given: Any, case: Case) -> list[float]:
-    """The job as it goes where nobody is killed."""
-    seed_all(given["seeds"][0][colleagues.rank])
-    job = job_of(colleagues, given, lambda: None)
-    return [job.step() for _ in range(case.params["steps"])]
+def without_a_kill(group: Group, given: Any, case: Case) -> dict[int, float]:
+    seed_all(given["seeds"][0][group.rank])
+    job = job_of(group, given, lambda: None)
+    return {step: job.step() for step in range(case.params["steps"])}
 
 
 def in_pairs(returned: Any) -> list[tuple[int, float]]:
-    """[(step, loss), ...]; raises TypeError where it is no {step: loss}."""
+    """[(step, loss), ...]"""
     if not isinstance(returned, dict):
-        raise TypeError(f"{RETURNS_NO_DICT}, not {type(returned).__name__}")
+        kind = type(returned).__name__
+        raise TypeError(f"train_resumable should return {{step: loss}}, not {kind}")
     return sorted((int(step), float(loss)) for step, loss in returned.items())
-
-
-RETURNS_NO_DICT = "train_resumable should return {step: loss}"
 
 
 def newest_bytes(root: Path) -> int:
@@ -171,78 +173,68 @@ def newest_bytes(root: Path) -> int:
     return sum(path.stat().st_size for path in folders[-1].iterdir()) if folders else 0
 
 
-# ---- the exercise -------------------------------------------------------------------------------
+# ---- budget and signs ---------------------------------------------------------------------------
 
 
-def expect_training(case: Case, inputs: Any) -> list[Plain]:
-    right = last_life(case, inputs[0], "")
-    return [
-        {
-            "steps": [right["steps"]] * case.params["ranks"],
-            "losses": [right["losses"]] * case.params["ranks"],
-            "kills": [kill["where"] != "nowhere" for kill in case.params["kills"]] + [False],
-            "bit for bit": True,
-        }
-    ]
-
-
-def checkpoint_limit(case: Case) -> list[float]:
+def checkpoint_limit(case: Case) -> Limit:
     parameters = sum(b * (a + 1) for a, b in pairwise(WIDTHS))
-    return [1.1 * STATE_BYTES * parameters + RANDOM_BYTES * case.params["ranks"]]
+    return Limit(1.1 * STATE_BYTES * parameters + RANDOM_BYTES * case.params["ranks"])
 
 
-TRAIN_RESUMABLE = Exercise(
-    name="save_resume.train_resumable",
+@on_each_rank
+def wrong_steps(output: Any, rank: int, attempt: Attempt) -> Said:
+    wanted, params = attempt.expected[rank]["steps"][0], attempt.case.params
+    got = next((each for each in output["steps"] if each != wanted), None)
+    if got is None:
+        return None
+    evidence = f"{got}, expected {wanted}"
+    first, due = (got or [params["steps"]])[0], (wanted or [params["steps"]])[0]
+    if first == 0 and due != 0:
+        return "starts over at step 0: go on from the newest checkpoint", evidence
+    if 0 < abs(first - due) < params["every"]:
+        mistake = "goes on at the wrong step after a restart: after step s, s + 1 steps are done"
+        return mistake, evidence
+    return "runs other steps after a restart than those that are left", evidence
+
+
+@on_each_rank
+def other_losses(output: Any, rank: int, attempt: Attempt) -> Said:
+    if equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
+        return None
+    return "restores too little: the losses after a restart are not those of a run without"
+
+
+@on_each_rank
+def not_bit_for_bit(output: Any, rank: int, attempt: Attempt) -> Said:
+    if output["bit for bit"]:
+        return None
+    return "comes near the loss curve, but not to the bit: something was rounded or lost"
+
+
+saves_too_much = shared.over_budget(
+    IN_A_CHECKPOINT,
+    "bytes",
+    "saves what all ranks have alike more than once: let rank 0 write it, and each rank only what "
+    "is its own",
+)
+
+
+EXERCISE = OnRanks(
     points=6,
     cases=(
-        Case(
-            "1 rank, killed in step 7",
-            1,
-            {"ranks": 1, "steps": 12, "every": 3, "kills": [{"where": "step", "step": 7}]},
-        ),
-        Case(
-            "2 ranks, killed while they save",
-            1,
-            {
-                "ranks": 2,
-                "steps": 14,
-                "every": 4,
-                "kills": [{"where": "save", "step": 11, "rank": 1}],
-            },
-        ),
-        Case(
-            "2 ranks, killed twice",
-            1,
-            {
-                "ranks": 2,
-                "steps": 13,
-                "every": 3,
-                "kills": [
-                    {"where": "step", "step": 5, "rank": 0},
-                    {"where": "save", "step": 11, "rank": 1},
-                ],
-            },
-            hidden=True,
-        ),
-        Case(
-            "1 rank, started again when all is done",
-            1,
-            {"ranks": 1, "steps": 6, "every": 2, "kills": [{"where": "nowhere"}]},
-            hidden=True,
-            weight=0.5,
-        ),
+        training_case("1 rank, killed in step 7", 1, 12, 3, killed("step", 7)),
+        training_case("2 ranks, killed while they save", 2, 14, 4, killed("save", 11, rank=1)),
     ),
-    draw=draw_job,
-    drive=drive_training,
-    expect=expect_training,
+    inputs=draw_job,
+    drive=drive,
     tolerance=TOLERANCE,
     budgets=(
         Budget(
             "saves what ranks have alike once",
-            limit=checkpoint_limit,
-            used=from_outputs("checkpoint bytes"),
-            heading="in a checkpoint",
+            from_outputs("checkpoint bytes"),
+            checkpoint_limit,
+            heading=IN_A_CHECKPOINT,
         ),
     ),
-    diagnoses=(wrong_steps, lost_something, not_bit_for_bit, saves_too_much),
+    signs=(wrong_steps, NAMED, other_losses, not_bit_for_bit, saves_too_much),
 )

@@ -1,8 +1,8 @@
-"""Lab 10's training: all that a checkpoint must not forget, small.
+"""Lab 10's training: everything that a checkpoint has to hold, small.
 
 Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's random
-states, each rank's own) and a loss scale, for its gradients are rounded to 16 bits.  It computes in
-fp64, so that machines differ by less than any slip does.
+states, each rank's own), and a loss scale, since gradients are rounded to 16 bits.  It computes in
+fp64, so that machines differ by less than any mistake does.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Scaler:
 
 
 def model_of(given: Any) -> nn.Sequential:
-    first, second, last = given["weights"]
-    layers = [nn.Linear(each.shape[1], each.shape[0], device="meta") for each in given["weights"]]
-    for layer, weight in zip(layers, (first, second, last), strict=True):
+    layers = []
+    for weight in given["weights"]:
+        layer = nn.Linear(*reversed(weight.shape), device="meta")
         layer.weight = nn.Parameter(weight.clone())
         layer.bias = nn.Parameter(torch.zeros(len(weight), dtype=weight.dtype))
-    parts = [layers[0], nn.Tanh(), nn.Dropout(0.2), layers[1], nn.Tanh(), nn.Dropout(0.2)]
-    return nn.Sequential(*parts, layers[2])
+        layers += [layer, nn.Tanh(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers[:-2])
 
 
 class Job:
