@@ -25,10 +25,10 @@ from autograder.exercises.lab10_save_resume.forked_ranks import (
 from shardlab.errors import RankError
 
 MOST_KILLS = 60  # in one case; a right answer makes about ten changes
-OLD, NEW = 1, 2  # steps: one was saved before, the other is saved now
+OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is saved now
 RENAMED_TOO_EARLY = "the new step had its name before all ranks had written"
 
-Files = dict[str, str]  # what is below a folder: {path: content}
+Files = dict[str, str]  # what is in a folder: {path: content}
 
 
 def draw_contents(case: Case, rng: np.random.Generator) -> Plain:
@@ -40,49 +40,27 @@ def draw_contents(case: Case, rng: np.random.Generator) -> Plain:
     return {"old": texts(), "new": texts()}
 
 
-# ---- files --------------------------------------------------------------------------------------
+def files_of(texts: list[str]) -> Files:
+    return {f"rank_{rank}.txt": text for rank, text in enumerate(texts)}
 
 
-def step_name(step: int) -> str:
-    return f"step_{step:08}"
-
-
-def file_name(rank: int) -> str:
-    return f"rank_{rank}.txt"
-
-
-def complete(texts: list[str], step: int) -> Files:
-    return {f"{step_name(step)}/{file_name(rank)}": text for rank, text in enumerate(texts)}
-
-
-def files_in(root: Path) -> Files:
-    """A file's content, its beginning at least; "" for a folder."""
-    found = {}
+def disk_of(root: Path) -> dict[str, Files]:
+    """{name of a file or folder in root: what is in it}, of contents the beginning."""
+    disk: dict[str, Files] = {}
     for path in sorted(root.rglob("*")):
-        content = path.read_bytes()[:200].decode(errors="replace") if path.is_file() else ""
-        found[str(path.relative_to(root))] = content
-    return found
+        name, _, inside = str(path.relative_to(root)).partition("/")
+        files = disk.setdefault(name, {})
+        if inside:
+            is_file = path.is_file()
+            files[inside] = path.read_bytes()[:200].decode(errors="replace") if is_file else ""
+    return disk
 
 
-def steps_in(files: Files) -> dict[int, Files]:
-    """{step: its files}, of folders that are called a step."""
-    steps: dict[int, Files] = {}
-    for path, content in files.items():
-        if match := re.fullmatch(r"step_(\d{8})(/.*)?", path):
-            of_step = steps.setdefault(int(match[1]), {})
-            if match[2] and "/" not in match[2][1:]:
-                of_step[path] = content
-    return steps
-
-
-def is_broken(files: Files, given: Any) -> bool:
+def is_broken(disk: dict[str, Files], given: Any) -> bool:
     """Whether the newest step is not what was saved in it."""
-    steps = steps_in(files)
-    if not steps:
-        return True
-    newest = max(steps)
-    texts = {OLD: given["old"], NEW: given["new"]}.get(newest, [])
-    return steps[newest] != complete(texts, newest)
+    newest = max((name for name in disk if re.fullmatch(r"step_\d{8}", name)), default="")
+    saved = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
+    return newest not in saved or disk[newest] != saved[newest]
 
 
 # ---- next to the student's code -----------------------------------------------------------------
@@ -93,8 +71,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         root = Path(name)
         prepare(root, given)
         outcomes, counter = commit(subject, root, given["new"])
-        left = files_in(root)
-        if NEW in steps_in(left) and any(each.how == RAISED for each in outcomes):
+        left = disk_of(root)
+        if NEW in left and any(each.how == RAISED for each in outcomes):
             raise RuntimeError(RENAMED_TOO_EARLY)  # others were still writing in that folder
         raise_first_error(outcomes)
         changes = range(1, min(counter.count, MOST_KILLS) + 1)
@@ -113,13 +91,13 @@ def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[
     """What a kill after that change leaves, and whether another start after it fails."""
     prepare(root, given)
     commit(subject, root, given["new"], kill_at=change)
-    left = files_in(root)
+    left = disk_of(root)
     found = {"left": left, "broken": is_broken(left, given), "failed": False, "errors": []}
-    if not any(path.startswith(step_name(NEW)) for path in left):
+    if not any(name.startswith(NEW) for name in left):
         texts = given["new"][: case.params.get("again on", case.params["ranks"])]
         outcomes, _ = commit(subject, root, texts)
         errors = errors_of(outcomes)
-        is_right = steps_in(files_in(root)).get(NEW) == complete(texts, NEW)
+        is_right = disk_of(root).get(NEW) == files_of(texts)
         found |= {"failed": bool(errors) or not is_right, "errors": errors}
     return found
 
@@ -127,9 +105,9 @@ def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[
 def prepare(root: Path, given: Any) -> None:
     """A disk with the old checkpoint on it and nothing else."""
     shutil.rmtree(root)
-    (root / step_name(OLD)).mkdir(parents=True)
-    for path, text in complete(given["old"], OLD).items():
-        (root / path).write_text(text)
+    (root / OLD).mkdir(parents=True)
+    for name, text in files_of(given["old"]).items():
+        (root / OLD / name).write_text(text)
 
 
 def commit(
@@ -139,17 +117,17 @@ def commit(
     counter = ChangeCounter(kill_at)
 
     def on_rank(group: Group) -> bool:
-        text = texts[group.rank]
+        name, text = list(files_of(texts).items())[group.rank]
 
         def write(folder: Path) -> None:
-            with (Path(folder) / file_name(group.rank)).open("w") as file:
+            with (Path(folder) / name).open("w") as file:
                 file.write(text[: len(text) // 2])
                 file.flush()
                 file.write(text[len(text) // 2 :])
 
         counter.watch(root)
-        subject(root, NEW, write)
-        return len(list((root / step_name(NEW)).glob("*"))) >= len(texts)
+        subject(root, int(NEW[5:]), write)
+        return len(list((root / NEW).glob("*"))) >= len(texts)
 
     return run_ranks(on_rank, len(texts)), counter
 
@@ -172,22 +150,21 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> Said:
     left = next((each["left"] for each in output["kills"] if each["broken"]), None)
     if left is None:
         return None
-    new, steps = attempt.inputs[0]["new"], steps_in(left)
-    if NEW not in steps:
+    new = files_of(attempt.inputs[0]["new"])
+    if NEW not in left:
         return (
             "removes the old checkpoint before the new one is there: killed in between it leaves "
             "none"
         )
-    elsewhere = [text for path, text in left.items() if text in new and path[:5] != "step_"]
-    if len(elsewhere) == len(new):
+    if any(new.items() <= files.items() for name, files in left.items() if name[:5] != "step_"):
         return "copies the files to their final name: a copy is many steps, a rename is one"
-    whole, found = complete(new, NEW), steps[NEW]
-    if found and found.items() < whole.items():
-        return NAMED_TOO_EARLY, f"{len(found)} of {len(whole)} ranks' files are in {step_name(NEW)}"
+    found = left[NEW]
+    if found and found.items() < new.items():
+        return NAMED_TOO_EARLY, f"{len(found)} of {len(new)} ranks' files are in {NEW}"
     return (
         "writes under the final name: a kill during the write leaves half a checkpoint that is "
         "called complete",
-        f"in {step_name(NEW)}: {sorted(Path(path).name for path in found)}",
+        f"in {NEW}: {sorted(found)}",
     )
 
 
@@ -201,24 +178,24 @@ ERRORS = {
 
 def stops(attempt: Attempt) -> Finding | None:
     error = attempt.error
-    for sign, mistake in ERRORS.items() if isinstance(error, RankError) else ():
-        if sign in f"{error.kind} {error.message}":
-            return Finding("your answer", mistake, error.message, anyone="your answer")
+    if isinstance(error, RankError):
+        for sign, mistake in ERRORS.items():
+            if sign in f"{error.kind} {error.message}":
+                return Finding("your answer", mistake, error.message, anyone="your answer")
     return None
 
 
 @on_each_rank
 def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
     left = output["left"]
-    if NEW not in steps_in(left):
-        names = sorted({path.partition("/")[0] for path in left})
-        return "leaves no folder of the step's name behind", ", ".join(names)
+    if NEW not in left:
+        return "leaves no folder of the step's name behind", ", ".join(left)
     if output["returned too early"]:
         return Finding(
             f"rank {output['returned too early'][0]}",
             "returns before the new checkpoint has its name: let every rank wait for the rename",
         )
-    if extra := [path for path in left if not path.startswith("step_")]:
+    if extra := [name for name in left if not name.startswith("step_")]:
         return "leaves something behind that is no checkpoint", ", ".join(extra)
     return None
 

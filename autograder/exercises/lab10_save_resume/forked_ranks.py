@@ -27,7 +27,10 @@ import torch.distributed as dist
 
 from autograder.guest.on_rank import COMMUNICATES
 
-RETURNED, RAISED, KILLED, WAITING = "returned", "raised", "killed", "waiting"
+ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
+WAITING = "waiting"  # in a collective that another rank never entered
+# Python's errors that take more than a text.
+NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 NEVER_ENTERED = "waits in a collective that another rank never enters"
 
 
@@ -35,7 +38,7 @@ NEVER_ENTERED = "waits in a collective that another rank never enters"
 class Outcome:
     """How a rank ended."""
 
-    how: str  # RETURNED, RAISED, KILLED; WAITING: in a collective that another never entered
+    how: str
     value: Any = None  # what it returned, or (kind, message) of what it raised
 
 
@@ -63,11 +66,12 @@ class Group:
         self.exchange("barrier")
 
     def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, **_: Any) -> None:
+        ops = dist.ReduceOp
+        by_op: Any = {ops.SUM: torch.sum, ops.AVG: torch.mean}
+        by_op |= {ops.MAX: torch.amax, ops.MIN: torch.amin}
         given = torch.stack(self.exchange("all_reduce", tensor.detach().clone()))
-        by_op = {dist.ReduceOp.SUM: given.sum(dim=0), dist.ReduceOp.MAX: given.amax(dim=0)}
-        by_op |= {dist.ReduceOp.AVG: given.mean(dim=0), dist.ReduceOp.MIN: given.amin(dim=0)}
         with torch.no_grad():
-            tensor.copy_(by_op[op])
+            tensor.copy_(by_op[op](given, dim=0))
 
     def broadcast(self, tensor: torch.Tensor, src: int = 0, **_: Any) -> None:
         with torch.no_grad():
@@ -103,8 +107,7 @@ def run_child(work: Callable[[Group], Any], group: Group) -> NoReturn:
             last = RETURNED, work(group)
         except BaseException as error:
             last = RAISED, (type(error).__name__, message_of(error))
-        finally:
-            sys.settrace(None)
+        sys.settrace(None)
         group.parent.send_bytes(pickle.dumps(last))
     finally:
         os._exit(0)
@@ -124,78 +127,57 @@ def message_of(error: BaseException) -> str:
 # ---- in the parent ------------------------------------------------------------------------------
 
 
-class Child:
-    def __init__(self, work: Callable[[Group], Any], rank: int, world_size: int) -> None:
-        self.connection, in_child = Pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self.connection.close()
-            run_child(work, Group(rank, world_size, in_child))
-        in_child.close()
-        self.entered: tuple[str, Any] | None = ("start", None)  # a collective, and what it gave
-        self.outcome: Outcome | None = None
-
-    def resume(self, by_rank: Sequence[Any]) -> None:
-        """With a collective's result, until it enters the next one or ends."""
-        self.entered = None
-        try:
-            self.connection.send_bytes(pickle.dumps(by_rank))
-            name, value = pickle.loads(self.connection.recv_bytes())
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            self.outcome = Outcome(KILLED)
-            return
-        if name in (RETURNED, RAISED):
-            self.outcome = Outcome(name, value)
-        else:
-            self.entered = name, value
-
-    def end(self) -> Outcome:
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        finally:
-            os.waitpid(self.pid, 0)
-            self.connection.close()
-        return self.outcome or Outcome(WAITING)
-
-
 def run_ranks(work: Callable[[Group], Any], world_size: int) -> list[Outcome]:
     """``work`` on each of so many processes, in turns; how each ended, by rank.
 
     After a kill the others go on until they wait for the killed rank, and are then ended too.
     """
     sys.stdout.flush()
-    children: list[Child] = []
+    children: list[tuple[int, Connection]] = []
+    last: list[tuple[str, Any]] = [("start", None)] * world_size  # (collective, what it was given)
     try:
         for rank in range(world_size):
-            children.append(Child(work, rank, world_size))
-        for child in children:
-            child.resume([])
-        while entered := [child.entered for child in children if child.entered]:
-            if len(entered) < world_size or len({name for name, _ in entered}) > 1:
-                break
-            for child in children:
-                child.resume([given for _, given in entered])
+            children.append(fork(work, rank, world_size))
+        while len({name for name, _ in last}) == 1 and last[0][0] not in ENDS:
+            by_rank = [given for _, given in last]
+            last = [resume(connection, by_rank) for _, connection in children]
     finally:
-        outcomes = [child.end() for child in children]
-    return outcomes
+        for pid, connection in children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            connection.close()
+    return [Outcome(name, value) if name in ENDS else Outcome(WAITING) for name, value in last]
+
+
+def fork(work: Callable[[Group], Any], rank: int, world_size: int) -> tuple[int, Connection]:
+    connection, in_child = Pipe()
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        run_child(work, Group(rank, world_size, in_child))
+    in_child.close()
+    return pid, connection
+
+
+def resume(connection: Connection, by_rank: list[Any]) -> tuple[str, Any]:
+    """Gives a child a collective's result; returns the next one that it enters, or its end."""
+    try:
+        connection.send_bytes(pickle.dumps(by_rank))
+        name, value = pickle.loads(connection.recv_bytes())
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return KILLED, None
+    return name, value
 
 
 def raise_first_error(outcomes: Sequence[Outcome], may_wait: bool = False) -> None:
-    """An error of a rank, as if it were this process's own. ``may_wait``: of a killed rank."""
+    """An error of a rank, as if it were this process's own. ``may_wait``: for a killed rank."""
     for rank, outcome in enumerate(outcomes):
         if outcome.how == RAISED:
             name, message = outcome.value
-            raise error_like(name, f"on rank {rank} of {len(outcomes)}: ", message)
+            kind = getattr(builtins, name, None)
+            if not isinstance(kind, type) or not issubclass(kind, Exception) or name in NO_TEXT:
+                kind, message = RuntimeError, f"{name}: {message}"
+            raise kind(f"on rank {rank} of {len(outcomes)}: {message}")
     for rank, outcome in enumerate(outcomes):
         if outcome.how == WAITING and not may_wait:
             raise RuntimeError(f"rank {rank} of {len(outcomes)} {NEVER_ENTERED}")
-
-
-def error_like(name: str, where: str, message: str) -> Exception:
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        try:
-            return kind(where + message)
-        except TypeError:  # one that takes more than a text
-            pass
-    return RuntimeError(f"{where}{name}: {message}")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import Attempt, Case
+from autograder.exercise import Attempt, Case, Finding
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import finding, is_over
 
@@ -55,7 +55,7 @@ def over_budget(
 ) -> Sign:
     """A rank is over the budget of that heading, and used more than ``beyond``."""
 
-    def sign(attempt: Attempt) -> object:
+    def sign(attempt: Attempt) -> Finding | None:
         for rank in is_over(attempt, heading):
             (spent,) = (each for each in attempt.spent if each.heading == heading)
             if spent.used[rank] > beyond(attempt.case):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,20 +44,14 @@ RANDOM_BYTES = 16_384  # both random states, and what torch.save adds, for each 
 TOLERANCE = 1e-6
 IN_A_CHECKPOINT = "in a checkpoint"
 
-Kill = dict[str, Any]  # {"where": "step" or "save", "step", "rank"}
-NOWHERE = {"where": "nowhere"}
-
-
-def killed(where: str, step: int, rank: int = 0) -> Kill:
-    return {"where": where, "step": step, "rank": rank}
+NOWHERE = ("nowhere", None, None)
 
 
 def training_case(
-    name: str, ranks: int, steps: int, every: int, *kills: Kill, weight: float = 1.0
+    name: str, ranks: int, steps: int, every: int, *kills: Any, weight: float = 1.0
 ) -> Case:
-    """A start of the job for each kill, and one more."""
-    lives = [*kills, NOWHERE]
-    params = {"ranks": ranks, "steps": steps, "every": every, "lives": lives}
+    """A start of the job for each of ``kills``, ("step" or "save", step, rank), and one more."""
+    params = {"ranks": ranks, "steps": steps, "every": every, "lives": [*kills, NOWHERE]}
     return Case(name, 1, params, weight=weight)
 
 
@@ -112,13 +106,15 @@ def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Ou
         done = done_before(case, life)
 
         def die_in(where: str) -> None:
-            if kill == {"where": where, "step": done - 1, "rank": group.rank}:
+            if kill == (where, done - 1, group.rank):
                 kill_self()
 
-        def in_a_step() -> None:
+        def mean(tensor: Tensor) -> Tensor:
             nonlocal done
             done += 1
+            mean = mean_of_ranks(group, tensor)
             die_in("step")
+            return mean
 
         def atomic_commit(_: Any, step: int, write: Any) -> None:
             folder = root / f"of_life_{life}_{step}"
@@ -132,7 +128,7 @@ def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Ou
             group.exchange("renamed")
 
         standing_in(subject, atomic_commit=atomic_commit)
-        job = job_of(group, given, in_a_step)
+        job = Job(given, group.rank, group.world_size, mean)
         return subject(root, job, case.params["steps"], case.params["every"])
 
     return run_ranks(on_rank, case.params["ranks"])
@@ -141,22 +137,19 @@ def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Ou
 def done_before(case: Case, life: int) -> int:
     """Steps in the checkpoint that a start of the job finds."""
     every, done = case.params["every"], 0
-    for kill in case.params["lives"][:life]:
-        reached = kill.get("step", case.params["steps"])
+    for _, step, _ in case.params["lives"][:life]:
+        reached = case.params["steps"] if step is None else step
         done = max(done, reached // every * every)
     return done
 
 
-def job_of(group: Group, given: Any, before_update: Callable[[], None]) -> Job:
-    def mean(tensor: Tensor) -> Tensor:
-        return torch.stack(group.exchange("mean", tensor)).mean(dim=0)
-
-    return Job(given, group.rank, group.world_size, mean, before_update)
+def mean_of_ranks(group: Group, tensor: Tensor) -> Tensor:
+    return torch.stack(group.exchange("mean", tensor)).mean(dim=0)
 
 
 def without_a_kill(group: Group, given: Any, case: Case) -> dict[int, float]:
     seed_all(given["seeds"][0][group.rank])
-    job = job_of(group, given, lambda: None)
+    job = Job(given, group.rank, group.world_size, partial(mean_of_ranks, group))
     return {step: job.step() for step in range(case.params["steps"])}
 
 
@@ -222,8 +215,8 @@ saves_too_much = shared.over_budget(
 EXERCISE = OnRanks(
     points=6,
     cases=(
-        training_case("1 rank, killed in step 7", 1, 12, 3, killed("step", 7)),
-        training_case("2 ranks, killed while they save", 2, 14, 4, killed("save", 11, rank=1)),
+        training_case("1 rank, killed in step 7", 1, 12, 3, ("step", 7, 0)),
+        training_case("2 ranks, killed while they save", 2, 14, 4, ("save", 11, 1)),
     ),
     inputs=draw_job,
     drive=drive,

@@ -67,7 +67,7 @@ class Scaler:
 def model_of(given: Any) -> nn.Sequential:
     layers = []
     for weight in given["weights"]:
-        layer = nn.Linear(*reversed(weight.shape), device="meta")
+        layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         layer.weight = nn.Parameter(weight.clone())
         layer.bias = nn.Parameter(torch.zeros(len(weight), dtype=weight.dtype))
         layers += [layer, nn.Tanh(), nn.Dropout(0.2)]
@@ -83,8 +83,8 @@ class Job:
         rank: int,
         world_size: int,
         mean: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-        before_update: Callable[[], None] = lambda: None,
     ) -> None:
+        """``mean``: over all ranks."""
         self.model = model_of(given)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=0.02)
@@ -93,12 +93,10 @@ class Job:
         )
         self.stream = Stream(given, rank, world_size)
         self.scaler = Scaler()
-        self.mean, self.before_update = mean, before_update
+        self.mean = mean
 
     def step(self) -> float:
-        loss_and_gradients = self.mean(self.forward_and_backward())
-        self.before_update()
-        return self.update(loss_and_gradients)
+        return self.update(self.mean(self.forward_and_backward()))
 
     def forward_and_backward(self) -> Tensor:
         """This rank's loss, and the gradients of its scaled loss as 16 bits hold them, flat."""

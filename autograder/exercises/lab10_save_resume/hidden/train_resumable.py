@@ -1,19 +1,24 @@
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab10_save_resume.train_resumable import NOWHERE, killed, training_case
+from autograder.exercises.lab10_save_resume.train_resumable import (
+    NOWHERE,
+    done_before,
+    training_case,
+)
 from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
 
+Rank = dict[str, Any]  # its job, and its random states while it is another rank's turn
+
 CASES = (
-    training_case("2 ranks, killed twice", 2, 13, 3, killed("step", 5), killed("save", 11, rank=1)),
+    training_case("2 ranks, killed twice", 2, 13, 3, ("step", 5, 0), ("save", 11, 1)),
     training_case("1 rank, started again when all is done", 1, 6, 2, NOWHERE, weight=0.5),
 )
 BOUNDARIES = {
@@ -32,91 +37,78 @@ EQUAL_ANSWERS = (
     ),
 )
 
-PIECES = ("model", "optimizer", "scheduler", "stream", "scaler")
-States = dict[str, Any]  # a rank's random states while it is another rank's turn
-
 
 def reference(case: Case, inputs: Any) -> Plain:
-    ranks, lives = case.params["ranks"], case.params["lives"]
+    ranks = case.params["ranks"]
     steps, losses = last_life(case, inputs[0])
     return {
         "steps": [steps] * ranks,
         "losses": [losses] * ranks,
-        "kills": [kill != NOWHERE for kill in lives],
+        "kills": [kill != NOWHERE for kill in case.params["lives"]],
         "bit for bit": True,
     }
 
 
-def last_life(case: Case, given: Any, lost: str = "") -> tuple[list[int], torch.Tensor]:
-    """Steps and losses of the last start, where all that was saved comes back but ``lost``."""
+def last_life(
+    case: Case, given: Any, *lost: str, whose: int | None = None
+) -> tuple[list[int], torch.Tensor]:
+    """Steps and losses of the last start of a job that at each start has ``lost`` something.
+
+    ``whose``: the rank whose random states all ranks get.  Steps that a kill undoes are not run.
+    """
     before = torch.get_rng_state(), random.getstate()
-    ranks, every = case.params["ranks"], case.params["every"]
-    saved: Any = None
-    losses: dict[int, float] = {}
     try:
-        for life, kill in enumerate(case.params["lives"]):
-            jobs = [Job(given, rank, ranks) for rank in range(ranks)]
-            states = [states_of(seed) for seed in given["seeds"][life]]
-            losses = {}
-            for step in range(restore(jobs, states, saved, lost), case.params["steps"]):
-                loss = step_together(jobs, states)
-                if (kill["where"], kill.get("step")) == ("step", step):
-                    break
-                losses[step] = loss
-                if (step + 1) % every == 0:
-                    if (kill["where"], kill.get("step")) == ("save", step):
-                        break
-                    saved = snapshot(jobs, states, step + 1)
+        ranks = start(case, given, 0)
+        for life in range(len(case.params["lives"])):
+            if life:
+                restart(ranks, start(case, given, life), lost, whose)
+            is_last = life == len(case.params["lives"]) - 1
+            stop = case.params["steps"] if is_last else done_before(case, life + 1)
+            steps = list(range(done_before(case, life), stop))
+            losses = [step_together(ranks) for _ in steps]
     finally:
         torch.set_rng_state(before[0])
         random.setstate(before[1])
-    return list(losses), torch.tensor(list(losses.values()), dtype=torch.float64)
+    return steps, torch.tensor(losses, dtype=torch.float64)
 
 
-def states_of(seed: int) -> States:
-    seed_all(seed)
-    return {"torch": torch.get_rng_state(), "python": random.getstate()}
+def start(case: Case, given: Any, life: int) -> list[Rank]:
+    ranks = []
+    for rank, seed in enumerate(given["seeds"][life]):
+        job = Job(given, rank, case.params["ranks"])
+        seed_all(seed)
+        ranks.append({"job": job, "torch": torch.get_rng_state(), "python": random.getstate()})
+    return ranks
 
 
-def step_together(jobs: list[Job], by_rank: list[States]) -> float:
+def restart(ranks: list[Rank], fresh: list[Rank], lost: Sequence[str], whose: int | None) -> None:
+    for rank, new in zip(ranks, fresh, strict=True):
+        if whose is not None:
+            rank |= {name: ranks[whose][name] for name in ("torch", "python")}
+        for name in lost:
+            if name in rank:
+                rank[name] = new[name]
+            else:
+                state = getattr(new["job"], name).state_dict()
+                getattr(rank["job"], name).load_state_dict(state)
+
+
+def step_together(ranks: list[Rank]) -> float:
     computed = []
-    for job, states in zip(jobs, by_rank, strict=True):
-        torch.set_rng_state(states["torch"])
-        random.setstate(states["python"])
-        computed.append(job.forward_and_backward())
-        states |= {"torch": torch.get_rng_state(), "python": random.getstate()}
+    for rank in ranks:
+        torch.set_rng_state(rank["torch"])
+        random.setstate(rank["python"])
+        computed.append(rank["job"].forward_and_backward())
+        rank |= {"torch": torch.get_rng_state(), "python": random.getstate()}
     together = torch.stack(computed).mean(dim=0)
-    losses = [job.update(together) for job in jobs]  # all alike
+    losses = [float(rank["job"].update(together)) for rank in ranks]  # all alike
     return losses[0]
 
 
-def snapshot(jobs: list[Job], by_rank: list[States], done: int) -> Any:
-    pieces = {name: getattr(jobs[0], name).state_dict() for name in PIECES}
-    return {"done": done, "by rank": copy.deepcopy(by_rank), **copy.deepcopy(pieces)}
-
-
-def restore(jobs: list[Job], by_rank: list[States], saved: Any, lost: str) -> int:
-    """Number of steps done."""
-    if saved is None:
-        return 0
-    for job in jobs:
-        for name in PIECES:
-            if name != lost:
-                getattr(job, name).load_state_dict(copy.deepcopy(saved[name]))
-    for rank, states in enumerate(by_rank):
-        whose = {"all but rank 0's": 0, "all but the last rank's": -1}.get(lost, rank)
-        for name in ("torch", "python"):
-            if lost not in (name, "both random states"):
-                states[name] = saved["by rank"][whose][name]
-    return int(saved["done"])
-
-
-# ---- wrong references ---------------------------------------------------------------------------
-
-
-def without(lost: str) -> Callable[[Case, Any], Plain]:
+def without(*lost: str, whose: int | None = None) -> Callable[[Case, Any], Plain]:
     def outputs(case: Case, inputs: Any) -> Plain:
-        return {"losses": [last_life(case, inputs[0], lost)[1]] * case.params["ranks"]}
+        _, losses = last_life(case, inputs[0], *lost, whose=whose)
+        return {"losses": [losses] * case.params["ranks"]}
 
     return outputs
 
@@ -132,10 +124,10 @@ MISTAKES = {
         without("python")
     ),
     "restores no random state: dropout and random.random() draw other numbers": (
-        without("both random states")
+        without("torch", "python")
     ),
     "gives all ranks the random states of one: each rank has its own": (
-        without("all but rank 0's"),
-        without("all but the last rank's"),
+        without(whose=0),
+        without(whose=-1),
     ),
 }
