@@ -33,11 +33,8 @@ Files = dict[str, str]  # what is in a folder: {path: content}
 
 def draw_contents(case: Case, rng: np.random.Generator) -> Plain:
     """What each rank writes: {"old": by rank, "new": by rank}"""
-
-    def texts() -> list[str]:
-        return [rng.bytes(24).hex() for _ in range(case.params["ranks"])]
-
-    return {"old": texts(), "new": texts()}
+    ranks = range(case.params["ranks"])
+    return {which: [rng.bytes(24).hex() for _ in ranks] for which in ("old", "new")}
 
 
 def files_of(texts: list[str]) -> Files:
@@ -152,20 +149,15 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> Said:
         return None
     new = files_of(attempt.inputs[0]["new"])
     if NEW not in left:
-        return (
-            "removes the old checkpoint before the new one is there: killed in between it leaves "
-            "none"
-        )
+        said = "removes the old checkpoint before the new one is there"
+        return f"{said}: killed in between it leaves none"
     if any(new.items() <= files.items() for name, files in left.items() if name[:5] != "step_"):
         return "copies the files to their final name: a copy is many steps, a rename is one"
     found = left[NEW]
     if found and found.items() < new.items():
         return NAMED_TOO_EARLY, f"{len(found)} of {len(new)} ranks' files are in {NEW}"
-    return (
-        "writes under the final name: a kill during the write leaves half a checkpoint that is "
-        "called complete",
-        f"in {NEW}: {sorted(found)}",
-    )
+    said = "a kill during the write leaves half a checkpoint that is called complete"
+    return f"writes under the final name: {said}", f"in {NEW}: {sorted(found)}"
 
 
 ERRORS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
@@ -55,17 +56,13 @@ def sizes(folder: str) -> list[tuple[str, int]]:
     By os.scandir, which is quick: this is called at every line.
     """
     found = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    found.append((entry.path, -1))
-                    found += sizes(entry.path)
-                else:
-                    found.append((entry.path, entry.stat(follow_symlinks=False).st_size))
-    except FileNotFoundError:  # removed meanwhile
-        return found
-    return found
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                found += [(entry.path, -1), *sizes(entry.path)]
+            else:
+                found.append((entry.path, entry.stat(follow_symlinks=False).st_size))
+    return found  # as far as it goes, where something is removed meanwhile
 
 
 def may_write(frame: FrameType) -> bool:

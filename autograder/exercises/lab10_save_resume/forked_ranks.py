@@ -16,6 +16,7 @@ import os
 import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -70,12 +71,10 @@ class Group:
         by_op: Any = {ops.SUM: torch.sum, ops.AVG: torch.mean}
         by_op |= {ops.MAX: torch.amax, ops.MIN: torch.amin}
         given = torch.stack(self.exchange("all_reduce", tensor.detach().clone()))
-        with torch.no_grad():
-            tensor.copy_(by_op[op](given, dim=0))
+        tensor.detach().copy_(by_op[op](given, dim=0))
 
     def broadcast(self, tensor: torch.Tensor, src: int = 0, **_: Any) -> None:
-        with torch.no_grad():
-            tensor.copy_(self.exchange("broadcast", tensor.detach().clone())[src])
+        tensor.detach().copy_(self.exchange("broadcast", tensor.detach().clone())[src])
 
     def broadcast_object_list(self, objects: list[Any], src: int = 0, **_: Any) -> None:
         objects[:] = self.exchange("broadcast_object_list", objects)[src]
@@ -115,12 +114,11 @@ def run_child(work: Callable[[Group], Any], group: Group) -> NoReturn:
 
 def message_of(error: BaseException) -> str:
     """With the last line of a notebook's cell that led to it."""
-    trace, where = error.__traceback__, ""
-    while trace is not None:
-        code = trace.tb_frame.f_code
+    where = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
         if code.co_filename[:1] == "<" or "ipykernel" in code.co_filename:
-            where = f" (in {code.co_name}, line {trace.tb_lineno - code.co_firstlineno + 1} of it)"
-        trace = trace.tb_next
+            where = f" (in {code.co_name}, line {line - code.co_firstlineno + 1} of it)"
     return f"{error}{where}"
 
 

@@ -11,27 +11,15 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from autograder.exercise import (
-    NAMED,
-    Attempt,
-    Budget,
-    Case,
-    Finding,
-    OnRanks,
-    Plain,
-    from_outputs,
-)
+from autograder.exercise import NAMED, Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.budget import Budget, from_outputs
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 from shardlab.errors import RankError
 
 OPENED = "files opened"
-FEW_FILES = Budget(
-    "opens the files that hold something of its slices, and no other",
-    from_outputs("opened"),
-    heading=OPENED,
-    unit="",
-)
+LABEL = "opens the files that hold something of its slices, and no other"
+FEW_FILES = Budget(LABEL, from_outputs("opened"), heading=OPENED, unit="")
 
 
 def loading_case(saved_on: int, ranks: int, suffix: str = "", **state: list[Any]) -> Case:

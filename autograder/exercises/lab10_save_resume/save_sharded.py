@@ -12,17 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import (
-    Attempt,
-    Budget,
-    Case,
-    Finding,
-    Limit,
-    OnRanks,
-    Plain,
-    from_outputs,
-    sent_bytes,
-)
+from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
 from autograder.exercise.signs import Said, on_each_rank
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
@@ -70,14 +61,13 @@ def outline(value: Any) -> Plain:
     """Of a long tensor its beginning and a sum in which each place has another weight."""
     if isinstance(value, dict):
         return {str(name): outline(each) for name, each in value.items()}
-    if not isinstance(value, Tensor) or value.dim() != 1:
-        return value if isinstance(value, Tensor) else str(type(value).__name__)
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.dim() != 1 or value.is_complex():
+        return value
     places = torch.arange(1, len(value) + 1, dtype=torch.float64)
-    total = float((value.double() * places.sin()).sum()) if value.dtype.is_floating_point else 0.0
+    total = float((value.double() * places.sin()).sum())
     return {"elements": len(value), "begins": value[:SHOWN].clone(), "sum": total}
-
-
-# ---- budgets ------------------------------------------------------------------------------------
 
 
 def slice_bytes(case: Case) -> int:
@@ -92,34 +82,26 @@ def written_limit(case: Case) -> Limit:
     return Limit([of_slices + INDEX_BYTES] + [of_slices] * (case.world_size - 1))
 
 
-# ---- signs --------------------------------------------------------------------------------------
-
-
 @on_each_rank
 def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> Said:
     writers = [each for each in attempt.outputs if each["names"]]
     if output["names"] or len(writers) != 1:
         return None
-    return (
-        "writes nothing and leaves it to one rank: each writes its own file, and nothing is "
-        "gathered"
-    )
+    said = "writes nothing and leaves it to one rank"
+    return f"{said}: each writes its own file, and nothing is gathered"
 
 
 @on_each_rank
 def one_name_twice(output: Any, rank: int, attempt: Attempt) -> Any:
-    for name in output["names"]:
-        others = [r for r, each in enumerate(attempt.outputs[:rank]) if name in each["names"]]
-        if others and name == INDEX:
-            mistake = f"writes {INDEX} as well: on one disk N ranks write one file at the same time"
-            return Finding(f"rank {rank}", mistake, anyone="a rank other than 0")
-        if others:
-            mistake = f"writes the same name as rank {others[0]}"
-            return (
-                f"{mistake}: on one disk the last one wins, and the others' slices are lost",
-                name,
-            )
-    return None
+    first = {name: r for r in reversed(range(rank)) for name in attempt.outputs[r]["names"]}
+    name = next((name for name in output["names"] if name in first), None)
+    if name is None:
+        return None
+    if name == INDEX:
+        mistake = f"writes {INDEX} as well: on one disk N ranks write one file at the same time"
+        return Finding(f"rank {rank}", mistake, anyone="a rank other than 0")
+    said = f"writes the same name as rank {first[name]}: on one disk the last one wins, and the "
+    return f"{said}others' slices are lost", name
 
 
 @on_each_rank
@@ -141,10 +123,8 @@ def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
     elif noted.get("world_size") != wanted["world_size"]:
         mistake = f"does not note world_size in {INDEX}: another number of ranks may load it"
     elif noted.get("shapes") != wanted["shapes"]:
-        mistake = (
-            f"does not note the shapes as they were given in {INDEX}: without them nobody knows "
-            "what is padding"
-        )
+        mistake = f"does not note the shapes as they were given in {INDEX}"
+        mistake += ": without them nobody knows what is padding"
     else:
         return None
     return Finding(f"rank {rank}", mistake, anyone="rank 0")
@@ -157,9 +137,6 @@ whole_storage = shared.over_budget(
     "storage; clone() it first",
     beyond=lambda case: 1.5 * slice_bytes(case),
 )
-
-
-# ---- the exercise -------------------------------------------------------------------------------
 
 SMALL = {"weight": ["float32", 5, 6], "bias": ["float32", 5]}
 LARGE = {"weight": ["bfloat16", 250, 400], "momentum": ["float32", 200000]}
@@ -178,7 +155,7 @@ EXERCISE = OnRanks(
             "writes its slices' bytes and ≤ 8 KiB more",
             from_outputs("bytes"),
             written_limit,
-            heading=WRITTEN,
+            WRITTEN,
         ),
     ),
     signs=(one_saves_for_all, one_name_twice, wrong_name, wrong_index, whole_storage),

@@ -13,17 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import (
-    NAMED,
-    Attempt,
-    Budget,
-    Case,
-    Limit,
-    OnRanks,
-    Plain,
-    equal,
-    from_outputs,
-)
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain, equal
+from autograder.exercise.budget import Budget, Limit, from_outputs
 from autograder.exercise.signs import Said, on_each_rank
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.forked_ranks import (
@@ -82,16 +73,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
             outcomes = live(subject, root, given, case, life)
             was_killed.append(any(each.how == KILLED for each in outcomes))
             raise_first_error(outcomes, may_wait=was_killed[-1])
-        straight = run_ranks(
-            lambda group: without_a_kill(group, given, case), case.params["ranks"]
-        )[0].value
+        straight, *_ = run_ranks(partial(without_a_kill, given, case), case.params["ranks"])
         returned = [in_pairs(each.value) for each in outcomes]
         return {
             "steps": [[step for step, _ in pairs] for pairs in returned],
             "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
             "kills": was_killed,
             "bit for bit": all(
-                straight.get(step) == loss for pairs in returned for step, loss in pairs
+                straight.value.get(step) == loss for pairs in returned for step, loss in pairs
             ),
             "checkpoint bytes": newest_bytes(root),
         }
@@ -147,7 +136,7 @@ def mean_of_ranks(group: Group, tensor: Tensor) -> Tensor:
     return torch.stack(group.exchange("mean", tensor)).mean(dim=0)
 
 
-def without_a_kill(group: Group, given: Any, case: Case) -> dict[int, float]:
+def without_a_kill(given: Any, case: Case, group: Group) -> dict[int, float]:
     seed_all(given["seeds"][0][group.rank])
     job = Job(given, group.rank, group.world_size, partial(mean_of_ranks, group))
     return {step: job.step() for step in range(case.params["steps"])}
@@ -164,9 +153,6 @@ def in_pairs(returned: Any) -> list[tuple[int, float]]:
 def newest_bytes(root: Path) -> int:
     folders = sorted(root.glob("step_*"))
     return sum(path.stat().st_size for path in folders[-1].iterdir()) if folders else 0
-
-
-# ---- budget and signs ---------------------------------------------------------------------------
 
 
 def checkpoint_limit(case: Case) -> Limit:
@@ -211,7 +197,6 @@ saves_too_much = shared.over_budget(
     "is its own",
 )
 
-
 EXERCISE = OnRanks(
     points=6,
     cases=(
@@ -226,7 +211,7 @@ EXERCISE = OnRanks(
             "saves what ranks have alike once",
             from_outputs("checkpoint bytes"),
             checkpoint_limit,
-            heading=IN_A_CHECKPOINT,
+            IN_A_CHECKPOINT,
         ),
     ),
     signs=(wrong_steps, NAMED, other_losses, not_bit_for_bit, saves_too_much),
