@@ -1,8 +1,8 @@
-"""Lab 10's training: all that a checkpoint must not forget, small.
+"""Lab 10's training: everything that a checkpoint has to hold, small.
 
 Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's random
-states, each rank's own) and a loss scale, for its gradients are rounded to 16 bits.  It computes in
-fp64, so that machines differ by less than any slip does.
+states, each rank's own), and a loss scale, since gradients are rounded to 16 bits.  It computes in
+fp64, so that machines differ by less than any mistake does.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-FIRST_SCALE, GROWS_AFTER = 2.0**18, 4
+GROWS_AFTER = 4  # steps without an overflow
 
 
 class Stream:
     """A rank's batches, from ``position`` on."""
 
     def __init__(self, given: Any, rank: int, world_size: int) -> None:
-        self.inputs, self.targets = given["inputs"], given["targets"]
-        self.rank, self.world_size = rank, world_size
+        self.given, self.rank, self.world_size = given, rank, world_size
         self.position = 0
 
     def next(self) -> tuple[Tensor, Tensor]:
-        which = (self.position * self.world_size + self.rank) % len(self.inputs)
+        which = self.position * self.world_size + self.rank
         self.position += 1
-        return self.inputs[which], self.targets[which]
+        inputs, targets = self.given["inputs"], self.given["targets"]
+        return inputs[which % len(inputs)], targets[which % len(inputs)]
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position}
@@ -41,17 +41,15 @@ class Scaler:
     """A loss scale that halves where a gradient overflows 16 bits, and doubles after some steps."""
 
     def __init__(self) -> None:
-        self.scale, self.good_steps = FIRST_SCALE, 0
+        self.scale, self.good_steps = 2.0**18, 0
 
-    def step(self, optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> bool:
-        """Whether there was one."""
-        gradients = [each.grad for each in parameters if each.grad is not None]
+    def may_step(self, gradients: list[Tensor]) -> bool:
+        """Whether they are finite: then it unscales them."""
         if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
             self.scale, self.good_steps = self.scale / 2, 0
             return False
         for gradient in gradients:
             gradient /= self.scale
-        optimizer.step()
         self.good_steps += 1
         if self.good_steps == GROWS_AFTER:
             self.scale, self.good_steps = self.scale * 2, 0
@@ -65,40 +63,36 @@ class Scaler:
 
 
 def model_of(given: Any) -> nn.Sequential:
-    first, second, last = given["weights"]
-    layers = [nn.Linear(each.shape[1], each.shape[0], device="meta") for each in given["weights"]]
-    for layer, weight in zip(layers, (first, second, last), strict=True):
+    layers = []
+    for weight in given["weights"]:
+        layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         layer.weight = nn.Parameter(weight.clone())
         layer.bias = nn.Parameter(torch.zeros(len(weight), dtype=weight.dtype))
-    parts = [layers[0], nn.Tanh(), nn.Dropout(0.2), layers[1], nn.Tanh(), nn.Dropout(0.2)]
-    return nn.Sequential(*parts, layers[2])
+        layers += [layer, nn.Tanh(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers[:-2])
+
+
+def warm_up_and_decay(step: int) -> float:
+    return min((step + 1) / 4, 1) * 0.9**step
 
 
 class Job:
     """What the lab's Job is: model, optimizer, scheduler, stream, scaler, and step()."""
 
     def __init__(
-        self,
-        given: Any,
-        rank: int,
-        world_size: int,
-        mean: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-        before_update: Callable[[], None] = lambda: None,
+        self, given: Any, rank: int, world_size: int, mean: Callable[[Tensor], Tensor] = torch.clone
     ) -> None:
+        """``mean``: over all ranks."""
         self.model = model_of(given)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=0.02)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: min((step + 1) / 4, 1) * 0.9**step
-        )
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, warm_up_and_decay)
         self.stream = Stream(given, rank, world_size)
         self.scaler = Scaler()
-        self.mean, self.before_update = mean, before_update
+        self.mean = mean
 
     def step(self) -> float:
-        loss_and_gradients = self.mean(self.forward_and_backward())
-        self.before_update()
-        return self.update(loss_and_gradients)
+        return self.update(self.mean(self.forward_and_backward()))
 
     def forward_and_backward(self) -> Tensor:
         """This rank's loss, and the gradients of its scaled loss as 16 bits hold them, flat."""
@@ -112,10 +106,11 @@ class Job:
 
     def update(self, loss_and_gradients: Tensor) -> float:
         sizes = [each.numel() for each in self.parameters]
-        loss, *gradients = loss_and_gradients.split([1, *sizes])
+        loss, *gradients = loss_and_gradients.clone().split([1, *sizes])
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient.view_as(parameter).clone()
-        if self.scaler.step(self.optimizer, self.parameters):
+            parameter.grad = gradient.view_as(parameter)
+        if self.scaler.may_step(gradients):
+            self.optimizer.step()
             self.scheduler.step()
         return float(loss)
 

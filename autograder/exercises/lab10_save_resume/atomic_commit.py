@@ -1,0 +1,212 @@
+"""Killed after every change on disk: a folder that is called a step must always be complete."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab10_save_resume.disk_changes import ChangeCounter
+from autograder.exercises.lab10_save_resume.forked_ranks import (
+    NEVER_ENTERED,
+    RAISED,
+    RETURNED,
+    Group,
+    Outcome,
+    raise_first_error,
+    run_ranks,
+)
+from shardlab.errors import RankError
+
+MOST_KILLS = 60  # in one case; a right answer makes about ten changes
+OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is saved now
+RENAMED_TOO_EARLY = "the new step had its name before all ranks had written"
+
+Files = dict[str, str]  # what is in a folder: {path: content}
+
+
+def draw_contents(case: Case, rng: np.random.Generator) -> Plain:
+    """What each rank writes: {"old": by rank, "new": by rank}"""
+    ranks = range(case.params["ranks"])
+    return {which: [rng.bytes(24).hex() for _ in ranks] for which in ("old", "new")}
+
+
+def files_of(texts: list[str]) -> Files:
+    return {f"rank_{rank}.txt": text for rank, text in enumerate(texts)}
+
+
+def disk_of(root: Path) -> dict[str, Files]:
+    """{name of a file or folder in root: what is in it}, of contents the beginning."""
+    disk: dict[str, Files] = {}
+    for path in sorted(root.rglob("*")):
+        name, _, inside = str(path.relative_to(root)).partition("/")
+        files = disk.setdefault(name, {})
+        if inside:
+            is_file = path.is_file()
+            files[inside] = path.read_bytes()[:200].decode(errors="replace") if is_file else ""
+    return disk
+
+
+def is_broken(disk: dict[str, Files], given: Any) -> bool:
+    """Whether the newest step is not what was saved in it."""
+    newest = max((name for name in disk if re.fullmatch(r"step_\d{8}", name)), default="")
+    saved = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
+    return newest not in saved or disk[newest] != saved[newest]
+
+
+# ---- next to the student's code -----------------------------------------------------------------
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        root = Path(name)
+        prepare(root, given)
+        outcomes, counter = commit(subject, root, given["new"])
+        left = disk_of(root)
+        if NEW in left and any(each.how == RAISED for each in outcomes):
+            raise RuntimeError(RENAMED_TOO_EARLY)  # others were still writing in that folder
+        raise_first_error(outcomes)
+        changes = range(1, min(counter.count, MOST_KILLS) + 1)
+        kills = [kill(subject, root, given, case, change) for change in changes]
+        return {
+            "left": left,
+            "returned too early": [r for r, each in enumerate(outcomes) if each.value is not True],
+            "kills": kills,
+            "broken by a kill": sum(each["broken"] for each in kills),
+            "restarts that failed": sum(each["failed"] for each in kills),
+            "was killed": len(kills) > 2,  # a folder, a file, a rename
+        }
+
+
+def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[str, Any]:
+    """What a kill after that change leaves, and whether another start after it fails."""
+    prepare(root, given)
+    commit(subject, root, given["new"], kill_at=change)
+    left = disk_of(root)
+    found = {"left": left, "broken": is_broken(left, given), "failed": False, "errors": []}
+    if not any(name.startswith(NEW) for name in left):
+        texts = given["new"][: case.params.get("again on", case.params["ranks"])]
+        outcomes, _ = commit(subject, root, texts)
+        errors = errors_of(outcomes)
+        is_right = disk_of(root).get(NEW) == files_of(texts)
+        found |= {"failed": bool(errors) or not is_right, "errors": errors}
+    return found
+
+
+def prepare(root: Path, given: Any) -> None:
+    """A disk with the old checkpoint on it and nothing else."""
+    shutil.rmtree(root)
+    (root / OLD).mkdir(parents=True)
+    for name, text in files_of(given["old"]).items():
+        (root / OLD / name).write_text(text)
+
+
+def commit(
+    subject: Any, root: Path, texts: list[str], kill_at: int = 0
+) -> tuple[list[Outcome], ChangeCounter]:
+    """On a rank for each text; each returns whether the new step was there when the call ended."""
+    counter = ChangeCounter(kill_at)
+
+    def on_rank(group: Group) -> bool:
+        name, text = list(files_of(texts).items())[group.rank]
+
+        def write(folder: Path) -> None:
+            with (Path(folder) / name).open("w") as file:
+                file.write(text[: len(text) // 2])
+                file.flush()
+                file.write(text[len(text) // 2 :])
+
+        counter.watch(root)
+        subject(root, int(NEW[5:]), write)
+        return len(list((root / NEW).glob("*"))) >= len(texts)
+
+    return run_ranks(on_rank, len(texts)), counter
+
+
+def errors_of(outcomes: list[Outcome]) -> list[str]:
+    found = [": ".join(each.value) for each in outcomes if each.how == RAISED]
+    if not found and any(each.how != RETURNED for each in outcomes):
+        return [NEVER_ENTERED]
+    return found
+
+
+# ---- signs --------------------------------------------------------------------------------------
+
+NAMED_TOO_EARLY = "gives the final name before all ranks have written: wait for them, then rename"
+
+
+@on_each_rank
+def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> Said:
+    """By what the first kill left that broke something."""
+    left = next((each["left"] for each in output["kills"] if each["broken"]), None)
+    if left is None:
+        return None
+    new = files_of(attempt.inputs[0]["new"])
+    if NEW not in left:
+        said = "removes the old checkpoint before the new one is there"
+        return f"{said}: killed in between it leaves none"
+    if any(new.items() <= files.items() for name, files in left.items() if name[:5] != "step_"):
+        return "copies the files to their final name: a copy is many steps, a rename is one"
+    found = left[NEW]
+    if found and found.items() < new.items():
+        return NAMED_TOO_EARLY, f"{len(found)} of {len(new)} ranks' files are in {NEW}"
+    said = "a kill during the write leaves half a checkpoint that is called complete"
+    return f"writes under the final name: {said}", f"in {NEW}: {sorted(found)}"
+
+
+ERRORS = {
+    NEVER_ENTERED: "has a collective that not all ranks enter: every rank makes every call",
+    RENAMED_TOO_EARLY: NAMED_TOO_EARLY,
+    "FileNotFoundError": "has ranks at work in a folder that is not there: one rank makes and "
+    "renames it, the others wait at a barrier",
+}
+
+
+def stops(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if isinstance(error, RankError):
+        for sign, mistake in ERRORS.items():
+            if sign in f"{error.kind} {error.message}":
+                return Finding("your answer", mistake, error.message, anyone="your answer")
+    return None
+
+
+@on_each_rank
+def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
+    left = output["left"]
+    if NEW not in left:
+        return "leaves no folder of the step's name behind", ", ".join(left)
+    if output["returned too early"]:
+        return Finding(
+            f"rank {output['returned too early'][0]}",
+            "returns before the new checkpoint has its name: let every rank wait for the rename",
+        )
+    if extra := [name for name in left if not name.startswith("step_")]:
+        return "leaves something behind that is no checkpoint", ", ".join(extra)
+    return None
+
+
+@on_each_rank
+def failed_restart(output: Any, rank: int, attempt: Attempt) -> Said:
+    errors = next((each["errors"] for each in output["kills"] if each["failed"]), None)
+    if errors is None:
+        return None
+    remove = "remove the temporary folder before it is used again"
+    if errors:
+        return f"trips over what a killed run left behind: {remove}", errors[0]
+    return f"takes files of a killed run over into the new checkpoint: {remove}"
+
+
+EXERCISE = OnRanks(
+    points=5,
+    cases=(Case("1 rank", 1, {"ranks": 1}), Case("2 ranks", 1, {"ranks": 2})),
+    inputs=draw_contents,
+    drive=drive,
+    signs=(broken_by_a_kill, stops, wrong_without_a_kill, failed_restart),
+)

@@ -1,0 +1,1 @@
+"""What decides lab 10; never released."""

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab10_save_resume.atomic_commit import NEW, OLD, files_of
+
+CASES = (Case("2 ranks, then 1", 1, {"ranks": 2, "again on": 1}),)
+BOUNDARIES = {
+    "divides": "not asked: each rank writes files of its own",
+    "does not divide": "not asked, as above",
+    "more ranks than elements": "not asked, as above",
+    "one rank": "1 rank",
+    "fewer ranks after the kill": "2 ranks, then 1",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer('root / "unfinished"', 'root / f"tmp-{step}"', "a name of its own for each step"),
+    EqualAnswer(
+        "if dist.get_rank() == 0:\n        folder.rename(root / name_of(step))",
+        "if dist.get_rank() == dist.get_world_size() - 1:\n"
+        "        os.replace(folder, root / name_of(step))",
+        "any one rank may rename",
+    ),
+)
+
+
+def reference(case: Case, inputs: Any) -> Plain:
+    (given,) = inputs
+    return {
+        "left": {OLD: files_of(given["old"]), NEW: files_of(given["new"])},
+        "returned too early": [],
+        "broken by a kill": 0,
+        "restarts that failed": 0,
+        "was killed": True,
+    }

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab10_save_resume.save_sharded import outline
+from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
+
+THREE_DTYPES = {"a": ["float64", 7], "b": ["bfloat16", 3, 4, 2], "c": ["float32", 8]}
+CASES = (Case("3 ranks, three dtypes", 3, {"state": THREE_DTYPES}),)
+BOUNDARIES = {
+    "divides": "2 ranks, 1 MB",
+    "does not divide": "4 ranks, two tensors",
+    "a slice of padding alone": "4 ranks, two tensors",
+    "one rank": "not asked: its slice is the whole tensor",
+    "more ranks than elements": "not asked: a slice of padding alone is the same to save",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer("each.clone()", "each + 0", "any copy has a storage of its own"),
+    EqualAnswer("    if rank == 0:", "    dist.barrier()\n    if rank == 0:", "a barrier is free"),
+)
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    outputs = []
+    for rank, given in enumerate(inputs):
+        files = {shard_name(rank, case.world_size): outline(given["slices"])}
+        if rank == 0:
+            files[INDEX] = {"world_size": case.world_size, "shapes": given["shapes"]}
+        outputs.append({"files": files, "names": sorted(files)})
+    return outputs

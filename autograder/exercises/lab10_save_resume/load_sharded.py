@@ -1,0 +1,87 @@
+"""A checkpoint that some ranks wrote, cut again for another number of ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from autograder.exercise import NAMED, Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.budget import Budget, from_outputs
+from autograder.exercises.lab10_save_resume import shared
+from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
+from shardlab.errors import RankError
+
+OPENED = "files opened"
+LABEL = "opens the files that hold something of its slices, and no other"
+FEW_FILES = Budget(LABEL, from_outputs("opened"), heading=OPENED, unit="")
+
+
+def loading_case(saved_on: int, ranks: int, suffix: str = "", **state: list[Any]) -> Case:
+    """``state``: {name: [dtype, *shape]}"""
+    params = {"saved on": saved_on, "state": state, "few files": bool(suffix)}
+    return Case(f"{saved_on} ranks' checkpoint on {ranks}{suffix}", ranks, params)
+
+
+def draw_saved(case: Case, rng: np.random.Generator) -> Plain:
+    """The same files for every rank, as on a disk that they share."""
+    shards = shared.cut(shared.draw_state(case, rng), case.params["saved on"])
+    return {"shards": shards, "shapes": shared.shapes_of(case)}
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    """Notes which files torch.load is asked for."""
+    shards, opened, load = given["shards"], set(), torch.load
+
+    def noting(file: Any, *args: Any, **options: Any) -> Any:
+        opened.add(str(file))
+        return load(file, *args, **options)
+
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        for rank, slices in enumerate(shards):
+            torch.save(slices, folder / shard_name(rank, len(shards)))
+        index = {"world_size": len(shards), "shapes": given["shapes"]}
+        (folder / INDEX).write_text(json.dumps(index))
+        with patch.object(torch, "load", noting):
+            return {"slices": subject(folder), "opened": len(opened)}
+
+
+def looks_for_other_names(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if not isinstance(error, RankError) or error.kind != "FileNotFoundError":
+        return None
+    if f"_of_{attempt.case.world_size}.pt" not in error.message:
+        return None
+    return Finding(
+        f"rank {error.rank}",
+        "looks for files named after the present number of ranks: index.json has the one that "
+        "saved them",
+    )
+
+
+opens_too_many = shared.over_budget(
+    OPENED,
+    "files",
+    "opens files that hold nothing of its slices: N ranks that each read all of a checkpoint read "
+    "it N times",
+)
+
+EXERCISE = OnRanks(
+    points=4,
+    cases=(
+        loading_case(4, 2, weight=["float32", 5, 5], bias=["bfloat16", 5]),
+        loading_case(3, 4, weight=["float32", 8, 2], bias=["float32", 16]),
+        loading_case(12, 4, ", few files", weight=["float32", 120, 2]),
+    ),
+    inputs=draw_saved,
+    drive=drive,
+    tolerance=0.0,
+    budgets=(FEW_FILES,),
+    signs=(looks_for_other_names, NAMED, opens_too_many),
+)

@@ -1,0 +1,162 @@
+"""Each rank writes its slices to a file of its own, rank 0 an index."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab10_save_resume import shared
+from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
+
+SHOWN = 16  # elements of a slice that are returned to the checker as they are
+ZIP_BYTES = 8192  # that torch.save adds, at most, for names and alignment
+INDEX_BYTES = 4096
+A_BARRIERS_BYTES = 4096
+WRITTEN = "written by a rank"
+
+
+def draw_slices(case: Case, rng: np.random.Generator) -> list[Plain]:
+    slices = shared.cut(shared.draw_state(case, rng), case.world_size)
+    return [{"slices": own, "shapes": shared.shapes_of(case)} for own in slices]
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    """Each rank has a disk of its own here: only this rank wrote what is on it at the end."""
+    slices = {}
+    for name, own in given["slices"].items():
+        whole = own.new_zeros(case.world_size * len(own))  # a slice is a view, as in ZeRO
+        whole[: len(own)] = own
+        slices[name] = whole[: len(own)]
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        subject(folder, slices, given["shapes"])
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        return {
+            "names": [str(path.relative_to(folder)) for path in paths],
+            "files": {path.name: content(path) for path in paths},
+            "bytes": sum(path.stat().st_size for path in paths),
+        }
+
+
+def content(path: Path) -> Plain:
+    try:
+        if path.suffix == ".json":
+            return json.loads(path.read_text())
+        return outline(torch.load(path, weights_only=True))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def outline(value: Any) -> Plain:
+    """Of a long tensor its beginning and a sum in which each place has another weight."""
+    if isinstance(value, dict):
+        return {str(name): outline(each) for name, each in value.items()}
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.dim() != 1 or value.is_complex():
+        return value
+    places = torch.arange(1, len(value) + 1, dtype=torch.float64)
+    total = float((value.double() * places.sin()).sum())
+    return {"elements": len(value), "begins": value[:SHOWN].clone(), "sum": total}
+
+
+def slice_bytes(case: Case) -> int:
+    return sum(
+        shared.DTYPES[dtype].itemsize * -(-math.prod(shape) // case.world_size)
+        for dtype, *shape in case.params["state"].values()
+    )
+
+
+def written_limit(case: Case) -> Limit:
+    of_slices = slice_bytes(case) + ZIP_BYTES
+    return Limit([of_slices + INDEX_BYTES] + [of_slices] * (case.world_size - 1))
+
+
+@on_each_rank
+def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> Said:
+    writers = [each for each in attempt.outputs if each["names"]]
+    if output["names"] or len(writers) != 1:
+        return None
+    said = "writes nothing and leaves it to one rank"
+    return f"{said}: each writes its own file, and nothing is gathered"
+
+
+@on_each_rank
+def one_name_twice(output: Any, rank: int, attempt: Attempt) -> Any:
+    first = {name: r for r in reversed(range(rank)) for name in attempt.outputs[r]["names"]}
+    name = next((name for name in output["names"] if name in first), None)
+    if name is None:
+        return None
+    if name == INDEX:
+        mistake = f"writes {INDEX} as well: on one disk N ranks write one file at the same time"
+        return Finding(f"rank {rank}", mistake, anyone="a rank other than 0")
+    said = f"writes the same name as rank {first[name]}: on one disk the last one wins, and the "
+    return f"{said}others' slices are lost", name
+
+
+@on_each_rank
+def wrong_name(output: Any, rank: int, attempt: Attempt) -> Said:
+    if shard_name(rank, attempt.case.world_size) in output["names"]:
+        return None
+    written = ", ".join(output["names"]) or "no file"
+    return "does not write shard_name(rank, world_size)", written
+
+
+@on_each_rank
+def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
+    wanted, got = (each[rank]["files"].get(INDEX) for each in (attempt.expected, attempt.outputs))
+    if wanted is None:
+        return None
+    noted = got if isinstance(got, dict) else {}
+    if got is None:
+        mistake = f"writes no {INDEX}"
+    elif noted.get("world_size") != wanted["world_size"]:
+        mistake = f"does not note world_size in {INDEX}: another number of ranks may load it"
+    elif noted.get("shapes") != wanted["shapes"]:
+        mistake = f"does not note the shapes as they were given in {INDEX}"
+        mistake += ": without them nobody knows what is padding"
+    else:
+        return None
+    return Finding(f"rank {rank}", mistake, anyone="rank 0")
+
+
+whole_storage = shared.over_budget(
+    WRITTEN,
+    "bytes",
+    "writes more than its slices: a slice is a view, and torch.save writes all of a view's "
+    "storage; clone() it first",
+    beyond=lambda case: 1.5 * slice_bytes(case),
+)
+
+SMALL = {"weight": ["float32", 5, 6], "bias": ["float32", 5]}
+LARGE = {"weight": ["bfloat16", 250, 400], "momentum": ["float32", 200000]}
+
+EXERCISE = OnRanks(
+    points=3,
+    cases=(
+        Case("4 ranks, two tensors", 4, {"state": SMALL}),
+        Case("2 ranks, 1 MB", 2, {"state": LARGE}),
+    ),
+    inputs=draw_slices,
+    drive=drive,
+    budgets=(
+        Budget("sends ≤ 4 KiB per rank", sent_bytes, lambda case: Limit(A_BARRIERS_BYTES)),
+        Budget(
+            "writes its slices' bytes and ≤ 8 KiB more",
+            from_outputs("bytes"),
+            written_limit,
+            WRITTEN,
+        ),
+    ),
+    signs=(one_saves_for_all, one_name_twice, wrong_name, wrong_index, whole_storage),
+)

@@ -1,0 +1,218 @@
+"""Ranks are killed, and the loss curve after the last start is compared."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain, equal
+from autograder.exercise.budget import Budget, Limit, from_outputs
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab10_save_resume import shared
+from autograder.exercises.lab10_save_resume.forked_ranks import (
+    KILLED,
+    Group,
+    Outcome,
+    kill_self,
+    raise_first_error,
+    run_ranks,
+)
+from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
+from autograder.guest.on_rank import standing_in
+
+WIDTHS = (8, 64, 64, 1)
+SAMPLES = 4  # in a batch of one rank
+STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
+RANDOM_BYTES = 16_384  # both random states, and what torch.save adds, for each rank
+TOLERANCE = 1e-6
+IN_A_CHECKPOINT = "in a checkpoint"
+
+NOWHERE = ("nowhere", None, None)
+
+
+def training_case(
+    name: str, ranks: int, steps: int, every: int, *kills: Any, weight: float = 1.0
+) -> Case:
+    """A start of the job for each of ``kills``, ("step" or "save", step, rank), and one more."""
+    params = {"ranks": ranks, "steps": steps, "every": every, "lives": [*kills, NOWHERE]}
+    return Case(name, 1, params, weight=weight)
+
+
+def draw_job(case: Case, rng: np.random.Generator) -> Plain:
+    """fp64. ``seeds``: [life][rank], another random state for each start of the job."""
+    samples = case.params["steps"] * case.params["ranks"]
+
+    def normal(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape))
+
+    lives = len(case.params["lives"])
+    return {
+        "weights": [normal(b, a) / a**0.5 for a, b in pairwise(WIDTHS)],
+        "inputs": normal(samples, SAMPLES, WIDTHS[0]),
+        "targets": 2 * normal(samples, SAMPLES, 1),
+        "seeds": rng.integers(1, 10**6, (lives, case.params["ranks"])).tolist(),
+    }
+
+
+# ---- next to the student's code -----------------------------------------------------------------
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        root = Path(name)
+        was_killed = []
+        for life in range(len(case.params["lives"])):
+            outcomes = live(subject, root, given, case, life)
+            was_killed.append(any(each.how == KILLED for each in outcomes))
+            raise_first_error(outcomes, may_wait=was_killed[-1])
+        straight, *_ = run_ranks(partial(without_a_kill, given, case), case.params["ranks"])
+        returned = [in_pairs(each.value) for each in outcomes]
+        return {
+            "steps": [[step for step, _ in pairs] for pairs in returned],
+            "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
+            "kills": was_killed,
+            "bit for bit": all(
+                straight.value.get(step) == loss for pairs in returned for step, loss in pairs
+            ),
+            "checkpoint bytes": newest_bytes(root),
+        }
+
+
+def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Outcome]:
+    """One start of the job, until it is done or killed."""
+    kill = case.params["lives"][life]
+
+    def on_rank(group: Group) -> Any:
+        seed_all(given["seeds"][life][group.rank])
+        done = done_before(case, life)
+
+        def die_in(where: str) -> None:
+            if kill == (where, done - 1, group.rank):
+                kill_self()
+
+        def mean(tensor: Tensor) -> Tensor:
+            nonlocal done
+            done += 1
+            mean = mean_of_ranks(group, tensor)
+            die_in("step")
+            return mean
+
+        def atomic_commit(_: Any, step: int, write: Any) -> None:
+            folder = root / f"of_life_{life}_{step}"
+            folder.mkdir(exist_ok=True)
+            write(folder)
+            die_in("save")
+            group.exchange("written")
+            if group.rank == 0:
+                shutil.rmtree(root / f"step_{step:08}", ignore_errors=True)
+                folder.rename(root / f"step_{step:08}")
+            group.exchange("renamed")
+
+        standing_in(subject, atomic_commit=atomic_commit)
+        job = Job(given, group.rank, group.world_size, mean)
+        return subject(root, job, case.params["steps"], case.params["every"])
+
+    return run_ranks(on_rank, case.params["ranks"])
+
+
+def done_before(case: Case, life: int) -> int:
+    """Steps in the checkpoint that a start of the job finds."""
+    every, done = case.params["every"], 0
+    for _, step, _ in case.params["lives"][:life]:
+        reached = case.params["steps"] if step is None else step
+        done = max(done, reached // every * every)
+    return done
+
+
+def mean_of_ranks(group: Group, tensor: Tensor) -> Tensor:
+    return torch.stack(group.exchange("mean", tensor)).mean(dim=0)
+
+
+def without_a_kill(given: Any, case: Case, group: Group) -> dict[int, float]:
+    seed_all(given["seeds"][0][group.rank])
+    job = Job(given, group.rank, group.world_size, partial(mean_of_ranks, group))
+    return {step: job.step() for step in range(case.params["steps"])}
+
+
+def in_pairs(returned: Any) -> list[tuple[int, float]]:
+    """[(step, loss), ...]"""
+    if not isinstance(returned, dict):
+        kind = type(returned).__name__
+        raise TypeError(f"train_resumable should return {{step: loss}}, not {kind}")
+    return sorted((int(step), float(loss)) for step, loss in returned.items())
+
+
+def newest_bytes(root: Path) -> int:
+    folders = sorted(root.glob("step_*"))
+    return sum(path.stat().st_size for path in folders[-1].iterdir()) if folders else 0
+
+
+def checkpoint_limit(case: Case) -> Limit:
+    parameters = sum(b * (a + 1) for a, b in pairwise(WIDTHS))
+    return Limit(1.1 * STATE_BYTES * parameters + RANDOM_BYTES * case.params["ranks"])
+
+
+@on_each_rank
+def wrong_steps(output: Any, rank: int, attempt: Attempt) -> Said:
+    wanted, params = attempt.expected[rank]["steps"][0], attempt.case.params
+    got = next((each for each in output["steps"] if each != wanted), None)
+    if got is None:
+        return None
+    evidence = f"{got}, expected {wanted}"
+    first, due = (got or [params["steps"]])[0], (wanted or [params["steps"]])[0]
+    if first == 0 and due != 0:
+        return "starts over at step 0: go on from the newest checkpoint", evidence
+    if 0 < abs(first - due) < params["every"]:
+        mistake = "goes on at the wrong step after a restart: after step s, s + 1 steps are done"
+        return mistake, evidence
+    return "runs other steps after a restart than those that are left", evidence
+
+
+@on_each_rank
+def other_losses(output: Any, rank: int, attempt: Attempt) -> Said:
+    if equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
+        return None
+    return "restores too little: the losses after a restart are not those of a run without"
+
+
+@on_each_rank
+def not_bit_for_bit(output: Any, rank: int, attempt: Attempt) -> Said:
+    if output["bit for bit"]:
+        return None
+    return "comes near the loss curve, but not to the bit: something was rounded or lost"
+
+
+saves_too_much = shared.over_budget(
+    IN_A_CHECKPOINT,
+    "bytes",
+    "saves what all ranks have alike more than once: let rank 0 write it, and each rank only what "
+    "is its own",
+)
+
+EXERCISE = OnRanks(
+    points=6,
+    cases=(
+        training_case("1 rank, killed in step 7", 1, 12, 3, ("step", 7, 0)),
+        training_case("2 ranks, killed while they save", 2, 14, 4, ("save", 11, 1)),
+    ),
+    inputs=draw_job,
+    drive=drive,
+    tolerance=TOLERANCE,
+    budgets=(
+        Budget(
+            "saves what ranks have alike once",
+            from_outputs("checkpoint bytes"),
+            checkpoint_limit,
+            IN_A_CHECKPOINT,
+        ),
+    ),
+    signs=(wrong_steps, NAMED, other_losses, not_bit_for_bit, saves_too_much),
+)
