@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Limit, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab10_save_resume.load_sharded import FEW_FILES, loading_case
 from autograder.exercises.lab10_save_resume.shared import cut, shard_name
 
 CASES = (
-    loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7]),
+    shaken(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
     loading_case(3, 1, a=["float32", 4, 5], b=["bfloat16", 7]),
     loading_case(13, 2, ", few files", a=["float32", 131], b=["float32", 262]),
 )

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab10_save_resume.save_sharded import outline
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
 THREE_DTYPES = {"a": ["float64", 7], "b": ["bfloat16", 3, 4, 2], "c": ["float32", 8]}
-CASES = (Case("3 ranks, three dtypes", 3, {"state": THREE_DTYPES}),)
+CASES = (shaken(Case("3 ranks, three dtypes", 3, {"state": THREE_DTYPES})),)
 BOUNDARIES = {
     "divides": "2 ranks, 1 MB",
     "does not divide": "4 ranks, two tensors",
