@@ -65,25 +65,21 @@ def draw_inputs(case: Case, rng: np.random.Generator, batches: int, scale: float
     A batch: [inputs [B, first width], targets [B, last]]. Large targets make large gradients.
     """
     widths, samples = case.params["widths"], case.params.get("samples", 2)
-    layers = []
-    for fan_in, fan_out in pairwise(widths):
-        layers += [normal(rng, fan_out, fan_in) / fan_in**0.5, normal(rng, fan_out) / fan_in**0.5]
 
-    def batch() -> list[Tensor]:
-        pair = normal(rng, samples, widths[0]), scale * normal(rng, samples, widths[-1])
-        return [tensor.float() for tensor in pair]
+    def normal(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape))
 
-    return [
-        {
-            "layers": [layer.float() for layer in layers],
-            "batches": [batch() for _ in range(batches)],
-        }
-        for _ in range(case.world_size)
+    layers = [
+        (normal(*shape) / fan_in**0.5).float()
+        for fan_in, fan_out in pairwise(widths)
+        for shape in ((fan_out, fan_in), (fan_out,))
     ]
 
+    def batch() -> list[Tensor]:
+        return [normal(samples, widths[0]).float(), (scale * normal(samples, widths[-1])).float()]
 
-def normal(rng: np.random.Generator, *shape: int) -> Tensor:
-    return torch.from_numpy(rng.standard_normal(shape))
+    ranks = range(case.world_size)
+    return [{"layers": layers, "batches": [batch() for _ in range(batches)]} for _ in ranks]
 
 
 def mlp(tensors: Sequence[Tensor]) -> nn.Sequential:
@@ -132,13 +128,13 @@ def slice_elements(elements: int, case: Case) -> int:
 
 
 def unit_bytes(case: Case) -> list[int]:
-    """Of each bucket or unit, of so many layers ``together``, padded: the last layers first."""
+    """Of each unit or bucket, padded: so many layers ``together``, the last ones first."""
     layers, together = sizes_of(case)[::-1], case.params.get("together", 1)
     units = [sum(layers[i : i + together]) for i in range(0, len(layers), together)]
     return [FLOAT_BYTES * case.world_size * slice_elements(size, case) for size in units]
 
 
-def units_and_slices(case: Case, units: int, slices: int = 1) -> float:
+def held_bytes(case: Case, units: int, slices: int = 1) -> float:
     """Bytes of so many whole units, and so many times this rank's slices of all."""
     sizes = unit_bytes(case)
     return units * max(sizes) + slices * sum(sizes) / case.world_size

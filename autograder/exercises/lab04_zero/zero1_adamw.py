@@ -73,7 +73,7 @@ def never_gathers(output: Any, rank: int, attempt: Attempt) -> Said:
 @on_each_rank
 def holds_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
     """States for everything, or a second copy of the slice beside its states."""
-    if rank not in is_over(attempt, HELD_STATES.heading):
+    if attempt.run is None or rank not in is_over(attempt, HELD_STATES.heading):
         return None
     used, needed = HELD_STATES.used(attempt.run)[rank], states_bytes(attempt.case)
     evidence = f"{used:,} bytes, {needed:,} are enough"

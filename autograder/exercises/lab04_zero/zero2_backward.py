@@ -60,7 +60,8 @@ def leaves_gradients(output: Any, rank: int, attempt: Attempt) -> Said:
 @on_each_rank
 def holds_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
     """Whether all gradients were there at one time, and whether they still are at the end."""
-    if rank not in is_over(attempt, AT_ONCE) + is_over(attempt, IN_EXCHANGE):
+    over = is_over(attempt, AT_ONCE) + is_over(attempt, IN_EXCHANGE)
+    if attempt.run is None or rank not in over:
         return None
     at_end = shared.live_at(attempt.run, HELD, "gradients", "buckets", "other")[rank]
     if at_end >= 0.98 * sum(shared.unit_bytes(attempt.case)):
@@ -90,7 +91,7 @@ EXERCISE = OnRanks(
             "holds ≤ 1.02 × (Ψ/N + one bucket) of gradients",
             AT_ONCE,
             lambda run: run.memory.peak_of("gradients").tolist(),
-            partial(shared.units_and_slices, units=1),
+            partial(shared.held_bytes, units=1),
         ),
         # What a bucket's reduce_scatter takes and receives, and those of a few before it.
         shared.live(
@@ -100,8 +101,8 @@ EXERCISE = OnRanks(
             lambda case: 2 * (1 + shared.GLOO_THREADS) * max(shared.unit_bytes(case)),
         ),
         # A bucket that backward fills, and what the exchange of another takes.
-        shared.seen_outside(BACKWARD, partial(shared.units_and_slices, units=4)),
-        shared.seen_outside(HELD, partial(shared.units_and_slices, units=4)),
+        shared.seen_outside(BACKWARD, partial(shared.held_bytes, units=4)),
+        shared.seen_outside(HELD, partial(shared.held_bytes, units=4)),
     ),
     signs=(
         shared.not_padded,

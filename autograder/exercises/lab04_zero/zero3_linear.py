@@ -49,22 +49,13 @@ def live(phase: str, units: int, slices: int) -> Budget:
     def most(case: Case) -> float:
         # Each layer's output, its tanh and their gradients, at most.
         values = 4 * sum(case.params["widths"]) * case.params.get("samples", 2)
-        return shared.units_and_slices(case, units, slices) + shared.FLOAT_BYTES * values
+        return shared.held_bytes(case, units, slices) + shared.FLOAT_BYTES * values
 
     def peaks(run: Run) -> list[int]:
         by_rank = ([p for p in rank.phases if p.name == phase] for rank in run.memory)
         return [max((sum(p.at_peak.values()) for p in each), default=0) for each in by_rank]
 
     return shared.live(f"one unit live in {phase}", f"live in {phase}", peaks, most)
-
-
-def between_units(moment: str, units: int, slices: int) -> Budget:
-    """Of what a process holds then, less all parameters, which it began with."""
-
-    def change(case: Case) -> float:
-        return shared.units_and_slices(case, units, slices) - sum(shared.unit_bytes(case))
-
-    return shared.seen_outside(moment, change)
 
 
 def frees_before_backward(attempt: Attempt) -> Finding | None:
@@ -76,10 +67,8 @@ def frees_before_backward(attempt: Attempt) -> Finding | None:
         rank = attempt.error.rank
         wrong = any(phase.name == "forward" for each in run.memory for phase in each.phases)
     else:
-        wrong = any(
-            not equal(attempt.expected[each]["x.grad"], output["x.grad"], shared.NEAR)
-            for each, output in finished(attempt)
-        )
+        pairs = [(attempt.expected[each], output) for each, output in finished(attempt)]
+        wrong = any(not equal(a["x.grad"], b["x.grad"], shared.NEAR) for a, b in pairs)
     gathers = sum(call.rank == rank and call.op.startswith("all_gather") for call in run.calls)
     if wrong and gathers == len(shared.unit_bytes(attempt.case)):
         mistake = "frees its units before backward and does not gather them again there"
@@ -106,9 +95,9 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
 @on_each_rank
 def keeps_units(output: Any, rank: int, attempt: Attempt) -> Said:
     for phase in ("forward", "backward"):
-        if rank in is_over(attempt, f"live in {phase}"):
+        if attempt.run and rank in is_over(attempt, f"live in {phase}"):
             built = sum(attempt.run.memory[rank].at(BUILT).values())
-            if built > shared.units_and_slices(attempt.case, units=1):
+            if built > shared.held_bytes(attempt.case, units=1):
                 return (
                     "keeps whole units from the start: a slice is a view, and a view keeps all of "
                     "its tensor alive"
@@ -134,8 +123,13 @@ EXERCISE = OnRanks(
         live("forward", units=1 + shared.GLOO_THREADS, slices=1),
         # Of the unit at work two: whole and its gradient, or the latter as sent and as received.
         live("backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
-        between_units(IN_FORWARD, units=1, slices=1),
-        between_units(IN_BACKWARD, units=2, slices=2),
+        # Less all parameters, N slices, which a process begins with.
+        shared.seen_outside(
+            IN_FORWARD, lambda case: shared.held_bytes(case, 1, 1 - case.world_size)
+        ),
+        shared.seen_outside(
+            IN_BACKWARD, lambda case: shared.held_bytes(case, 2, 2 - case.world_size)
+        ),
     ),
     signs=(
         shared.not_padded,

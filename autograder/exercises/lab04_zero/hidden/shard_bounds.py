@@ -16,9 +16,8 @@ BOUNDARIES = {
     "one rank": "not asked: all elements",
     "more ranks than elements": FEW,
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("-(-sum(sizes) // world_size)", "math.ceil(sum(sizes) / world_size)", "the same"),
-)
+ROUNDED_UP = "-(-sum(sizes) // world_size)", "(sum(sizes) + world_size - 1) // world_size"
+EQUAL_ANSWERS = (EqualAnswer(*ROUNDED_UP, "another way to round up"),)
 
 
 def right(sizes: Sequence[int], world_size: int) -> Bounds:

@@ -43,26 +43,20 @@ def slices_by_rank(gradients: Any, case: Case, rule: Rule) -> list[dict[str, Pla
     return [compared("slices", [slices[rank] for slices in used], case) for rank in range(n)]
 
 
-def mean(gradients: Tensor) -> Tensor:
-    return gradients.mean(dim=0)
-
-
 def by_owner(gradients: Tensor) -> Tensor:
     """Each slice as its owner's own backward made it: nothing was added up."""
     slices = gradients.chunk(len(gradients), dim=1)
     return torch.cat([of_ranks[owner] for owner, of_ranks in enumerate(slices)])
 
 
+total: Rule = partial(torch.sum, dim=0)
+mean: Rule = partial(torch.mean, dim=0)
 WRONG_RULES: dict[str, Rule] = {
-    "uses the sum of the gradients, not their mean: divide by world_size": (
-        lambda gradients: gradients.sum(dim=0)
-    ),
-    "averages twice: divide the sum by world_size once": (
-        lambda gradients: gradients.mean(dim=0) / len(gradients)
-    ),
+    "uses the sum of the gradients, not their mean: divide by world_size": total,
+    "averages twice: divide the sum by world_size once": lambda each: mean(each) / len(each),
     "uses its own gradients alone: add up those of all ranks with reduce_scatter": by_owner,
     "divides by N - 1: the mean over N ranks divides by world_size": (
-        lambda gradients: gradients.sum(dim=0) / (len(gradients) - 1)
+        lambda each: total(each) / (len(each) - 1)
     ),
 }
 

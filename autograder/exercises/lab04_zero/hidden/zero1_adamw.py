@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,12 +42,10 @@ def reference(case: Case, inputs: Any, rule: Rule = mean, adam: type = torch.opt
     return compared("parameters", [parameter.detach() for parameter in parameters], case)
 
 
-def decays_as_adam(case: Case, inputs: Any) -> Plain:
-    return reference(case, inputs, adam=torch.optim.Adam)
-
-
 MISTAKES = shared.by_wrong_rules(reference) | {
-    "adds the decay to the gradient, as Adam does: AdamW does not": decays_as_adam,
+    "adds the decay to the gradient, as Adam does: AdamW does not": (
+        partial(reference, adam=torch.optim.Adam)
+    ),
 }
 EQUAL_ANSWERS = (
     EqualAnswer("self.own.grad = None", "pass", "a slice's gradient is no state, and is small"),

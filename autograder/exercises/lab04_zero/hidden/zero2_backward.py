@@ -46,13 +46,9 @@ def of_another(step: int, case: Case, inputs: Any) -> list[Plain]:
     return [right[(rank + step) % len(right)] for rank in range(len(right))]
 
 
-def of_rank_0(case: Case, inputs: Any) -> list[Plain]:
-    return by_rank(case, inputs)[:1] * case.world_size
-
-
 MISTAKES = {
     "returns another rank's slices: rank r has the r-th": (
-        of_rank_0,
+        lambda case, inputs: by_rank(case, inputs)[:1] * case.world_size,
         *(partial(of_another, step) for step in range(1, 6)),
     ),
 } | shared.by_wrong_rules(by_rank)

@@ -44,11 +44,6 @@ def times(factor: float, *question: Any) -> Sizes:
     return {name: factor * size for name, size in right(*question).items()}
 
 
-def hosts_together(*question: Any) -> Sizes:
-    sizes = right(*question)
-    return sizes | {"host": sizes["host"] * question[1]}
-
-
 def sharding(start: int) -> Iterator[tuple[str, Any]]:
     """Some of the three, and answers where these are sharded from that stage on."""
     for names in chain.from_iterable(combinations(SHARDED_FROM, size) for size in (1, 2, 3)):
@@ -65,7 +60,9 @@ MISTAKES = {
     "leaves the gradients on the device: with offload they lie on the host": (
         partial(right, moved=["optimizer"])
     ),
-    "counts the host's bytes of all ranks: the answer is for one rank": hosts_together,
+    "counts the host's bytes of all ranks: the answer is for one rank": (
+        lambda p, n, *how: right(p, n, *how) | {"host": n * right(p, n, *how)["host"]}
+    ),
     **{f"divides the {names} at a stage that does not shard this": f for names, f in sharding(0)},
     **{f"does not divide the {names} at a stage that shards this": f for names, f in sharding(9)},
     "divides by N - 1: all N ranks have a share": lambda p, n, *how: right(p, n - 1, *how),
