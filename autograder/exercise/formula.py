@@ -79,7 +79,9 @@ class Formula(Exercise):
         if not wrong or any(self._wrong_form(asked[i], expected[i], got[i]) for i in wrong):
             return ()
         first = wrong[0]
-        _, evidence = difference(expected[first], got[first], self.tolerance) or ("", "")
+        differs, evidence = difference(expected[first], got[first], self.tolerance) or ("", "")
+        if key := differs.partition(" in ")[2]:  # of a dict
+            evidence = f"{key}: {evidence}"
         found = []
         for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs):
             if outputs is None or all(

@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 import hashlib
+import lzma
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +25,7 @@ from autograder.exercise.form import Exercise, Outputs
 from autograder.guest.case import Case, Plain
 from shardlab.ranks import codec
 
-SUFFIX = ".plain"  # as shardlab.ranks.codec packs it: JSON, then safetensors
+SUFFIX = ".plain"  # as shardlab.ranks.codec packs it, and lzma: JSON, then safetensors
 InputsOf = Callable[[Case], Sequence[Plain]]
 NEAR = 1e-4  # of sums of inputs: another kind of CPU may differ in their last digits
 # Of one case: mistakes whose outputs would take more are named in its smaller cases alone.
@@ -44,7 +45,7 @@ class RecordedHalf:
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        content: dict[str, Any] = codec.decode_plain(self.path.read_bytes())
+        content: dict[str, Any] = codec.decode_plain(lzma.decompress(self.path.read_bytes()))
         return content
 
     def _of(self, case: Case, part: str) -> Any:
@@ -96,7 +97,8 @@ def record(exercise: Exercise, inputs_of: InputsOf, facts: Mapping[str, Plain]) 
         for case in exercise.cases
         if not case.hidden
     }
-    return codec.encode_plain({"facts": dict(facts), "cases": cases, "tensors": store.tensors})
+    content = {"facts": dict(facts), "cases": cases, "tensors": store.tensors}
+    return lzma.compress(codec.encode_plain(content))
 
 
 def _of_case(

@@ -23,6 +23,7 @@ from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
 
 Bounds = list[tuple[int, int]]
+Size = Callable[[Case], float]  # in bytes
 
 FLOAT_BYTES = 4
 # Below this, gloo's own messages would blur a budget of a few percent.
@@ -112,8 +113,7 @@ def compared(name: str, tensors: Any, case: Case) -> dict[str, Plain]:
     def in_sums(tensor: Any) -> Any:
         if not isinstance(tensor, Tensor) or not tensor.ndim:
             return tensor
-        padded = nn.functional.pad(tensor.detach(), (0, -tensor.shape[-1] % each))
-        return padded.unflatten(-1, (-1, each)).sum(-1)
+        return torch.stack([part.sum(-1) for part in tensor.split(each, -1)], -1)
 
     return {f"{name}, in sums of {each} elements": [in_sums(tensor) for tensor in tensors]}
 
@@ -151,9 +151,7 @@ def traffic(exchanges: Callable[[Case], Sequence[float]]) -> Budget:
     return Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, limit)
 
 
-def live(
-    label: str, heading: str, used: Callable[[Run], list[int]], most: Callable[[Case], float]
-) -> Budget:
+def live(label: str, heading: str, used: Callable[[Run], list[int]], most: Size) -> Budget:
     """Of live bytes; none where a few scalars would show."""
 
     def limit(case: Case) -> Limit | None:
@@ -162,24 +160,23 @@ def live(
     return Budget(label, used, limit, heading)
 
 
-def seen_outside(moment: str, most: Callable[[Case], float]) -> Budget:
+def seen_outside(moment: str, most: Size) -> Budget:
     def tensors_bytes(case: Case) -> float | None:
         return most(case) if FLOAT_BYTES * sum(sizes_of(case)) >= LARGE_BYTES else None
 
     return no_more_than_tensors(moment, tensors_bytes)
 
 
-def live_at(run: Run, moment: str, *categories: str) -> list[int]:
-    """By rank: live bytes of some categories. Raises KeyError where one never came to it."""
-    return [sum(rank.at(moment)[name] for name in categories) for rank in run.memory]
+def live_at_end(run: Run, *categories: str) -> list[int]:
+    return [sum(rank.at(HELD)[name] for name in categories) for rank in run.memory]
 
 
-not_padded = raises(
+unpadded = raises(
     "pad: its length must divide by world_size",  # the lab's reduce_scatter says so
     "does not pad: the slices are equal only where world_size divides the length",
 )
 TWICE = "which gloo runs as an all-reduce, for twice the bytes: use the lab's reduce_scatter"
-expensive_call = expensive_calls(
+expensive = expensive_calls(
     {
         "all_reduce": "all-reduces: a rank needs its own slice of the sum, and reduce_scatter "
         "sends half as much",

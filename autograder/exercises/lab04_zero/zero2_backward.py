@@ -41,7 +41,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def returns_no_slices(output: Any, rank: int, attempt: Attempt) -> Said:
+def no_slices(output: Any, rank: int, attempt: Attempt) -> Said:
     slices = output["slices"]
     if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(attempt.case)):
         return "should return a list with one slice for each bucket, in their order"
@@ -63,7 +63,7 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
     over = is_over(attempt, AT_ONCE) + is_over(attempt, IN_EXCHANGE)
     if attempt.run is None or rank not in over:
         return None
-    at_end = shared.live_at(attempt.run, HELD, "gradients", "buckets", "other")[rank]
+    at_end = shared.live_at_end(attempt.run, "gradients", "buckets", "other")[rank]
     if at_end >= 0.98 * sum(shared.unit_bytes(attempt.case)):
         return (
             "keeps a full copy of the gradients: a slice is a view, and a view keeps all of its "
@@ -104,13 +104,6 @@ EXERCISE = OnRanks(
         shared.seen_outside(BACKWARD, partial(shared.held_bytes, units=4)),
         shared.seen_outside(HELD, partial(shared.held_bytes, units=4)),
     ),
-    signs=(
-        shared.not_padded,
-        returns_no_slices,
-        NAMED,
-        leaves_gradients,
-        shared.expensive_call,
-        holds_too_much,
-    ),
+    signs=(shared.unpadded, no_slices, NAMED, leaves_gradients, shared.expensive, holds_too_much),
     memory=True,
 )

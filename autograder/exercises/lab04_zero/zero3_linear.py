@@ -58,7 +58,7 @@ def live(phase: str, units: int, slices: int) -> Budget:
     return shared.live(f"one unit live in {phase}", f"live in {phase}", peaks, most)
 
 
-def frees_before_backward(attempt: Attempt) -> Finding | None:
+def frees_early(attempt: Attempt) -> Finding | None:
     """Backward stopped, or computed with what is no longer there."""
     run, rank = attempt.run, 0
     if run is None:
@@ -131,13 +131,6 @@ EXERCISE = OnRanks(
             IN_BACKWARD, lambda case: shared.held_bytes(case, 2, 2 - case.world_size)
         ),
     ),
-    signs=(
-        shared.not_padded,
-        frees_before_backward,
-        no_gradient,
-        NAMED,
-        shared.expensive_call,
-        keeps_units,
-    ),
+    signs=(shared.unpadded, frees_early, no_gradient, NAMED, shared.expensive, keeps_units),
     memory=True,
 )

@@ -62,5 +62,4 @@ WRONG_RULES: dict[str, Rule] = {
 
 
 def by_wrong_rules(outputs: Callable[..., Plain]) -> dict[str, Callable[[Case, Any], Plain]]:
-    """``outputs(case, inputs, rule)``."""
     return {said: partial(outputs, rule=rule) for said, rule in WRONG_RULES.items()}

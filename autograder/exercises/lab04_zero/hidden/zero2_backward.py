@@ -29,9 +29,8 @@ def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[An
     buckets = []
     for given in inputs:
         model = mlp([tensor.clone() for tensor in given["layers"]])
-        gradients = torch.autograd.grad(
-            loss_of(model, given["batches"][0]), list(model.parameters())
-        )
+        loss = loss_of(model, given["batches"][0])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
         buckets.append(buckets_of(gradients, case))
     return shared.slices_by_rank(buckets, case, rule)
 

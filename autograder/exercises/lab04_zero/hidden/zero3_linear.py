@@ -45,7 +45,4 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
 
 
 MISTAKES = shared.by_wrong_rules(by_rank)
-EQUAL_ANSWERS = (
-    EqualAnswer("flat[start:stop].clone()", "flat[start:stop] + 0", "another way to copy"),
-    EqualAnswer("y_grad.sum(dim=0)", "y_grad.T.sum(dim=1)", "the same sum"),
-)
+EQUAL_ANSWERS = (EqualAnswer("[start:stop].clone()", "[start:stop] + 0", "another way to copy"),)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain, combinations
 from typing import Any
@@ -19,25 +19,21 @@ BOUNDARIES = {
     "one rank": "the paper's table, 7.5B",
     "more ranks than elements": "not asked: a share is not rounded",
 }
-SHARDED_FROM = {"parameters": 3, "gradients": 2, "optimizer": 1}
 Sizes = dict[str, float]
+SHARDED_FROM: Sizes = {"parameters": 3, "gradients": 2, "optimizer": 1}
 
 
 def right(
-    parameters: int,
-    world_size: int,
-    stage: int,
-    offload: bool,
-    k: int = 12,
-    sharded_from: Mapping[str, int] = SHARDED_FROM,
-    moved: Sequence[str] = ("gradients", "optimizer"),
+    parameters: int, n: int, stage: int, offload: bool, k: int = 12, first: Sizes = SHARDED_FROM
 ) -> Sizes:
     """Rajbhandari et al. 2020, section 5; offload as in ZeRO-Offload, Ren et al. 2021."""
-    sizes: Sizes = {}
+    sizes: Sizes = {"host": 0}
     for name, each in (("parameters", 2), ("gradients", 2), ("optimizer", k)):
-        sizes[name] = each * parameters / (world_size if stage >= sharded_from[name] else 1)
-    moved = moved if offload else ()
-    return sizes | dict.fromkeys(moved, 0.0) | {"host": sum(sizes[name] for name in moved)}
+        sizes[name] = each * parameters / (n if stage >= first[name] else 1)
+    if offload:
+        sizes["host"] = sizes["gradients"] + sizes["optimizer"]
+        sizes["gradients"] = sizes["optimizer"] = 0
+    return sizes
 
 
 def times(factor: float, *question: Any) -> Sizes:
@@ -47,8 +43,8 @@ def times(factor: float, *question: Any) -> Sizes:
 def sharding(start: int) -> Iterator[tuple[str, Any]]:
     """Some of the three, and answers where these are sharded from that stage on."""
     for names in chain.from_iterable(combinations(SHARDED_FROM, size) for size in (1, 2, 3)):
-        instead = SHARDED_FROM | dict.fromkeys(names, start)
-        yield " and the ".join(names), partial(right, sharded_from=instead)
+        first = SHARDED_FROM | dict.fromkeys(names, start)
+        yield " and the ".join(names), partial(right, first=first)
 
 
 MISTAKES = {
@@ -58,20 +54,18 @@ MISTAKES = {
     "counts one of Adam's two states: K is 4 + 4 + 4 = 12 bytes": partial(right, k=4),
     "counts a gradient in fp32 as well: K is 4 + 4 + 4 = 12 bytes": partial(right, k=16),
     "leaves the gradients on the device: with offload they lie on the host": (
-        partial(right, moved=["optimizer"])
+        lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n}
     ),
     "counts the host's bytes of all ranks: the answer is for one rank": (
         lambda p, n, *how: right(p, n, *how) | {"host": n * right(p, n, *how)["host"]}
     ),
-    **{f"divides the {names} at a stage that does not shard this": f for names, f in sharding(0)},
-    **{f"does not divide the {names} at a stage that shards this": f for names, f in sharding(9)},
+    **{f"divides what a stage does not shard: the {names}": f for names, f in sharding(0)},
+    **{f"does not divide what a stage shards: the {names}": f for names, f in sharding(9)},
     "divides by N - 1: all N ranks have a share": lambda p, n, *how: right(p, n - 1, *how),
     "divides by N twice": lambda p, n, *how: right(p, n * n, *how),
     "divides by 8, whatever N is: divide by world_size": lambda p, n, *how: right(p, 8, *how),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("parameters / world_size", "parameters * (1 / world_size)", "but for a last digit"),
-)
+EQUAL_ANSWERS = (EqualAnswer("stage >= 3", "stage == 3", "stages 0 to 3 are all there are"),)
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int, bool]]:
