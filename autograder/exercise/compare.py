@@ -52,6 +52,12 @@ def difference(
         return "cannot be compared with what was expected", shorten(str(error))
 
 
+def with_key(differs: str, evidence: str) -> str:
+    """The evidence, where another mistake is named by it: in which key of a dict it was found."""
+    key = differs.partition(" in ")[2]
+    return f"{key}: {evidence}" if key and evidence else evidence
+
+
 def _difference(expected: Plain, got: Plain, tolerance: float | None) -> tuple[str, str] | None:
     if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
         if expected.dtype != got.dtype:
