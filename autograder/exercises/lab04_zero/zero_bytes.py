@@ -1,7 +1,5 @@
 """Bytes of model states on a rank, by ZeRO stage."""
 
-from __future__ import annotations
-
 from autograder.exercise import Case, Formula, questions
 
 
