@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise.attempt import Attempt, Finding
-from autograder.exercise.compare import difference, equal
+from autograder.exercise.compare import difference, equal, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
 from autograder.guest.on_rank import answers_of, as_it_is
@@ -75,9 +75,7 @@ class Formula(Exercise):
         if not wrong or any(self._wrong_form(asked[i], expected[i], got[i]) for i in wrong):
             return ()
         first = wrong[0]
-        text, evidence = difference(expected[first], got[first], self.tolerance) or ("", "")
-        if key := text.partition(" in ")[2]:  # of a dict; the mistake's name need not tell which
-            evidence = f"{key}: {evidence}"
+        evidence = with_key(*difference(expected[first], got[first], self.tolerance) or ("", ""))
         found = []
         for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs):
             if outputs is None or all(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise.attempt import Attempt, Finding
-from autograder.exercise.compare import equal
+from autograder.exercise.compare import equal, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
 from shardlab.ranks.explain import ranks_text
@@ -49,10 +49,11 @@ class OnRanks(Exercise):
 
     def _finding(self, attempt: Attempt, mistake: str, difference: Finding) -> Finding:
         if len(attempt.outputs) == 1:
-            return Finding(self.answer, mistake, difference.evidence, anyone=self.answer)
+            evidence = with_key(difference.mistake, difference.evidence)
+            return Finding(self.answer, mistake, evidence, anyone=self.answer)
         pairs = enumerate(zip(attempt.expected, attempt.outputs, strict=True))
         wrong = [rank for rank, pair in pairs if not equal(*pair, self.tolerance)]
-        evidence = f"{difference.who}: {difference.evidence}"
+        evidence = f"{difference.who}: {with_key(difference.mistake, difference.evidence)}"
         if len(wrong) == len(attempt.outputs):
             return Finding("every rank", mistake, evidence, anyone="every rank")
         return Finding(ranks_text(wrong), mistake, evidence)

@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 import hashlib
+import lzma
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,16 +20,18 @@ import numpy as np
 import torch
 
 from autograder.exercise.budget import Limit, by_rank
-from autograder.exercise.compare import equal
+from autograder.exercise.compare import Sums, equal
 from autograder.exercise.form import Exercise, Outputs
 from autograder.guest.case import Case, Plain
 from shardlab.ranks import codec
 
-SUFFIX = ".plain"  # as shardlab.ranks.codec packs it: JSON, then safetensors
+SUFFIX = ".plain"  # as shardlab.ranks.codec packs it, and lzma: JSON, then safetensors
 InputsOf = Callable[[Case], Sequence[Plain]]
 NEAR = 1e-4  # of sums of inputs: another kind of CPU may differ in their last digits
 # Of one case: mistakes whose outputs would take more are named in its smaller cases alone.
 MOST_MISTAKES_BYTES = 100_000
+# Of one case's right outputs: where they would take more, large tensors are there as sums.
+MOST_WHOLE_BYTES, WHOLE_ELEMENTS = 1_000_000, 4096
 
 
 class OtherInputs(LookupError):
@@ -44,7 +47,7 @@ class RecordedHalf:
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        content: dict[str, Any] = codec.decode_plain(self.path.read_bytes())
+        content: dict[str, Any] = codec.decode_plain(lzma.decompress(self.path.read_bytes()))
         return content
 
     def _of(self, case: Case, part: str) -> Any:
@@ -96,7 +99,8 @@ def record(exercise: Exercise, inputs_of: InputsOf, facts: Mapping[str, Plain]) 
         for case in exercise.cases
         if not case.hidden
     }
-    return codec.encode_plain({"facts": dict(facts), "cases": cases, "tensors": store.tensors})
+    content = {"facts": dict(facts), "cases": cases, "tensors": store.tensors}
+    return lzma.compress(codec.encode_plain(content))
 
 
 def _of_case(
@@ -108,7 +112,10 @@ def _of_case(
         for budget in exercise.budgets
         if not budget.limit and (limit := half.limit(budget.label, case))
     }
-    expected = store.packed(list(half.expected(case, inputs)))
+    expected = list(half.expected(case, inputs))
+    if store.new_bytes(expected) > MOST_WHOLE_BYTES:
+        expected = _in_sums(expected)
+    expected = store.packed(expected)
     mistakes, before = [], store.taken_bytes
     for said, outputs in half.mistakes(case, inputs):
         more = store.taken_bytes - before + store.new_bytes(outputs)
@@ -137,6 +144,9 @@ class _Store:
                 self.tensors.append(value.detach().clone())
                 self.taken_bytes += value.nbytes
             return {"tensor": self.numbers[key]}
+        if isinstance(value, Sums):
+            of = [str(value.dtype).removeprefix("torch."), list(value.shape)]
+            return {"sums": [self.packed(value.sums), *of]}
         if isinstance(value, Mapping):
             return {"dict": [[key, self.packed(item)] for key, item in value.items()]}
         if isinstance(value, list | tuple):
@@ -150,6 +160,14 @@ class _Store:
         return sum(map(self.new_bytes, items)) if isinstance(value, Mapping | list | tuple) else 0
 
 
+def _in_sums(value: Plain) -> Plain:
+    if isinstance(value, torch.Tensor):
+        return Sums.of(value) if value.numel() > WHOLE_ELEMENTS else value
+    if isinstance(value, Mapping):
+        return {key: _in_sums(item) for key, item in value.items()}
+    return type(value)(map(_in_sums, value)) if isinstance(value, list | tuple) else value
+
+
 def _digest(tensor: torch.Tensor) -> bytes:
     return hashlib.sha256(codec.encode_plain(tensor)).digest()
 
@@ -160,6 +178,9 @@ def _unpacked(value: Plain, tensors: Sequence[torch.Tensor]) -> Plain:
     ((kind, inside),) = value.items()
     if kind == "tensor":
         return tensors[inside].clone()
+    if kind == "sums":
+        sums, dtype, shape = inside
+        return Sums(_unpacked(sums, tensors), getattr(torch, dtype), tuple(shape))
     if kind == "dict":
         return {key: _unpacked(item, tensors) for key, item in inside}
     items = [_unpacked(item, tensors) for item in inside]

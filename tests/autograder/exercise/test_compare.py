@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from autograder.exercise.compare import equal, find_difference, size_of
+from autograder.exercise.compare import Sums, equal, find_difference, size_of
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,13 @@ def test_of_whatever_comes_a_difference_is_told_in_few_words(got):
 def test_sizes_are_counted_to_leave_the_large_alone():
     assert size_of([torch.ones(1000), np.ones(500), {"a": "x" * 50}, None]) > 8050
     assert size_of(None) == size_of(1) == 100
+
+
+def test_one_wrong_element_shows_in_the_sums_of_a_large_tensor():
+    whole = torch.rand(7, 257)
+    sums = Sums.of(whole)
+    assert equal(sums, whole.clone(), 1e-5)
+    changed = whole.clone()
+    changed[-1, -1] += 1e-3
+    for wrong in (changed, whole[:, :-1], whole.double(), "a tensor"):
+        assert not equal(sums, wrong, 1e-5)

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero_bytes = 2.75}
-# says = {zero_bytes = "which this stage does not shard"}
+# says = {zero_bytes = "divides what a stage does not shard"}
 # ///
 
 # %% nbgrader={"grade_id": "zero_bytes", "solution": true}

@@ -1,0 +1,1 @@
+"""What decides lab 04; never released."""

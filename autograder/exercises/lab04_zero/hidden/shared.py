@@ -1,0 +1,64 @@
+"""What decides in more than one exercise: bounds, and rules by which gradients are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.exercise import Case, Plain
+from autograder.exercises.lab04_zero.hidden.shard_bounds import right as bounds_of
+
+Rule = Callable[[Tensor], Tensor]  # gradients [N, length] of all ranks -> what is used [length]
+NOT_ASKED = {
+    "one rank": "not asked: one rank has everything",
+    "more ranks than elements": "not asked: Zero1AdamW has a case of it",
+}
+
+
+def bounds(case: Case) -> dict[str, Plain]:
+    """Of tensors that follow each other, and of these padded: what right answers ask for."""
+    n, widths = case.world_size, case.params["widths"]
+    sizes = [size for a, b in pairwise(widths) for size in (a * b, b)]
+    runs = {sum(sizes[i:j]) for i, j in combinations(range(len(sizes) + 1), 2)}
+    lengths = sorted(runs | {run + -run % n for run in runs})
+    return {"lengths": lengths, "bounds": [bounds_of([length], n) for length in lengths]}
+
+
+def flatten(tensors: Sequence[Tensor], world_size: int = 1) -> Tensor:
+    flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    return torch.nn.functional.pad(flat, (0, -len(flat) % world_size))
+
+
+def slices_by_rank(gradients: Any, case: Case, rule: Rule) -> list[dict[str, Plain]]:
+    """gradients[rank][i]: of one unit or bucket  ->  by rank, its slice of each by ``rule``."""
+    n = case.world_size
+    units = zip(*gradients, strict=True)
+    used = [rule(torch.stack([flatten(own, n) for own in each])).chunk(n) for each in units]
+    return [{"slices": [slices[rank] for slices in used]} for rank in range(n)]
+
+
+def by_owner(gradients: Tensor) -> Tensor:
+    """Each slice as its owner's own backward made it: nothing was added up."""
+    slices = gradients.chunk(len(gradients), dim=1)
+    return torch.cat([of_ranks[owner] for owner, of_ranks in enumerate(slices)])
+
+
+total: Rule = partial(torch.sum, dim=0)
+mean: Rule = partial(torch.mean, dim=0)
+WRONG_RULES: dict[str, Rule] = {
+    "uses the sum of the gradients, not their mean: divide by world_size": total,
+    "averages twice: divide the sum by world_size once": lambda each: mean(each) / len(each),
+    "uses its own gradients alone: add up those of all ranks with reduce_scatter": by_owner,
+    "divides by N - 1: the mean over N ranks divides by world_size": (
+        lambda each: total(each) / (len(each) - 1)
+    ),
+}
+
+
+def by_wrong_rules(outputs: Callable[..., Plain]) -> dict[str, Callable[[Case, Any], Plain]]:
+    return {said: partial(outputs, rule=rule) for said, rule in WRONG_RULES.items()}

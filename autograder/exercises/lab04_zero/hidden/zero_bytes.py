@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab04_zero.zero_bytes import papers_table
+
+DRAWN, OFFLOADED = "other sizes and ranks", "other sizes and ranks, with offload"
+CASES = (papers_table(10**12, "1T"), questions(DRAWN, weight=2), questions(OFFLOADED))
+BOUNDARIES = {
+    "divides": "the paper's table, 7.5B",
+    "does not divide": DRAWN,
+    "one rank": "the paper's table, 7.5B",
+    "more ranks than elements": "not asked: a share is not rounded",
+}
+Sizes = dict[str, float]
+SHARDED_FROM: Sizes = {"parameters": 3, "gradients": 2, "optimizer": 1}
+
+
+def right(
+    parameters: int, n: int, stage: int, offload: bool, k: int = 12, first: Sizes = SHARDED_FROM
+) -> Sizes:
+    """Rajbhandari et al. 2020, section 5; offload as in ZeRO-Offload, Ren et al. 2021."""
+    sizes: Sizes = {"host": 0}
+    for name, each in (("parameters", 2), ("gradients", 2), ("optimizer", k)):
+        sizes[name] = each * parameters / (n if stage >= first[name] else 1)
+    if offload:
+        sizes["host"] = sizes["gradients"] + sizes["optimizer"]
+        sizes["gradients"] = sizes["optimizer"] = 0
+    return sizes
+
+
+def times(factor: float, *question: Any) -> Sizes:
+    return {name: factor * size for name, size in right(*question).items()}
+
+
+def sharding(start: int) -> Iterator[tuple[str, Any]]:
+    """Some of the three, and answers where these are sharded from that stage on."""
+    for names in chain.from_iterable(combinations(SHARDED_FROM, size) for size in (1, 2, 3)):
+        first = SHARDED_FROM | dict.fromkeys(names, start)
+        yield " and the ".join(names), partial(right, first=first)
+
+
+MISTAKES = {
+    "counts GB as GiB: a GB has 10⁹ bytes, 2³⁰ are a GiB": partial(times, 2**30 / 1e9),
+    "answers in GB: the answer is in bytes": (partial(times, 1e-9), partial(times, 2.0**-30)),
+    "forgets the fp32 master of the parameters: K is 4 + 4 + 4 = 12 bytes": partial(right, k=8),
+    "counts one of Adam's two states: K is 4 + 4 + 4 = 12 bytes": partial(right, k=4),
+    "counts a gradient in fp32 as well: K is 4 + 4 + 4 = 12 bytes": partial(right, k=16),
+    "leaves the gradients on the device: with offload they lie on the host": (
+        lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n}
+    ),
+    "counts the host's bytes of all ranks: the answer is for one rank": (
+        lambda p, n, *how: right(p, n, *how) | {"host": n * right(p, n, *how)["host"]}
+    ),
+    **{f"divides what a stage does not shard: the {names}": f for names, f in sharding(0)},
+    **{f"does not divide what a stage shards: the {names}": f for names, f in sharding(9)},
+    "divides by N - 1: all N ranks have a share": lambda p, n, *how: right(p, n - 1, *how),
+    "divides by N twice": lambda p, n, *how: right(p, n * n, *how),
+    "divides by 8, whatever N is: divide by world_size": lambda p, n, *how: right(p, 8, *how),
+}
+EQUAL_ANSWERS = (EqualAnswer("stage >= 3", "stage == 3", "stages 0 to 3 are all there are"),)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int, bool]]:
+    offload = case.name == OFFLOADED
+    sizes = [(int(rng.integers(10**6, 10**12)), int(rng.integers(3, 2000))) for _ in range(20)]
+    stages = (2, 3) if offload else (0, 1, 2, 3)
+    return [(*size, stage, offload) for size in sizes for stage in stages]

@@ -1,0 +1,169 @@
+"""What exercises on ZeRO share: models, inputs, budgets, signs.
+
+Everything is flat: tensors one after the other, padded with zeros to a multiple of N, in N equal
+slices of which rank r has the r-th.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autograder.exercise import Budget, Case, Limit, Plain, sent_bytes
+from autograder.exercise.process_memory import no_more_than_tensors
+from autograder.exercise.signs import expensive_calls, raises
+from autograder.guest.on_rank import standing_in
+from shardlab.estimate import scatter_or_gather_sent_bytes
+from shardlab.run import Run
+
+Bounds = list[tuple[int, int]]
+Size = Callable[[Case], float]  # in bytes
+
+FLOAT_BYTES = 4
+# Below this, gloo's own messages would blur a budget of a few percent.
+BUDGET_FROM_BYTES = 2**20
+LARGE_BYTES = 8_000_000  # of parameters, from which on a process shows what it holds
+WITHIN = 1.02
+# Each of gloo's threads may hold the tensors of the exchange it did last a moment longer than the
+# call that waited for it: a limit on what is live leaves room for them.
+GLOO_THREADS = 2
+NEAR = 1e-5  # what the order of additions may change
+HELD = "at the end"  # a moment when a drive is done, with all still alive
+
+
+def bounds_in(case: Case) -> dict[int, Bounds]:
+    """{elements: each rank's slice}: those of shard_bounds, which is another exercise's answer."""
+    return dict(zip(case.params["lengths"], case.params["bounds"], strict=True))
+
+
+def with_right_bounds(subject: Any, case: Case) -> Any:
+    """The answer, a function or a class, with ours in the place of the student's shard_bounds."""
+    known = bounds_in(case)
+
+    def shard_bounds(sizes: Sequence[int], world_size: int) -> Bounds:
+        length = int(sum(sizes))
+        if world_size != case.world_size or length not in known:
+            raise ValueError(
+                f"shard_bounds of {length:,} elements on {world_size} ranks: on {case.world_size} "
+                "ranks it knows this model's parameters, and any that follow each other"
+            )
+        return list(known[length])
+
+    for function in vars(subject).values() if inspect.isclass(subject) else [subject]:
+        standing_in(function, shard_bounds=shard_bounds)
+    return subject
+
+
+def draw_inputs(case: Case, rng: np.random.Generator, batches: int, scale: float) -> list[Plain]:
+    """The same layers on all ranks, [weight [out, in], bias [out], …], and batches of their own.
+
+    A batch: [inputs [B, first width], targets [B, last]]. Large targets make large gradients.
+    """
+    widths, samples = case.params["widths"], case.params.get("samples", 2)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape))
+
+    layers = [
+        (normal(*shape) / fan_in**0.5).float()
+        for fan_in, fan_out in pairwise(widths)
+        for shape in ((fan_out, fan_in), (fan_out,))
+    ]
+
+    def batch() -> list[Tensor]:
+        return [normal(samples, widths[0]).float(), (scale * normal(samples, widths[-1])).float()]
+
+    ranks = range(case.world_size)
+    return [{"layers": layers, "batches": [batch() for _ in range(batches)]} for _ in ranks]
+
+
+def mlp(tensors: Sequence[Tensor]) -> nn.Sequential:
+    """Linear layers with tanh between them, that take over the tensors."""
+    layers: list[nn.Module] = []
+    for weight, bias in zip(tensors[::2], tensors[1::2], strict=True):
+        layers += [linear_of(weight, bias), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return layer
+
+
+def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def sizes_of(case: Case) -> list[int]:
+    """Elements of each layer: its weight and its bias."""
+    return [fan_out * (fan_in + 1) for fan_in, fan_out in pairwise(case.params["widths"])]
+
+
+def slice_elements(elements: int, case: Case) -> int:
+    return -(-elements // case.world_size)
+
+
+def unit_bytes(case: Case) -> list[int]:
+    """Of each unit or bucket, padded: so many layers ``together``, the last ones first."""
+    layers, together = sizes_of(case)[::-1], case.params.get("together", 1)
+    units = [sum(layers[i : i + together]) for i in range(0, len(layers), together)]
+    return [FLOAT_BYTES * case.world_size * slice_elements(size, case) for size in units]
+
+
+def held_bytes(case: Case, units: int, slices: int = 1) -> float:
+    """Bytes of so many whole units, and so many times this rank's slices of all."""
+    sizes = unit_bytes(case)
+    return units * max(sizes) + slices * sum(sizes) / case.world_size
+
+
+def traffic(exchanges: Callable[[Case], Sequence[float]]) -> Budget:
+    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, padding and all."""
+
+    def limit(case: Case) -> Limit | None:
+        sizes = exchanges(case)
+        ideal = sum(scatter_or_gather_sent_bytes(size, case.world_size) for size in sizes)
+        return Limit(WITHIN * ideal) if sum(sizes) >= BUDGET_FROM_BYTES else None
+
+    return Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, limit)
+
+
+def live(label: str, heading: str, used: Callable[[Run], list[int]], most: Size) -> Budget:
+    """Of live bytes; none where a few scalars would show."""
+
+    def limit(case: Case) -> Limit | None:
+        return Limit(WITHIN * most(case)) if case.params["widths"][0] >= 100 else None
+
+    return Budget(label, used, limit, heading)
+
+
+def seen_outside(moment: str, most: Size) -> Budget:
+    def tensors_bytes(case: Case) -> float | None:
+        return most(case) if FLOAT_BYTES * sum(sizes_of(case)) >= LARGE_BYTES else None
+
+    return no_more_than_tensors(moment, tensors_bytes)
+
+
+def live_at_end(run: Run, *categories: str) -> list[int]:
+    return [sum(rank.at(HELD)[name] for name in categories) for rank in run.memory]
+
+
+unpadded = raises(
+    "pad: its length must divide by world_size",  # the lab's reduce_scatter says so
+    "does not pad: the slices are equal only where world_size divides the length",
+)
+TWICE = "which gloo runs as an all-reduce, for twice the bytes: use the lab's reduce_scatter"
+expensive = expensive_calls(
+    {
+        "all_reduce": "all-reduces: a rank needs its own slice of the sum, and reduce_scatter "
+        "sends half as much",
+        "reduce_scatter_single": f"calls dist.reduce_scatter_single, {TWICE}",
+        "reduce_scatter": f"calls dist.reduce_scatter, {TWICE}",
+    }
+)

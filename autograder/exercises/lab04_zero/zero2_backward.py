@@ -1,0 +1,109 @@
+"""Stage 2: a backward pass that reduces and frees gradients as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from torch import Tensor
+
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said, is_over, on_each_rank
+from autograder.exercises.lab04_zero import shared
+from autograder.exercises.lab04_zero.shared import HELD, loss_of, mlp, with_right_bounds
+from autograder.guest.moments import BEGUN, mark, mark_in_backward
+
+BACKWARD = "at the last layer of backward"
+AT_ONCE, IN_EXCHANGE = "gradients at once", "in exchange"
+
+
+def buckets_of(tensors: Sequence[Tensor], case: Case) -> list[list[Tensor]]:
+    """As backward reaches them: the last layers first, so many layers in each bucket."""
+    layers = [list(tensors[i : i + 2]) for i in range(0, len(tensors), 2)][::-1]
+    together = case.params.get("together", 1)
+    firsts = range(0, len(layers), together)
+    return [list(chain.from_iterable(layers[i : i + together])) for i in firsts]
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    model = mlp(given["layers"])
+    parameters = list(model.parameters())
+    mark_in_backward(model[0], BACKWARD)
+    loss = loss_of(model, given["batches"][0])
+    mark(BEGUN)
+    returned = with_right_bounds(subject, case)(loss, buckets_of(parameters, case))
+    mark(HELD)
+    left = sum(parameter.grad is not None for parameter in parameters)
+    slices = list(returned) if isinstance(returned, list | tuple) else returned
+    return {"slices": slices, "gradients left": left}
+
+
+@on_each_rank
+def no_slices(output: Any, rank: int, attempt: Attempt) -> Said:
+    slices = output["slices"]
+    if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(attempt.case)):
+        return "should return a list with one slice for each bucket, in their order"
+    if any(not isinstance(part, Tensor) for part in slices):
+        return "has a bucket that was never reduced"
+    return None
+
+
+@on_each_rank
+def leaves_gradients(output: Any, rank: int, attempt: Attempt) -> Said:
+    if output["gradients left"]:
+        return "leaves whole gradients behind: set .grad to None once its bucket is reduced"
+    return None
+
+
+@on_each_rank
+def holds_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
+    """Whether all gradients were there at one time, and whether they still are at the end."""
+    over = is_over(attempt, AT_ONCE) + is_over(attempt, IN_EXCHANGE)
+    if attempt.run is None or rank not in over:
+        return None
+    at_end = shared.live_at_end(attempt.run, "gradients", "buckets", "other")[rank]
+    if at_end >= 0.98 * sum(shared.unit_bytes(attempt.case)):
+        return (
+            "keeps a full copy of the gradients: a slice is a view, and a view keeps all of its "
+            "tensor alive"
+        )
+    return (
+        "holds more gradients at once than its slices and one bucket: reduce and free each bucket "
+        "while backward still runs"
+    )
+
+
+EXERCISE = OnRanks(
+    points=5,
+    cases=(
+        Case("4 ranks, 3 small layers", 4, {"widths": [6, 8, 3, 4]}),
+        Case("3 ranks, 2 layers in a bucket", 3, {"widths": [5, 6, 5, 4, 3], "together": 2}),
+        Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
+    ),
+    inputs=partial(shared.draw_inputs, batches=1, scale=4),
+    drive=drive,
+    tolerance=shared.NEAR,
+    budgets=(
+        shared.traffic(shared.unit_bytes),
+        shared.live(
+            "holds ≤ 1.02 × (Ψ/N + one bucket) of gradients",
+            AT_ONCE,
+            lambda run: run.memory.peak_of("gradients").tolist(),
+            partial(shared.held_bytes, units=1),
+        ),
+        # What a bucket's reduce_scatter takes and receives, and those of a few before it.
+        shared.live(
+            "exchanges one bucket at a time",
+            IN_EXCHANGE,
+            lambda run: run.memory.peak_of("buckets").tolist(),
+            lambda case: 2 * (1 + shared.GLOO_THREADS) * max(shared.unit_bytes(case)),
+        ),
+        # A bucket that backward fills, and what the exchange of another takes.
+        shared.seen_outside(BACKWARD, partial(shared.held_bytes, units=4)),
+        shared.seen_outside(HELD, partial(shared.held_bytes, units=4)),
+    ),
+    signs=(shared.unpadded, no_slices, NAMED, leaves_gradients, shared.expensive, holds_too_much),
+    memory=True,
+)

@@ -1,0 +1,135 @@
+"""Stage 3: a linear layer that is whole only while it computes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, equal
+from autograder.exercise.signs import Said, finished, is_over, on_each_rank
+from autograder.exercises.lab04_zero import shared
+from autograder.exercises.lab04_zero.shared import linear_of, with_right_bounds
+from autograder.guest.moments import BEGUN, mark, mark_in_backward
+from shardlab.errors import RankError
+from shardlab.run import Run
+
+BUILT = "after building"
+IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward"
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    subject = with_right_bounds(subject, case)
+    layers = given.pop("layers")
+    mark(BEGUN)
+    units: list[nn.Module] = []
+    while layers:
+        units += [subject(linear_of(layers.pop(0), layers.pop(0))), nn.Tanh()]
+    model = nn.Sequential(*units[:-1])
+    for unit in units[1:-1:2]:
+        unit.register_forward_hook(lambda *_: mark(IN_FORWARD))
+        mark_in_backward(unit, IN_BACKWARD)
+    mark(BUILT)
+    x, upstream = given["batches"][0]
+    x.requires_grad_()
+    y = model(x)
+    y.backward(upstream)
+    slices = []
+    for unit in units[::2]:
+        gradients = [parameter.grad for parameter in unit.parameters()]
+        slices.append(gradients[0] if len(gradients) == 1 else f"{len(gradients)} parameters")
+    return {"y": y.detach(), "x.grad": x.grad, "slices": slices}
+
+
+def live(phase: str, units: int, slices: int) -> Budget:
+    """So many whole units at one time, so many times all slices, and the activations."""
+
+    def most(case: Case) -> float:
+        # Each layer's output, its tanh and their gradients, at most.
+        values = 4 * sum(case.params["widths"]) * case.params.get("samples", 2)
+        return shared.held_bytes(case, units, slices) + shared.FLOAT_BYTES * values
+
+    def peaks(run: Run) -> list[int]:
+        by_rank = ([p for p in rank.phases if p.name == phase] for rank in run.memory)
+        return [max((sum(p.at_peak.values()) for p in each), default=0) for each in by_rank]
+
+    return shared.live(f"one unit live in {phase}", f"live in {phase}", peaks, most)
+
+
+def frees_early(attempt: Attempt) -> Finding | None:
+    """Backward stopped, or computed with what is no longer there."""
+    run, rank = attempt.run, 0
+    if run is None:
+        return None
+    if isinstance(attempt.error, RankError):
+        rank = attempt.error.rank
+        wrong = any(phase.name == "forward" for each in run.memory for phase in each.phases)
+    else:
+        pairs = [(attempt.expected[each], output) for each, output in finished(attempt)]
+        wrong = any(not equal(a["x.grad"], b["x.grad"], shared.NEAR) for a, b in pairs)
+    gathers = sum(call.rank == rank and call.op.startswith("all_gather") for call in run.calls)
+    if wrong and gathers == len(shared.unit_bytes(attempt.case)):
+        mistake = "frees its units before backward and does not gather them again there"
+        return Finding("every rank", mistake, anyone="every rank")
+    return None
+
+
+@on_each_rank
+def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
+    for got, size in zip(output["slices"], shared.sizes_of(attempt.case), strict=True):
+        if isinstance(got, str):
+            return "should have one parameter in each unit: its slice", got
+        if got is None:
+            return (
+                "ends without a gradient in its slice: autograd does not see through a "
+                "collective, so backward is yours to write"
+            )
+        if got.numel() != (right := shared.slice_elements(size, attempt.case)):
+            mistake = "holds a parameter of another length than a slice: ⌈Ψ/N⌉ elements"
+            return mistake, f"{got.numel():,}, expected {right:,}"
+    return None
+
+
+@on_each_rank
+def keeps_units(output: Any, rank: int, attempt: Attempt) -> Said:
+    for phase in ("forward", "backward"):
+        if attempt.run and rank in is_over(attempt, f"live in {phase}"):
+            built = sum(attempt.run.memory[rank].at(BUILT).values())
+            if built > shared.held_bytes(attempt.case, units=1):
+                return (
+                    "keeps whole units from the start: a slice is a view, and a view keeps all of "
+                    "its tensor alive"
+                )
+            return f"has more than one unit live in {phase}: free each before the next is gathered"
+    return None
+
+
+EXERCISE = OnRanks(
+    answer="Zero3Linear",
+    points=5,
+    cases=(
+        Case("4 ranks, one layer", 4, {"widths": [6, 5], "samples": 3}),
+        Case("3 ranks, 3 layers", 3, {"widths": [4, 7, 5, 2]}),
+        Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
+    ),
+    inputs=partial(shared.draw_inputs, batches=1, scale=1),
+    drive=drive,
+    tolerance=shared.NEAR,
+    budgets=(
+        # Of each unit: gathered in forward and in backward, its gradients reduce-scattered.
+        shared.traffic(lambda case: shared.unit_bytes(case) * 3),
+        live("forward", units=1 + shared.GLOO_THREADS, slices=1),
+        # Of the unit at work two: whole and its gradient, or the latter as sent and as received.
+        live("backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
+        # Less all parameters, N slices, which a process begins with.
+        shared.seen_outside(
+            IN_FORWARD, lambda case: shared.held_bytes(case, 1, 1 - case.world_size)
+        ),
+        shared.seen_outside(
+            IN_BACKWARD, lambda case: shared.held_bytes(case, 2, 2 - case.world_size)
+        ),
+    ),
+    signs=(shared.unpadded, frees_early, no_gradient, NAMED, shared.expensive, keeps_units),
+    memory=True,
+)

@@ -1,0 +1,357 @@
+"""Lab 04: references against plain training, mistakes named, other right answers."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import cloudpickle
+import pytest
+import torch
+
+from autograder import exercises
+from autograder.evaluation.judge import judge
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.exercise import Attempt
+from autograder.exercises.lab04_zero import shared, zero1_adamw, zero2_backward
+from autograder.exercises.lab04_zero.hidden import shard_bounds, zero_bytes
+from autograder.exercises.lab04_zero.hidden import shared as rules
+from autograder.exercises.lab04_zero.hidden import zero1_adamw as hidden1
+from autograder.exercises.lab04_zero.hidden import zero2_backward as hidden2
+from autograder.exercises.lab04_zero.hidden import zero3_linear as hidden3
+from shardlab.estimate import memory, traffic
+from tests.submissions import planted
+
+LAB = "04_zero"
+SEED = 11
+ZERO_BYTES, SHARD_BOUNDS, *ON_RANKS = exercises.of_lab(LAB)
+ZERO1_ADAMW, ZERO2_BACKWARD, ZERO3_LINEAR = ON_RANKS
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_checker():
+    with one_thread():
+        yield
+
+
+def inputs_of(exercise, case):
+    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
+
+
+def case_of(exercise, name):
+    return next(case for case in exercise.cases if case.name == name)
+
+
+def whole_batch(batches):
+    return [torch.cat(side) for side in zip(*batches, strict=True)]
+
+
+# ---- references ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ZERO1_ADAMW.cases, ids=lambda case: case.name)
+def test_the_reference_of_stage_1_is_adamw_on_all_batches_together(case):
+    inputs = inputs_of(ZERO1_ADAMW, case)
+    model = shared.mlp([tensor.clone() for tensor in inputs[0]["layers"]])
+    adamw = torch.optim.AdamW(model.parameters(), **zero1_adamw.ADAMW)
+    for step in range(zero1_adamw.STEPS):
+        adamw.zero_grad()
+        batch = whole_batch([given["batches"][step] for given in inputs])
+        shared.loss_of(model, batch).backward()
+        adamw.step()
+    trained = [parameter.detach() for parameter in model.parameters()]
+    for expected in ZERO1_ADAMW.expect(case, inputs):
+        for parameter, right in zip(expected["parameters"], trained, strict=True):
+            torch.testing.assert_close(parameter, right, rtol=shared.NEAR / 5, atol=shared.NEAR / 5)
+
+
+@pytest.mark.parametrize("case", ZERO2_BACKWARD.cases, ids=lambda case: case.name)
+def test_the_slices_of_stage_2_are_the_gradient_of_all_batches_together(case):
+    inputs = inputs_of(ZERO2_BACKWARD, case)
+    model = shared.mlp([tensor.clone() for tensor in inputs[0]["layers"]])
+    shared.loss_of(model, whole_batch([given["batches"][0] for given in inputs])).backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    buckets = zero2_backward.buckets_of(gradients, case)
+    for rank, expected in enumerate(ZERO2_BACKWARD.expect(case, inputs)):
+        slices = []
+        for bucket in buckets:
+            start, stop = shard_bounds.right([each.numel() for each in bucket], case.world_size)[
+                rank
+            ]
+            slices.append(rules.flatten(bucket, case.world_size)[start:stop])
+        for got, right in zip(expected["slices"], slices, strict=True):
+            torch.testing.assert_close(got, right, rtol=shared.NEAR / 5, atol=shared.NEAR / 5)
+
+
+def test_buckets_come_as_backward_reaches_them():
+    case = case_of(ZERO2_BACKWARD, "3 ranks, 2 layers in a bucket")
+    given = inputs_of(ZERO2_BACKWARD, case)[0]
+    model = shared.mlp(given["layers"])
+    arrived = []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda it: arrived.append(id(it)))
+    shared.loss_of(model, given["batches"][0]).backward()
+    buckets = zero2_backward.buckets_of(list(model.parameters()), case)
+    assert len(buckets) == 2
+    first = {id(parameter) for parameter in buckets[0]}
+    assert set(arrived[: len(first)]) == first
+
+
+BY_RULE = {"Zero1AdamW": hidden1.reference, "zero2_backward": hidden2.by_rank}
+BY_RULE["Zero3Linear"] = hidden3.by_rank
+
+
+@pytest.mark.parametrize(
+    ("exercise", "case"),
+    [
+        pytest.param(exercise, case, id=f"{exercise.answer}: {case.name}")
+        for exercise in ON_RANKS
+        for case in exercise.cases
+    ],
+)
+def test_a_right_answer_is_far_within_the_tolerance_and_wrong_rules_far_outside(exercise, case):
+    """Right answers differ in the order of additions only."""
+    inputs = inputs_of(exercise, case)
+
+    def by(rule):
+        return flat_of(BY_RULE[exercise.answer](case, inputs, rule))
+
+    right = by(rules.mean)
+    reordered = by(lambda gradients: gradients.flip(0).sum(0) / len(gradients))
+    assert difference(right, reordered) < exercise.tolerance / 5
+    wrong = list(rules.WRONG_RULES.values())
+    if case.world_size == 2:
+        del wrong[-1]  # N − 1 is 1 there: the sum
+    for one, other in combinations([right, *map(by, wrong)], 2):
+        assert difference(one, other) > 20 * exercise.tolerance
+
+
+def flat_of(nested):
+    if isinstance(nested, torch.Tensor):
+        return nested.flatten()
+    return torch.cat([flat_of(each) for each in getattr(nested, "values", lambda: nested)()])
+
+
+def difference(one, other):
+    """The largest, absolute for small numbers and relative for large ones."""
+    return float(((one - other).abs() / one.abs().clamp(min=1)).max())
+
+
+# ---- arithmetic ---------------------------------------------------------------------------------
+
+
+def test_bytes_of_the_papers_first_example():
+    """arXiv 1910.02054, figure 1: 7.5B on 64 ranks, 120 GB without, 31.4 GB at stage 1."""
+    assert sum(zero_bytes.right(7_500_000_000, 64, 0, False).values()) == 120e9
+    assert sum(zero_bytes.right(7_500_000_000, 64, 1, False).values()) == 31.40625e9
+
+
+@pytest.mark.parametrize("case", ZERO_BYTES.cases, ids=lambda case: case.name)
+def test_bytes_are_those_of_the_library(case):
+    (asked,) = inputs_of(ZERO_BYTES, case)
+    for parameters, n, stage, offload in asked:
+        states = memory.model_states(
+            parameters, stage=stage, world_size=n, offload_optimizer=offload
+        )
+        wanted = {**states.device, "host": states.host_bytes}
+        assert zero_bytes.right(parameters, n, stage, offload) == pytest.approx(wanted)
+
+
+def test_the_figures_of_the_last_question():
+    """7B on 8 GPUs of 48 GB, a third kept free; halves of a ring with eight micro-batches."""
+    states = [memory.model_states(7e9, stage=stage, world_size=8) for stage in range(4)]
+    assert [each.device_bytes for each in states] == [112e9, 38.5e9, 26.25e9, 14e9]
+    half = traffic.sent_bytes("ddp", 7e9, 8)[0] / 2
+    stage2 = traffic.sent_bytes("zero2", 7e9, 8, micro_batches=8, sync="micro_batch")[0]
+    stage3 = traffic.sent_bytes("zero3", 7e9, 8, micro_batches=8, sync="micro_batch")[0]
+    assert (stage2 / half, stage3 / half) == (9, 24)
+
+
+def told(exercise, case, answers):
+    """What is said of a formula's answers to the questions of a case."""
+    inputs = inputs_of(exercise, case)
+    attempt = Attempt(case, inputs, exercise.expect(case, inputs), [answers(inputs[0])], None, None)
+    return judge(exercise, attempt).result.diagnosis
+
+
+STAGE_1 = {"optimizer": lambda n: 12 / n, "gradients": lambda n: 2, "parameters": lambda n: 2}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"optimizer": lambda n: 8 / n}, "forgets the fp32 master"),
+        ({"optimizer": lambda n: 4 / n}, "counts one of Adam's two states"),
+        ({"optimizer": lambda n: 16 / n}, "counts a gradient in fp32 as well"),
+        ({"optimizer": lambda n: 12}, "does not divide what a stage shards: the optimizer"),
+        ({"gradients": lambda n: 2 / n}, "divides what a stage does not shard: the gradients"),
+        (
+            {"gradients": lambda n: 2 / n, "parameters": lambda n: 2 / n},
+            "divides what a stage does not shard: the parameters and the gradients",
+        ),
+        ({"optimizer": lambda n: 12 / max(n - 1, 1)}, "divides by N - 1"),
+        ({"optimizer": lambda n: 12 / n**2}, "divides by N twice"),
+        ({"optimizer": lambda n: 12 / 8}, "divides by 8"),
+        ({"optimizer": lambda n: 7 / n}, "in 'optimizer'"),
+    ],
+)
+def test_each_mistake_in_the_bytes_has_its_name(changed, says):
+    """At stage 1; answers at other stages are right."""
+
+    def answers(asked):
+        wrong = STAGE_1 | changed
+        return [
+            {**{name: size(n) * parameters for name, size in wrong.items()}, "host": 0}
+            if stage == 1
+            else zero_bytes.right(parameters, n, stage, offload)
+            for parameters, n, stage, offload in asked
+        ]
+
+    assert says in told(ZERO_BYTES, case_of(ZERO_BYTES, "the paper's table, 7.5B"), answers)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda sizes, n: {name: size * 1e-9 for name, size in sizes.items()}, "in GB"),
+        (lambda sizes, n: {name: size / 2**30 for name, size in sizes.items()}, "in GB"),
+        (
+            lambda sizes, n: {name: size * 2**30 / 1e9 for name, size in sizes.items()},
+            "counts GB as GiB",
+        ),
+        (lambda sizes, n: sizes | {"host": sizes["host"] * n}, "host's bytes of all ranks"),
+    ],
+)
+def test_answers_in_other_units_are_named(wrong, says):
+    def answers(asked):
+        return [wrong(zero_bytes.right(*question), question[1]) for question in asked]
+
+    assert says in told(ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 4 ranks"), answers)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        ([(0, 3), (3, 6), (6, 8), (8, 10)], "forgets the padding"),
+        ([(0, 3), (3, 6), (6, 9), (9, 10)], "forgets the padding"),
+        ([(0, 2), (2, 4), (4, 6), (6, 10)], "gives the last rank the rest"),
+        ([(0, 3), (3, 7), (7, 10), (10, 10)], "splits by layer"),
+        ([(0, 2), (2, 4), (4, 6), (6, 8)], "drops the last elements"),
+        ([(0, 4), (4, 8), (8, 12), (12, 16)], "pads too much"),
+        ([(0, 3), (3, 6), (6, 9)], "one pair for each rank"),
+    ],
+)
+def test_each_mistake_in_the_bounds_has_its_name(bounds, says):
+    case = case_of(SHARD_BOUNDS, "parameters of 3, 4 and 3 for 4 ranks")
+    assert told(SHARD_BOUNDS, case, lambda asked: [[(0, 3), (3, 6), (6, 9), (9, 12)]]) == ""
+    assert says in told(SHARD_BOUNDS, case, lambda asked: [bounds])
+
+
+# ---- on ranks: other ways to be right, other ways to be wrong ------------------------------------
+
+BY_HAND = """
+class Zero1AdamW:
+    def __init__(self, parameters, lr, betas, eps, weight_decay):
+        self.parameters, self.world_size = parameters, dist.get_world_size()
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.flat = flatten(parameters, self.world_size)
+        view_into(self.flat, parameters)
+        sizes = [parameter.numel() for parameter in parameters]
+        self.start, self.stop = shard_bounds(sizes, self.world_size)[dist.get_rank()]
+        self.first, self.second = (torch.zeros(STATES) for _ in range(2))
+        self.steps = 0
+
+    def step(self):
+        own, (fast, slow) = self.flat[self.start : self.stop], self.betas
+        flat = flatten([parameter.grad for parameter in self.parameters], self.world_size)
+        gradient = reduce_scatter(flat) / self.world_size
+        self.steps += 1
+        first, second = (state[: len(own)] for state in (self.first, self.second))
+        first.mul_(fast).add_(gradient, alpha=1 - fast)
+        second.mul_(slow).addcmul_(gradient, gradient, value=1 - slow)
+        size = (second / (1 - slow**self.steps)).sqrt() + self.eps
+        own.mul_(1 - self.lr * self.weight_decay)
+        own.sub_(self.lr * first / (1 - fast**self.steps) / size)
+        dist.all_gather_single(self.flat, own)
+"""
+
+
+def result_of(exercise, case, answers):
+    subject = planted.subjects(LAB, answers)[exercise.answer]
+    with KeptRanks() as ranks:
+        ranks.expect(exercise, [case])
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("states", "passes"), [("self.stop - self.start", True), ("len(self.flat)", False)]
+)
+def test_states_by_hand_count_like_those_of_torch(states, passes):
+    exercise = ZERO1_ADAMW
+    answers = planted.solution(LAB) | {"Zero1AdamW": BY_HAND.replace("STATES", states)}
+    result = result_of(exercise, case_of(exercise, "4 ranks, 1 MiB of parameters"), answers)
+    assert result.passed == passes, result.diagnosis
+    if not passes:
+        assert result.outputs_right
+        assert "holds Adam's states for all parameters" in result.diagnosis
+
+
+ASKED = {
+    "the first parameter alone": "[parameters[0].numel()]",
+    "what comes before the last": "[p.numel() for p in parameters[:-1]]",
+    "the padded length": "[len(self.flat)]",
+}
+
+
+@pytest.mark.ranks
+def test_an_answer_may_ask_for_bounds_of_any_parameters_that_follow_each_other():
+    asks = "\n        ".join(f"shard_bounds({sizes}, self.world_size)" for sizes in ASKED.values())
+    source = planted.solution(LAB)["Zero1AdamW"]
+    at = "self.own = self.flat[start:stop]"
+    assert at in source
+    for more, says in ((asks, ""), ("shard_bounds([4, 1], 3)", "follow each other")):
+        changed = {"Zero1AdamW": source.replace(at, f"{at}\n        {more}")}
+        result = result_of(ZERO1_ADAMW, ZERO1_ADAMW.cases[0], planted.solution(LAB) | changed)
+        assert result.passed == (not says)
+        assert says in result.diagnosis
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("exercise", [ZERO1_ADAMW, ZERO3_LINEAR], ids=["Zero1", "Zero3"])
+def test_a_mistake_in_shard_bounds_costs_nothing_later(exercise):
+    wrong = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["last_rank_takes_the_rest"]
+    result = result_of(exercise, exercise.cases[0], planted.solution(LAB) | wrong.answers)
+    assert result.passed, result.diagnosis
+
+
+EMPTIED = """
+class Zero3Linear(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.shape = linear.weight.shape
+        flat = flatten([linear.weight, linear.bias], dist.get_world_size())
+        self.own = nn.Parameter(flat.chunk(dist.get_world_size())[dist.get_rank()].clone())
+
+    def forward(self, x):
+        flat, size = gather(self.own), self.shape.numel()
+        y = F.linear(x, flat[:size].view(self.shape), flat[size : size + self.shape[0]])
+        flat.untyped_storage().resize_(0)
+        return y
+"""
+
+
+@pytest.mark.ranks
+def test_a_storage_emptied_under_autograd_is_named():
+    answers = planted.solution(LAB) | {"Zero3Linear": EMPTIED}
+    result = result_of(ZERO3_LINEAR, ZERO3_LINEAR.cases[0], answers)
+    assert "frees its units before backward" in result.diagnosis
+
+
+def test_layers_take_over_the_tensors_they_are_made_of():
+    """So that a drive can let go of them: what is live is what the answer keeps."""
+    weight, bias = inputs_of(ZERO3_LINEAR, ZERO3_LINEAR.cases[0])[0]["layers"]
+    layer = shared.linear_of(weight, bias)
+    assert isinstance(layer, torch.nn.Linear)
+    assert layer.weight.data_ptr() == weight.data_ptr()
+    assert layer.bias.data_ptr() == bias.data_ptr()
