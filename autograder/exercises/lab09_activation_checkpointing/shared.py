@@ -1,4 +1,4 @@
-"""What exercises on activation checkpointing share: blocks that log their runs, and what is kept.
+"""What exercises on activation checkpointing share: blocks that log their runs, and a step of them.
 
 A block is a function of x [B, D] with weights of its own: D to 4·D, tanh, dropout, back to D.  Its
 dropout is made of torch.rand, whose numbers are the same on every machine.
@@ -7,7 +7,7 @@ dropout is made of torch.rand, whose numbers are the same on every machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,22 @@ import torch
 import torch.utils.checkpoint as of_torch
 from torch import Tensor
 
-from autograder.exercise import Attempt, Case, Finding, Plain
-from shardlab.errors import RankError
+from autograder.exercise import Case, Plain
+from autograder.guest.library import refusal_of
 from shardlab.run import Run
 
 NEAR = 1e-5  # what another machine's matmul may change; on one machine not a bit may differ
 WIDER = 4
 FLOAT_BYTES = 4
 SAMPLES = 64  # numbers of a large tensor that are compared outside of the rank as well
-TORCHS_OWN = "this lab's answers do without torch.utils.checkpoint"
+BEFORE, FORWARD = "before forward", "forward of the network"
 
 Log = list[dict[str, Any]]  # each run of a block: "block", "grad" (were graphs made?), "mask"
 Block = Callable[[Tensor], Tensor]
+Network = Callable[[list[Block], list[Tensor]], Sequence[Tensor]]  # blocks, arguments -> outputs
 
 
-# ---- blocks -------------------------------------------------------------------------------------
+# ---- inputs -------------------------------------------------------------------------------------
 
 
 def draw_weights(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
@@ -53,8 +54,16 @@ def draw_seed(rng: np.random.Generator) -> int:
     return int(rng.integers(1, 2**31))
 
 
+def x_bytes(case: Case) -> int:
+    """Of x, and of what each block passes on."""
+    return int(FLOAT_BYTES * case.params["rows"] * case.params["width"])
+
+
+# ---- one step -----------------------------------------------------------------------------------
+
+
 def block_of(weights: Sequence[Tensor], number: int, keep: float, log: Log) -> Block:
-    """Keeps of each element with probability ``keep``; 1: no dropout."""
+    """Keeps each element with probability ``keep``; 1: no dropout."""
     up, down = weights
 
     def block(x: Tensor) -> Tensor:
@@ -70,19 +79,77 @@ def block_of(weights: Sequence[Tensor], number: int, keep: float, log: Log) -> B
     return block
 
 
-def blocks_of(pairs: Sequence[Sequence[Tensor]], keep: float, log: Log) -> list[Block]:
-    return [block_of(pair, number, keep, log) for number, pair in enumerate(pairs)]
-
-
-def leaves(pairs: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-    """Copies that gather gradients."""
-    return [[tensor.clone().requires_grad_() for tensor in pair] for pair in pairs]
-
-
 def fingerprint(mask: Tensor) -> float:
     """A number that another mask would hardly have."""
     places = np.sqrt(np.arange(1.0, mask.numel() + 1))  # numpy's: no tensor that would be counted
     return float(places[mask.numpy().ravel()].sum())
+
+
+def sum_of_squares(y: Tensor) -> Tensor:
+    return y.square().sum()
+
+
+def step(
+    network: Network,
+    given: Any,
+    case: Case,
+    loss_of: Callable[[Tensor], Tensor] = sum_of_squares,
+    around: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    saving: Callable[[list[Tensor]], AbstractContextManager[Any]] = nullcontext,
+) -> dict[str, Any]:
+    """Forward and backward. The generator of random numbers is left as it was.
+
+    ``around``: of parts by their labels, as `measure`; ``saving``: of all, given the weights.
+    """
+    log: Log = []
+    weights = [weight.clone().requires_grad_() for pair in given["weights"] for weight in pair]
+    pairs = zip(weights[::2], weights[1::2], strict=True)
+    blocks = [block_of(pair, i, case.params["keep"], log) for i, pair in enumerate(pairs)]
+    arguments = [given[name].clone().requires_grad_() for name in ("x", "other") if name in given]
+    with torch.random.fork_rng(devices=[]), saving(weights) as saved:
+        torch.manual_seed(given["seed"])
+        with around(BEFORE):
+            pass
+        with around(FORWARD):
+            outputs = network(blocks, arguments)
+        first_runs = len(log)
+        losses = [loss_of(y) for y in outputs if y.is_floating_point()]
+        sum(losses[1:], losses[0]).backward()
+        next_draw = torch.rand(4)
+    return {
+        "outputs": list(outputs),
+        "gradients of arguments": gradients_of(arguments),
+        "gradients of weights": gradients_of(weights),
+        "next draw": next_draw,
+        "log": log,
+        "again": log[first_runs:],
+        "saved": saved,
+    }
+
+
+def gradients_of(leaves: list[Tensor]) -> list[Tensor]:
+    """What nothing hangs on may have no gradient, or zeros."""
+    return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+
+
+# ---- results ------------------------------------------------------------------------------------
+
+VALUES = ("outputs", "gradients of arguments", "gradients of weights")
+
+
+def sampled(ran: dict[str, Any]) -> dict[str, Plain]:
+    """Of each tensor at most SAMPLES numbers, from all over it."""
+    return {
+        name: [t.detach().flatten()[:: max(1, t.numel() // SAMPLES)].clone() for t in ran[name]]
+        for name in VALUES
+    }
+
+
+def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:
+    return all(
+        len(ours[name]) == len(plain[name]) and all(map(torch.equal, ours[name], plain[name]))
+        for name in VALUES
+    )
 
 
 def runs_of(log: Log) -> list[int]:
@@ -91,98 +158,24 @@ def runs_of(log: Log) -> list[int]:
     return [ran.count(number) for number in range(max(ran, default=-1) + 1)]
 
 
-# ---- results ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def drawing_from(seed: int) -> Iterator[None]:
-    """Random numbers from here; afterwards the generator is as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
-def samples(values: Sequence[Tensor | None]) -> list[Plain]:
-    """Of each tensor at most SAMPLES numbers, from all over it."""
-    return [None if value is None else sample(value.detach()) for value in values]
-
-
-def sample(tensor: Tensor) -> Tensor:
-    return tensor.flatten()[:: max(1, tensor.numel() // SAMPLES)].clone()
-
-
-def same_bits(ours: Sequence[Tensor | None], plain: Sequence[Tensor | None]) -> bool:
-    return len(ours) == len(plain) and all(
-        one is other is None
-        or (isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other))
-        for one, other in zip(ours, plain, strict=True)
-    )
+def live_rise(run: Run) -> list[int]:
+    """By rank: live bytes after forward over those before it."""
+    ends = [[sum(rank.at(label).values()) for label in (BEFORE, FORWARD)] for rank in run.memory]
+    return [max(0, after - before) for before, after in ends]
 
 
 @contextmanager
 def without_torchs_own() -> Iterator[None]:
-    """Answers are written, not called."""
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(TORCHS_OWN)
-
-    module: Any = of_torch
-    begin, apply = "_checkpoint_without_reentrant_generator", module.CheckpointFunction.apply
-    generator = getattr(module, begin)
-    setattr(module, begin, refuse)
-    module.CheckpointFunction.apply = refuse
+    """Answers are written, not called. The module's other functions stay open."""
+    closed: list[Any] = [
+        of_torch._checkpoint_without_reentrant_generator,
+        of_torch.CheckpointFunction.forward,
+    ]
+    codes = [function.__code__ for function in closed]
+    for function in closed:
+        function.__code__ = refusal_of("torch.utils.checkpoint")
     try:
         yield
     finally:
-        setattr(module, begin, generator)
-        module.CheckpointFunction.apply = apply
-
-
-# ---- what is kept -------------------------------------------------------------------------------
-
-
-def rise(run: Run, before: str, after: str) -> list[int]:
-    """By rank: live bytes at the end of one block of code over those at the end of another."""
-    found = []
-    for rank in run.memory:
-        known = {phase.name for phase in rank.phases} >= {before, after}
-        ends = [sum(rank.at(label).values()) for label in (before, after)] if known else [0, 0]
-        found.append(max(0, ends[1] - ends[0]))
-    return found
-
-
-# ---- mistakes by their names --------------------------------------------------------------------
-
-
-def stopped_with(attempt: Attempt) -> str:
-    """What a rank's exception says; "" where none stopped one."""
-    return attempt.error.message if isinstance(attempt.error, RankError) else ""
-
-
-def calls_torchs_own(attempt: Attempt) -> Finding | None:
-    if TORCHS_OWN in stopped_with(attempt):
-        return everyone("calls torch.utils.checkpoint: here you write what it does")
-    return None
-
-
-def everyone(mistake: str, evidence: str = "") -> Finding:
-    return Finding("your answer", mistake, evidence, anyone="your answer")
-
-
-def finished(attempt: Attempt) -> list[dict[str, Any]]:
-    """Outputs by rank; none where a rank failed."""
-    return [] if attempt.error else list(attempt.outputs)
-
-
-def draws_anew(attempt: Attempt) -> Finding | None:
-    """Whether some block ran again with another mask than at first."""
-    for output in finished(attempt):
-        masks: dict[int, float] = {}
-        for run in output["log"]:
-            if masks.setdefault(run["block"], run["mask"]) != run["mask"]:
-                return everyone(
-                    "runs the function again with other random numbers: what dropout dropped in "
-                    "forward is not what it drops then, so keep torch.get_rng_state() and set it "
-                    "before the second run"
-                )
-    return None
+        for function, code in zip(closed, codes, strict=True):
+            function.__code__ = code

@@ -1,112 +1,76 @@
-"""What goes wrong in a checkpoint, by its name: for whole inputs and for those in pieces.
-
-All read what drives of both tell: each run of a block, gradients, and what rand gives next.
-"""
+"""Mistakes in a checkpoint that outputs do not show: for whole inputs and for those in pieces."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from autograder.exercise import Attempt, Finding
-from autograder.exercise.compare import equal
-from autograder.exercises.checkpointing import NEAR, everyone, finished, stopped_with
+from autograder.exercise.signs import Said, on_each_rank
+from shardlab.errors import RankError
+
+# What torch says of a Function whose two halves do not fit, and this exercise.
+FORMS = {
+    "save_for_backward can only save": "hands save_for_backward what is no tensor: other "
+    "arguments are kept as attributes of ctx",
+    "incorrect number of gradients": "returns another number of gradients than its forward has "
+    "arguments: one for each, the function itself included",
+    "backward through the graph a second time": "runs on, in its backward, into the graph of "
+    "what came before: detach the inputs before the second run",
+    "does not require grad": "runs backward from an output that has no gradient, such as an "
+    "index, or from outputs that were made without a graph",
+    "takes 2 positional arguments": "takes one gradient in backward: there is one for each "
+    "output, *grads",
+    "arguments should reach the function": "does not hand the arguments on as they were given",
+}
 
 
 def wrong_form(attempt: Attempt) -> Finding | None:
-    """What torch says of a Function whose two halves do not fit, in this exercise's words."""
-    says = stopped_with(attempt)
-    for words, mistake in {
-        "save_for_backward can only save": "hands save_for_backward what is no tensor: other "
-        "arguments are kept as attributes of ctx",
-        "incorrect number of gradients": "returns another number of gradients than its forward has "
-        "arguments: one for each, the function itself included",
-        "backward through the graph a second time": "runs on, in its backward, into the graph of "
-        "what came before: detach the inputs before the second run",
-        "does not require grad": "runs backward from an output that has no gradient, such as an "
-        "index, or from outputs that were made without a graph",
-        "takes 2 positional arguments": "takes one gradient in backward: there is one for each "
-        "output, *grads",
-        "arguments should reach the function": "does not hand the arguments on as they were given",
-    }.items():
+    says = attempt.error.message if isinstance(attempt.error, RankError) else ""
+    for words, mistake in FORMS.items():
         if words in says:
-            return everyone(mistake, says.split(". ")[0])  # the rest is advice on other cases
+            evidence = says.split(". ")[0]  # the rest is advice on other cases
+            return Finding("your answer", mistake, evidence, anyone="your answer")
     return None
 
 
-def runs_in_vain(attempt: Attempt) -> Finding | None:
+@on_each_rank
+def runs_in_vain(output: Any, rank: int, attempt: Attempt) -> Said:
     """Another number of runs than right: never again, or too often."""
-    for output in finished(attempt):
-        runs, wanted = output["runs"], attempt.expected[0]["runs"]
-        if runs == wanted:
-            continue
-        evidence = f"blocks ran {runs} times, expected {wanted}"
-        if all(ran == 1 for ran in runs):
-            return everyone(
-                "never runs the function again: autograd has kept everything that it made", evidence
-            )
-        if any(ran > right for ran, right in zip(runs, wanted, strict=True)):
-            return everyone(
-                "runs functions more often than once in forward and once in backward: does "
-                "backward run on into what came before? detach the inputs",
-                evidence,
-            )
+    runs, wanted = output["runs"], attempt.expected[rank]["runs"]
+    evidence = f"blocks ran {runs} times, expected {wanted}"
+    if all(ran == 1 for ran in runs):
+        said = "never runs the function again: autograd has kept everything that it made"
+        return said, evidence
+    if any(ran > right for ran, right in zip(runs, wanted, strict=False)):
+        said = (
+            "runs functions more often than once in forward and once in backward: does backward "
+            "run on into what came before? detach the inputs"
+        )
+        return said, evidence
     return None
 
 
-def keeps_a_graph(attempt: Attempt) -> Finding | None:
-    over = any(spent.ranks_over for spent in attempt.spent)
-    for output in finished(attempt):
-        first = output["log"][: attempt.case.params["blocks"]]
-        if over and any(run["grad"] for run in first):
-            return everyone(
-                "makes a graph in forward and keeps it: run the function under torch.no_grad(), "
-                "and in backward once more with gradients on"
+@on_each_rank
+def draws_anew(output: Any, rank: int, attempt: Attempt) -> Said:
+    """Whether some block ran again with another mask than at first."""
+    masks: dict[int, float] = {}
+    for run in output["log"]:
+        if masks.setdefault(run["block"], run["mask"]) != run["mask"]:
+            return (
+                "runs the function again with other random numbers: what dropout dropped in "
+                "forward is not what it drops then, so keep torch.get_rng_state() and set it "
+                "before the second run"
             )
     return None
 
 
-def lacks_gradients(attempt: Attempt) -> Finding | None:
-    for output in finished(attempt):
-        wanted = attempt.expected[0]["gradients"]
-        of_weights = len(wanted) - 2 * attempt.case.params["blocks"]
-        lacks = [
-            none and bool(right.any())
-            for none, right in zip(output["has none"], wanted, strict=True)
-        ]
-        if any(lacks[of_weights:]) and not any(lacks[:of_weights]):
-            return everyone(
-                "leaves the function's own weights without a gradient: torch.autograd.grad gives "
-                "those of the inputs alone, torch.autograd.backward fills every .grad"
-            )
-        if any(lacks):
-            return everyone("returns None for an argument that has a gradient")
-    return None
-
-
-def adds_twice(attempt: Attempt) -> Finding | None:
-    for output in finished(attempt):
-        wanted = attempt.expected[0]["gradients"]
-        for got, right in zip(output["gradients"], wanted, strict=True):
-            if not equal(right, got, NEAR) and equal(2 * right, got, NEAR):
-                return everyone(
-                    "adds a gradient twice: backward on inputs that were not detached adds to "
-                    "their .grad, and so does autograd with what is returned"
-                )
-    return None
-
-
-def leaves_the_generator(attempt: Attempt) -> Finding | None:
-    for output in finished(attempt):
-        if not torch.equal(output["next draw"], attempt.expected[0]["next draw"]):
-            return everyone(
-                "leaves the generator of random numbers where the second run left it: what is "
-                "drawn after backward repeats what was drawn before, so put back its state"
-            )
-    return None
-
-
-def off_by_bits(attempt: Attempt) -> Finding | None:
-    for output in finished(attempt):
-        if not output["bit for bit"]:
-            return everyone("gives gradients that differ from those without checkpointing")
-    return None
+@on_each_rank
+def leaves_the_generator(output: Any, rank: int, attempt: Attempt) -> Said:
+    if torch.equal(output["next draw"], attempt.expected[rank]["next draw"]):
+        return None
+    return (
+        "leaves the generator of random numbers where the second run left it: what is drawn after "
+        "backward repeats what was drawn before, so put back its state"
+    )
