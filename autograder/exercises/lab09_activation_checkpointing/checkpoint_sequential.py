@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -20,96 +21,61 @@ from torch.autograd.graph import saved_tensors_hooks
 from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.signs import Said, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared
-from autograder.exercises.lab09_activation_checkpointing.shared import (
-    Block,
-    Log,
-    same_bits,
-    sampled,
-    step,
-    x_bytes,
-)
+from autograder.exercises.lab09_activation_checkpointing.networks import network_of, plainly
+from autograder.exercises.lab09_activation_checkpointing.shared import results, same_bits, step
 from autograder.guest.on_rank import standing_in
-
-MASK_BYTES = 1
 
 
 def kept_bytes(case: Case) -> int:
     """K: a layer's input; four times as wide, tanh's output, what dropout leaves, and its mask."""
-    of_hidden = shared.FLOAT_BYTES
-    if case.params["keep"] < 1:
-        of_hidden += shared.FLOAT_BYTES + MASK_BYTES
-    return x_bytes(case) + int(
-        of_hidden * shared.WIDER * case.params["rows"] * case.params["width"]
-    )
+    wide_bytes = shared.WIDER * shared.x_bytes(case)
+    dropped_bytes = wide_bytes + wide_bytes // shared.FLOAT_BYTES if case.params["keep"] < 1 else 0
+    return shared.x_bytes(case) + wide_bytes + dropped_bytes
 
 
 def budget_bytes(case: Case) -> int:
     """M, which a case gives as (so many K, and so many B)."""
     of_kept, of_passed = case.params["budget"]
-    return int(of_kept * kept_bytes(case) + of_passed * x_bytes(case))
+    return int(of_kept * kept_bytes(case) + of_passed * shared.x_bytes(case))
 
 
 def draw_layers(case: Case, rng: np.random.Generator) -> Plain:
     return {
         "weights": shared.draw_weights(case, rng),
         "x": shared.draw_x(case, rng),
-        "seed": shared.draw_seed(rng),
+        "seed": int(rng.integers(1, 2**31)),
         "kept_bytes": kept_bytes(case),
         "budget_bytes": budget_bytes(case),
     }
-
-
-# ---- a case -------------------------------------------------------------------------------------
-
-
-class Held:
-    """A tensor for as long as a graph needs it."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
 
 
 @contextmanager
 def counting(weights: Sequence[Tensor]) -> Iterator[list[int]]:
     """Bytes of storages that graphs hold for backward, each time one more tensor is kept."""
     of_weights = {weight.untyped_storage().data_ptr() for weight in weights}
-    alive: WeakSet[Held] = WeakSet()
+    alive: WeakSet[Callable[[], Tensor]] = WeakSet()
     held_bytes = [0]
 
-    def keep(tensor: Tensor) -> Held:
-        held = Held(tensor)
+    def keep(tensor: Tensor) -> Callable[[], Tensor]:
+        def held() -> Tensor:
+            return tensor
+
         alive.add(held)
-        storages = [each.tensor.untyped_storage() for each in alive]
+        storages = [each().untyped_storage() for each in alive]
         sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
         held_bytes.append(sum(size for at, size in sizes.items() if at not in of_weights))
         return held
 
-    with saved_tensors_hooks(keep, lambda held: held.tensor):
+    with saved_tensors_hooks(keep, lambda held: held()):
         yield held_bytes
 
 
-def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
-    """A slip in the exercise before costs nothing here."""
-    return of_torch.checkpoint(function, *args, use_reentrant=True)
-
-
-def sequential_step(
-    run: Callable[[list[Block], Tensor], Tensor], given: Any, case: Case
-) -> dict[str, Any]:
-    def network(layers: list[Block], ends: list[Tensor]) -> list[Tensor]:
-        return [run(layers, ends[0])]
-
-    # a sum: it keeps nothing for backward
+def counted_step(network: shared.Network, given: Any, case: Case) -> dict[str, Any]:
+    """Its loss, a sum, keeps nothing for backward."""
     return step(network, given, case, loss_of=Tensor.sum, saving=counting)
 
 
-def one_after_the_other(layers: list[Block], x: Tensor) -> Tensor:
-    for layer in layers:
-        x = layer(x)
-    return x
-
-
-def cut_of(log: Log, again: Log) -> list[int]:
+def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
     """Lengths of the segments that were run again, the first of them first, and of the rest."""
     lengths: list[int] = []
     for before, run in zip([None, *again], again, strict=False):
@@ -121,19 +87,19 @@ def cut_of(log: Log, again: Log) -> list[int]:
 
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
-    standing_in(subject, checkpoint=checkpoint)
+    # A mistake in the exercise before costs nothing here.
+    standing_in(subject, checkpoint=partial(of_torch.checkpoint, use_reentrant=True))
 
-    def through(layers: list[Block], x: Tensor) -> Tensor:
-        y: Tensor = subject(layers, x, given["kept_bytes"], given["budget_bytes"])
-        return y
+    def network(layers: list[shared.Block], arguments: list[Tensor]) -> list[Tensor]:
+        return [subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])]
 
     try:
-        ours = sequential_step(through, given, case)
+        ours = counted_step(network, given, case)
     except ValueError as error:
         return {"refused": True, "says": str(error)}
-    plain = sequential_step(one_after_the_other, given, case)
+    plain = counted_step(network_of(plainly, given, case), given, case)
     peak_bytes = max(ours["saved"])
-    return sampled(ours) | {
+    return results(ours, case) | {
         "refused": False,
         "bit for bit": same_bits(ours, plain),
         "computed again": len(ours["again"]),
@@ -141,9 +107,6 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         "kept": peak_bytes,
         "cut": cut_of(ours["log"], ours["again"]),
     }
-
-
-# ---- signs --------------------------------------------------------------------------------------
 
 
 @on_each_rank
@@ -158,14 +121,11 @@ def refuses(output: Any, rank: int, attempt: Attempt) -> Said:
 
 @on_each_rank
 def wrong_cut(output: Any, rank: int, attempt: Attempt) -> Said:
-    if output["refused"]:
-        return None
     given, layers = attempt.inputs[rank], attempt.case.params["blocks"]
     again, wanted = output["computed again"], attempt.expected[rank]["computed again"]
     evidence = (
-        f"segments of {output['cut']} layers compute {again} of them twice and hold "
-        f"{output['kept']:,} of {given['budget_bytes']:,} bytes; a cut that fits computes {wanted} "
-        "twice"
+        f"segments of {output['cut']} layers hold {output['kept']:,} of {given['budget_bytes']:,} "
+        f"bytes and compute {again} layers twice; {wanted} would do"
     )
     if output["within the budget"] and again == wanted:
         return None
@@ -195,34 +155,20 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> Said:
 
 @on_each_rank
 def other_bits(output: Any, rank: int, attempt: Attempt) -> Said:
-    if output["refused"] or output["bit for bit"]:
+    if output["bit for bit"]:
         return None
     if not equal(attempt.expected[rank]["outputs"], output["outputs"], shared.NEAR):
         return "does not run every layer once, in their order"
     return "gives gradients that differ from those without checkpointing"
 
 
-def layers_case(
-    name: str,
-    blocks: int,
-    budget: tuple[int, int],
-    rows: int = 64,
-    width: int = 16,
-    keep: float = 1.0,
-    weight: float = 1.0,
-) -> Case:
-    """``budget``: so many times what a layer keeps, and so many times what it passes on."""
-    params = {"blocks": blocks, "rows": rows, "width": width, "keep": keep, "budget": list(budget)}
-    return Case(name, 1, params, weight=weight)
-
-
 EXERCISE = OnRanks(
     points=5,
-    cases=(
-        layers_case("10 layers, room for 4 and their inputs", 10, (4, 3)),
-        layers_case("8 layers, room for 3 and nothing more", 8, (3, 0)),
-        layers_case("6 layers, room for all", 6, (6, 0), rows=8, width=4, weight=0.5),
-        layers_case("4 layers, room for none", 4, (0, 3), rows=8, width=4, weight=0.5),
+    cases=(  # "budget": so many times what a layer keeps, and so many times what it passes on
+        shared.blocks_case("10 layers, room for 4 and their inputs", 1, 10, 64, 16, budget=(4, 3)),
+        shared.blocks_case("8 layers, room for 3 and nothing more", 1, 8, 64, 16, budget=(3, 0)),
+        shared.blocks_case("6 layers, room for all", 1, 6, 8, 4, weight=0.5, budget=(6, 0)),
+        shared.blocks_case("4 layers, room for none", 1, 4, 8, 4, weight=0.5, budget=(0, 3)),
     ),
     inputs=draw_layers,
     drive=drive,

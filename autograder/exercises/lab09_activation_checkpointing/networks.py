@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
+from autograder.exercises.lab09_activation_checkpointing import shared
 from autograder.exercises.lab09_activation_checkpointing.shared import (
-    Block,
-    Network,
-    runs_of,
+    results,
     same_bits,
-    sampled,
     step,
     without_torchs_own,
 )
@@ -27,26 +25,23 @@ def plainly(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def chain(checkpoint: Checkpointer, blocks: list[Block], x: Tensor) -> list[Tensor]:
+def chain(checkpoint: Checkpointer, blocks: list[shared.Block], x: Tensor) -> Tensor:
     for block in blocks:
         x = checkpoint(block, x)
-    return [x]
+    return x
 
 
-def nested(checkpoint: Checkpointer, blocks: list[Block], x: Tensor) -> list[Tensor]:
+def nested(checkpoint: Checkpointer, blocks: list[shared.Block], x: Tensor) -> Tensor:
     """All blocks in one checkpoint, and all but the first in another within it."""
 
-    def inner(x: Tensor) -> Tensor:
-        return chain(plainly, blocks[1:], x)[0]
-
     def outer(x: Tensor) -> Tensor:
-        return checkpoint(inner, blocks[0](x))
+        return checkpoint(lambda x: chain(plainly, blocks[1:], x), blocks[0](x))
 
-    return [checkpoint(outer, x)]
+    return checkpoint(outer, x)
 
 
 def several(
-    checkpoint: Checkpointer, blocks: list[Block], ends: list[Tensor], given: Any, case: Case
+    checkpoint: Checkpointer, blocks: list[shared.Block], x: Tensor, other: Tensor, given: Any
 ) -> list[Tensor]:
     """Tensors with and without gradients, a number, a word and None; out come two and an index."""
 
@@ -57,31 +52,27 @@ def several(
         second = blocks[1](y) + torch.sigmoid(x)
         return first, second, first.argmax(dim=1)
 
-    args = (ends[0], given["scale"], given["mask"], "add", ends[1], None)
+    args = (x, given["scale"], given["mask"], "add", other, None)
     first, second, index = checkpoint(mixed, *args)
-    return [second, index] if case.params["one unused"] else [first, second, index]
+    return [first, second, index]
 
 
-def network_of(checkpoint: Checkpointer, given: Any, case: Case) -> Network:
-    def network(blocks: list[Block], ends: list[Tensor]) -> list[Tensor]:
-        if case.params["network"] == "several":
-            outputs = several(checkpoint, blocks, ends, given, case)
+def network_of(checkpoint: Checkpointer, given: Any, case: Case) -> shared.Network:
+    def network(blocks: list[shared.Block], arguments: list[Tensor]) -> list[Tensor]:
+        kind = case.params.get("network", "chain")
+        if kind == "several":
+            outputs = several(checkpoint, blocks, *arguments, given)
         else:
-            form = {"chain": chain, "nested": nested}[case.params["network"]]
-            outputs = form(checkpoint, blocks, ends[0])
-        if case.params["random loss"]:  # one with dropout of its own
+            outputs = [(nested if kind == "nested" else chain)(checkpoint, blocks, arguments[0])]
+        if case.params.get("random loss"):  # one with dropout of its own
             torch.rand(4)
-        return outputs
+        return outputs[1:] if case.params.get("one unused") else outputs
 
     return network
-
-
-def results(ran: dict[str, Any]) -> dict[str, Plain]:
-    return sampled(ran) | {"next draw": ran["next draw"], "runs": runs_of(ran["log"])}
 
 
 def drive(subject: Checkpointer, given: Any, case: Case) -> Plain:
     with without_torchs_own():
         ours = step(network_of(subject, given, case), given, case, around=measure)
     plain = step(network_of(plainly, given, case), given, case)
-    return results(ours) | {"bit for bit": same_bits(ours, plain), "log": ours["log"]}
+    return results(ours, case) | {"bit for bit": same_bits(ours, plain), "log": ours["log"]}

@@ -23,28 +23,25 @@ from autograder.exercise import (
     equal,
     sent_bytes,
 )
-from autograder.exercise.process_memory import no_more_than_tensors
 from autograder.exercise.signs import Said, is_over, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 from shardlab.estimate import scatter_or_gather_sent_bytes
 
-WITHIN = 1.02
 GLOO_BYTES = 4096  # of gloo's own messages, each call
-BUDGET_FROM_BYTES = 2**17
-LARGE_BYTES = 2**23  # of all inputs together, from which on a process shows what it holds
+EXCHANGES_GRADIENTS = (
+    "adds up the gradient of x over the ranks: it is each rank's own, and the stored input is all "
+    "that is gathered"
+)
 
 
 def draw_chain(case: Case, rng: np.random.Generator) -> list[Plain]:
     """The same x and seed on every rank; weights the same as well, unless they are each its own."""
-    x, seed = shared.draw_x(case, rng), shared.draw_seed(rng)
+    x, seed = shared.draw_x(case, rng), int(rng.integers(1, 2**31))
     weights = [shared.draw_weights(case, rng)]
     for _ in range(1, case.world_size):
-        weights.append(shared.draw_weights(case, rng) if case.params["own"] else weights[0])
+        weights.append(shared.draw_weights(case, rng) if case.params.get("own") else weights[0])
     return [{"weights": own, "x": x, "seed": seed} for own in weights]
-
-
-# ---- budgets ------------------------------------------------------------------------------------
 
 
 def padded_bytes(case: Case) -> int:
@@ -52,45 +49,18 @@ def padded_bytes(case: Case) -> int:
     return int(shared.FLOAT_BYTES * (elements + -elements % case.world_size))
 
 
-def all_inputs_bytes(case: Case) -> int:
-    return int(case.params["blocks"] * shared.x_bytes(case))
-
-
-def saved_limit(case: Case) -> Limit | None:
+def pieces_bytes(case: Case) -> float:
     """1/t of each block's input, and the output of the last, whole."""
-    if shared.x_bytes(case) < BUDGET_FROM_BYTES:
-        return None
     pieces = case.params["blocks"] * padded_bytes(case) / case.world_size
-    return Limit(WITHIN * (pieces + shared.x_bytes(case)))
-
-
-def seen_bytes(case: Case) -> float | None:
-    limit = saved_limit(case) if all_inputs_bytes(case) >= LARGE_BYTES else None
-    return limit and limit.most
+    return float(pieces + shared.x_bytes(case))
 
 
 def sent_limit(case: Case) -> Limit | None:
     """One gather of each block's input, in backward."""
-    if shared.x_bytes(case) < BUDGET_FROM_BYTES:
+    if shared.x_bytes(case) < shared.BUDGET_FROM_BYTES:
         return None
     each = scatter_or_gather_sent_bytes(padded_bytes(case), case.world_size)
-    return Limit(WITHIN * case.params["blocks"] * (each + GLOO_BYTES))
-
-
-SAVED = Budget(
-    "saves ≤ 1.02 × 1/t of each input, beside the last output",
-    limit=saved_limit,
-    used=shared.live_rise,
-    heading="saved after forward",
-)
-
-
-# ---- signs --------------------------------------------------------------------------------------
-
-EXCHANGES_GRADIENTS = (
-    "adds up the gradient of x over the ranks: it is each rank's own, and the stored input is all "
-    "that is gathered"
-)
+    return Limit(1.02 * case.params["blocks"] * (each + GLOO_BYTES))
 
 
 def no_piece_for_everyone(attempt: Attempt) -> Finding | None:
@@ -109,8 +79,6 @@ def no_piece_for_everyone(attempt: Attempt) -> Finding | None:
 @on_each_rank
 def gathers_early(output: Any, rank: int, attempt: Attempt) -> Said:
     """Whether a rank sent anything but a few bytes in forward."""
-    if shared.FORWARD not in attempt.run.traffic:
-        return None
     sent = attempt.run.traffic[shared.FORWARD].sent_by_rank[rank]
     if sent <= shared.x_bytes(attempt.case) // 8 + GLOO_BYTES:
         return None
@@ -134,9 +102,10 @@ def in_another_order(output: Any, rank: int, attempt: Attempt) -> Said:
 
 @on_each_rank
 def saves_it_whole(output: Any, rank: int, attempt: Attempt) -> Said:
-    if rank not in is_over(attempt, SAVED.heading):
+    if rank not in is_over(attempt, shared.KEPT):
         return None
-    if shared.live_rise(attempt.run)[rank] < 0.98 * all_inputs_bytes(attempt.case):
+    whole_bytes = attempt.case.params["blocks"] * shared.x_bytes(attempt.case)
+    if shared.live_rise(attempt.run)[rank] < 0.98 * whole_bytes:
         return "keeps more of each input than its own 1/t"
     return (
         "keeps the whole input of each block: a piece that is a view keeps all of its tensor "
@@ -156,35 +125,20 @@ def expensive_gather(output: Any, rank: int, attempt: Attempt) -> Said:
     return "gathers more than once for each block, or more than pieces"
 
 
-def chain_case(
-    name: str,
-    world_size: int,
-    blocks: int,
-    rows: int,
-    width: int,
-    keep: float = 1.0,
-    own: bool = False,
-    weight: float = 1.0,
-) -> Case:
-    """``own``: each rank has its own weights."""
-    params = {"blocks": blocks, "rows": rows, "width": width, "keep": keep, "own": own}
-    params |= {"network": "chain", "random loss": False}
-    return Case(name, world_size, params, weight=weight)
-
-
 EXERCISE = OnRanks(
     points=5,
-    cases=(
-        chain_case("2 ranks, weights of their own", 2, 1, rows=4, width=3, own=True),
-        chain_case("4 ranks, 4 blocks of 128 KiB", 4, 4, rows=1024, width=32, weight=2),
-        chain_case("4 ranks, dropout, 15 elements", 4, 3, rows=5, width=3, keep=0.7),
+    cases=(  # "own": each rank has its own weights
+        shared.blocks_case("2 ranks, weights of their own", 2, 1, rows=4, width=3, own=True),
+        shared.blocks_case("4 ranks, 4 blocks of 128 KiB", 4, 4, rows=1024, width=32, weight=2),
+        shared.blocks_case("4 ranks, dropout, 15 elements", 4, 3, rows=5, width=3, keep=0.7),
     ),
     inputs=draw_chain,
     drive=drive,
     tolerance=shared.NEAR,
     budgets=(
-        SAVED,
-        no_more_than_tensors(shared.FORWARD, seen_bytes, before=shared.BEFORE),
+        *shared.kept_after_forward(
+            "saves ≤ 1.02 × 1/t of each input, beside the last output", pieces_bytes
+        ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),
     signs=(

@@ -15,22 +15,38 @@ import torch
 import torch.utils.checkpoint as of_torch
 from torch import Tensor
 
-from autograder.exercise import Case, Plain
+from autograder.exercise import Budget, Case, Limit, Plain
+from autograder.exercise.process_memory import no_more_than_tensors
 from autograder.guest.library import refusal_of
 from shardlab.run import Run
 
 NEAR = 1e-5  # what another machine's matmul may change; on one machine not a bit may differ
 WIDER = 4
 FLOAT_BYTES = 4
+BUDGET_FROM_BYTES = 2**16  # of x; below, a budget of bytes would be one of scalars
 SAMPLES = 64  # numbers of a large tensor that are compared outside of the rank as well
+VALUES = ("outputs", "gradients of arguments", "gradients of weights")
 BEFORE, FORWARD = "before forward", "forward of the network"
+KEPT = "kept after forward"  # heading of its budget
 
 Log = list[dict[str, Any]]  # each run of a block: "block", "grad" (were graphs made?), "mask"
 Block = Callable[[Tensor], Tensor]
-Network = Callable[[list[Block], list[Tensor]], Sequence[Tensor]]  # blocks, arguments -> outputs
+Network = Callable[[list[Block], list[Tensor]], list[Tensor]]  # blocks, arguments -> outputs
 
 
-# ---- inputs -------------------------------------------------------------------------------------
+def blocks_case(
+    name: str,
+    world_size: int,
+    blocks: int,
+    rows: int = 3,
+    width: int = 4,
+    keep: float = 1.0,
+    weight: float = 1.0,
+    **others: Any,
+) -> Case:
+    """x has ``rows`` and ``width``; dropout keeps each element with probability ``keep``."""
+    params = {"blocks": blocks, "rows": rows, "width": width, "keep": keep}
+    return Case(name, world_size, params | others, weight=weight)
 
 
 def draw_weights(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
@@ -50,20 +66,7 @@ def draw_x(case: Case, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rng.standard_normal(shape)).float()
 
 
-def draw_seed(rng: np.random.Generator) -> int:
-    return int(rng.integers(1, 2**31))
-
-
-def x_bytes(case: Case) -> int:
-    """Of x, and of what each block passes on."""
-    return int(FLOAT_BYTES * case.params["rows"] * case.params["width"])
-
-
-# ---- one step -----------------------------------------------------------------------------------
-
-
 def block_of(weights: Sequence[Tensor], number: int, keep: float, log: Log) -> Block:
-    """Keeps each element with probability ``keep``; 1: no dropout."""
     up, down = weights
 
     def block(x: Tensor) -> Tensor:
@@ -85,15 +88,11 @@ def fingerprint(mask: Tensor) -> float:
     return float(places[mask.numpy().ravel()].sum())
 
 
-def sum_of_squares(y: Tensor) -> Tensor:
-    return y.square().sum()
-
-
 def step(
     network: Network,
     given: Any,
     case: Case,
-    loss_of: Callable[[Tensor], Tensor] = sum_of_squares,
+    loss_of: Callable[[Tensor], Tensor] = lambda y: y.square().sum(),
     around: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     saving: Callable[[list[Tensor]], AbstractContextManager[Any]] = nullcontext,
 ) -> dict[str, Any]:
@@ -116,15 +115,9 @@ def step(
         losses = [loss_of(y) for y in outputs if y.is_floating_point()]
         sum(losses[1:], losses[0]).backward()
         next_draw = torch.rand(4)
-    return {
-        "outputs": list(outputs),
-        "gradients of arguments": gradients_of(arguments),
-        "gradients of weights": gradients_of(weights),
-        "next draw": next_draw,
-        "log": log,
-        "again": log[first_runs:],
-        "saved": saved,
-    }
+    found = {"next draw": next_draw, "log": log, "again": log[first_runs:], "saved": saved}
+    gradients = [gradients_of(arguments), gradients_of(weights)]
+    return found | dict(zip(VALUES, (outputs, *gradients), strict=True))
 
 
 def gradients_of(leaves: list[Tensor]) -> list[Tensor]:
@@ -132,30 +125,40 @@ def gradients_of(leaves: list[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 
 
-# ---- results ------------------------------------------------------------------------------------
-
-VALUES = ("outputs", "gradients of arguments", "gradients of weights")
-
-
-def sampled(ran: dict[str, Any]) -> dict[str, Plain]:
-    """Of each tensor at most SAMPLES numbers, from all over it."""
-    return {
+def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:
+    """Of each tensor at most SAMPLES numbers, from all over it. "runs": how often each block ran."""
+    blocks = [run["block"] for run in ran["log"]]
+    samples: dict[str, Plain] = {
         name: [t.detach().flatten()[:: max(1, t.numel() // SAMPLES)].clone() for t in ran[name]]
         for name in VALUES
     }
+    runs = [blocks.count(number) for number in range(case.params["blocks"])]
+    return samples | {"next draw": ran["next draw"], "runs": runs}
 
 
 def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:
-    return all(
-        len(ours[name]) == len(plain[name]) and all(map(torch.equal, ours[name], plain[name]))
-        for name in VALUES
-    )
+    pairs = [pair for name in VALUES for pair in zip(ours[name], plain[name], strict=True)]
+    return all(torch.equal(*pair) for pair in pairs)
 
 
-def runs_of(log: Log) -> list[int]:
-    """How often each block ran, by its number."""
-    ran = [run["block"] for run in log]
-    return [ran.count(number) for number in range(max(ran, default=-1) + 1)]
+@contextmanager
+def without_torchs_own() -> Iterator[None]:
+    """Answers are written, not called. The module's other functions stay open."""
+    generator: Any = of_torch._checkpoint_without_reentrant_generator
+    own = generator, of_torch.CheckpointFunction.forward
+    codes = [function.__code__ for function in own]
+    for function in own:
+        function.__code__ = refusal_of("torch.utils.checkpoint")
+    try:
+        yield
+    finally:
+        for function, code in zip(own, codes, strict=True):
+            function.__code__ = code
+
+
+def x_bytes(case: Case) -> int:
+    """Of x, and of what each block passes on."""
+    return int(FLOAT_BYTES * case.params["rows"] * case.params["width"])
 
 
 def live_rise(run: Run) -> list[int]:
@@ -164,18 +167,15 @@ def live_rise(run: Run) -> list[int]:
     return [max(0, after - before) for before, after in ends]
 
 
-@contextmanager
-def without_torchs_own() -> Iterator[None]:
-    """Answers are written, not called. The module's other functions stay open."""
-    closed: list[Any] = [
-        of_torch._checkpoint_without_reentrant_generator,
-        of_torch.CheckpointFunction.forward,
-    ]
-    codes = [function.__code__ for function in closed]
-    for function in closed:
-        function.__code__ = refusal_of("torch.utils.checkpoint")
-    try:
-        yield
-    finally:
-        for function, code in zip(closed, codes, strict=True):
-            function.__code__ = code
+def kept_after_forward(label: str, tensors_bytes: Callable[[Case], float]) -> tuple[Budget, Budget]:
+    """Of live bytes; and where the case is large, of what the process holds as well."""
+
+    def limit(case: Case) -> Limit | None:
+        is_small = x_bytes(case) < BUDGET_FROM_BYTES
+        return None if is_small else Limit(1.02 * tensors_bytes(case))
+
+    def seen_bytes(case: Case) -> float | None:
+        return 1.02 * tensors_bytes(case) if case.params.get("large") else None
+
+    seen = no_more_than_tensors(FORWARD, seen_bytes, before=BEFORE)
+    return Budget(label, live_rise, limit, heading=KEPT), seen

@@ -61,9 +61,6 @@ def draw(case: Case, rng: np.random.Generator) -> list[Setting]:
     return drawn
 
 
-# ---- by formula, and counted --------------------------------------------------------------------
-
-
 def formula_bytes(asked: Setting) -> float:
     """Korthikanti et al., arXiv 2205.05198, table 2."""
     names = {"samples": "batch", "tp_size": "tensor_parallel"}
@@ -95,8 +92,6 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [[count(asked) for asked in inputs[0]]]
 
 
-# ---- wrong formulas -----------------------------------------------------------------------------
-
 Outputs = Callable[[Case, Any], list[Plain]]
 
 
@@ -124,11 +119,6 @@ def all_34_alike(asked: Setting) -> float | None:
     return formula_bytes(asked | changes) if asked["recompute"] == "full" else None
 
 
-def masks(mask_bytes: float) -> tuple[Outputs, Outputs]:
-    kernels = Kernels(mask_bytes=mask_bytes)
-    return other(kernels=kernels), other("none", kernels=kernels)
-
-
 # Those of one way to recompute come first, where others would explain it as well.
 MISTAKES = {
     "keeps the whole input on each rank: sequence parallelism has cut it": (
@@ -148,8 +138,12 @@ MISTAKES = {
     "forgets the attention's scores: softmax, its mask and what dropout leaves of it grow with s², "
     "5as/h": other("none", recompute="selective"),
     "counts the softmax alone of the attention's scores": answers(softmax_alone),
-    "counts two bytes for an element of a dropout mask: it has one": masks(2),
-    "forgets the dropout masks, of one byte for each element": masks(0),
+    "counts two bytes for an element of a dropout mask: it has one": (
+        other(kernels=Kernels(mask_bytes=2))
+    ),
+    "forgets the dropout masks, of one byte for each element": (
+        other(kernels=Kernels(mask_bytes=0))
+    ),
     "keeps what selective recomputation drops: the scores, their softmax and dropout": (
         other("selective", recompute="none")
     ),

@@ -1,28 +1,33 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab09_activation_checkpointing.checkpoint_sequential import (
     budget_bytes,
+    counted_step,
     kept_bytes,
-    layers_case,
-    one_after_the_other,
-    sequential_step,
 )
-from autograder.exercises.lab09_activation_checkpointing.shared import sampled, x_bytes
+from autograder.exercises.lab09_activation_checkpointing.networks import network_of, plainly
+from autograder.exercises.lab09_activation_checkpointing.shared import (
+    VALUES,
+    blocks_case,
+    results,
+    x_bytes,
+)
 
+TIGHT = "13 layers, dropout, tight"
 CASES = (
-    layers_case("16 layers, dropout", 16, (5, 2), keep=0.8),
-    layers_case("13 layers, dropout, tight", 13, (3, 1), keep=0.7, rows=50),
-    layers_case("20 layers, much room", 20, (12, 0), rows=40),
+    blocks_case("16 layers, dropout", 1, 16, 64, 16, keep=0.8, budget=(5, 2)),
+    blocks_case(TIGHT, 1, 13, 50, 16, keep=0.7, budget=(3, 1)),
+    blocks_case("20 layers, much room", 1, 20, 40, 16, budget=(12, 0)),
 )
 BOUNDARIES = {
-    "divides": "8 layers, room for 3 and nothing more",
-    "does not divide": "13 layers, dropout, tight",
-    "one rank": "6 layers, room for all",
+    "divides": "6 layers, room for all",
+    "does not divide": TIGHT,
+    "one rank": TIGHT,
     "more ranks than elements": "not asked: there is one rank",
     "exactly the cap": "8 layers, room for 3 and nothing more",
     "no cut fits": "4 layers, room for none",
@@ -56,26 +61,23 @@ def reference(case: Case, inputs: Any) -> Plain:
     cut = right_cut(case)
     if cut is None:
         return {"refused": True}
+    ran = counted_step(network_of(plainly, inputs[0], case), inputs[0], case)
+    values = {name: results(ran, case)[name] for name in VALUES}
     right = {"refused": False, "computed again": sum(cut[:-1]), "within the budget": True}
-    ran = sequential_step(one_after_the_other, inputs[0], case)
-    return right | sampled(ran) | {"bit for bit": True}
+    return right | values | {"bit for bit": True}
 
 
-def by_the_root(segments: Callable[[int, int], int]) -> Callable[[Case, Any], Plain]:
-    """√n layers in each segment but the last; ``segments(n, √n)``: how many these are."""
-
-    def outputs(case: Case, inputs: Any) -> Plain:
-        layers: int = case.params["blocks"]
-        root = round(layers**0.5)
-        before = segments(layers, root)
-        return {"cut": [root] * before + [layers - before * root]}
-
-    return outputs
+def by_the_root(case: Case, inputs: Any, rest_in_the_last: bool = False) -> Plain:
+    """√n layers in each segment; ``rest_in_the_last``: of √n segments."""
+    layers: int = case.params["blocks"]
+    root = round(layers**0.5)
+    before = root - 1 if rest_in_the_last else (layers - 1) // root
+    return {"cut": [root] * before + [layers - before * root]}
 
 
 MISTAKES = {
     "cuts into √n segments whatever the budget": (
-        by_the_root(lambda layers, root: (layers - 1) // root),
-        by_the_root(lambda layers, root: root - 1),
-    ),
+        by_the_root,
+        partial(by_the_root, rest_in_the_last=True),
+    )
 }

@@ -3,53 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercises.lab09_activation_checkpointing.networks import (
-    network_of,
-    plainly,
-    results,
-)
-from autograder.exercises.lab09_activation_checkpointing.shared import step
+from autograder.exercises.lab09_activation_checkpointing.networks import network_of, plainly
+from autograder.exercises.lab09_activation_checkpointing.shared import VALUES, results, step
+
+_, ARGUMENTS, WEIGHTS = VALUES
 
 
-def plain(case: Case, inputs: Any) -> list[dict[str, Plain]]:
-    """By rank."""
-    return [results(step(network_of(plainly, given, case), given, case)) for given in inputs]
-
-
-def reference(case: Case, inputs: Any) -> list[Plain]:
+def reference(case: Case, inputs: Any) -> list[dict[str, Plain]]:
     runs = [2] * case.params["blocks"]
-    if case.params["network"] == "nested":  # in forward, as part of the outer, by itself
+    if case.params.get("network") == "nested":  # in forward, as part of the outer, by itself
         runs[1:] = [3] * (len(runs) - 1)
-    return [right | {"runs": runs, "bit for bit": True} for right in plain(case, inputs)]
+    steps = (step(network_of(plainly, given, case), given, case) for given in inputs)
+    return [results(ran, case) | {"runs": runs, "bit for bit": True} for ran in steps]
 
 
-def other(
-    key: str, change: Callable[[list[Tensor]], list[Tensor]]
-) -> Callable[[Case, Any], list[Plain]]:
-    return lambda case, inputs: [{key: change(right[key])} for right in plain(case, inputs)]
+def times(key: str, *factors: int) -> Callable[[Case, Any], list[Plain]]:
+    """The right gradients, each times its factor; after the last of them comes the first again."""
+
+    def scaled(right: dict[str, Plain]) -> list[Tensor]:
+        return [factor * each for factor, each in zip(cycle(factors), right[key], strict=False)]
+
+    return lambda case, inputs: [{key: scaled(right)} for right in reference(case, inputs)]
 
 
-def zeros(gradients: list[Tensor]) -> list[Tensor]:
-    return [torch.zeros_like(gradient) for gradient in gradients]
-
-
-ARGUMENTS, WEIGHTS = "gradients of arguments", "gradients of weights"
 MISTAKES = {
     "returns no gradient for an argument that has one": (
-        other(ARGUMENTS, zeros),
-        other(ARGUMENTS, lambda right: [*zeros(right[:1]), *right[1:]]),
-        other(ARGUMENTS, lambda right: [*right[:1], *zeros(right[1:])]),
+        *(times(ARGUMENTS, 0), times(ARGUMENTS, 0, 1), times(ARGUMENTS, 1, 0)),
     ),
     "leaves the function's own weights without a gradient: torch.autograd.grad gives those of the "
-    "inputs alone, torch.autograd.backward fills every .grad": other(WEIGHTS, zeros),
+    "inputs alone, torch.autograd.backward fills every .grad": times(WEIGHTS, 0),
     "adds a gradient twice: backward on inputs that were not detached adds to their .grad, and so "
-    "does autograd with what is returned": (
-        other(ARGUMENTS, lambda right: [2 * gradient for gradient in right])
-    ),
+    "does autograd with what is returned": times(ARGUMENTS, 2),
 }
