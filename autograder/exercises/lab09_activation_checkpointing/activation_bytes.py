@@ -26,11 +26,9 @@ def setting(**changes: Any) -> dict[str, Any]:
 
 
 def published(name: str, model: dict[str, int]) -> Case:
-    variants = (
-        setting(**model, tp_size=tp_size, sequence_parallel=parallel, recompute=how)
-        for tp_size, parallel, how in TABLE_2
-    )
-    return questions(name, *variants)
+    names = ("tp_size", "sequence_parallel", "recompute")
+    rows = (dict(zip(names, row, strict=True)) for row in TABLE_2)
+    return questions(name, *(setting(**model, **row) for row in rows))
 
 
 def counted(name: str, **changes: Any) -> Case:

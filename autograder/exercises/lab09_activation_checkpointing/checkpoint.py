@@ -45,13 +45,6 @@ def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> Said:
     return None
 
 
-@on_each_rank
-def off_by_bits(output: Any, rank: int, attempt: Attempt) -> Said:
-    if not output["bit for bit"]:
-        return "gives gradients that differ from those without checkpointing"
-    return None
-
-
 def network_case(name: str, network: str, blocks: int, keep: float = 1.0, **others: Any) -> Case:
     others |= {"network": network, "random loss": keep < 1}
     return shared.blocks_case(name, 1, blocks, keep=keep, **others)
@@ -79,7 +72,7 @@ EXERCISE = OnRanks(
         signs.draws_anew,
         signs.leaves_the_generator,
         NAMED,
-        off_by_bits,
+        signs.off_by_bits,
     ),
     memory=True,
 )

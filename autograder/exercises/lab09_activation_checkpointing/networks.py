@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercises.lab09_activation_checkpointing import shared
 from autograder.exercises.lab09_activation_checkpointing.shared import (
+    Blocks,
     results,
     same_bits,
     step,
@@ -18,30 +19,26 @@ from autograder.exercises.lab09_activation_checkpointing.shared import (
 )
 from shardlab import measure
 
-Checkpointer = Callable[..., Any]
-
 
 def plainly(function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def chain(checkpoint: Checkpointer, blocks: list[shared.Block], x: Tensor) -> Tensor:
+def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
     for block in blocks:
         x = checkpoint(block, x)
     return x
 
 
-def nested(checkpoint: Checkpointer, blocks: list[shared.Block], x: Tensor) -> Tensor:
+def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
     """All blocks in one checkpoint, and all but the first in another within it."""
 
-    def outer(x: Tensor) -> Tensor:
-        return checkpoint(lambda x: chain(plainly, blocks[1:], x), blocks[0](x))
-
-    return checkpoint(outer, x)
+    inner = partial(chain, plainly, blocks[1:])
+    return checkpoint(lambda x: checkpoint(inner, blocks[0](x)), x)
 
 
 def several(
-    checkpoint: Checkpointer, blocks: list[shared.Block], x: Tensor, other: Tensor, given: Any
+    checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
 ) -> list[Tensor]:
     """Tensors with and without gradients, a number, a word and None; out come two and an index."""
 
@@ -52,27 +49,32 @@ def several(
         second = blocks[1](y) + torch.sigmoid(x)
         return first, second, first.argmax(dim=1)
 
+    x, other = arguments
     args = (x, given["scale"], given["mask"], "add", other, None)
     first, second, index = checkpoint(mixed, *args)
     return [first, second, index]
 
 
-def network_of(checkpoint: Checkpointer, given: Any, case: Case) -> shared.Network:
-    def network(blocks: list[shared.Block], arguments: list[Tensor]) -> list[Tensor]:
-        kind = case.params.get("network", "chain")
-        if kind == "several":
-            outputs = several(checkpoint, blocks, *arguments, given)
-        else:
-            outputs = [(nested if kind == "nested" else chain)(checkpoint, blocks, arguments[0])]
-        if case.params.get("random loss"):  # one with dropout of its own
-            torch.rand(4)
-        return outputs[1:] if case.params.get("one unused") else outputs
+def network(
+    checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any, case: Case
+) -> list[Tensor]:
+    kind = case.params.get("network", "chain")
+    if kind == "several":
+        outputs = several(checkpoint, blocks, arguments, given)
+    else:
+        outputs = [(nested if kind == "nested" else chain)(checkpoint, blocks, arguments[0])]
+    if case.params.get("random loss"):  # one with dropout of its own
+        torch.rand(4)
+    return outputs[1:] if case.params.get("one unused") else outputs
 
-    return network
+
+def plain_step(given: Any, case: Case, **how: Any) -> dict[str, Any]:
+    """Without checkpointing."""
+    return step(partial(network, plainly), given, case, **how)
 
 
-def drive(subject: Checkpointer, given: Any, case: Case) -> Plain:
+def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     with without_torchs_own():
-        ours = step(network_of(subject, given, case), given, case, around=measure)
-    plain = step(network_of(plainly, given, case), given, case)
-    return results(ours, case) | {"bit for bit": same_bits(ours, plain), "log": ours["log"]}
+        ours = step(partial(network, subject), given, case, around=measure)
+    is_same = same_bits(ours, plain_step(given, case))
+    return results(ours, case) | {"bit for bit": is_same, "log": ours["log"]}

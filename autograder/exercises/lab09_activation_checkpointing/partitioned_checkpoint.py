@@ -79,7 +79,8 @@ def no_piece_for_everyone(attempt: Attempt) -> Finding | None:
 @on_each_rank
 def gathers_early(output: Any, rank: int, attempt: Attempt) -> Said:
     """Whether a rank sent anything but a few bytes in forward."""
-    sent = attempt.run.traffic[shared.FORWARD].sent_by_rank[rank]
+    run: Any = attempt.run
+    sent = run.traffic[shared.FORWARD].sent_by_rank[rank]
     if sent <= shared.x_bytes(attempt.case) // 8 + GLOO_BYTES:
         return None
     return (
@@ -117,7 +118,7 @@ def saves_it_whole(output: Any, rank: int, attempt: Attempt) -> Said:
 def expensive_gather(output: Any, rank: int, attempt: Attempt) -> Said:
     if rank not in is_over(attempt, SENT):
         return None
-    ops = {call.op for call in attempt.run.calls}
+    ops = {call.op for call in attempt.run.calls} if attempt.run else set()
     if ops == {"all_reduce"}:
         return "adds up pieces between zeros with all_reduce, which sends twice what a gather does"
     if "all_reduce" in ops:

@@ -18,7 +18,6 @@ from torch import Tensor
 from autograder.exercise import Budget, Case, Limit, Plain
 from autograder.exercise.process_memory import no_more_than_tensors
 from autograder.guest.library import refusal_of
-from shardlab.run import Run
 
 NEAR = 1e-5  # what another machine's matmul may change; on one machine not a bit may differ
 WIDER = 4
@@ -31,7 +30,7 @@ KEPT = "kept after forward"  # heading of its budget
 
 Log = list[dict[str, Any]]  # each run of a block: "block", "grad" (were graphs made?), "mask"
 Block = Callable[[Tensor], Tensor]
-Network = Callable[[list[Block], list[Tensor]], list[Tensor]]  # blocks, arguments -> outputs
+Blocks = list[Block]
 
 
 def blocks_case(
@@ -74,7 +73,9 @@ def block_of(weights: Sequence[Tensor], number: int, keep: float, log: Log) -> B
         run: dict[str, Any] = {"block": number, "grad": torch.is_grad_enabled(), "mask": 0.0}
         if keep < 1:
             mask = torch.rand(hidden.shape) < keep
-            run["mask"] = fingerprint(mask)
+            # A number that another mask would hardly have; numpy's arrays are not counted.
+            places = np.sqrt(np.arange(1.0, mask.numel() + 1))
+            run["mask"] = float(places[mask.numpy().ravel()].sum())
             hidden = hidden * mask / keep
         log.append(run)
         return hidden @ down
@@ -82,14 +83,8 @@ def block_of(weights: Sequence[Tensor], number: int, keep: float, log: Log) -> B
     return block
 
 
-def fingerprint(mask: Tensor) -> float:
-    """A number that another mask would hardly have."""
-    places = np.sqrt(np.arange(1.0, mask.numel() + 1))  # numpy's: no tensor that would be counted
-    return float(places[mask.numpy().ravel()].sum())
-
-
 def step(
-    network: Network,
+    network: Callable[[Blocks, list[Tensor], Any, Case], list[Tensor]],
     given: Any,
     case: Case,
     loss_of: Callable[[Tensor], Tensor] = lambda y: y.square().sum(),
@@ -110,7 +105,7 @@ def step(
         with around(BEFORE):
             pass
         with around(FORWARD):
-            outputs = network(blocks, arguments)
+            outputs = network(blocks, arguments, given, case)
         first_runs = len(log)
         losses = [loss_of(y) for y in outputs if y.is_floating_point()]
         sum(losses[1:], losses[0]).backward()
@@ -126,7 +121,7 @@ def gradients_of(leaves: list[Tensor]) -> list[Tensor]:
 
 
 def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:
-    """Of each tensor at most SAMPLES numbers, from all over it. "runs": how often each block ran."""
+    """Of each tensor at most SAMPLES numbers, from all over it; "runs" of each block."""
     blocks = [run["block"] for run in ran["log"]]
     samples: dict[str, Plain] = {
         name: [t.detach().flatten()[:: max(1, t.numel() // SAMPLES)].clone() for t in ran[name]]
@@ -161,7 +156,7 @@ def x_bytes(case: Case) -> int:
     return int(FLOAT_BYTES * case.params["rows"] * case.params["width"])
 
 
-def live_rise(run: Run) -> list[int]:
+def live_rise(run: Any) -> list[int]:
     """By rank: live bytes after forward over those before it."""
     ends = [[sum(rank.at(label).values()) for label in (BEFORE, FORWARD)] for rank in run.memory]
     return [max(0, after - before) for before, after in ends]

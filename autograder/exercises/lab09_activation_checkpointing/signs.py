@@ -74,3 +74,10 @@ def leaves_the_generator(output: Any, rank: int, attempt: Attempt) -> Said:
         "leaves the generator of random numbers where the second run left it: what is drawn after "
         "backward repeats what was drawn before, so put back its state"
     )
+
+
+@on_each_rank
+def off_by_bits(output: Any, rank: int, attempt: Attempt) -> Said:
+    if output["bit for bit"]:
+        return None
+    return "gives gradients that differ from those without checkpointing"

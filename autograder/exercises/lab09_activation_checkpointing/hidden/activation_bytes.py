@@ -11,20 +11,16 @@ from torch import nn
 
 from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab09_activation_checkpointing.activation_bytes import (
-    RECOMPUTE,
-    counted,
-    published,
-    setting,
-)
+from autograder.exercises.lab09_activation_checkpointing import activation_bytes as public
 from shardlab.estimate.activations import Kernels, layer_bytes
 from shardlab.paper_layer import PaperLayer, saved_bytes
 
 Setting = dict[str, Any]
+Outputs = Callable[[Case, Any], list[Plain]]
 MT_NLG = {"tokens": 2048, "samples": 1, "width": 20480, "heads": 128}
 CASES = (
-    counted("counted in a layer on 4 ranks", tp_size=4),
-    published("530B on 8 ranks, the paper's table", MT_NLG),
+    public.counted("counted in a layer on 4 ranks", tp_size=4),
+    public.published("530B on 8 ranks, the paper's table", MT_NLG),
     questions("sixteen more layers", weight=2),
 )
 BOUNDARIES = {
@@ -48,16 +44,17 @@ def draw(case: Case, rng: np.random.Generator) -> list[Setting]:
     for _ in range(16):
         tp_size = int(rng.choice([2, 4, 8]))
         heads = tp_size * int(rng.integers(2, 9))
-        one = setting(
-            tokens=128 * int(rng.integers(3, 30)),
-            samples=int(rng.integers(2, 9)),
-            width=heads * int(rng.choice([48, 80, 112])),
-            heads=heads,
-            tp_size=tp_size,
-            sequence_parallel=bool(rng.integers(2)),
-            recompute=str(rng.choice(RECOMPUTE)),
+        drawn.append(
+            public.setting(
+                tokens=128 * int(rng.integers(3, 30)),
+                samples=int(rng.integers(2, 9)),
+                width=heads * int(rng.choice([48, 80, 112])),
+                heads=heads,
+                tp_size=tp_size,
+                sequence_parallel=bool(rng.integers(2)),
+                recompute=str(rng.choice(public.RECOMPUTE)),
+            )
         )
-        drawn.append(one)
     return drawn
 
 
@@ -80,19 +77,14 @@ def counted_bytes(asked: Setting) -> int:
         part.down = nn.Linear(4 * width // tp_size, width)
         part = part.to(torch.bfloat16)
         x = torch.empty((asked["samples"], asked["tokens"], width), dtype=torch.bfloat16)
-    name = {"none": "", "selective": "attend", "full": "forward"}[asked["recompute"]]
-    if name:
-        again = partial(of_torch.checkpoint, getattr(part, name), use_reentrant=True)
-        setattr(part, name, again)
+    if name := {"selective": "attend", "full": "forward"}.get(asked["recompute"]):
+        setattr(part, name, partial(of_torch.checkpoint, getattr(part, name), use_reentrant=True))
     return saved_bytes(part, x.requires_grad_())
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     count = counted_bytes if case.name.startswith("counted") else formula_bytes
     return [[count(asked) for asked in inputs[0]]]
-
-
-Outputs = Callable[[Case, Any], list[Plain]]
 
 
 def answers(wrong: Callable[[Setting], float | None]) -> Outputs:

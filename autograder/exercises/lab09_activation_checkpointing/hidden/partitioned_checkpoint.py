@@ -1,15 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab09_activation_checkpointing import partitioned_checkpoint as public
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
-from autograder.exercises.lab09_activation_checkpointing.partitioned_checkpoint import (
-    EXCHANGES_GRADIENTS,
-)
 from autograder.exercises.lab09_activation_checkpointing.shared import blocks_case
 
 reference = shared.reference
@@ -35,15 +34,15 @@ EQUAL_ANSWERS = (
 )
 
 
-def summed(case: Case, inputs: Any, share: float = 1) -> Plain:
+def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
     """Each block adds up over the ranks what backward has brought it."""
     own = [right[shared.ARGUMENTS][0] for right in shared.reference(case, inputs)]
+    share = 1 / case.world_size if average else 1
     times = share * (share * case.world_size) ** (case.params["blocks"] - 1)
     return {shared.ARGUMENTS: [times * torch.stack(own).sum(dim=0)]}
 
 
-def averaged(case: Case, inputs: Any) -> Plain:
-    return summed(case, inputs, share=1 / case.world_size)
-
-
-MISTAKES = {EXCHANGES_GRADIENTS: (summed, averaged), **shared.MISTAKES}
+MISTAKES = {
+    public.EXCHANGES_GRADIENTS: (summed, partial(summed, average=True)),
+    **shared.MISTAKES,
+}

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
-from torch import Tensor
-
 from autograder.exercise import Case, Plain
-from autograder.exercises.lab09_activation_checkpointing.networks import network_of, plainly
-from autograder.exercises.lab09_activation_checkpointing.shared import VALUES, results, step
+from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
+from autograder.exercises.lab09_activation_checkpointing.shared import VALUES, results
 
 _, ARGUMENTS, WEIGHTS = VALUES
 
@@ -19,22 +17,21 @@ def reference(case: Case, inputs: Any) -> list[dict[str, Plain]]:
     runs = [2] * case.params["blocks"]
     if case.params.get("network") == "nested":  # in forward, as part of the outer, by itself
         runs[1:] = [3] * (len(runs) - 1)
-    steps = (step(network_of(plainly, given, case), given, case) for given in inputs)
-    return [results(ran, case) | {"runs": runs, "bit for bit": True} for ran in steps]
+    plain = [results(plain_step(given, case), case) for given in inputs]
+    return [right | {"runs": runs, "bit for bit": True} for right in plain]
 
 
 def times(key: str, *factors: int) -> Callable[[Case, Any], list[Plain]]:
     """The right gradients, each times its factor; after the last of them comes the first again."""
-
-    def scaled(right: dict[str, Plain]) -> list[Tensor]:
-        return [factor * each for factor, each in zip(cycle(factors), right[key], strict=False)]
-
-    return lambda case, inputs: [{key: scaled(right)} for right in reference(case, inputs)]
+    return lambda case, inputs: [
+        {key: [factor * each for factor, each in zip(cycle(factors), right[key], strict=False)]}
+        for right in reference(case, inputs)
+    ]
 
 
 MISTAKES = {
-    "returns no gradient for an argument that has one": (
-        *(times(ARGUMENTS, 0), times(ARGUMENTS, 0, 1), times(ARGUMENTS, 1, 0)),
+    "returns no gradient for an argument that has one": tuple(
+        times(ARGUMENTS, *factors) for factors in ((0,), (0, 1), (1, 0))
     ),
     "leaves the function's own weights without a gradient: torch.autograd.grad gives those of the "
     "inputs alone, torch.autograd.backward fills every .grad": times(WEIGHTS, 0),
