@@ -70,8 +70,7 @@ def counting(weights: Sequence[Tensor]) -> Iterator[list[int]]:
         yield held_bytes
 
 
-# A sum keeps nothing for backward.
-HOW: Any = {"loss_of": Tensor.sum, "saving": counting}
+HOW: Any = {"loss_of": Tensor.sum, "saving": counting}  # a sum keeps nothing for backward
 
 
 def cut_of(log: shared.Log, again: shared.Log) -> list[int]:

@@ -49,8 +49,7 @@ def several(
         second = blocks[1](y) + torch.sigmoid(x)
         return first, second, first.argmax(dim=1)
 
-    x, other = arguments
-    args = (x, given["scale"], given["mask"], "add", other, None)
+    args = (arguments[0], given["scale"], given["mask"], "add", arguments[1], None)
     first, second, index = checkpoint(mixed, *args)
     return [first, second, index]
 

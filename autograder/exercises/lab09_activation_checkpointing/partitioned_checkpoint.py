@@ -79,9 +79,8 @@ def no_piece_for_everyone(attempt: Attempt) -> Finding | None:
 @on_each_rank
 def gathers_early(output: Any, rank: int, attempt: Attempt) -> Said:
     """Whether a rank sent anything but a few bytes in forward."""
-    run: Any = attempt.run
-    sent = run.traffic[shared.FORWARD].sent_by_rank[rank]
-    if sent <= shared.x_bytes(attempt.case) // 8 + GLOO_BYTES:
+    run, few_bytes = attempt.run, shared.x_bytes(attempt.case) // 8 + GLOO_BYTES
+    if run is None or run.traffic[shared.FORWARD].sent_by_rank[rank] <= few_bytes:
         return None
     return (
         "exchanges in forward already: x is equal on all ranks, so each cuts out its piece "
@@ -138,7 +137,7 @@ EXERCISE = OnRanks(
     tolerance=shared.NEAR,
     budgets=(
         *shared.kept_after_forward(
-            "saves ≤ 1.02 × 1/t of each input, beside the last output", pieces_bytes
+            "saves ≤ 1.02 × 1/t of each input, and the last output", pieces_bytes
         ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),

@@ -6,7 +6,7 @@ dropout is made of torch.rand, whose numbers are the same on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -51,11 +51,9 @@ def blocks_case(
 def draw_weights(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
     """[[up [D, 4·D], down [4·D, D]], …], one pair for each block."""
     width = case.params["width"]
+    shapes = [(width, WIDER * width), (WIDER * width, width)]
     return [
-        [
-            torch.from_numpy(rng.standard_normal(shape) / shape[0] ** 0.5).float()
-            for shape in ((width, WIDER * width), (WIDER * width, width))
-        ]
+        [torch.from_numpy(rng.standard_normal(of) / of[0] ** 0.5).float() for of in shapes]
         for _ in range(case.params["blocks"])
     ]
 
@@ -65,9 +63,7 @@ def draw_x(case: Case, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rng.standard_normal(shape)).float()
 
 
-def block_of(weights: Sequence[Tensor], number: int, keep: float, log: Log) -> Block:
-    up, down = weights
-
+def block_of(up: Tensor, down: Tensor, number: int, keep: float, log: Log) -> Block:
     def block(x: Tensor) -> Tensor:
         hidden = torch.tanh(x @ up)
         run: dict[str, Any] = {"block": number, "grad": torch.is_grad_enabled(), "mask": 0.0}
@@ -98,7 +94,7 @@ def step(
     log: Log = []
     weights = [weight.clone().requires_grad_() for pair in given["weights"] for weight in pair]
     pairs = zip(weights[::2], weights[1::2], strict=True)
-    blocks = [block_of(pair, i, case.params["keep"], log) for i, pair in enumerate(pairs)]
+    blocks = [block_of(*pair, i, case.params["keep"], log) for i, pair in enumerate(pairs)]
     arguments = [given[name].clone().requires_grad_() for name in ("x", "other") if name in given]
     with torch.random.fork_rng(devices=[]), saving(weights) as saved:
         torch.manual_seed(given["seed"])

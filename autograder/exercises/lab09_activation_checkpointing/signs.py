@@ -10,7 +10,7 @@ from autograder.exercise import Attempt, Finding
 from autograder.exercise.signs import Said, on_each_rank
 from shardlab.errors import RankError
 
-# What torch says of a Function whose two halves do not fit, and this exercise.
+# What torch says of a Function whose two halves do not fit, in its first sentence; and `several`.
 FORMS = {
     "save_for_backward can only save": "hands save_for_backward what is no tensor: other "
     "arguments are kept as attributes of ctx",
@@ -30,8 +30,7 @@ def wrong_form(attempt: Attempt) -> Finding | None:
     says = attempt.error.message if isinstance(attempt.error, RankError) else ""
     for words, mistake in FORMS.items():
         if words in says:
-            evidence = says.split(". ")[0]  # the rest is advice on other cases
-            return Finding("your answer", mistake, evidence, anyone="your answer")
+            return Finding("your answer", mistake, says.split(". ")[0], anyone="your answer")
     return None
 
 

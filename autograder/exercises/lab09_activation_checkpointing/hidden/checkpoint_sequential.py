@@ -59,17 +59,14 @@ def reference(case: Case, inputs: Any) -> Plain:
     return right | values | {"bit for bit": True}
 
 
-def by_the_root(case: Case, inputs: Any, rest_in_the_last: bool = False) -> Plain:
-    """√n layers in each segment; ``rest_in_the_last``: of √n segments."""
+def root_cut(case: Case, inputs: Any, rest_last: bool = False) -> Plain:
+    """√n layers in each segment; ``rest_last``: of √n segments."""
     layers: int = case.params["blocks"]
     root = round(layers**0.5)
-    before = root - 1 if rest_in_the_last else (layers - 1) // root
+    before = root - 1 if rest_last else (layers - 1) // root
     return {"cut": [root] * before + [layers - before * root]}
 
 
 MISTAKES = {
-    "cuts into √n segments whatever the budget": (
-        by_the_root,
-        partial(by_the_root, rest_in_the_last=True),
-    )
+    "cuts into √n segments whatever the budget": (root_cut, partial(root_cut, rest_last=True)),
 }
