@@ -20,11 +20,14 @@ BOUNDARIES = {
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
-        "            outputs = ctx.function(*args)\n",
-        "            now = torch.get_rng_state()\n"
+        "with torch.random.fork_rng(devices=[]), torch.enable_grad():\n"
         "            torch.set_rng_state(ctx.random_state)\n"
+        "            outputs = ctx.function(*args)\n",
+        "now = torch.get_rng_state()\n"
+        "        torch.set_rng_state(ctx.random_state)\n"
+        "        with torch.enable_grad():\n"
         "            outputs = ctx.function(*args)\n"
-        "            torch.set_rng_state(now)\n",
-        "the generator may be put back by hand as well",
+        "        torch.set_rng_state(now)\n",
+        "the generator's state may be restored by hand",
     ),
 )
