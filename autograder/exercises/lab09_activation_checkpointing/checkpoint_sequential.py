@@ -18,7 +18,7 @@ import torch.utils.checkpoint as of_torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain, equal
+from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.signs import Said, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
@@ -134,6 +134,8 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> Said:
             "computes the last segment twice as well: backward begins with it, so it can keep what "
             "it makes"
         )
+    elif set(output["cut"][:-1]) == {round(layers**0.5)}:
+        said = "cuts into √n segments whatever the budget"
     elif output["within the budget"]:
         said = (
             "computes more layers twice than it must: the last segment is computed once, so let it "
@@ -168,5 +170,5 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.NEAR,
     allows=frozenset(),
-    signs=(refuses, NAMED, wrong_cut, wrong_order, signs.off_by_bits),
+    signs=(refuses, wrong_cut, wrong_order, signs.off_by_bits),
 )

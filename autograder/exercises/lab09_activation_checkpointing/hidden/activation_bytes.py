@@ -105,12 +105,6 @@ def softmax_alone(asked: Setting) -> float | None:
     return whole - (whole - without) * 3 / 5 if asked["recompute"] == "none" else None
 
 
-def all_34_alike(asked: Setting) -> float | None:
-    tp_size = asked["tp_size"] if asked["sequence_parallel"] else 1
-    changes = {"recompute": "selective", "tp_size": tp_size}
-    return formula_bytes(asked | changes) if asked["recompute"] == "full" else None
-
-
 # Those of one way to recompute come first, where others would explain it as well.
 MISTAKES = {
     "keeps the whole input on each rank: sequence parallelism has cut it": (
@@ -144,7 +138,7 @@ MISTAKES = {
     ),
     "counts selective recomputation for full: a layer keeps its input": (
         other("full", recompute="selective"),
-        answers(all_34_alike),
+        other("full", times=34 / 2),
     ),
     "counts nothing for full recomputation: the layer's input is kept, 2sbh": (
         other("full", times=0)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from autograder.exercise import Case, Plain
@@ -57,16 +56,3 @@ def reference(case: Case, inputs: Any) -> Plain:
     values = {name: ran[name] for name in shared.VALUES}
     right = {"refused": False, "computed again": sum(cut[:-1]), "within the budget": True}
     return right | values | {"bit for bit": True}
-
-
-def root_cut(case: Case, inputs: Any, rest_last: bool = False) -> Plain:
-    """√n layers in each segment; ``rest_last``: of √n segments."""
-    layers: int = case.params["blocks"]
-    root = round(layers**0.5)
-    before = root - 1 if rest_last else (layers - 1) // root
-    return {"cut": [root] * before + [layers - before * root]}
-
-
-MISTAKES = {
-    "cuts into √n segments whatever the budget": (root_cut, partial(root_cut, rest_last=True)),
-}
