@@ -1,8 +1,8 @@
-"""Lab 09: counts against real layers, cuts against all cuts, other right answers, other slips."""
+"""Lab 09: counts against real layers, cuts against all cuts, further mistakes."""
 
 from __future__ import annotations
 
-import importlib
+from functools import partial
 from itertools import combinations
 
 import cloudpickle
@@ -10,15 +10,24 @@ import pytest
 import torch
 import torch.utils.checkpoint as of_torch
 
+from autograder import exercises
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import KeptRanks, Trials, rng_for
-from autograder.exercises import activation_sizes, checkpoint_function, checkpoint_segments
-from autograder.exercises import checkpointing as shared
+from autograder.exercises.lab09_activation_checkpointing import (
+    activation_bytes,
+    checkpoint_sequential,
+    networks,
+    shared,
+)
+from autograder.exercises.lab09_activation_checkpointing.hidden import activation_bytes as sizes
+from autograder.exercises.lab09_activation_checkpointing.hidden.checkpoint_sequential import (
+    right_cut,
+)
 from tests.submissions import planted
 
 LAB = "09_activation_checkpointing"
 SEED = 13
-lab = importlib.import_module(f"autograder.exercises.{LAB}")
+CHECKPOINT, SEQUENTIAL, BYTES, PARTITIONED = exercises.of_lab(LAB)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +48,7 @@ def result_of(exercise, case, answers):
     subject = planted.subjects(LAB, planted.solution(LAB) | answers)[exercise.answer]
     with KeptRanks() as ranks:
         ranks.expect(exercise, [case])
-        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1]
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
 
 
 def changed(answer, *changes):
@@ -53,49 +62,44 @@ def changed(answer, *changes):
 # ---- checkpoint ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", lab.CHECKPOINT.cases, ids=lambda case: case.name)
-def test_torchs_own_checkpoint_gives_the_oracles_numbers(case):
+@pytest.mark.parametrize("case", CHECKPOINT.cases, ids=lambda case: case.name)
+def test_torchs_own_checkpoint_gives_the_references_numbers(case):
     """With reentrant autograd, as in the lab, and as often as the lab counts."""
-    given = inputs_of(lab.CHECKPOINT, case)
-    (wanted,) = lab.CHECKPOINT.expect(case, given)
+    given = inputs_of(CHECKPOINT, case)
+    (wanted,) = CHECKPOINT.expect(case, given)
 
     def reentrant(function, *args):
         return of_torch.checkpoint(function, *args, use_reentrant=True)
 
-    ran = checkpoint_function.run_network(reentrant, given[0], case)
-    got = checkpoint_function.told(ran)
+    ran = shared.step(partial(networks.network, reentrant), given[0], case)
+    got = shared.results(ran, case)
     assert got["runs"] == wanted["runs"]
-    for name in ("outputs", "gradients"):
-        assert shared.same_bits(got[name], wanted[name])
+    assert shared.same_bits(got, wanted)
     assert torch.equal(got["next draw"], wanted["next draw"])
 
 
-@pytest.mark.parametrize("case", lab.CHECKPOINT.cases, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CHECKPOINT.cases, ids=lambda case: case.name)
 def test_other_random_numbers_are_far_outside_the_tolerance(case):
-    given = inputs_of(lab.CHECKPOINT, case)
-    first, second = (
-        checkpoint_function.run_network(
-            checkpoint_function.plainly, given[0] | {"seed": seed}, case
-        )
-        for seed in (1, 2)
-    )
+    given = inputs_of(CHECKPOINT, case)
+    runs = [networks.plain_step(given[0] | {"seed": seed}, case) for seed in (1, 2)]
     gradients = [
-        torch.cat([each.flatten() for each in ran["gradients"]]) for ran in (first, second)
+        torch.cat([each.flatten() for name in shared.VALUES[1:] for each in ran[name]])
+        for ran in runs
     ]
     differs = float((gradients[0] - gradients[1]).abs().max())
     assert differs > 1000 * shared.NEAR if case.params["keep"] < 1 else differs == 0
 
 
 def test_nothing_of_a_case_is_left_in_the_process():
-    state, begin = torch.get_rng_state(), of_torch._checkpoint_without_reentrant_generator
+    state = torch.get_rng_state()
     x = torch.ones(1, requires_grad=True)
-    with shared.drawing_from(3), shared.without_torchs_own():
-        torch.rand(3)
+    with shared.without_torchs_own():
         for reentrant in (True, False):
-            with pytest.raises(RuntimeError, match=r"without torch\.utils\.checkpoint"):
+            with pytest.raises(PermissionError, match=r"torch\.utils\.checkpoint is ready-made"):
                 of_torch.checkpoint(torch.sin, x, use_reentrant=reentrant)
+    case = case_of(CHECKPOINT, "a chain of 3 with dropout")
+    CHECKPOINT.expect(case, inputs_of(CHECKPOINT, case))
     assert torch.equal(state, torch.get_rng_state())
-    assert of_torch._checkpoint_without_reentrant_generator is begin
     of_torch.checkpoint(torch.sin, x, use_reentrant=True).backward()
     assert x.grad is not None
 
@@ -130,8 +134,8 @@ ALL_OUTPUTS = (
         ("several of everything", ALL_OUTPUTS, "from an output that has no gradient"),
     ],
 )
-def test_more_slips_in_checkpoint_are_named(name, change, says):
-    exercise = lab.CHECKPOINT
+def test_more_mistakes_in_checkpoint_are_named(name, change, says):
+    exercise = CHECKPOINT
     result = result_of(exercise, case_of(exercise, name), changed("checkpoint", change))
     assert says in result.diagnosis
 
@@ -145,52 +149,55 @@ def all_cuts(layers):
             yield [b - a for a, b in zip((0, *edges), (*edges, layers), strict=True)]
 
 
+def held_bytes(case, cut):
+    """The most that the segments of a cut hold, one after the other."""
+    kept = checkpoint_sequential.kept_bytes(case)
+    return max(j * shared.x_bytes(case) + layers * kept for j, layers in enumerate(cut))
+
+
 @pytest.mark.parametrize("keep", [1.0, 0.8])
 @pytest.mark.parametrize("layers", [1, 2, 5, 9])
 def test_the_right_cut_is_the_best_of_all(layers, keep):
     for of_kept in range(layers + 1):
         for of_passed in range(0, 12, 2):
-            case = checkpoint_segments.layers_case("", layers, (of_kept, of_passed), 2, 3, keep)
-            most = checkpoint_segments.budget_bytes(case)
-            fits = [
-                cut for cut in all_cuts(layers) if checkpoint_segments.held_bytes(case, cut) <= most
-            ]
-            right = checkpoint_segments.right_cut(case)
+            case = shared.blocks_case("", 1, layers, 2, 3, keep, budget=(of_kept, of_passed))
+            most = checkpoint_sequential.budget_bytes(case)
+            fits = [cut for cut in all_cuts(layers) if held_bytes(case, cut) <= most]
+            right = right_cut(case)
             assert (right is None) == (not fits)
             if right is not None:
                 assert right in fits
                 assert sum(right[:-1]) == min(sum(cut[:-1]) for cut in fits)
 
 
-@pytest.mark.parametrize("case", lab.CHECKPOINT_SEQUENTIAL.cases, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SEQUENTIAL.cases, ids=lambda case: case.name)
 def test_what_graphs_hold_is_what_the_formula_says_to_the_byte(case):
-    cut = checkpoint_segments.right_cut(case)
+    cut = right_cut(case)
     if cut is None:
         return
-    (given,) = inputs_of(lab.CHECKPOINT_SEQUENTIAL, case)
+    (given,) = inputs_of(SEQUENTIAL, case)
 
-    def by_the_cut(layers, x):
-        start = 0
+    def by_the_cut(layers, arguments, *_):
+        x, start = arguments[0], 0
         for length in cut[:-1]:
             part = layers[start : start + length]
-            x = checkpoint_segments.checkpoint(
-                lambda x, part=part: checkpoint_segments.one_after_the_other(part, x), x
-            )
+            x = of_torch.checkpoint(in_order, part, x, use_reentrant=True)
             start += length
-        return checkpoint_segments.one_after_the_other(layers[start:], x)
+        return [in_order(layers[start:], x)]
 
-    ran = checkpoint_segments.step(given, case, by_the_cut)
-    assert ran["kept"] == checkpoint_segments.held_bytes(case, cut)
+    in_order = partial(networks.chain, networks.plainly)
+    ran = shared.step(by_the_cut, given, case, **checkpoint_sequential.HOW)
+    assert max(ran["saved"]) == held_bytes(case, cut)
     assert len(ran["again"]) == sum(cut[:-1])
-    assert checkpoint_segments.cut_of(ran["log"], ran["again"]) == cut
-    whole = checkpoint_segments.step(given, case, checkpoint_segments.one_after_the_other)
-    assert whole["kept"] == case.params["blocks"] * checkpoint_segments.kept_bytes(case)
-    assert shared.same_bits(ran["values"], whole["values"])
+    assert checkpoint_sequential.cut_of(ran["log"], ran["again"]) == cut
+    whole = networks.plain_step(given, case, **checkpoint_sequential.HOW)
+    assert max(whole["saved"]) == case.params["blocks"] * checkpoint_sequential.kept_bytes(case)
+    assert shared.same_bits(ran, whole)
 
 
 @pytest.mark.ranks
-def test_a_slip_in_checkpoint_costs_nothing_later():
-    exercise = lab.CHECKPOINT_SEQUENTIAL
+def test_a_mistake_in_checkpoint_costs_nothing_later():
+    exercise = SEQUENTIAL
     wrong = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["random_state_not_restored"]
     result = result_of(exercise, case_of(exercise, "16 layers, dropout"), wrong.answers)
     assert result.passed, result.diagnosis
@@ -198,7 +205,7 @@ def test_a_slip_in_checkpoint_costs_nothing_later():
 
 @pytest.mark.ranks
 def test_a_layer_that_is_left_out_is_named():
-    exercise = lab.CHECKPOINT_SEQUENTIAL
+    exercise = SEQUENTIAL
     change = ("return run_of(layers[start:])(x)", "return run_of(layers[start:][::-1])(x)")
     answers = changed("checkpoint_sequential", change)
     result = result_of(exercise, exercise.cases[0], answers)
@@ -208,24 +215,22 @@ def test_a_layer_that_is_left_out_is_named():
 # ---- activation_bytes ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recompute", activation_sizes.RECOMPUTE)
+@pytest.mark.parametrize("recompute", activation_bytes.RECOMPUTE)
 @pytest.mark.parametrize("tp_size", [1, 4, 8])
-@pytest.mark.parametrize("model", [{}, activation_sizes.GPT_3], ids=["small", "GPT-3"])
+@pytest.mark.parametrize("model", [{}, activation_bytes.GPT_3], ids=["small", "GPT-3"])
 def test_a_counted_layer_is_the_papers_formula(model, tp_size, recompute):
     """But for a mean and a deviation of each token, for two layer norms."""
-    given = activation_sizes.setting(**model, tp_size=tp_size, recompute=recompute)
-    formula = activation_sizes.formula_bytes(**given)
-    del given["sequence_parallel"]
-    counted = activation_sizes.counted_bytes(**given)
-    means = 0 if recompute == "full" else 16 * given["tokens"] * given["samples"]
-    assert counted == formula + means
-    assert means < activation_sizes.TOLERANCE / 4 * formula
+    asked = activation_bytes.setting(**model, tp_size=tp_size, recompute=recompute)
+    formula = sizes.formula_bytes(asked)
+    means = 0 if recompute == "full" else 16 * asked["tokens"] * asked["samples"]
+    assert sizes.counted_bytes(asked) == formula + means
+    assert means < activation_bytes.TOLERANCE / 4 * formula
 
 
 def test_the_papers_175b_in_gib():
     """Table 2's formulas for 96 layers: 256.5 without, then as the lab prints them."""
-    (case,) = (case for case in lab.ACTIVATION_BYTES.cases if case.name.startswith("175B"))
-    (numbers,) = lab.ACTIVATION_BYTES.expect(case, [case.params["settings"]])
+    case = case_of(BYTES, "175B on 8 ranks, the paper's table")
+    (numbers,) = BYTES.expect(case, inputs_of(BYTES, case))
     gib = [96 * number / 2**30 for number in numbers]
     assert gib == pytest.approx([256.5, 51.75, 32.06, 9.56, 4.5], abs=0.005)
 
@@ -233,10 +238,8 @@ def test_the_papers_175b_in_gib():
 def test_the_figures_of_the_last_question():
     shape = {"tokens": 4096, "samples": 2, "width": 4096, "heads": 32}
     gigabytes = [
-        32
-        * activation_sizes.formula_bytes(**activation_sizes.setting(**shape, recompute=how))
-        / 1e9
-        for how in activation_sizes.RECOMPUTE
+        32 * sizes.formula_bytes(activation_bytes.setting(**shape, recompute=how)) / 1e9
+        for how in activation_bytes.RECOMPUTE
     ]
     assert gigabytes == pytest.approx([208, 36.5, 2.1], abs=0.5)
     # FLOPs of a forward for a token: attention's core, of a whole layer
@@ -244,35 +247,33 @@ def test_the_figures_of_the_last_question():
     assert (again, again / 3) == pytest.approx((0.14, 0.05), abs=5e-3)
 
 
-def test_no_slip_leads_to_the_right_number_or_to_two_names():
-    exercise = lab.ACTIVATION_BYTES
-    for case in exercise.cases:
-        for given in inputs_of(exercise, case)[0]:
-            right = activation_sizes.right_bytes(case, given)
-            for number, mistake in activation_sizes.slips(given):
-                away = abs(number - right) / right
-                assert away > 2 * activation_sizes.TOLERANCE, (given, mistake)
+@pytest.mark.parametrize("case", BYTES.cases, ids=lambda case: case.name)
+def test_a_wrong_formula_is_far_from_the_right_one_or_the_same(case):
+    inputs = inputs_of(BYTES, case)
+    (right,) = BYTES.expect(case, inputs)
+    for mistake, (wrong,) in BYTES.decides.mistakes(case, inputs):
+        for number, other in zip(right, wrong, strict=True):
+            away = 0 if other is None else abs(other - number) / number
+            is_same = away < activation_bytes.TOLERANCE / 4
+            assert is_same or away > 2 * activation_bytes.TOLERANCE, mistake
 
 
 # ---- partitioned_checkpoint ---------------------------------------------------------------------
 
-A_LIST = (
-    "        flat = piece.new_empty(dist.get_world_size() * len(piece))\n"
-    "        dist.all_gather_single(flat, piece)\n",
-    "        pieces = [torch.empty_like(piece) for _ in range(dist.get_world_size())]\n"
-    "        dist.all_gather(pieces, piece)\n"
-    "        flat = torch.cat(pieces)\n",
-)
-REVERSED = (A_LIST[0], A_LIST[1].replace("cat(pieces)", "cat(pieces[::-1])"))
+GATHER = "dist.all_gather_single(flat, piece)\n"
+REVERSED = GATHER + "        flat = flat.view(-1, len(piece)).flip(0).flatten()\n"
+SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("change", "says"), [(A_LIST, ""), (REVERSED, "in the order of the ranks")]
+    ("change", "name", "says"),
+    [
+        ((GATHER, REVERSED), "4 ranks, 4 blocks of 128 KiB", "in the order of the ranks"),
+        (("        return None, x.grad", SUMMED), "4 ranks, dropout, 15 elements", "adds up"),
+    ],
 )
-def test_pieces_may_come_as_a_list_and_in_order(change, says):
-    exercise = lab.PARTITIONED_CHECKPOINT
-    case = case_of(exercise, "4 ranks, 4 blocks of 128 KiB")
-    result = result_of(exercise, case, changed("partitioned_checkpoint", change))
-    assert result.passed == (not says), result.diagnosis
+def test_more_mistakes_with_pieces_are_named(change, name, says):
+    answers = changed("partitioned_checkpoint", change)
+    result = result_of(PARTITIONED, case_of(PARTITIONED, name), answers)
     assert says in result.diagnosis

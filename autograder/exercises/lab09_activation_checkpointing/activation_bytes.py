@@ -1,0 +1,47 @@
+"""What a transformer layer keeps on each rank, in 16 bit: the paper's formula, and a real layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Case, Formula, questions
+
+# Within half a per cent: a real layer keeps means and deviations of its layer norms as well.
+TOLERANCE = 0.005
+RECOMPUTE = ("none", "selective", "full")
+GPT_3 = {"tokens": 2048, "samples": 1, "width": 12288, "heads": 96}
+# The paper's table 2: without, tensor parallel, both, selective, full.
+TABLE_2 = (
+    *((1, False, "none"), (8, False, "none"), (8, True, "none")),
+    *((8, True, "selective"), (8, False, "full")),
+)
+
+
+def setting(**changes: Any) -> dict[str, Any]:
+    plain = {
+        **{"tokens": 512, "samples": 4, "width": 1024, "heads": 16},
+        **{"tp_size": 1, "sequence_parallel": False, "recompute": "none"},
+    }
+    return plain | changes
+
+
+def published(name: str, model: dict[str, int]) -> Case:
+    names = ("tp_size", "sequence_parallel", "recompute")
+    rows = (dict(zip(names, row, strict=True)) for row in TABLE_2)
+    return questions(name, *(setting(**model, **row) for row in rows))
+
+
+def counted(name: str, **changes: Any) -> Case:
+    """The right answers are counted in shardlab.paper_layer."""
+    return questions(name, *(setting(**changes, recompute=how) for how in RECOMPUTE))
+
+
+EXERCISE = Formula(
+    points=4,
+    cases=(
+        questions("one rank", setting(), setting(samples=3, width=768, heads=12)),
+        published("175B on 8 ranks, the paper's table", GPT_3),
+        counted("counted in a layer: none, selective, full"),
+    ),
+    tolerance=TOLERANCE,
+)

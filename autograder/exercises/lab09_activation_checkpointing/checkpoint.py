@@ -1,0 +1,78 @@
+"""An autograd.Function that keeps its inputs and runs the function again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said, is_over, on_each_rank
+from autograder.exercises.lab09_activation_checkpointing import shared, signs
+from autograder.exercises.lab09_activation_checkpointing.networks import drive
+
+STATE_BYTES = 8192  # of the random numbers, for each call of checkpoint; torch's has 5,056
+
+
+def draw_network(case: Case, rng: np.random.Generator) -> Plain:
+    x = shared.draw_x(case, rng)
+    mask = torch.from_numpy(rng.random(x.shape) < 0.7).float()
+    return {
+        "weights": shared.draw_weights(case, rng),
+        "x": x,
+        "other": shared.draw_x(case, rng),
+        "mask": mask,
+        "scale": float(rng.uniform(0.5, 2)),
+        "seed": int(rng.integers(1, 2**31)),
+    }
+
+
+def inputs_bytes(case: Case) -> int:
+    """A tensor of x's size for each call: its input, and for the last one the output."""
+    calls = case.params["blocks"] if case.params["network"] == "chain" else 1
+    return int(calls * (shared.x_bytes(case) + STATE_BYTES))
+
+
+@on_each_rank
+def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> Said:
+    first = output["log"][: attempt.case.params["blocks"]]
+    if is_over(attempt, shared.KEPT) and any(run["grad"] for run in first):
+        return (
+            "makes a graph in forward and keeps it: run the function under torch.no_grad(), "
+            "and in backward once more with gradients on"
+        )
+    return None
+
+
+def network_case(name: str, network: str, blocks: int, keep: float = 1.0, **others: Any) -> Case:
+    others |= {"network": network, "random loss": keep < 1}
+    return shared.blocks_case(name, 1, blocks, keep=keep, **others)
+
+
+EXERCISE = OnRanks(
+    points=6,
+    cases=(
+        network_case("a chain of 4, 64 KiB each", "chain", 4, rows=256, width=64),
+        network_case("a chain of 3 with dropout", "chain", 3, rows=5, keep=0.7),
+        network_case("several of everything", "several", 2),
+        network_case("nested, with dropout", "nested", 3, keep=0.8),
+    ),
+    inputs=draw_network,
+    drive=drive,
+    tolerance=shared.NEAR,
+    budgets=shared.kept_after_forward(
+        "keeps ≤ 1.02 × one tensor of x's size, and 8 kB, for each call", inputs_bytes
+    ),
+    allows=frozenset(),
+    signs=(
+        signs.wrong_form,
+        signs.runs_in_vain,
+        keeps_a_graph,
+        signs.draws_anew,
+        signs.leaves_the_generator,
+        NAMED,
+        signs.off_by_bits,
+    ),
+    memory=True,
+)

@@ -1,0 +1,1 @@
+"""What decides lab 09; never released."""

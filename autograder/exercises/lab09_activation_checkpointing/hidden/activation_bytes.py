@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.checkpoint as of_torch
+from torch import nn
+
+from autograder.exercise import Case, Plain, questions
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab09_activation_checkpointing import activation_bytes as public
+from shardlab.estimate.activations import Kernels, layer_bytes
+from shardlab.paper_layer import PaperLayer, saved_bytes
+
+Setting = dict[str, Any]
+Outputs = Callable[[Case, Any], list[Plain]]
+MT_NLG = {"tokens": 2048, "samples": 1, "width": 20480, "heads": 128}
+CASES = (
+    public.counted("counted in a layer on 4 ranks", tp_size=4),
+    public.published("530B on 8 ranks, the paper's table", MT_NLG),
+    questions("sixteen more layers", weight=2),
+)
+BOUNDARIES = {
+    "divides": "175B on 8 ranks, the paper's table",
+    "does not divide": "not asked: t divides the heads and columns",
+    "one rank": "one rank",
+    "more ranks than elements": "not asked, as above",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "sbh * (10 / cut + 24 / tp_size + scores / tp_size)",
+        "sbh * (10 / cut + (24 + scores) / tp_size) + 16 * tokens * samples / cut",
+        "the layer norms' means and deviations may be counted",
+    ),
+)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[Setting]:
+    """Settings in which no two known mistakes lead to the same number."""
+    drawn = []
+    for _ in range(16):
+        tp_size = int(rng.choice([2, 4, 8]))
+        heads = tp_size * int(rng.integers(2, 9))
+        drawn.append(
+            public.setting(
+                tokens=128 * int(rng.integers(3, 30)),
+                samples=int(rng.integers(2, 9)),
+                width=heads * int(rng.choice([48, 80, 112])),
+                heads=heads,
+                tp_size=tp_size,
+                sequence_parallel=bool(rng.integers(2)),
+                recompute=str(rng.choice(public.RECOMPUTE)),
+            )
+        )
+    return drawn
+
+
+def formula_bytes(asked: Setting) -> float:
+    """Korthikanti et al., arXiv 2205.05198, table 2."""
+    names = {"samples": "batch", "tp_size": "tensor_parallel"}
+    return layer_bytes(**{names.get(name, name): value for name, value in asked.items()})
+
+
+def counted_bytes(asked: Setting) -> int:
+    """Of one rank's part of a real layer, without sequence parallelism: heads/t heads, and a t-th
+    of the MLP's columns.  On torch's meta device, which has shapes and no numbers."""
+    width, tp_size = asked["width"], asked["tp_size"]
+    with torch.device("meta"):
+        part = PaperLayer(width, asked["heads"])
+        part.heads //= tp_size
+        part.qkv = nn.Linear(width, 3 * width // tp_size)
+        part.out = nn.Linear(width // tp_size, width)
+        part.up = nn.Linear(width, 4 * width // tp_size)
+        part.down = nn.Linear(4 * width // tp_size, width)
+        part = part.to(torch.bfloat16)
+        x = torch.empty((asked["samples"], asked["tokens"], width), dtype=torch.bfloat16)
+    if name := {"selective": "attend", "full": "forward"}.get(asked["recompute"]):
+        setattr(part, name, partial(of_torch.checkpoint, getattr(part, name), use_reentrant=True))
+    return saved_bytes(part, x.requires_grad_())
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    count = counted_bytes if case.name.startswith("counted") else formula_bytes
+    return [[count(asked) for asked in inputs[0]]]
+
+
+def answers(wrong: Callable[[Setting], float | None]) -> Outputs:
+    return lambda case, inputs: [[wrong(asked) for asked in inputs[0]]]
+
+
+def other(only: str = "", times: float = 1, **changes: Any) -> Outputs:
+    """The formula for another setting; ``only`` with this way to recompute."""
+    return answers(
+        lambda asked: (
+            times * formula_bytes(asked | changes) if only in ("", asked["recompute"]) else None
+        )
+    )
+
+
+def softmax_alone(asked: Setting) -> float | None:
+    whole, without = (formula_bytes(asked | {"recompute": how}) for how in ("none", "selective"))
+    return whole - (whole - without) * 3 / 5 if asked["recompute"] == "none" else None
+
+
+# Those of one way to recompute come first, where others would explain it as well.
+MISTAKES = {
+    "keeps the whole input on each rank: sequence parallelism has cut it": (
+        other("full", sequence_parallel=False)
+    ),
+    "divides the stored input by t: without sequence parallelism it is whole": (
+        other("full", sequence_parallel=True)
+    ),
+    "divides everything by t: without sequence parallelism the layer norms, the inputs of the cut "
+    "matrices and the dropout masks between them are whole on every rank, 10sbh": (
+        other(sequence_parallel=True)
+    ),
+    "leaves 10sbh whole: with sequence parallelism a rank has 1/t of these tokens too": (
+        other(sequence_parallel=False)
+    ),
+    "does not divide by t: a rank has a part of the heads and columns": other(tp_size=1),
+    "forgets the attention's scores: softmax, its mask and what dropout leaves of it grow with s², "
+    "5as/h": other("none", recompute="selective"),
+    "counts the softmax alone of the attention's scores": answers(softmax_alone),
+    "counts two bytes for an element of a dropout mask: it has one": (
+        other(kernels=Kernels(mask_bytes=2))
+    ),
+    "forgets the dropout masks, of one byte for each element": (
+        other(kernels=Kernels(mask_bytes=0))
+    ),
+    "keeps what selective recomputation drops: the scores, their softmax and dropout": (
+        other("selective", recompute="none")
+    ),
+    "counts full recomputation for selective: only the scores are made again": (
+        other("selective", recompute="full")
+    ),
+    "counts selective recomputation for full: a layer keeps its input": (
+        other("full", recompute="selective"),
+        other("full", times=34 / 2),
+    ),
+    "counts nothing for full recomputation: the layer's input is kept, 2sbh": (
+        other("full", times=0)
+    ),
+    "counts elements: in 16 bit each has 2 bytes": other("full", times=1 / 2),
+    "counts 4 bytes for each element: in 16 bit they are 2": other(times=2),
+    "counts one sequence: all b of a micro-batch are kept": other(samples=1),
+    "answers in GiB: the answer is in bytes": other(times=2**-30),
+}

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab09_activation_checkpointing.checkpoint import network_case
+from autograder.exercises.lab09_activation_checkpointing.hidden import shared
+
+reference, MISTAKES = shared.reference, shared.MISTAKES
+ONE_UNUSED, LARGE = "several, dropout, one not used", "nested, 1 MiB with dropout"
+CASES = (
+    network_case(ONE_UNUSED, "several", 2, width=6, keep=0.6, **{"one unused": True}),
+    network_case(LARGE, "nested", 4, rows=16_384, width=16, keep=0.9, large=True),
+)
+BOUNDARIES = {
+    "divides": "not asked: nothing is divided",
+    "does not divide": "not asked, as above",
+    "one rank": "a chain of 4, 64 KiB each",
+    "more ranks than elements": "not asked: there is one rank",
+    "an output without a gradient": ONE_UNUSED,
+    "a checkpoint within another": "nested, with dropout",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "with torch.random.fork_rng(devices=[]), torch.enable_grad():\n"
+        "            torch.set_rng_state(ctx.random_state)\n"
+        "            outputs = ctx.function(*args)\n",
+        "now = torch.get_rng_state()\n"
+        "        torch.set_rng_state(ctx.random_state)\n"
+        "        with torch.enable_grad():\n"
+        "            outputs = ctx.function(*args)\n"
+        "        torch.set_rng_state(now)\n",
+        "the generator's state may be restored by hand",
+    ),
+)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab09_activation_checkpointing import checkpoint_sequential as public
+from autograder.exercises.lab09_activation_checkpointing import shared
+from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
+
+TIGHT = "13 layers, dropout, tight"
+CASES = (
+    shared.blocks_case("16 layers, dropout", 1, 16, 64, 16, keep=0.8, budget=(5, 2)),
+    shared.blocks_case(TIGHT, 1, 13, 50, 16, keep=0.7, budget=(3, 1)),
+    shared.blocks_case("20 layers, much room", 1, 20, 40, 16, budget=(12, 0)),
+)
+BOUNDARIES = {
+    "divides": "6 layers, room for all",
+    "does not divide": TIGHT,
+    "one rank": TIGHT,
+    "more ranks than elements": "not asked: there is one rank",
+    "exactly the cap": "8 layers, room for 3 and nothing more",
+    "no cut fits": "4 layers, room for none",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "for room in rooms[:-1]:\n        stop = min(start + room, begin_of_last)\n",
+        "for j in range(len(rooms) - 1):\n"
+        "        stop = max(start, begin_of_last - sum(rooms[j + 1 : -1]))\n",
+        "segments before the last may be filled from the back",
+    ),
+)
+
+
+def right_cut(case: Case) -> list[int] | None:
+    """Layers of each segment, the last of which is computed once; None: nothing fits."""
+    layers, passed_bytes = case.params["blocks"], shared.x_bytes(case)
+    room: list[int] = []
+    while sum(room) < layers:
+        fits = (public.budget_bytes(case) - len(room) * passed_bytes) // public.kept_bytes(case)
+        if fits < 1:
+            return None
+        room.append(fits)
+    cut, left = [], max(0, layers - room[-1])
+    for fits in room[:-1]:
+        cut.append(min(fits, left))
+        left -= cut[-1]
+    return [*cut, layers - sum(cut)]
+
+
+def reference(case: Case, inputs: Any) -> Plain:
+    cut = right_cut(case)
+    if cut is None:
+        return {"refused": True}
+    ran = shared.results(plain_step(inputs[0], case, **public.HOW), case)
+    values = {name: ran[name] for name in shared.VALUES}
+    right = {"refused": False, "computed again": sum(cut[:-1]), "within the budget": True}
+    return right | values | {"bit for bit": True}

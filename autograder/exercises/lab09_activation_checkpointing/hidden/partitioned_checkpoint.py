@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab09_activation_checkpointing import partitioned_checkpoint as public
+from autograder.exercises.lab09_activation_checkpointing.hidden import shared
+from autograder.exercises.lab09_activation_checkpointing.shared import blocks_case
+
+reference = shared.reference
+CASES = (
+    blocks_case("3 ranks, weights of their own", 3, 1, rows=2, width=5, own=True),
+    blocks_case("2 ranks, 14 blocks of 1 MiB", 2, 14, 32_768, 8, keep=0.9, weight=2, large=True),
+)
+BOUNDARIES = {
+    "divides": "4 ranks, 4 blocks of 128 KiB",
+    "does not divide": "4 ranks, dropout, 15 elements",
+    "one rank": "not asked: its piece is all of x",
+    "more ranks than elements": "not asked: x has far more elements than there are ranks",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "        flat = piece.new_empty(dist.get_world_size() * len(piece))\n"
+        "        dist.all_gather_single(flat, piece)\n",
+        "        pieces = [torch.empty_like(piece) for _ in range(dist.get_world_size())]\n"
+        "        dist.all_gather(pieces, piece)\n"
+        "        flat = torch.cat(pieces)\n",
+        "a list of pieces, joined afterwards, sends the same bytes",
+    ),
+)
+
+
+def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
+    """Each block adds up over the ranks what backward has brought it."""
+    own = [right[shared.ARGUMENTS][0] for right in shared.reference(case, inputs)]
+    share = 1 / case.world_size if average else 1
+    times = share * (share * case.world_size) ** (case.params["blocks"] - 1)
+    return {shared.ARGUMENTS: [times * torch.stack(own).sum(dim=0)]}
+
+
+MISTAKES = {
+    public.EXCHANGES_GRADIENTS: (summed, partial(summed, average=True)),
+    **shared.MISTAKES,
+}

@@ -1,0 +1,79 @@
+"""Networks that call their blocks through the student's checkpoint, and the drive of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.exercise import Case, Plain
+from autograder.exercises.lab09_activation_checkpointing.shared import (
+    Blocks,
+    results,
+    same_bits,
+    step,
+    without_torchs_own,
+)
+from shardlab import measure
+
+
+def plainly(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
+    for block in blocks:
+        x = checkpoint(block, x)
+    return x
+
+
+def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
+    """All blocks in one checkpoint, and all but the first in another within it."""
+
+    inner = partial(chain, plainly, blocks[1:])
+    return checkpoint(lambda x: checkpoint(inner, blocks[0](x)), x)
+
+
+def several(
+    checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
+) -> list[Tensor]:
+    """Tensors with and without gradients, a number, a word and None; out come two and an index."""
+
+    def mixed(x: Tensor, scale: float, mask: Tensor, how: str, y: Tensor, nothing: None) -> Any:
+        if nothing is not None or how != "add":
+            raise ValueError("arguments should reach the function as they were given")
+        first = blocks[0](x * mask) * scale
+        second = blocks[1](y) + torch.sigmoid(x)
+        return first, second, first.argmax(dim=1)
+
+    args = (arguments[0], given["scale"], given["mask"], "add", arguments[1], None)
+    first, second, index = checkpoint(mixed, *args)
+    return [first, second, index]
+
+
+def network(
+    checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any, case: Case
+) -> list[Tensor]:
+    kind = case.params.get("network", "chain")
+    if kind == "several":
+        outputs = several(checkpoint, blocks, arguments, given)
+    else:
+        outputs = [(nested if kind == "nested" else chain)(checkpoint, blocks, arguments[0])]
+    if case.params.get("random loss"):  # one with dropout of its own
+        torch.rand(4)
+    return outputs[1:] if case.params.get("one unused") else outputs
+
+
+def plain_step(given: Any, case: Case, **how: Any) -> dict[str, Any]:
+    """Without checkpointing."""
+    return step(partial(network, plainly), given, case, **how)
+
+
+def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
+    with without_torchs_own():
+        ours = step(partial(network, subject), given, case, around=measure)
+    is_same = same_bits(ours, plain_step(given, case))
+    return results(ours, case) | {"bit for bit": is_same, "log": ours["log"]}
