@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab09_activation_checkpointing import partitioned_checkpoint as public
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
 from autograder.exercises.lab09_activation_checkpointing.shared import blocks_case
 
 reference = shared.reference
 CASES = (
-    blocks_case("3 ranks, weights of their own", 3, 1, rows=2, width=5, own=True),
+    shaken(blocks_case("3 ranks, weights of their own", 3, 1, rows=2, width=5, own=True)),
     blocks_case("2 ranks, 14 blocks of 1 MiB", 2, 14, 32_768, 8, keep=0.9, weight=2, large=True),
 )
 BOUNDARIES = {
