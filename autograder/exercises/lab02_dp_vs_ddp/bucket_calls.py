@@ -23,21 +23,19 @@ def collectives(run: Run, rank: int) -> list[Call]:
     return [call for call in calls if call.dtype != ours]
 
 
-def sizes(run: Run, rank: int) -> list[int]:
-    return [call.bytes for call in collectives(run, rank)]
+def spans(run: Run, rank: int, label: str) -> list[tuple[float, float]]:
+    blocks = (block for block in run.traffic.blocks if block.rank == rank and block.label == label)
+    return [(block.start_s, block.end_s) for block in blocks]
 
 
-def started_early(run: Run, rank: int) -> int:
-    """How many collectives a rank had started in all before a backward's last gradient came."""
-    blocks = [block for block in run.traffic.blocks if block.rank == rank]
-    gradients = [block.start_s for block in blocks if block.label == GRADIENT]
-    early = 0
-    for backward in (block for block in blocks if block.label == BACKWARD):
-        came = [at for at in gradients if backward.start_s <= at <= backward.end_s]
-        early += sum(
-            backward.start_s <= call.start_s < max(came, default=0.0)
-            for call in collectives(run, rank)
-        )
+def started_early(run: Run) -> list[int]:
+    """By rank: how many collectives in all started before their backward's last gradient came."""
+    early = [0] * run.world_size
+    for rank in range(run.world_size):
+        came = [at for at, _ in spans(run, rank, GRADIENT)]
+        for start_s, end_s in spans(run, rank, BACKWARD):
+            last_s = max((at for at in came if start_s <= at <= end_s), default=0.0)
+            early[rank] += sum(start_s <= call.start_s < last_s for call in collectives(run, rank))
     return early
 
 
@@ -45,11 +43,10 @@ def sizes_by_step(run: Run | None, rank: int) -> list[list[int]]:
     """Bytes of a rank's collectives: each backward's start ends the step before."""
     if run is None:
         return []
-    backwards = (b for b in run.traffic.blocks if b.rank == rank and b.label == BACKWARD)
-    starts = [block.start_s for block in backwards]
+    starts = [start_s for start_s, _ in spans(run, rank, BACKWARD)]
     steps: list[list[int]] = [[] for _ in starts or [0]]
     for call in collectives(run, rank):
-        step = sum(call.start_s >= start for start in starts)
+        step = sum(call.start_s >= start_s for start_s in starts)
         steps[max(step - 1, 0)].append(call.bytes)
     return steps
 
@@ -92,7 +89,7 @@ def works_once(attempt: Attempt) -> Finding | None:
     for rank in range(attempt.case.world_size):
         steps = sizes_by_step(attempt.run, rank)
         entered_the_next = len(steps) > 1 and not isinstance(attempt.error, RunTimeout)
-        if entered_the_next and is_same(steps[0], wanted) and len(steps[1]) < len(wanted):
+        if entered_the_next and sorted(steps[0]) == sorted(wanted) and len(steps[1]) < len(wanted):
             return Finding(
                 f"rank {rank}",
                 "works in the first step alone: finish() has to make the buckets ready for the "
@@ -106,13 +103,9 @@ def works_once(attempt: Attempt) -> Finding | None:
 def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> Said:
     """By the bytes of the first step's collectives."""
     got, wanted = sizes_by_step(attempt.run, rank)[0], attempt.case.params["buckets"]
-    if is_same(got, wanted):
+    if sorted(got) == sorted(wanted):
         return None
     return name_of(got, attempt.case), f"bytes of its collectives: {got}, expected {wanted}"
-
-
-def is_same(got: list[int], wanted: list[int]) -> bool:
-    return sorted(got) == sorted(wanted)
 
 
 def name_of(got: list[int], case: Case) -> str:
@@ -120,27 +113,18 @@ def name_of(got: list[int], case: Case) -> str:
     one_each = [parameter.nbytes for parameter in trainable(build(case))]
     if not got:
         return "starts no collective: are the hooks registered, and does a full bucket start one?"
-    if is_same(got, one_each):
+    if sorted(got) == sorted(one_each):
         return "makes one collective for each parameter: a bucket's gradients travel in one tensor"
     if sum(got) == parameter_bytes(case, by_name=True, trained=True) > trained_bytes:
-        return (
-            "counts a tied parameter twice: module.parameters() gives it once, going through the "
-            "layers gives it once for each"
-        )
+        return "counts a tied parameter twice: module.parameters() gives it once, its layers twice"
     if sum(got) == parameter_bytes(case) > trained_bytes:
-        return (
-            "puts frozen parameters into its buckets: they have no gradient, and their bytes need "
-            "not travel"
-        )
+        return "puts frozen parameters into its buckets: they have no gradient that could travel"
     if sum(got) != trained_bytes:
         return "reduces more or fewer bytes than the trainable parameters have"
     if len(got) == 1:
         return "ignores the cap: one bucket holds everything, so nothing can start early"
-    if is_same(got, params["forward_buckets"]):
-        return (
-            "fills its buckets in forward order: backward gives the last parameters' gradients "
-            "first, so begin with those"
-        )
+    if sorted(got) == sorted(params["forward_buckets"]):
+        return "fills its buckets in forward order: the last parameters' gradients come first"
     if any(size > params["cap_bytes"] and size not in one_each for size in got):
         return "overfills a bucket: close it before a parameter that would take it above the cap"
     return "fills its buckets otherwise than asked: each takes what still fits under the cap"
@@ -162,7 +146,7 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> Said:
 @on_each_rank
 def starts_late(output: Any, rank: int, attempt: Attempt) -> Said:
     run, least = attempt.run, STEPS * (len(attempt.case.params["buckets"]) - 1)
-    if run is None or (early := started_early(run, rank)) >= least:
+    if run is None or (early := started_early(run)[rank]) >= least:
         return None
     if collectives(run, rank) and not early:
         return (

@@ -17,13 +17,7 @@ import torch.distributed as dist
 from autograder.exercise import NAMED, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
 from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BACKWARD, GRADIENT, SIGNAL
-from autograder.exercises.lab02_dp_vs_ddp.shared import (
-    STEPS,
-    after_step,
-    apply_gradient,
-    build_with,
-    trainable,
-)
+from autograder.exercises.lab02_dp_vs_ddp.shared import after_step, build_with, descend, trainable
 from autograder.guest.moments import mark
 from shardlab import measure
 from shardlab.run import Run
@@ -36,10 +30,7 @@ FROZEN = {"widths": WIDTHS, "frozen": 2, "cap_bytes": 270_000}
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     """The same weights everywhere, and each rank's own batches."""
-    state = shared.draw_state(case, rng)
-    return [
-        {"state": state, "batches": shared.draw_batches(case, rng)} for _ in range(case.world_size)
-    ]
+    return shared.draw(case, rng, shared.draw_state(case, rng))
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
@@ -60,7 +51,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         if not late:
             meet(aside)
         wrapped.finish()
-        apply_gradient(model)
+        descend(model)
         output[f"step {step}"] = after_step(case, model)
     return output
 
@@ -69,27 +60,42 @@ def meet(group: Any) -> None:
     dist.all_reduce(torch.zeros(1, dtype=SIGNAL), group=group)
 
 
-Number = Callable[[list[int]], int]  # by the bytes of each bucket
-
-
-def of_calls(
-    label: str,
-    count: Callable[[Run, int], int],
-    most: Number,
-    least: Number | None = None,
-    unit: str = "calls",
+def as_in_the_spec(
+    label: str, number: Callable[[list[int]], int], unit: str = "B", times: int = 1
 ) -> Budget:
-    """``count(run, rank)``. Without ``least``, there is one right number."""
+    """``number`` of the bytes of a rank's collectives is that of the bytes of its buckets."""
 
     def used(run: Run) -> list[int]:
-        return [count(run, rank) for rank in range(run.world_size)]
+        by_rank = (bucket_calls.collectives(run, rank) for rank in range(run.world_size))
+        return [number([call.bytes for call in calls]) for calls in by_rank]
 
     def limit(case: Case) -> Limit:
-        buckets = case.params["buckets"]
-        return Limit(most(buckets), (least or most)(buckets))
+        wanted = times * number(case.params["buckets"])
+        return Limit(wanted, wanted)
 
-    return Budget(label, used, limit, heading="collectives", unit=unit)
+    return Budget(label, used, limit, "collectives", unit)
 
+
+def all_but_one(case: Case) -> Limit:
+    """The bucket of the last gradient has to wait for it."""
+    buckets = len(case.params["buckets"])
+    return Limit(shared.STEPS * buckets, shared.STEPS * (buckets - 1))
+
+
+# With the number of collectives and the bytes in all, the last two tell buckets from others.
+BUDGETS = (
+    shared.WITHIN_FIVE_PERCENT,
+    as_in_the_spec("one collective for each bucket and step", len, "calls", shared.STEPS),
+    Budget(
+        "all but one bucket start before the last gradient",
+        bucket_calls.started_early,
+        all_but_one,
+        "collectives",
+        "calls",
+    ),
+    as_in_the_spec("the largest bucket is that of the spec", lambda sizes: max(sizes, default=0)),
+    as_in_the_spec("the first bucket is that of the spec", lambda sizes: (sizes or [0])[0]),
+)
 
 EXERCISE = OnRanks(
     answer="BucketedDDP",
@@ -101,33 +107,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw,
     drive=drive,
-    # With the number of collectives and the bytes in all, the last two tell buckets from others.
-    budgets=(
-        shared.WITHIN_FIVE_PERCENT,
-        of_calls(
-            "one collective for each bucket and step",
-            lambda run, rank: len(bucket_calls.collectives(run, rank)),
-            lambda buckets: STEPS * len(buckets),
-        ),
-        of_calls(  # only the bucket of the last gradient has to wait for it
-            "all but one bucket start before the last gradient",
-            bucket_calls.started_early,
-            lambda buckets: STEPS * len(buckets),
-            lambda buckets: STEPS * (len(buckets) - 1),
-        ),
-        of_calls(
-            "the largest bucket is that of the spec",
-            lambda run, rank: max(bucket_calls.sizes(run, rank), default=0),
-            max,
-            unit="B",
-        ),
-        of_calls(
-            "the first bucket is that of the spec",
-            lambda run, rank: next(iter(bucket_calls.sizes(run, rank)), 0),
-            lambda buckets: buckets[0],
-            unit="B",
-        ),
-    ),
+    budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
     signs=(
         bucket_calls.waits_in_a_hook,

@@ -8,24 +8,17 @@ from typing import Any
 from autograder.exercise import NAMED, Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import Said, on_each_rank
 from autograder.exercises.lab02_dp_vs_ddp import shared
-from autograder.exercises.lab02_dp_vs_ddp.shared import LR, after_step, build_with
+from autograder.exercises.lab02_dp_vs_ddp.shared import LR, take_steps
 from shardlab.errors import RunTimeout
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    model = build_with(case, given["state"])
-    output = {}
-    for step, (inputs, targets) in enumerate(given["batches"]):
-        subject(model, inputs, targets, LR, step)
-        output[f"step {step}"] = after_step(case, model)
-    return output
+    return take_steps(case, given, lambda model, batch, step: subject(model, *batch, LR, step))
 
 
 def each_its_own_source(attempt: Attempt) -> Finding | None:
-    error = attempt.error
-    if not isinstance(error, RunTimeout):
-        return None
-    waiting = [row for row in error.table if row.call.startswith("broadcast")]
+    table = attempt.error.table if isinstance(attempt.error, RunTimeout) else ()
+    waiting = [row for row in table if row.call.startswith("broadcast")]
     if len(waiting) < 2:
         return None
     return Finding(
@@ -45,25 +38,20 @@ def no_gradient_left(output: Any, rank: int, attempt: Attempt) -> Said:
 
 @on_each_rank
 def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
-    buffers = shared.buffer_bytes(attempt.case)
-    enough = shared.parameter_bytes(attempt.case) + buffers
-    by_name = shared.parameter_bytes(attempt.case, by_name=True) + buffers
+    enough = shared.start_bytes(attempt.case)
     handed_in = shared.handed_in_bytes(attempt, "broadcast", rank)
     if handed_in <= enough:
         return None
     mistake = "broadcasts more than once: after the start equal steps keep the weights equal"
-    if handed_in == by_name:
-        mistake = (
-            "broadcasts a tied parameter under each of its names: state_dict() lists it twice, "
-            "parameters() once"
-        )
+    if handed_in == shared.start_bytes(attempt.case, by_name=True):
+        mistake = f"broadcasts {shared.TIED_TWICE}"
     return mistake, f"{handed_in:,} bytes, {enough:,} are enough"
 
 
 EXERCISE = OnRanks(
     points=5,
     cases=shared.STEP_CASES,
-    inputs=shared.draw_unequal,
+    inputs=shared.draw,
     drive=drive,
     budgets=(shared.WITHIN_FIVE_PERCENT,),
     allows=frozenset({"broadcast", "all_reduce"}),

@@ -10,7 +10,7 @@ import numpy as np
 from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, sent_bytes
 from autograder.exercise.signs import Said, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
-from autograder.exercises.lab02_dp_vs_ddp.shared import LR, build_with, compared
+from autograder.exercises.lab02_dp_vs_ddp.shared import LR, take_steps
 from shardlab.errors import DeadlockError
 
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
@@ -18,19 +18,14 @@ WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     """Weights differ from rank to rank; buffers do not, for they do not travel here."""
-    given = shared.draw_unequal(case, rng)
+    given = shared.draw(case, rng)
     for each in given:
         each["state"] |= shared.buffers_in(given[0]["state"])
     return given
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    model = build_with(case, given["state"])
-    output = {}
-    for step, (inputs, targets) in enumerate(given["batches"]):
-        subject(model, inputs, targets, LR)
-        output[f"step {step}"] = {"parameters": compared(case, model.parameters())}
-    return output
+    return take_steps(case, given, lambda model, batch, _: subject(model, *batch, LR))
 
 
 def hangs(attempt: Attempt) -> Finding | None:
@@ -87,10 +82,7 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
     if sent > enough and rank:
         mistake = "sends more than its gradient: the hub needs nothing else of it"
     elif sent == by_name > enough:
-        mistake = (
-            "sends a tied parameter under each of its names: state_dict() lists it twice, "
-            "parameters() once"
-        )
+        mistake = f"sends {shared.TIED_TWICE}"
     elif sent >= 2 * enough:
         mistake = (
             "sends the weights twice in a step: after the step the hub's may stay where they are, "

@@ -6,7 +6,7 @@ has a batch of the same size, so the mean of the ranks' gradients is the whole b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -19,10 +19,8 @@ from autograder.exercise import Attempt, Budget, Case, Plain, equal, sent_bytes
 from autograder.exercise.signs import Said, on_each_rank
 from shardlab import models
 
-LR = 0.1
-STEPS = 2
-SAMPLES = 4  # in each rank's batch
-TOKENS = 16  # in each sample of a GPT
+LR, STEPS = 0.1, 2
+SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
 WIDTHS = [128, 256, 256, 64]
 
 # For hub_step and for ddp_step alike.
@@ -30,6 +28,9 @@ STEP_CASES = (
     Case("2 ranks, an MLP", 2, {"widths": WIDTHS}),
     Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
     Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
+)
+TIED_TWICE = (
+    "a tied parameter under each of its names: state_dict() lists it twice, parameters() once"
 )
 WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
 
@@ -41,26 +42,22 @@ class MLP(nn.Module):
     """
 
     def __init__(
-        self, widths: list[int], tied: list[int] | None = None, frozen: int | None = None
+        self, widths: list[int], tied: tuple[int, int] | None = None, frozen: int | None = None
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(widths)
-        )
+        layers = [nn.Linear(*fan) for fan in pairwise(widths)]
         if tied is not None:
-            first, second = tied
-            self.layers[second].weight = self.layers[first].weight
+            layers[tied[1]].weight = layers[tied[0]].weight
         if frozen is not None:
-            self.layers[frozen].requires_grad_(False)
+            layers[frozen].requires_grad_(False)
+        parts = [part for layer in layers for part in (layer, nn.Tanh())]
+        self.layers = nn.Sequential(*parts[:-1])
         self.shift: Tensor
         self.register_buffer("shift", torch.zeros(widths[0]))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """inputs [B, first width], targets [B, last width]  ->  loss []"""
-        x = inputs - self.shift
-        for layer in self.layers[:-1]:
-            x = torch.tanh(layer(x))
-        return F.mse_loss(self.layers[-1](x), targets)
+        return F.mse_loss(self.layers(inputs - self.shift), targets)
 
 
 def build(case: Case) -> nn.Module:
@@ -76,13 +73,10 @@ def build_with(case: Case, state: Mapping[str, Tensor]) -> nn.Module:
     return model
 
 
-# ---- inputs -------------------------------------------------------------------------------------
-
-
-def draw_unequal(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """Weights and buffers that differ from rank to rank, and each rank's own batches."""
+def draw(case: Case, rng: np.random.Generator, state: Plain = None) -> list[Plain]:
+    """Each rank's own batches, and its own weights and buffers, or ``state`` for all."""
     return [
-        {"state": draw_state(case, rng), "batches": draw_batches(case, rng)}
+        {"state": state or draw_state(case, rng), "batches": draw_batches(case, rng)}
         for _ in range(case.world_size)
     ]
 
@@ -101,22 +95,27 @@ def buffers_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def draw_batches(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
-    """For each step [inputs, targets]."""
+    return [draw_batch(case, rng) for _ in range(STEPS)]
+
+
+def draw_batch(case: Case, rng: np.random.Generator) -> list[Tensor]:
+    """[inputs, targets]; large targets, so that every mistake shows in the parameters."""
     if "gpt" in case.params:
         vocabulary, shape = case.params["gpt"]["vocabulary"], (2, SAMPLES, TOKENS)
-        return [list(torch.from_numpy(rng.integers(vocabulary, size=shape))) for _ in range(STEPS)]
-    widths = case.params["widths"]
-    sides = ((1, widths[0]), (4, widths[-1]))  # large targets: every mistake shows in parameters
-    return [
-        [
-            torch.from_numpy(scale * rng.standard_normal((SAMPLES, width))).float()
-            for scale, width in sides
-        ]
-        for _ in range(STEPS)
-    ]
+        return list(torch.from_numpy(rng.integers(vocabulary, size=shape)))
+    first, *_, last = case.params["widths"]
+    sides = rng.standard_normal((SAMPLES, first)), 4 * rng.standard_normal((SAMPLES, last))
+    return [torch.from_numpy(side).float() for side in sides]
 
 
-# ---- outputs ------------------------------------------------------------------------------------
+def take_steps(
+    case: Case, given: Plain, take_step: Callable[[nn.Module, list[Tensor], int], Any]
+) -> dict[str, Plain]:
+    model, output = build_with(case, given["state"]), {}
+    for step, batch in enumerate(given["batches"]):
+        take_step(model, batch, step)
+        output[f"step {step}"] = after_step(case, model)
+    return output
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -126,12 +125,15 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def after_step(case: Case, model: nn.Module) -> dict[str, Any]:
     """Sorted, gradients show whether right numbers are in wrong places."""
     gradients = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
-    output = {"gradients": None, "parameters": compared(case, model.parameters())}
+    parameters = compared(case, model.parameters())
     if len(gradients) < len(trainable(model)):
-        return output
+        return {"gradients": None, "sorted gradients": None, "parameters": parameters}
     every = torch.cat([gradient.flatten() for gradient in gradients])
-    in_order = compared(case, [every.sort().values])
-    return output | {"gradients": compared(case, gradients), "sorted gradients": in_order}
+    return {
+        "gradients": compared(case, gradients),
+        "sorted gradients": compared(case, [every.sort().values]),
+        "parameters": parameters,
+    }
 
 
 def compared(case: Case, tensors: Iterable[Tensor]) -> Tensor:
@@ -146,7 +148,7 @@ def compared(case: Case, tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat(flat)
 
 
-def apply_gradient(model: nn.Module) -> None:
+def descend(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter in trainable(model):
             if parameter.grad is not None:
@@ -164,17 +166,15 @@ def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Said
     )
 
 
-# ---- bytes --------------------------------------------------------------------------------------
-
-
 def parameter_bytes(case: Case, *, by_name: bool = False, trained: bool = False) -> int:
     """A tied one once, or under each of its names, as ``state_dict()`` lists it."""
     named = build(case).named_parameters(remove_duplicate=not by_name)
     return sum(each.nbytes for _, each in named if each.requires_grad or not trained)
 
 
-def buffer_bytes(case: Case) -> int:
-    return sum(buffer.nbytes for buffer in build(case).buffers())
+def start_bytes(case: Case, *, by_name: bool = False) -> int:
+    """Of what a broadcast at the start has to bring: parameters and buffers."""
+    return parameter_bytes(case, by_name=by_name) + sum(b.nbytes for b in build(case).buffers())
 
 
 def handed_in_bytes(attempt: Attempt, op: str, rank: int) -> int:

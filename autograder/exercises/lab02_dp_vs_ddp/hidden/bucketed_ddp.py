@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +7,7 @@ from autograder.exercise import Case, Limit
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import SQUARE
-from autograder.exercises.lab02_dp_vs_ddp.hidden import pairs, shared
+from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
 from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own
 
 TIED_AND_FROZEN = {"widths": [160, *SQUARE], "tied": [1, 2], "frozen": 0, "cap_bytes": 103_800}
@@ -52,7 +50,7 @@ def facts(case: Case) -> dict[str, Any]:
 
 def sent(case: Case) -> Limit:
     psi = public.STEPS * public.parameter_bytes(case, trained=True)
-    return Limit.around(pairs.ring_pairs(psi, case.world_size)[0][0], 0.05)
+    return Limit.around(ring_bytes.right(psi, case.world_size)[0][0], 0.05)
 
 
 LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
@@ -61,11 +59,11 @@ MISTAKES = {
         gradients=own
     ),
     "ends with its own gradient divided by N: finish() has to wait for the buckets before it "
-    "copies them back": first_step(gradients=lambda first, rank: first.own[rank] / first.n),
+    "copies them back": first_step(gradients=lambda f, rank: f.own[rank] / f.n),
     "ends with the sum of the gradients, not their mean: divide by world_size": first_step(
-        gradients=lambda first, _: first.sum
+        gradients=lambda f, _: f.sum
     ),
     "averages twice: the sum is divided by world_size once": first_step(
-        gradients=lambda first, _: first.mean / first.n
+        gradients=lambda f, _: f.mean / f.n
     ),
 }

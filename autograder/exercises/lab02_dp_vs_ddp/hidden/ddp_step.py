@@ -1,19 +1,8 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
-from autograder.exercise import Case, Limit, Plain
+from autograder.exercise import Case, Limit
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab02_dp_vs_ddp.hidden import pairs, shared
-from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import Vector, first_step, own
-from autograder.exercises.lab02_dp_vs_ddp.shared import (
-    LR,
-    STEPS,
-    WITHIN_FIVE_PERCENT,
-    buffer_bytes,
-    parameter_bytes,
-)
+from autograder.exercises.lab02_dp_vs_ddp import shared as public
+from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
+from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own, step_by
 
 CASES, BOUNDARIES, reference = shared.STEP_CASES, shared.STEP_BOUNDARIES, shared.one_process
 EQUAL_ANSWERS = (
@@ -35,59 +24,41 @@ def broadcast_peers(rank: int, world_size: int) -> int:
 
 
 def sent(case: Case) -> Limit:
-    start_bytes = parameter_bytes(case) + buffer_bytes(case)
-    ring = pairs.ring_pairs(STEPS * parameter_bytes(case), case.world_size)
+    ring = ring_bytes.right(public.STEPS * public.parameter_bytes(case), case.world_size)
     most = [
-        1.05 * (each + broadcast_peers(rank, case.world_size) * start_bytes)
+        1.05 * (each + broadcast_peers(rank, case.world_size) * public.start_bytes(case))
         for rank, (each, _) in enumerate(ring)
     ]
     return Limit(most, 0.95 * ring[0][0])
 
 
-LIMITS = {WITHIN_FIVE_PERCENT.label: sent}
-
-
-def step_by(gradient: Vector, **vectors: Vector) -> Callable[[Case, Any], list[Plain]]:
-    return first_step(
-        parameters=lambda first, rank: first.weights - LR * gradient(first, rank), **vectors
-    )
-
-
+LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
 MISTAKES = {
     "all-reduces the parameters, not the gradients: its .grad is still that of its own batch": (
-        step_by(lambda first, _: first.mean, gradients=own),
-        first_step(
-            parameters=lambda first, _: first.n * first.weights - LR * first.sum, gradients=own
-        ),
-        first_step(
-            parameters=lambda first, rank: first.n * first.weights - LR * first.own[rank],
-            gradients=own,
-        ),
+        step_by(lambda f, _: f.mean, gradients=own),
+        first_step(parameters=lambda f, _: f.n * f.weights - public.LR * f.sum, gradients=own),
+        first_step(parameters=lambda f, r: f.n * f.weights - public.LR * f.own[r], gradients=own),
     ),
     "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
         own, gradients=own
     ),
     "takes the step with the sum of the gradients, not their mean: divide by world_size": step_by(
-        lambda first, _: first.sum
+        lambda f, _: f.sum
     ),
-    "averages twice: the sum is divided by world_size once": step_by(
-        lambda first, _: first.mean / first.n
-    ),
-    "takes the step uphill: a step subtracts lr * gradient": step_by(lambda first, _: -first.mean),
-    "takes the step before the gradients are averaged": step_by(
-        own, gradients=lambda first, _: first.mean
-    ),
+    "averages twice: the sum is divided by world_size once": step_by(lambda f, _: f.mean / f.n),
+    "takes the step uphill: a step subtracts lr * gradient": step_by(lambda f, _: -f.mean),
+    "takes the step before the gradients are averaged": step_by(own, gradients=lambda f, _: f.mean),
     "has the right step, but .grad holds the sum: let it hold the mean that the step used": step_by(
-        lambda first, _: first.mean, gradients=lambda first, _: first.sum
+        lambda f, _: f.mean, gradients=lambda f, _: f.sum
     ),
     "never takes the step: the parameters have to change in place": first_step(
-        parameters=lambda first, _: first.weights
+        parameters=lambda f, _: f.weights
     ),
     "forgets the broadcast at the start: the ranks begin with different weights, and equal "
     "gradients keep them different": first_step(
-        parameters=lambda first, rank: first.weights_of(rank) - LR * first.mean_apart()
+        parameters=lambda f, rank: f.first_weights(rank) - public.LR * f.mean_apart()
     ),
     "forgets the buffers: the broadcast at the start has to bring model.buffers(), too": step_by(
-        lambda first, _: first.mean_apart(same_weights=True)
+        lambda f, _: f.mean_apart(same_weights=True)
     ),
 }

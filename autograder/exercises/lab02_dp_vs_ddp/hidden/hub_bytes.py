@@ -1,8 +1,29 @@
-from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab02_dp_vs_ddp.hidden import pairs
+import numpy as np
 
-CASES, BOUNDARIES, draw, right = pairs.CASES, pairs.BOUNDARIES, pairs.draw, pairs.hub_pairs
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
+
+CASES = (questions("other sizes and ranks"), questions("one rank, five ranks", (640, 1), (640, 5)))
+BOUNDARIES = {
+    "divides": "other sizes and ranks",
+    "does not divide": "not asked: the task says that N divides the bytes",
+    "one rank": "one rank, five ranks",
+    "more ranks than elements": "not asked, as above",
+}
 EQUAL_ANSWERS = (EqualAnswer("[(hub, hub)]", "[[hub, hub]]", "lists will do for tuples"),)
+
+
+def right(psi: float, n: int) -> Pairs:
+    """(sent, received) by rank: rank 0 passes Ψ to and from each of the others."""
+    return [((n - 1) * psi, (n - 1) * psi)] + [(psi, psi)] * (n - 1)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:
+    worlds = [int(n) for n in rng.integers(3, 65, size=20)]
+    return [(n * 4 * int(rng.integers(1, 10**6)), n) for n in worlds]
+
+
 MISTAKES = {
     "counts N for the hub: it sends nothing to itself, N - 1 others are left": (
         lambda psi, n: [(n * psi, n * psi)] + [(psi, psi)] * (n - 1)
@@ -22,5 +43,7 @@ MISTAKES = {
     "gives every rank the hub's load: the others talk to the hub alone": (
         lambda psi, n: [((n - 1) * psi, (n - 1) * psi)] * n
     ),
-    "is that of a ring: here everything passes through one rank": pairs.ring_pairs,
+    "is that of a ring: here everything passes through one rank": (
+        lambda psi, n: [(2 * (n - 1) * psi / n, 2 * (n - 1) * psi / n)] * n
+    ),
 }

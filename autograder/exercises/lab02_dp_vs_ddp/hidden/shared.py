@@ -1,7 +1,5 @@
 """What decides in more than one exercise: one process as the oracle, and wrong first steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
-from autograder.exercises.lab02_dp_vs_ddp.shared import (
-    STEPS,
-    after_step,
-    apply_gradient,
-    buffers_in,
-    build_with,
-)
+from autograder.exercises.lab02_dp_vs_ddp import shared as public
 
 SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
 STEP_CASES = (
@@ -34,13 +26,15 @@ STEP_BOUNDARIES = BOUNDARIES | {"a tied parameter": "3 ranks, two layers tied"}
 
 def one_process(case: Case, inputs: Any) -> dict[str, Plain]:
     """Rank 0's weights, SGD on the ranks' batches put together."""
-    model, output = build_with(case, inputs[0]["state"]), {}
-    for step in range(STEPS):
-        batches = [given["batches"][step] for given in inputs]
-        take_gradient(model, [torch.cat(side) for side in zip(*batches, strict=True)])
-        apply_gradient(model)
-        output[f"step {step}"] = after_step(case, model)
-    return output
+
+    def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
+        take_gradient(model, batch)
+        public.descend(model)
+
+    by_step = zip(*(given["batches"] for given in inputs), strict=True)
+    batches = [[torch.cat(side) for side in zip(*each, strict=True)] for each in by_step]
+    given = {"state": inputs[0]["state"], "batches": batches}
+    return public.take_steps(case, given, take_step)
 
 
 def take_gradient(model: nn.Module, batch: list[Tensor]) -> None:
@@ -53,38 +47,37 @@ class FirstStep:
 
     def __init__(self, case: Case, inputs: Any) -> None:
         self.case, self.inputs, self.n = case, inputs, case.world_size
-        self.weights = self.weights_of(0)
-        self.own = [self.gradient(rank, 0, 0) for rank in range(self.n)]
-        self.mean = torch.stack(self.own).mean(dim=0)
-        self.sum = torch.stack(self.own).sum(dim=0)
+        self.weights = self.first_weights(0)
+        own = [self.backward(rank, 0, 0)["gradients"] for rank in range(self.n)]
+        self.own, self.sum = own, torch.stack(own).sum(dim=0)
+        self.mean = self.sum / self.n
 
-    def weights_of(self, rank: int) -> Tensor:
-        return after_step(self.case, build_with(self.case, self.inputs[rank]["state"]))[
-            "parameters"
-        ]
+    def first_weights(self, rank: int) -> Tensor:
+        return self.backward(rank, rank, rank)["parameters"]
 
-    def gradient(self, rank: int, weights_of: int, buffers_of: int) -> Tensor:
-        """Of ``rank``'s own batch, at the weights and buffers that some rank started from."""
+    def backward(self, rank: int, weights_of: int, buffers_of: int) -> dict[str, Tensor]:
+        """What a rank has after one of its own batch, from the weights and buffers of some rank."""
         weights, buffers = self.inputs[weights_of]["state"], self.inputs[buffers_of]["state"]
-        model = build_with(self.case, weights | buffers_in(buffers))
+        model = public.build_with(self.case, weights | public.buffers_in(buffers))
         take_gradient(model, self.inputs[rank]["batches"][0])
-        return after_step(self.case, model)["gradients"]
+        return public.after_step(self.case, model)
 
     def mean_apart(self, *, same_weights: bool = False) -> Tensor:
         """Of gradients at each rank's own buffers and weights, or rank 0's weights."""
         ranks = range(self.n)
-        apart = [self.gradient(rank, 0 if same_weights else rank, rank) for rank in ranks]
+        apart = [self.backward(r, 0 if same_weights else r, r)["gradients"] for r in ranks]
         return torch.stack(apart).mean(dim=0)
 
 
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank
+Outputs = Callable[[Case, Any], list[Plain]]
 
 
 def own(first: FirstStep, rank: int) -> Tensor:
     return first.own[rank]
 
 
-def first_step(**vectors: Vector) -> Callable[[Case, Any], list[Plain]]:
+def first_step(**vectors: Vector) -> Outputs:
     """What each rank has after a first step that went wrong in a known way."""
 
     def outputs(case: Case, inputs: Any) -> list[Plain]:
@@ -95,3 +88,10 @@ def first_step(**vectors: Vector) -> Callable[[Case, Any], list[Plain]]:
         ]
 
     return outputs
+
+
+def step_by(gradient: Vector, **vectors: Vector) -> Outputs:
+    def parameters(first: FirstStep, rank: int) -> Tensor:
+        return first.weights - public.LR * gradient(first, rank)
+
+    return first_step(parameters=parameters, **vectors)
