@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -26,11 +25,6 @@ from shardlab.run import Run
 WIDTHS, SQUARE = [64, 256, 256, 128, 32], [160, 160, 160, 160, 32]
 TIED = {"widths": SQUARE, "tied": [0, 2], "cap_bytes": 120_000}
 FROZEN = {"widths": WIDTHS, "frozen": 2, "cap_bytes": 270_000}
-
-
-def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """The same weights everywhere, and each rank's own batches."""
-    return shared.draw(case, rng, shared.draw_state(case, rng))
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
@@ -105,7 +99,7 @@ EXERCISE = OnRanks(
         Case("4 ranks, two layers tied", 4, TIED),
         Case("3 ranks, a frozen layer", 3, FROZEN),
     ),
-    inputs=draw,
+    inputs=lambda case, rng: shared.draw(case, rng, shared.draw_state(case, rng)),
     drive=drive,
     budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
