@@ -124,7 +124,7 @@ def name_of(got: list[int], case: Case) -> str:
     if len(got) == 1:
         return "ignores the cap: one bucket holds everything, so nothing can start early"
     if sorted(got) == sorted(params["forward_buckets"]):
-        return "fills its buckets in forward order: the last parameters' gradients come first"
+        return "fills its buckets in forward order: begin with the last, whose gradients come first"
     if any(size > params["cap_bytes"] and size not in one_each for size in got):
         return "overfills a bucket: close it before a parameter that would take it above the cap"
     return "fills its buckets otherwise than asked: each takes what still fits under the cap"
