@@ -154,8 +154,18 @@ def _list_difference(
         found = _difference(wanted, item, tolerance)
         if found:
             mistake, evidence = found
+            if isinstance(expected, tuple) and _are_numbers(expected) and _are_numbers(got):
+                return mistake, f"{_in_words(got)}, expected {_in_words(expected)}"
             return mistake, evidence if len(expected) == 1 else f"item {index}: {evidence}"
     return None
+
+
+def _are_numbers(values: Sequence[Plain]) -> bool:
+    return all(type(value) in (int, float) for value in values)
+
+
+def _in_words(numbers: Sequence[float]) -> str:
+    return " and ".join(f"{number:,.15g}" for number in numbers)
 
 
 def _number_difference(

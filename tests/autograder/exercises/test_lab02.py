@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import re
+import time
 from dataclasses import replace
+from functools import partial
 
 import cloudpickle
 import numpy as np
@@ -12,19 +13,27 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from autograder import exercises
 from autograder.evaluation.decide import decide
+from autograder.evaluation.judge import judge
 from autograder.evaluation.threads import one_thread
-from autograder.exercise import Attempt
-from autograder.exercise.compare import equal
-from autograder.exercises import buckets, data_parallel, hub
-from autograder.exercises.bucket_mistakes import name_wrong_buckets
-from autograder.exercises.data_parallel_bytes import hub_pairs, ring_pairs
+from autograder.exercise import Attempt, equal
+from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
+from autograder.exercises.lab02_dp_vs_ddp.hidden import bucketed_ddp, ddp_step
+from autograder.exercises.lab02_dp_vs_ddp.hidden.hub_bytes import right as hub_pairs
+from autograder.exercises.lab02_dp_vs_ddp.hidden.ring_bytes import right as ring_pairs
 from shardlab import launch, measure
 from tests.submissions import planted
 
 LAB = "02_dp_vs_ddp"
-lab = importlib.import_module(f"autograder.exercises.{LAB}")
-TRAINED_BY = {"hub": hub.HUB_STEP, "ddp": lab.DDP_STEP, "buckets": lab.BUCKETED_DDP}
+HUB_STEP, HUB_BYTES, DDP_STEP, RING_BYTES, BUCKETED_DDP = exercises.of_lab(LAB)
+TRAINED_BY = [HUB_STEP, DDP_STEP, BUCKETED_DDP]
+
+
+def right_attempt(exercise, case):
+    inputs = list(exercise.draw(case, np.random.default_rng(3)))
+    expected = list(exercise.expect(case, inputs))
+    return Attempt(case, inputs, expected, expected, None, None)
 
 
 # ---- bytes --------------------------------------------------------------------------------------
@@ -63,16 +72,30 @@ def test_formulas_are_what_real_ranks_send_and_receive():
         block = run.traffic[label]
         measured = np.stack([block.sent_by_rank, block.received_by_rank], axis=1)
         np.testing.assert_allclose(measured, pairs, rtol=0.01)
-    tree = [lab.broadcast_peers(rank, n) for rank in range(n)]
+    tree = [ddp_step.broadcast_peers(rank, n) for rank in range(n)]
     sent = run.traffic["broadcast"].sent_by_rank / psi
     np.testing.assert_allclose(sent, tree, atol=0.01)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8, 64])
 def test_a_broadcast_reaches_every_other_rank_once(world_size):
-    reached = [lab.broadcast_peers(rank, world_size) for rank in range(world_size)]
+    reached = [ddp_step.broadcast_peers(rank, world_size) for rank in range(world_size)]
     assert sum(reached) == world_size - 1
     assert reached[0] == int(np.ceil(np.log2(world_size)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "should return a list with a pair (sent, received) for each rank"),
+        ([(3_000_000, 3_000_000)], "one pair for each rank: world_size of them"),
+        ([[750_000, 750_000]] * 4, "(item 0: 750,000 and 750,000, expected 3,000,000 and 3,000"),
+    ],
+)
+def test_wrong_pairs_are_explained(answer, said):
+    attempt = right_attempt(HUB_BYTES, HUB_BYTES.cases[0])
+    got = HUB_BYTES.read(answer)
+    assert said in judge(HUB_BYTES, replace(attempt, outputs=[[got]])).result.diagnosis
 
 
 # ---- buckets ------------------------------------------------------------------------------------
@@ -85,21 +108,19 @@ def of_sizes(*sizes):
 def test_buckets_are_those_of_the_notebook():
     sizes = [40, 70, 10, 200, 30, 20]
     spec = planted.subjects(LAB, planted.solution(LAB))["bucket_spec"](sizes, 100)
-    got = buckets.bucket_bytes(of_sizes(*sizes)[::-1], 100)
+    got = bucketed_ddp.bucket_bytes(of_sizes(*sizes)[::-1], 100)
     assert got == [sum(bucket) for bucket in spec] == [50, 200, 80, 40]
 
 
-@pytest.mark.parametrize("case", buckets.cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", BUCKETED_DDP.cases, ids=lambda case: case.name)
 def test_in_each_case_wrong_buckets_are_other_buckets(case):
-    model, cap = data_parallel.build(case), case.params["cap_bytes"]
-    parameters = data_parallel.trainable(model)
-    wanted = buckets.buckets_of(case)
-    forward = buckets.bucket_bytes(parameters, cap)
+    parameters, wanted = shared.trainable(shared.build(case)), case.params["buckets"]
     overfull = [0]
     for parameter in parameters[::-1]:
-        if overfull[-1] >= cap:
+        if overfull[-1] >= case.params["cap_bytes"]:
             overfull.append(0)
         overfull[-1] += parameter.nbytes
+    forward = case.params["forward_buckets"]
     wrong = {
         "one collective for each": [parameter.nbytes for parameter in parameters],
         "ignores the cap": [sum(wanted)],
@@ -108,48 +129,63 @@ def test_in_each_case_wrong_buckets_are_other_buckets(case):
     }
     assert len(wanted) > 1
     for name, sizes in wrong.items():
-        assert name in name_wrong_buckets(model, sizes, wanted, cap)
-        told_apart = (len(sizes), max(sizes)) != (len(wanted), max(wanted))
-        assert told_apart or sizes[-1 if sizes is forward else 0] != wanted[0]
+        assert name in bucket_calls.name_of(sizes, case)
+        are_distinct = (len(sizes), max(sizes)) != (len(wanted), max(wanted))
+        assert are_distinct or sizes[-1 if sizes is forward else 0] != wanted[0]
+
+
+@pytest.mark.parametrize("case", BUCKETED_DDP.cases, ids=lambda case: case.name)
+def test_right_gradients_in_wrong_places_are_named(case):
+    attempt = right_attempt(BUCKETED_DDP, case)
+    model = shared.build_with(case, attempt.inputs[0]["state"])
+    gradients = np.random.default_rng(0)
+    parameters = shared.trainable(model)
+    for parameter in parameters:
+        parameter.grad = torch.from_numpy(gradients.standard_normal(parameter.shape)).float()
+    wanted = shared.after_step(case, model)
+    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
+    parts = flat.split([parameter.numel() for parameter in parameters[::-1]])
+    for parameter, part in zip(parameters[::-1], parts, strict=True):
+        parameter.grad = part.view_as(parameter)
+    got = shared.after_step(case, model)
+    moved = replace(
+        attempt,
+        expected=[{"step 0": wanted}] * case.world_size,
+        outputs=[{"step 0": got}] * case.world_size,
+    )
+    assert "to the wrong parameters" in bucket_calls.right_in_wrong_places(moved).mistake
+    assert not bucket_calls.right_in_wrong_places(attempt)
 
 
 # ---- the oracle, and what mistakes make of it ---------------------------------------------------
 
 
-def right_attempt(exercise, case):
-    inputs = list(exercise.draw(case, np.random.default_rng(3)))
-    expected = list(exercise.expect(case, inputs))
-    return Attempt(case, inputs, expected, expected, None, None)
-
-
 @one_thread()
-def none_looks_right(attempt, mistakes, ranks):
-    first = data_parallel.FirstStep(attempt)
-    right = {key: values[0] for key, values in attempt.expected[0].items()}
-    if "gradients" in right:
-        assert equal(right["gradients"], first.mean)
-    assert "frozen" in attempt.case.params or equal(right["parameters"], first.stepped(first.mean))
-    for rank in ranks:
-        for mistake, vectors in mistakes(first, rank):
-            if "buffers" in mistake and "gpt" in attempt.case.params:
+@pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)
+def test_no_named_mistake_looks_right(exercise):
+    for case in exercise.cases:
+        attempt = right_attempt(exercise, case)
+        assert exercise.named(attempt) is None
+        for mistake, outputs in exercise.decides.mistakes(case, attempt.inputs):
+            if "buffers" in mistake and "gpt" in case.params:
                 continue  # it has none
-            assert not all(equal(right[key], vector) for key, vector in vectors.items()), mistake
+            assert not all(map(equal, outputs, attempt.expected)), mistake
 
 
-@pytest.mark.parametrize("name", TRAINED_BY)
-def test_no_known_mistake_looks_right(name):
-    mistakes = {
-        "hub": hub.hub_mistakes,
-        "ddp": lab.ddp_mistakes,
-        "buckets": lab.bucket_mistakes.reduces_copies,
-    }[name]
-    for case in TRAINED_BY[name].cases:
-        attempt = right_attempt(TRAINED_BY[name], case)
-        none_looks_right(attempt, mistakes, [0] if name == "hub" else range(case.world_size))
+@pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)
+def test_hidden_cases_compare_every_element_and_visible_ones_some_of_each_tensor(exercise):
+    for case in exercise.cases:
+        attempt = right_attempt(exercise, case)
+        got = len(attempt.expected[0]["step 0"]["parameters"])
+        parameters = list(shared.build(case).parameters())
+        if case.hidden:
+            assert got == sum(parameter.numel() for parameter in parameters)
+        else:
+            assert 32 * len(parameters) <= got <= 128 * len(parameters)
 
 
 def test_ranks_start_apart_where_a_broadcast_is_asked_for():
-    for exercise in (hub.HUB_STEP, lab.DDP_STEP):
+    for exercise in (HUB_STEP, DDP_STEP):
         case = exercise.cases[0]
         first, second = exercise.draw(case, np.random.default_rng(0))
         assert not equal(first["state"]["layers.0.weight"], second["state"]["layers.0.weight"])
@@ -159,9 +195,8 @@ def test_ranks_start_apart_where_a_broadcast_is_asked_for():
 # ---- answers whose mistakes show in a hang or an error ------------------------------------------
 
 
-def mistake_of(exercise, answer, world_size, timeout_s=20.0):
-    """The diagnosis of the first case with so many ranks."""
-    case = next(case for case in exercise.cases if case.world_size == world_size)
+def mistake_of(exercise, answer, case, timeout_s=20.0):
+    """The diagnosis of a case."""
     alone = replace(exercise, cases=(case,), timeout_s=timeout_s)
     (result,) = decide(alone, cloudpickle.dumps(answer), seed=1).cases
     assert not result.passed
@@ -201,27 +236,24 @@ def hub_with(weights_to, gradients_from, backwards=False, sends=True):
         ({"weights_to": (1, 2), "gradients_from": ()}, "receive N - 1 of each"),
     ],
 )
-def test_a_hub_that_hangs_is_told_why(options, said):
-    diagnosis = mistake_of(hub.HUB_STEP, hub_with(**options), world_size=3)
+def test_a_hub_that_hangs_is_explained(options, said):
+    diagnosis = mistake_of(HUB_STEP, hub_with(**options), HUB_STEP.cases[2])
     assert said in diagnosis
     assert not re.search("neighbour|isend", diagnosis)
 
 
 @pytest.mark.ranks
 def test_a_broadcast_from_everybody_is_named():
-    def ddp_step(model, inputs, targets, lr, step):
+    def answer(model, inputs, targets, lr, step):
         for parameter in model.parameters():
             dist.broadcast(parameter.data, src=dist.get_rank())
 
-    said = mistake_of(lab.DDP_STEP, ddp_step, world_size=2, timeout_s=2)
+    said = mistake_of(DDP_STEP, answer, DDP_STEP.cases[0], timeout_s=2)
     assert "src is the same rank everywhere" in said
 
 
 @pytest.mark.ranks
-def test_waiting_for_ever_for_a_frozen_parameter_is_named():
-    import time
-    from functools import partial
-
+def test_waiting_for_a_frozen_parameter_is_named():
     class BucketedDDP(torch.nn.Module):
         def __init__(self, module, cap_bytes):
             super().__init__()
@@ -240,6 +272,5 @@ def test_waiting_for_ever_for_a_frozen_parameter_is_named():
             while self.missing:
                 time.sleep(0.01)
 
-    exercise = replace(lab.BUCKETED_DDP, cases=lab.BUCKETED_DDP.cases[2:3])
-    said = mistake_of(exercise, BucketedDDP, world_size=3, timeout_s=3)
+    said = mistake_of(BUCKETED_DDP, BucketedDDP, BUCKETED_DDP.cases[2], timeout_s=3)
     assert "waits for the gradient of a frozen parameter" in said

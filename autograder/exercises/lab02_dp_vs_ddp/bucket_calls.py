@@ -1,0 +1,160 @@
+"""What the recorded calls show of an answer's buckets: when they start, their bytes, mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autograder.exercise import Attempt, Case, Finding, equal
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab02_dp_vs_ddp.shared import STEPS, build, parameter_bytes, trainable
+from shardlab.errors import DeadlockError, RunTimeout
+from shardlab.run import Call, Run
+
+GRADIENT, BACKWARD = "gradient", "backward"  # labels in the log
+SIGNAL = torch.uint8  # of the drive's own collective: no gradient has this dtype
+
+
+def collectives(run: Run, rank: int) -> list[Call]:
+    """The student's, in the order of their start."""
+    ours = str(SIGNAL).removeprefix("torch.")
+    calls = (call for call in run.calls if call.rank == rank and call.op == "all_reduce")
+    return [call for call in calls if call.dtype != ours]
+
+
+def spans(run: Run, rank: int, label: str) -> list[tuple[float, float]]:
+    blocks = (block for block in run.traffic.blocks if block.rank == rank and block.label == label)
+    return [(block.start_s, block.end_s) for block in blocks]
+
+
+def started_early(run: Run) -> list[int]:
+    """By rank: how many collectives in all started before their backward's last gradient came."""
+    early = [0] * run.world_size
+    for rank in range(run.world_size):
+        came = [at for at, _ in spans(run, rank, GRADIENT)]
+        for start_s, end_s in spans(run, rank, BACKWARD):
+            last_s = max((at for at in came if start_s <= at <= end_s), default=0.0)
+            early[rank] += sum(start_s <= call.start_s < last_s for call in collectives(run, rank))
+    return early
+
+
+def sizes_by_step(run: Run | None, rank: int) -> list[list[int]]:
+    """Bytes of a rank's collectives: each backward's start ends the step before."""
+    if run is None:
+        return []
+    starts = [start_s for start_s, _ in spans(run, rank, BACKWARD)]
+    steps: list[list[int]] = [[] for _ in starts or [0]]
+    for call in collectives(run, rank):
+        step = sum(call.start_s >= start_s for start_s in starts)
+        steps[max(step - 1, 0)].append(call.bytes)
+    return steps
+
+
+def waits_in_a_hook(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if not isinstance(error, DeadlockError) or any(
+        row.state != "waiting" or not row.call.startswith("all_reduce (collective")
+        for row in error.table
+    ):
+        return None
+    return Finding(
+        "rank 0",
+        "waits for its collective inside a hook, so backward pauses until every other rank is "
+        "there: start it with async_op=True and wait in finish()",
+        error.table[0].source,
+    )
+
+
+def never_full(attempt: Attempt) -> Finding | None:
+    """A bucket that was never launched in a model with a frozen layer."""
+    params = attempt.case.params
+    if params.get("frozen") is None or isinstance(attempt.error, DeadlockError):
+        return None
+    for rank in range(attempt.case.world_size):
+        sent = sum(map(sum, sizes_by_step(attempt.run, rank)[:1]))
+        if sent < sum(params["buckets"]) and (attempt.error or sent):
+            return Finding(
+                f"rank {rank}",
+                "waits for the gradient of a frozen parameter, which never comes, and so never "
+                "launches its bucket: leave out parameters that do not require a gradient",
+                attempt.error.headline if attempt.error else "",
+            )
+    return None
+
+
+def works_once(attempt: Attempt) -> Finding | None:
+    """The first step is right, the second lacks collectives, whether or not it ends in an error."""
+    wanted = attempt.case.params["buckets"]
+    for rank in range(attempt.case.world_size):
+        steps = sizes_by_step(attempt.run, rank)
+        entered_the_next = len(steps) > 1 and not isinstance(attempt.error, RunTimeout)
+        if entered_the_next and sorted(steps[0]) == sorted(wanted) and len(steps[1]) < len(wanted):
+            return Finding(
+                f"rank {rank}",
+                "works in the first step alone: finish() has to make the buckets ready for the "
+                "next backward",
+                f"{len(steps[1])} collectives in the second step, not {len(wanted)}",
+            )
+    return None
+
+
+@on_each_rank
+def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> Said:
+    """By the bytes of the first step's collectives."""
+    got, wanted = sizes_by_step(attempt.run, rank)[0], attempt.case.params["buckets"]
+    if sorted(got) == sorted(wanted):
+        return None
+    return name_of(got, attempt.case), f"bytes of its collectives: {got}, expected {wanted}"
+
+
+def name_of(got: list[int], case: Case) -> str:
+    params, trained_bytes = case.params, sum(case.params["buckets"])
+    one_each = [parameter.nbytes for parameter in trainable(build(case))]
+    if not got:
+        return "starts no collective: are the hooks registered, and does a full bucket start one?"
+    if sorted(got) == sorted(one_each):
+        return "makes one collective for each parameter: a bucket's gradients travel in one tensor"
+    if sum(got) == parameter_bytes(case, by_name=True, trained=True) > trained_bytes:
+        return "counts a tied parameter twice: module.parameters() gives it once, its layers twice"
+    if sum(got) == parameter_bytes(case) > trained_bytes:
+        return "puts frozen parameters into its buckets: they have no gradient that could travel"
+    if sum(got) != trained_bytes:
+        return "reduces more or fewer bytes than the trainable parameters have"
+    if len(got) == 1:
+        return "ignores the cap: one bucket holds everything, so nothing can start early"
+    if sorted(got) == sorted(params["forward_buckets"]):
+        return "fills its buckets in forward order: begin with the last, whose gradients come first"
+    if any(size > params["cap_bytes"] and size not in one_each for size in got):
+        return "overfills a bucket: close it before a parameter that would take it above the cap"
+    return "fills its buckets otherwise than asked: each takes what still fits under the cap"
+
+
+@on_each_rank
+def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> Said:
+    wanted, got = attempt.expected[rank]["step 0"], output["step 0"]
+    if equal(wanted["gradients"], got["gradients"]):
+        return None
+    if not equal(wanted["sorted gradients"], got["sorted gradients"]):
+        return None
+    return (
+        "copies means back to the wrong parameters: take a bucket apart in the order in which it "
+        "was put together"
+    )
+
+
+@on_each_rank
+def starts_late(output: Any, rank: int, attempt: Attempt) -> Said:
+    run, least = attempt.run, STEPS * (len(attempt.case.params["buckets"]) - 1)
+    if run is None or (early := started_early(run)[rank]) >= least:
+        return None
+    if collectives(run, rank) and not early:
+        return (
+            "starts its collectives when backward has ended, so nothing overlaps: start each in "
+            "the hook that completes its bucket"
+        )
+    return (
+        "starts some buckets late: a bucket is complete before the last gradient comes, except the "
+        "one that holds it",
+        f"{early} of {least} collectives before the last gradient",
+    )

@@ -1,0 +1,65 @@
+"""Data parallelism by all-reduce: weights are broadcast once, gradients averaged in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autograder.exercise import NAMED, Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab02_dp_vs_ddp import shared
+from autograder.exercises.lab02_dp_vs_ddp.shared import LR, take_steps
+from shardlab.errors import RunTimeout
+
+
+def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
+    return take_steps(case, given, lambda model, batch, step: subject(model, *batch, LR, step))
+
+
+def each_its_own_source(attempt: Attempt) -> Finding | None:
+    table = attempt.error.table if isinstance(attempt.error, RunTimeout) else ()
+    waiting = [row for row in table if row.call.startswith("broadcast")]
+    if len(waiting) < 2:
+        return None
+    return Finding(
+        "the ranks",
+        "wait in a broadcast that has no one source: src is the same rank everywhere",
+        waiting[0].source,
+        anyone="the ranks",
+    )
+
+
+@on_each_rank
+def no_gradient_left(output: Any, rank: int, attempt: Attempt) -> Said:
+    if any(step["gradients"] is None for step in output.values()):
+        return "leaves .grad empty: let it hold the mean gradient that the step used"
+    return None
+
+
+@on_each_rank
+def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
+    enough = shared.start_bytes(attempt.case)
+    handed_in = shared.handed_in_bytes(attempt, "broadcast", rank)
+    if handed_in <= enough:
+        return None
+    mistake = "broadcasts more than once: after the start equal steps keep the weights equal"
+    if handed_in == shared.start_bytes(attempt.case, by_name=True):
+        mistake = f"broadcasts {shared.TIED_TWICE}"
+    return mistake, f"{handed_in:,} bytes, {enough:,} are enough"
+
+
+EXERCISE = OnRanks(
+    points=5,
+    cases=shared.STEP_CASES,
+    inputs=shared.draw,
+    drive=drive,
+    budgets=(shared.WITHIN_FIVE_PERCENT,),
+    allows=frozenset({"broadcast", "all_reduce"}),
+    signs=(
+        each_its_own_source,
+        no_gradient_left,
+        NAMED,
+        shared.wrong_from_the_second_step,
+        broadcasts_too_much,
+    ),
+)

@@ -1,0 +1,1 @@
+"""What decides lab 02; never released."""

@@ -1,0 +1,71 @@
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from autograder.exercise import Case, Limit
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab02_dp_vs_ddp import shared as public
+from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import SQUARE
+from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
+from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own
+
+TIED_AND_FROZEN = {"widths": [160, *SQUARE], "tied": [1, 2], "frozen": 0, "cap_bytes": 103_800}
+CASES = (
+    Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 200_000}),
+    Case("5 ranks, tied and frozen", 5, TIED_AND_FROZEN),
+)
+BOUNDARIES = shared.BOUNDARIES | {
+    "a tied parameter": "4 ranks, two layers tied",
+    "a frozen parameter": "3 ranks, a frozen layer",
+    "a parameter above the cap": "2 ranks, an MLP",
+    "exactly the cap": "not asked: no bucket of these cases is exactly full",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer("flat /= dist.get_world_size()", "flat *= 1 / dist.get_world_size()", "rounding"),
+    EqualAnswer(
+        "parameter.grad.copy_(part.view_as(parameter))",
+        "parameter.grad = part.view_as(parameter)",
+        "a view of the reduced bucket holds the mean as well",
+    ),
+)
+reference = shared.one_process
+
+
+def bucket_bytes(parameters: Iterable[nn.Parameter], cap_bytes: int) -> list[int]:
+    """Of each bucket, filled in the order given; a parameter above the cap has its own."""
+    buckets: list[int] = []
+    for parameter in parameters:
+        if not buckets or buckets[-1] + parameter.nbytes > cap_bytes:
+            buckets.append(0)
+        buckets[-1] += parameter.nbytes
+    return buckets
+
+
+def facts(case: Case) -> dict[str, Any]:
+    parameters, cap_bytes = public.trainable(public.build(case)), case.params["cap_bytes"]
+    return {
+        "buckets": bucket_bytes(parameters[::-1], cap_bytes),
+        "forward_buckets": bucket_bytes(parameters, cap_bytes),
+    }
+
+
+def sent(case: Case) -> Limit:
+    psi = public.STEPS * public.parameter_bytes(case, trained=True)
+    return Limit.around(ring_bytes.right(psi, case.world_size)[0][0], 0.05)
+
+
+LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
+MISTAKES = {
+    "leaves its own gradients in .grad: finish() has to copy the reduced buckets back": first_step(
+        gradients=own
+    ),
+    "ends with its own gradient divided by N: finish() has to wait for the buckets before it "
+    "copies them back": first_step(gradients=lambda f, rank: f.own[rank] / f.n),
+    "ends with the sum of the gradients, not their mean: divide by world_size": first_step(
+        gradients=lambda f, _: f.sum
+    ),
+    "averages twice: the sum is divided by world_size once": first_step(
+        gradients=lambda f, _: f.mean / f.n
+    ),
+}

@@ -1,0 +1,64 @@
+from autograder.exercise import Case, Limit
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab02_dp_vs_ddp import shared as public
+from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
+from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own, step_by
+
+CASES, BOUNDARIES, reference = shared.STEP_CASES, shared.STEP_BOUNDARIES, shared.one_process
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "dist.all_reduce(parameter.grad)\n        parameter.grad /= dist.get_world_size()",
+        "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)",
+        "the collective takes the mean",
+    ),
+    EqualAnswer("model.zero_grad()", "model.zero_grad(set_to_none=False)", "backward adds to 0"),
+)
+
+
+def broadcast_peers(rank: int, world_size: int) -> int:
+    """How many ranks this one sends to in gloo's broadcast from rank 0, a binomial tree.
+
+    4 ranks: 0 -> 1, 0 -> 2, 1 -> 3
+    """
+    return sum(rank < reach and rank + reach < world_size for reach in (1, 2, 4, 8, 16, 32))
+
+
+def sent(case: Case) -> Limit:
+    ring = ring_bytes.right(public.STEPS * public.parameter_bytes(case), case.world_size)
+    most = [
+        1.05 * (each + broadcast_peers(rank, case.world_size) * public.start_bytes(case))
+        for rank, (each, _) in enumerate(ring)
+    ]
+    return Limit(most, 0.95 * ring[0][0])
+
+
+LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
+MISTAKES = {
+    "all-reduces the parameters, not the gradients: its .grad is still that of its own batch": (
+        step_by(lambda f, _: f.mean, gradients=own),
+        first_step(parameters=lambda f, _: f.n * f.weights - public.LR * f.sum, gradients=own),
+        first_step(parameters=lambda f, r: f.n * f.weights - public.LR * f.own[r], gradients=own),
+    ),
+    "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
+        own, gradients=own
+    ),
+    "takes the step with the sum of the gradients, not their mean: divide by world_size": step_by(
+        lambda f, _: f.sum
+    ),
+    "averages twice: the sum is divided by world_size once": step_by(lambda f, _: f.mean / f.n),
+    "takes the step uphill: a step subtracts lr * gradient": step_by(lambda f, _: -f.mean),
+    "takes the step before the gradients are averaged": step_by(own, gradients=lambda f, _: f.mean),
+    "has the right step, but .grad holds the sum: let it hold the mean that the step used": step_by(
+        lambda f, _: f.mean, gradients=lambda f, _: f.sum
+    ),
+    "never takes the step: the parameters have to change in place": first_step(
+        parameters=lambda f, _: f.weights
+    ),
+    "forgets the broadcast at the start: the ranks begin with different weights, and equal "
+    "gradients keep them different": first_step(
+        parameters=lambda f, rank: f.first_weights(rank) - public.LR * f.mean_apart()
+    ),
+    "forgets the buffers: the broadcast at the start has to bring model.buffers(), too": step_by(
+        lambda f, _: f.mean_apart(same_weights=True)
+    ),
+}

@@ -1,0 +1,49 @@
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
+
+CASES = (questions("other sizes and ranks"), questions("one rank, five ranks", (640, 1), (640, 5)))
+BOUNDARIES = {
+    "divides": "other sizes and ranks",
+    "does not divide": "not asked: the task says that N divides the bytes",
+    "one rank": "one rank, five ranks",
+    "more ranks than elements": "not asked, as above",
+}
+EQUAL_ANSWERS = (EqualAnswer("[(hub, hub)]", "[[hub, hub]]", "lists will do for tuples"),)
+
+
+def right(psi: float, n: int) -> Pairs:
+    """(sent, received) by rank: rank 0 passes Ψ to and from each of the others."""
+    return [((n - 1) * psi, (n - 1) * psi)] + [(psi, psi)] * (n - 1)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:
+    worlds = [int(n) for n in rng.integers(3, 65, size=20)]
+    return [(n * 4 * int(rng.integers(1, 10**6)), n) for n in worlds]
+
+
+MISTAKES = {
+    "counts N for the hub: it sends nothing to itself, N - 1 others are left": (
+        lambda psi, n: [(n * psi, n * psi)] + [(psi, psi)] * (n - 1)
+    ),
+    "forgets that the hub sends, too: its weights go out before gradients come in": (
+        lambda psi, n: [(0, (n - 1) * psi)] + [(psi, 0)] * (n - 1),
+        lambda psi, n: [(0, (n - 1) * psi)] + [(psi, psi)] * (n - 1),
+    ),
+    "counts only what the hub sends: the gradients come back to it": (
+        lambda psi, n: [((n - 1) * psi, 0)] + [(0, psi)] * (n - 1),
+        lambda psi, n: [((n - 1) * psi, 0)] + [(psi, psi)] * (n - 1),
+    ),
+    "adds both directions up: a pair keeps sent and received apart": (
+        lambda psi, n: right(2 * psi, n)
+    ),
+    "gives the hub one other rank to talk to: there are N - 1": lambda psi, n: [(psi, psi)] * n,
+    "gives every rank the hub's load: the others talk to the hub alone": (
+        lambda psi, n: [((n - 1) * psi, (n - 1) * psi)] * n
+    ),
+    "is that of a ring: here everything passes through one rank": (
+        lambda psi, n: [(2 * (n - 1) * psi / n, 2 * (n - 1) * psi / n)] * n
+    ),
+}

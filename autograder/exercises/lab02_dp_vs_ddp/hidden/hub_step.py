@@ -1,0 +1,69 @@
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from autograder.exercise import Case, Limit, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes, shared
+from autograder.exercises.lab02_dp_vs_ddp.hub_step import WITHIN_ONE_PERCENT
+from autograder.exercises.lab02_dp_vs_ddp.shared import STEPS, parameter_bytes
+
+CASES, BOUNDARIES = shared.STEP_CASES, shared.STEP_BOUNDARIES
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "dist.send(parameter.data, peer)",
+        "dist.isend(parameter.data, peer).wait()",
+        "isend, waited for, is send",
+    ),
+    EqualAnswer("lr * parameter.grad / world_size", "lr / world_size * parameter.grad", "rounding"),
+)
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    """Of rank 0 alone: the others' replicas are thrown away."""
+    trained = shared.one_process(case, inputs)
+    hub = {step: {"parameters": after["parameters"]} for step, after in trained.items()}
+    return of_the_hub(hub, case)
+
+
+def of_the_hub(output: Plain, case: Case) -> list[Plain]:
+    return [output] + [{}] * (case.world_size - 1)
+
+
+def sent(case: Case) -> Limit:
+    by_rank = hub_bytes.right(STEPS * parameter_bytes(case), case.world_size)
+    return Limit.around([sent for sent, _ in by_rank], 0.01)
+
+
+LIMITS = {WITHIN_ONE_PERCENT.label: sent}
+
+
+def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:
+    outputs = shared.step_by(lambda f, _: gradient(f))
+    return lambda case, inputs: of_the_hub(outputs(case, inputs)[0], case)
+
+
+MISTAKES = {
+    "never takes the step: the hub's parameters change in place": step_by(lambda f: 0 * f.sum),
+    "takes the step with the sum of the gradients, not their mean: the hub divides by N": step_by(
+        lambda f: f.sum
+    ),
+    "averages twice: the hub divides the sum by N once": step_by(lambda f: f.mean / f.n),
+    "takes the step uphill: the hub subtracts lr * gradient": step_by(lambda f: -f.mean),
+    "takes the step with its own gradient alone: the hub adds those that it receives": step_by(
+        lambda f: f.own[0]
+    ),
+    "divides its own gradient by N and adds no other: the hub adds those that it receives": step_by(
+        lambda f: f.own[0] / f.n
+    ),
+    "leaves out its own gradient: the hub's mean is over all N ranks": (
+        step_by(lambda f: (f.sum - f.own[0]) / f.n),
+        step_by(lambda f: (f.sum - f.own[0]) / (f.n - 1)),
+    ),
+    "divides by N - 1: the hub's own gradient counts, too, so it is a mean over N": step_by(
+        lambda f: f.sum / (f.n - 1)
+    ),
+    "adds up gradients of different weights: the hub has to send its weights to every other rank "
+    "before they compute": step_by(lambda f: f.mean_apart()),
+}

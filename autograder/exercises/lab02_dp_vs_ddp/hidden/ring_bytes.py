@@ -1,0 +1,31 @@
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes
+from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
+
+CASES, BOUNDARIES, draw = hub_bytes.CASES, hub_bytes.BOUNDARIES, hub_bytes.draw
+EQUAL_ANSWERS = (
+    EqualAnswer("(each, each)", "[each, each]", "lists will do for tuples"),
+    EqualAnswer(" / world_size", " // world_size", "the task says that N divides the bytes"),
+)
+
+
+def right(psi: float, n: int) -> Pairs:
+    """Reduce-scatter and all-gather, (N-1)/N·Ψ each (Patarasuk and Yuan 2009)."""
+    each = 2 * (n - 1) * psi / n
+    return [(each, each)] * n
+
+
+MISTAKES = {
+    "forgets (N - 1) / N: a rank never sends its own chunk to itself": (
+        lambda psi, n: [(2 * psi, 2 * psi)] * n
+    ),
+    "counts one half of the ring: a reduce-scatter and an all-gather": (
+        lambda psi, n: right(psi / 2, n)
+    ),
+    "adds both directions up: a pair keeps sent and received apart": (
+        lambda psi, n: right(2 * psi, n)
+    ),
+    "counts what all ranks send together: a pair is of one rank": lambda psi, n: right(n * psi, n),
+    "counts whole tensors: a ring sends chunks of 1/N": lambda psi, n: right(n * psi / 2, n),
+    "is that of a hub: in a ring every rank has the same load": hub_bytes.right,
+}

@@ -1,0 +1,97 @@
+"""What decides in more than one exercise: one process as the oracle, and wrong first steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autograder.exercise import Case, Plain
+from autograder.exercises.lab02_dp_vs_ddp import shared as public
+
+SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
+STEP_CASES = (
+    Case("5 ranks, an MLP of other widths", 5, {"widths": [96, 320, 160, 48]}),
+    Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT}),
+)
+BOUNDARIES = {
+    "divides": "not asked: nothing is cut into equal parts",
+    "does not divide": "not asked, as above",
+    "one rank": "not asked: nothing is sent",
+    "more ranks than elements": "not asked, as above",
+    "no buffers": "3 ranks, a GPT",
+}
+STEP_BOUNDARIES = BOUNDARIES | {"a tied parameter": "3 ranks, two layers tied"}
+
+
+def one_process(case: Case, inputs: Any) -> dict[str, Plain]:
+    """Rank 0's weights, SGD on the ranks' batches put together."""
+
+    def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
+        take_gradient(model, batch)
+        public.descend(model)
+
+    by_step = zip(*(given["batches"] for given in inputs), strict=True)
+    batches = [[torch.cat(side) for side in zip(*each, strict=True)] for each in by_step]
+    given = {"state": inputs[0]["state"], "batches": batches}
+    return public.take_steps(case, given, take_step)
+
+
+def take_gradient(model: nn.Module, batch: list[Tensor]) -> None:
+    model.zero_grad()
+    model(*batch).backward()
+
+
+class FirstStep:
+    """The first step's vectors, right and wrong."""
+
+    def __init__(self, case: Case, inputs: Any) -> None:
+        self.case, self.inputs, self.n = case, inputs, case.world_size
+        self.weights = self.first_weights(0)
+        own = [self.backward(rank, 0, 0)["gradients"] for rank in range(self.n)]
+        self.own, self.sum = own, torch.stack(own).sum(dim=0)
+        self.mean = self.sum / self.n
+
+    def first_weights(self, rank: int) -> Tensor:
+        return self.backward(rank, rank, rank)["parameters"]
+
+    def backward(self, rank: int, weights_of: int, buffers_of: int) -> dict[str, Tensor]:
+        """What a rank has after one of its own batch, from the weights and buffers of some rank."""
+        weights, buffers = self.inputs[weights_of]["state"], self.inputs[buffers_of]["state"]
+        model = public.build_with(self.case, weights | public.buffers_in(buffers))
+        take_gradient(model, self.inputs[rank]["batches"][0])
+        return public.after_step(self.case, model)
+
+    def mean_apart(self, *, same_weights: bool = False) -> Tensor:
+        """Of gradients at each rank's own buffers and weights, or rank 0's weights."""
+        ranks = range(self.n)
+        apart = [self.backward(r, 0 if same_weights else r, r)["gradients"] for r in ranks]
+        return torch.stack(apart).mean(dim=0)
+
+
+Vector = Callable[[FirstStep, int], Tensor]  # of a rank
+Outputs = Callable[[Case, Any], list[Plain]]
+
+
+def own(first: FirstStep, rank: int) -> Tensor:
+    return first.own[rank]
+
+
+def first_step(**vectors: Vector) -> Outputs:
+    """What each rank has after a first step that went wrong in a known way."""
+
+    def outputs(case: Case, inputs: Any) -> list[Plain]:
+        first = FirstStep(case, inputs)
+        return [
+            {"step 0": {key: vector(first, rank) for key, vector in vectors.items()}}
+            for rank in range(case.world_size)
+        ]
+
+    return outputs
+
+
+def step_by(gradient: Vector, **vectors: Vector) -> Outputs:
+    def parameters(first: FirstStep, rank: int) -> Tensor:
+        return first.weights - public.LR * gradient(first, rank)
+
+    return first_step(parameters=parameters, **vectors)

@@ -1,0 +1,182 @@
+"""What exercises on data parallelism share: models, their inputs, vectors, recorded calls.
+
+A model is called as ``model(inputs, targets)`` and gives the mean loss of that batch.  Every rank
+has a batch of the same size, so the mean of the ranks' gradients is the whole batch's gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autograder.exercise import Attempt, Budget, Case, Plain, equal, sent_bytes
+from autograder.exercise.signs import Said, on_each_rank
+from shardlab import models
+
+LR, STEPS = 0.1, 2
+SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
+WIDTHS = [128, 256, 256, 64]
+
+# For hub_step and for ddp_step alike.
+STEP_CASES = (
+    Case("2 ranks, an MLP", 2, {"widths": WIDTHS}),
+    Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
+    Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
+)
+TIED_TWICE = (
+    "a tied parameter under each of its names: state_dict() lists it twice, parameters() once"
+)
+WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
+
+
+class MLP(nn.Module):
+    """Linear layers with tanh between them; the loss is the mean squared error.
+
+    ``tied`` names two layers with one weight, ``frozen`` one that is not trained.
+    """
+
+    def __init__(
+        self, widths: list[int], tied: tuple[int, int] | None = None, frozen: int | None = None
+    ) -> None:
+        super().__init__()
+        layers = [nn.Linear(*fan) for fan in pairwise(widths)]
+        if tied is not None:
+            layers[tied[1]].weight = layers[tied[0]].weight
+        if frozen is not None:
+            layers[frozen].requires_grad_(False)
+        parts = [part for layer in layers for part in (layer, nn.Tanh())]
+        self.layers = nn.Sequential(*parts[:-1])
+        self.shift: Tensor
+        self.register_buffer("shift", torch.zeros(widths[0]))
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """inputs [B, first width], targets [B, last width]  ->  loss []"""
+        return F.mse_loss(self.layers(inputs - self.shift), targets)
+
+
+def build(case: Case) -> nn.Module:
+    if "gpt" in case.params:
+        return models.GPT(models.GPTConfig(**case.params["gpt"]))
+    layout = ("widths", "tied", "frozen")
+    return MLP(**{name: case.params[name] for name in layout if name in case.params})
+
+
+def build_with(case: Case, state: Mapping[str, Tensor]) -> nn.Module:
+    model = build(case)
+    model.load_state_dict(state)
+    return model
+
+
+def draw(case: Case, rng: np.random.Generator, state: Plain = None) -> list[Plain]:
+    """Each rank's own batches, and its own weights and buffers, or ``state`` for all."""
+    return [
+        {"state": state or draw_state(case, rng), "batches": draw_batches(case, rng)}
+        for _ in range(case.world_size)
+    ]
+
+
+def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**31)))
+        model = build(case)
+        for buffer in model.buffers():
+            nn.init.normal_(buffer)
+        return model.state_dict()
+
+
+def buffers_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if name == "shift"}
+
+
+def draw_batches(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
+    return [draw_batch(case, rng) for _ in range(STEPS)]
+
+
+def draw_batch(case: Case, rng: np.random.Generator) -> list[Tensor]:
+    """[inputs, targets]; large targets, so that every mistake shows in the parameters."""
+    if "gpt" in case.params:
+        vocabulary, shape = case.params["gpt"]["vocabulary"], (2, SAMPLES, TOKENS)
+        return list(torch.from_numpy(rng.integers(vocabulary, size=shape)))
+    first, *_, last = case.params["widths"]
+    sides = rng.standard_normal((SAMPLES, first)), 4 * rng.standard_normal((SAMPLES, last))
+    return [torch.from_numpy(side).float() for side in sides]
+
+
+def take_steps(
+    case: Case, given: Plain, take_step: Callable[[nn.Module, list[Tensor], int], Any]
+) -> dict[str, Plain]:
+    model, output = build_with(case, given["state"]), {}
+    for step, batch in enumerate(given["batches"]):
+        take_step(model, batch, step)
+        output[f"step {step}"] = after_step(case, model)
+    return output
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def after_step(case: Case, model: nn.Module) -> dict[str, Any]:
+    """Sorted, gradients show whether right numbers are in wrong places."""
+    gradients = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
+    parameters = compared(case, model.parameters())
+    if len(gradients) < len(trainable(model)):
+        return {"gradients": None, "sorted gradients": None, "parameters": parameters}
+    every = torch.cat([gradient.flatten() for gradient in gradients])
+    return {
+        "gradients": compared(case, gradients),
+        "sorted gradients": compared(case, [every.sort().values]),
+        "parameters": parameters,
+    }
+
+
+def compared(case: Case, tensors: Iterable[Tensor]) -> Tensor:
+    """One flat vector, in the order of ``model.parameters()``, a tied one once.
+
+    In a hidden case of all elements.  A visible one's right outputs, and those of each mistake,
+    are in the students' package: there it has about 64 elements of each tensor.
+    """
+    flat = [tensor.detach().flatten() for tensor in tensors]
+    if not case.hidden:  # an odd stride: not the same column of a matrix each time
+        flat = [tensor[:: len(tensor) // 64 | 1] for tensor in flat]
+    return torch.cat(flat)
+
+
+def descend(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in trainable(model):
+            if parameter.grad is not None:
+                parameter.sub_(LR * parameter.grad)
+
+
+@on_each_rank
+def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Said:
+    are_right = [equal(wanted, output[step]) for step, wanted in attempt.expected[rank].items()]
+    if all(are_right) or not are_right[0]:
+        return None
+    return (
+        "is right in the first step and wrong in the next: does .grad still hold the old "
+        "gradient? Set it to None before backward"
+    )
+
+
+def parameter_bytes(case: Case, *, by_name: bool = False, trained: bool = False) -> int:
+    """A tied one once, or under each of its names, as ``state_dict()`` lists it."""
+    named = build(case).named_parameters(remove_duplicate=not by_name)
+    return sum(each.nbytes for _, each in named if each.requires_grad or not trained)
+
+
+def start_bytes(case: Case, *, by_name: bool = False) -> int:
+    """Of what a broadcast at the start has to bring: parameters and buffers."""
+    return parameter_bytes(case, by_name=by_name) + sum(b.nbytes for b in build(case).buffers())
+
+
+def handed_in_bytes(attempt: Attempt, op: str, rank: int) -> int:
+    calls = attempt.run.calls if attempt.run else []
+    return sum(call.bytes for call in calls if call.op == op and call.rank == rank)
