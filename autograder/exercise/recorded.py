@@ -118,8 +118,11 @@ def _of_case(
     expected = store.packed(expected)
     mistakes, before = [], store.taken_bytes
     for said, outputs in half.mistakes(case, inputs):
-        more = store.taken_bytes - before + store.new_bytes(outputs)
-        mistakes.append(store.packed([said, outputs if more <= MOST_MISTAKES_BYTES else None]))
+        room = MOST_MISTAKES_BYTES - (store.taken_bytes - before)
+        kept = next(
+            (each for each in (outputs, _in_sums(outputs)) if store.new_bytes(each) <= room), None
+        )
+        mistakes.append(store.packed([said, kept]))
     return {
         "inputs": store.packed(fingerprint(inputs)),
         "facts": store.packed(half.facts(case)),
@@ -154,6 +157,7 @@ class _Store:
         return value
 
     def new_bytes(self, value: Plain) -> int:
+        value = value.sums if isinstance(value, Sums) else value
         if isinstance(value, torch.Tensor):
             return 0 if _digest(value) in self.numbers else value.nbytes
         items = value.values() if isinstance(value, Mapping) else value

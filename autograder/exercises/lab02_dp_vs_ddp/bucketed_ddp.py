@@ -46,7 +46,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
             meet(aside)
         wrapped.finish()
         descend(model)
-        output[f"step {step}"] = after_step(case, model)
+        output[f"step {step}"] = after_step(model)
     return output
 
 

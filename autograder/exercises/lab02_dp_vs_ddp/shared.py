@@ -114,7 +114,7 @@ def take_steps(
     model, output = build_with(case, given["state"]), {}
     for step, batch in enumerate(given["batches"]):
         take_step(model, batch, step)
-        output[f"step {step}"] = after_step(case, model)
+        output[f"step {step}"] = after_step(model)
     return output
 
 
@@ -122,30 +122,22 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def after_step(case: Case, model: nn.Module) -> dict[str, Any]:
+def after_step(model: nn.Module) -> dict[str, Any]:
     """Sorted, gradients show whether right numbers are in wrong places."""
     gradients = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
-    parameters = compared(case, model.parameters())
+    parameters = flat(model.parameters())
     if len(gradients) < len(trainable(model)):
         return {"gradients": None, "sorted gradients": None, "parameters": parameters}
-    every = torch.cat([gradient.flatten() for gradient in gradients])
     return {
-        "gradients": compared(case, gradients),
-        "sorted gradients": compared(case, [every.sort().values]),
+        "gradients": flat(gradients),
+        "sorted gradients": flat(gradients).sort().values,
         "parameters": parameters,
     }
 
 
-def compared(case: Case, tensors: Iterable[Tensor]) -> Tensor:
-    """One flat vector, in the order of ``model.parameters()``, a tied one once.
-
-    In a hidden case of all elements.  A visible one's right outputs, and those of each mistake,
-    are in the students' package: there it has about 64 elements of each tensor.
-    """
-    flat = [tensor.detach().flatten() for tensor in tensors]
-    if not case.hidden:  # an odd stride: not the same column of a matrix each time
-        flat = [tensor[:: len(tensor) // 64 | 1] for tensor in flat]
-    return torch.cat(flat)
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    """One vector, in the order of ``model.parameters()``, a tied one once."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def descend(model: nn.Module) -> None:

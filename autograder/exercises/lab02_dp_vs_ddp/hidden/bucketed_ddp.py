@@ -4,7 +4,7 @@ from typing import Any
 from torch import nn
 
 from autograder.exercise import Case, Limit
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import SQUARE
 from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
@@ -12,7 +12,7 @@ from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own
 
 TIED_AND_FROZEN = {"widths": [160, *SQUARE], "tied": [1, 2], "frozen": 0, "cap_bytes": 103_800}
 CASES = (
-    Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 200_000}),
+    shaken(Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 200_000})),
     Case("5 ranks, tied and frozen", 5, TIED_AND_FROZEN),
 )
 BOUNDARIES = shared.BOUNDARIES | {

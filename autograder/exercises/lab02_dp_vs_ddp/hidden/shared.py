@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import shaken
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 
 SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
 STEP_CASES = (
     Case("5 ranks, an MLP of other widths", 5, {"widths": [96, 320, 160, 48]}),
-    Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT}),
+    shaken(Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT})),
 )
 BOUNDARIES = {
     "divides": "not asked: nothing is cut into equal parts",
