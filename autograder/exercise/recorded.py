@@ -31,7 +31,7 @@ NEAR = 1e-4  # of sums of inputs: another kind of CPU may differ in their last d
 # Of one case: mistakes whose outputs would take more are named in its smaller cases alone.
 MOST_MISTAKES_BYTES = 100_000
 # Of one case's right outputs: where they would take more, large tensors are there as sums.
-MOST_WHOLE_BYTES, WHOLE_ELEMENTS = 1_000_000, 4096
+MOST_WHOLE_BYTES, WHOLE_ELEMENTS = 600_000, 4096
 
 
 class OtherInputs(LookupError):

@@ -61,7 +61,7 @@ class FirstStep:
         weights, buffers = self.inputs[weights_of]["state"], self.inputs[buffers_of]["state"]
         model = public.build_with(self.case, weights | public.buffers_in(buffers))
         take_gradient(model, self.inputs[rank]["batches"][0])
-        return public.after_step(self.case, model)
+        return public.after_step(model)
 
     def mean_apart(self, *, same_weights: bool = False) -> Tensor:
         """Of gradients at each rank's own buffers and weights, or rank 0's weights."""
