@@ -81,9 +81,6 @@ def as_number(loss: Any) -> Plain:
     return float(loss.detach()) if one else loss
 
 
-# ---- budgets ------------------------------------------------------------------------------------
-
-
 @cache
 def kept_bytes(sequences: int, tokens: int) -> int:
     """What autograd keeps of one micro-batch, counted here."""
@@ -117,9 +114,6 @@ ONE_AT_A_TIME = Budget(
 SEEN = no_more_than_tensors(
     FORWARD, lambda case: most if (most := largest_micro_batch(case)) > ROOM_BYTES else None
 )
-
-
-# ---- signs --------------------------------------------------------------------------------------
 
 
 @on_each_rank

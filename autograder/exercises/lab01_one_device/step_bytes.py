@@ -8,8 +8,8 @@ from autograder.exercise import Formula, questions
 
 
 def setting(**changes: Any) -> dict[str, Any]:
-    plain = {"vocabulary": 64, "width": 24, "layers": 3, "batch_size": 50, "tied": False}
-    plain |= {"activation": "relu", "precision": "fp32", "optimizer": "adam"}
+    plain: dict[str, Any] = {"vocabulary": 64, "width": 24, "layers": 3, "batch_size": 50}
+    plain |= {"activation": "relu", "tied": False, "precision": "fp32", "optimizer": "adam"}
     return plain | changes
 
 

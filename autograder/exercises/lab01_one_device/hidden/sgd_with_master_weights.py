@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,16 +11,18 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab01_one_device.hidden.shared import ALONE
+from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
 from autograder.exercises.lab01_one_device.sgd_with_master_weights import masters_case
 
 OTHER, LARGER, SMALLER = ((4, 6), (5,)), ((3, 7), (2, 2)), ((3,), (8,))
 CASES = (
     masters_case("bf16, two tensors", "bfloat16", -7e-4, 250, shapes=OTHER),
-    masters_case("bf16, two tensors, momentum", "bfloat16", 2.5e-5, 280, momentum=0.99, shapes=LARGER),
+    masters_case(
+        "bf16, two tensors, momentum", "bfloat16", 2.5e-5, 280, momentum=0.99, shapes=LARGER
+    ),
     masters_case("fp16, other updates", "float16", 1e-4, 500, shapes=SMALLER),
 )
-BOUNDARIES = ALONE | {
+BOUNDARIES = UNDIVIDED | {
     "one rank": "bf16, 200 tiny updates",
     "no momentum": "bf16, 200 tiny updates",
     "one tensor": "bf16, momentum",
@@ -37,36 +40,36 @@ EQUAL_ANSWERS = (
 Velocity = Callable[[Tensor, Tensor, float], Tensor]  # (velocity, gradient, momentum) -> the next
 
 
-def stepped_with(next_velocity: Velocity, narrow: bool = False) -> Callable[..., Plain]:
-    """``narrow``: velocities are kept in 16 bit."""
-
-    def outputs(case: Case, inputs: Any) -> Plain:
-        weights = []
-        for weight, gradients in zip(inputs[0]["weights"], inputs[0]["gradients"], strict=True):
-            master = weight.float()
-            velocity = torch.zeros_like(weight if narrow else master)
-            for gradient in gradients.to(velocity.dtype):
-                velocity = next_velocity(velocity, gradient, case.params["momentum"])
-                master -= case.params["lr"] * velocity.float()
-            weights.append(master.to(weight.dtype))
-        return {"weights": weights}
-
-    return outputs
-
-
-def as_torch_does(velocity: Tensor, gradient: Tensor, momentum: float) -> Tensor:
+def as_in_torch(velocity: Tensor, gradient: Tensor, momentum: float) -> Tensor:
     return momentum * velocity + gradient
 
 
-reference = stepped_with(as_torch_does)
+def reference(
+    case: Case,
+    inputs: Any,
+    next_velocity: Velocity = as_in_torch,
+    narrow_velocity: bool = False,
+    wide_weights: bool = False,
+) -> Plain:
+    weights = []
+    for weight, gradients in zip(inputs[0]["weights"], inputs[0]["gradients"], strict=True):
+        master = weight.float()
+        velocity = torch.zeros_like(weight if narrow_velocity else master)
+        for gradient in gradients.to(velocity.dtype):
+            velocity = next_velocity(velocity, gradient, case.params["momentum"])
+            master -= case.params["lr"] * velocity.float()
+        weights.append(master if wide_weights else master.to(weight.dtype))
+    return {"weights": weights}
+
+
 MISTAKES = {
+    "leaves fp32 weights: the model computes in 16 bit, so round the master back into the "
+    "parameter with copy_": partial(reference, wide_weights=True),
     "keeps momentum in 16 bit, where it stops growing: its state is fp32, like the master": (
-        stepped_with(as_torch_does, narrow=True)
+        partial(reference, narrow_velocity=True)
     ),
     "gets no speed from momentum: velocity = momentum * velocity + the whole gradient": (
-        stepped_with(lambda velocity, gradient, momentum: gradient),
-        stepped_with(
-            lambda velocity, gradient, momentum: momentum * velocity + (1 - momentum) * gradient
-        ),
+        partial(reference, next_velocity=lambda v, gradient, momentum: gradient),
+        partial(reference, next_velocity=lambda v, g, momentum: momentum * v + (1 - momentum) * g),
     ),
 }

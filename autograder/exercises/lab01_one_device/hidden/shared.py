@@ -1,6 +1,6 @@
-"""Boundaries of exercises that run on one rank."""
+"""Boundaries that no exercise of this lab has."""
 
-ALONE = dict.fromkeys(
+UNDIVIDED = dict.fromkeys(
     ("divides", "does not divide", "more ranks than elements"),
     "not asked: nothing is divided among ranks",
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab01_one_device.hidden.shared import ALONE
+from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
 from autograder.exercises.lab01_one_device.step_bytes import setting
 from shardlab.reader import train_one_step
 
@@ -24,7 +24,7 @@ CASES = (
     questions("another width, Adam", setting(width=30, vocabulary=70, batch_size=31)),
     questions("no layer between", setting(layers=0, tied=True)),
 )
-BOUNDARIES = ALONE | {
+BOUNDARIES = UNDIVIDED | {
     "one rank": "fp32, Adam",
     "no layer": "no layer between",
     "no state": "a larger batch, plain SGD",
@@ -35,21 +35,20 @@ EQUAL_ANSWERS = (EqualAnswer("(width * width + width)", "width * (width + 1)", "
 def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:
     """Biases are more than the tolerance, and Adam's counts of steps well below it: with width 12,
     6 layers and a tied matrix of 24 tokens, those counts would be 0.53 %."""
-    return [random_setting(rng) for _ in range(12)]
-
-
-def random_setting(rng: np.random.Generator) -> dict[str, Any]:
-    width = int(rng.integers(16, 33))
-    return setting(
-        vocabulary=width * 2 + int(rng.integers(0, width)),
-        width=width,
-        layers=int(rng.integers(2, 7)),
-        batch_size=int(rng.integers(8, 200)),
-        activation=str(rng.choice(["relu", "gelu"])),
-        tied=bool(rng.integers(2)),
-        precision=str(rng.choice(["fp32", "bf16"])),
-        optimizer=str(rng.choice(["sgd", "momentum", "adam"])),
-    )
+    widths = (int(rng.integers(16, 33)) for _ in range(12))
+    return [
+        setting(
+            vocabulary=width * 2 + int(rng.integers(0, width)),
+            width=width,
+            layers=int(rng.integers(2, 7)),
+            batch_size=int(rng.integers(8, 200)),
+            activation=str(rng.choice(["relu", "gelu"])),
+            tied=bool(rng.integers(2)),
+            precision=str(rng.choice(["fp32", "bf16"])),
+            optimizer=str(rng.choice(["sgd", "momentum", "adam"])),
+        )
+        for width in widths
+    ]
 
 
 def right(**asked: Any) -> dict[str, int]:
@@ -58,11 +57,11 @@ def right(**asked: Any) -> dict[str, int]:
     Each storage counts once.  Activations are what autograd keeps for the backward pass, without
     the weights and the batch.
     """
-    kept: dict[int, int] = {}  # by address: all of these live until the backward pass
+    kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes() if tensor.is_floating_point() else 0
+        if tensor.is_floating_point():
+            kept.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -70,22 +69,19 @@ def right(**asked: Any) -> dict[str, int]:
     weights = list(model.parameters())
     masters = [master for group in optimizer.param_groups for master in group["params"]]
     states = [state for states in optimizer.state.values() for state in states.values()]
-    own = {weight.untyped_storage().data_ptr() for weight in weights}
     return {
         "parameters": storage_bytes(weights),
-        "gradients": storage_bytes([weight.grad for weight in weights]),
-        "optimizer": storage_bytes(states) + storage_bytes(masters, without=own),
-        "activations": sum(size for at, size in kept.items() if at not in own),
+        "gradients": storage_bytes(weight.grad for weight in weights),
+        "optimizer": storage_bytes(states) + storage_bytes(masters, without=weights),
+        "activations": storage_bytes(kept, without=weights),
     }
 
 
-def storage_bytes(tensors: Iterable[Any], without: Iterable[int] = ()) -> int:
-    storages = [t.untyped_storage() for t in tensors if isinstance(t, Tensor)]
+def storage_bytes(tensors: Iterable[Any], without: Iterable[Tensor] = ()) -> int:
+    own = {tensor.untyped_storage().data_ptr() for tensor in without}
+    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, Tensor)]
     by_address = {storage.data_ptr(): storage.nbytes() for storage in storages}
-    return sum(size for at, size in by_address.items() if at not in set(without))
-
-
-# ---- mistakes, each in one category --------------------------------------------------------------
+    return sum(size for address, size in by_address.items() if address not in own)
 
 
 def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]:
@@ -118,62 +114,48 @@ def wrong(category: str, changes: dict[str, Any]) -> Callable[..., Plain]:
     return formula
 
 
-def other_states(optimizer: str, *numbers: int) -> list[dict[str, Any]]:
+def states(optimizer: str, *numbers: int) -> list[dict[str, Any]]:
     return [{"states": number, "optimizer": optimizer} for number in numbers]
 
 
 BF16 = {"precision": "bf16"}
-ELEMENTS = "counts elements: the answer is in bytes, 4 for each in fp32 and 2 in bf16"
-COUNTS: dict[str, Any] = {
-    "counts the tied matrix twice: embedding and head are one tensor": {"matrices": 2},
-    "counts embedding and head as one matrix: here they are two": {"matrices": 1},
-    "forgets the biases: a Linear has one number more for each output": {"biases": 0},
-    "grows with the batch: only activations do": {"grows": True},
-}
 # Where two agree in a case, the one that is wrong in fewer cases comes first: it cannot explain
 # the others that the second one fails.
-CHANGES: dict[str, dict[str, Any]] = {
-    "parameters": COUNTS
-    | {
-        ELEMENTS: {"number": 1},
-        "counts the fp32 masters: they are the optimizer's": {"also": 4},
-        "counts 4 bytes for each number: bf16 has 2": {"number": 4},
+CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
+    ("parameters", "gradients", "optimizer"): {
+        "counts the tied matrix twice: embedding and head are one tensor": {"matrices": 2},
+        "counts embedding and head as one matrix: here they are two": {"matrices": 1},
+        "forgets the biases: a Linear has one number more for each output": {"biases": 0},
+        "grows with the batch: only activations do": {"grows": True},
     },
-    "gradients": COUNTS
-    | {
-        ELEMENTS: {"number": 1},
-        "counts 4 bytes for each number: the gradients of bf16 weights are bf16 too": {"number": 4},
+    ("parameters", "gradients", "activations"): {
+        "counts elements: the answer is in bytes, 4 for each in fp32 and 2 in bf16": {"number": 1},
+        "counts 4 bytes for each number: in bf16 weights, gradients and activations have 2": (
+            {"number": 4}
+        ),
+    },
+    ("parameters",): {"counts the fp32 masters: they are the optimizer's": {"also": 4}},
+    ("gradients",): {
         "counts nothing: every parameter has a gradient of its own size": {"number": 0},
     },
-    "optimizer": COUNTS
-    | {  # with Adam, the first two come to the same number of bytes
+    ("optimizer",): {  # with Adam, the first two come to the same number of bytes
         "forgets the fp32 masters, or counts states in bf16: each bf16 parameter has a master and "
         "its states, all in fp32": [{"master": 0}, {"state": 2, **BF16}],
         "counts states in bf16 and no masters: both are there, in fp32": (
             {"master": 0, "state": 2, **BF16}
         ),
-        "counts a state for plain SGD: it keeps none": other_states("sgd", 1, 2, 3),
-        "counts another number of states: momentum is one for each parameter": (
-            other_states("momentum", 0, 2, 3)
-        ),
-        "counts another number of states: Adam keeps two for each parameter, a mean of its "
-        "gradients and a mean of their squares": other_states("adam", 0, 1, 3),
+        "counts a state for plain SGD: it keeps none": states("sgd", 1, 2, 3),
+        "miscounts the states: momentum keeps one for each parameter": states("momentum", 0, 2, 3),
+        "miscounts the states: Adam keeps two for each parameter, a mean of its gradients and a "
+        "mean of their squares": states("adam", 0, 1, 3),
         "counts masters in fp32: there the parameters need no other copy": {"master": 4},
     },
-    "activations": {
+    ("activations",): {
         "does not grow with the batch: each token has its own activations": {"tokens": 1},
-        "counts one tensor for a GELU layer: GELU keeps its input, the next layer its output": (
-            {"gelu": 1}
-        ),
-        "counts two tensors for a ReLU layer: ReLU and the next layer keep the same one": (
-            {"relu": 2}
-        ),
-        "forgets what cross_entropy keeps: a number for each token and each vocabulary entry": (
-            {"logits": 0}
-        ),
+        "counts one tensor for a GELU layer: its input is kept, and its output too": {"gelu": 1},
+        "counts two tensors for a ReLU layer: it and the next layer keep the same one": {"relu": 2},
+        "forgets what cross_entropy keeps: V numbers for each token": {"logits": 0},
         "forgets the embedding's output: the next layer keeps its input": {"first": 0},
-        "counts 4 bytes for each number: bf16 has 2": {"number": 4},
-        "counts elements: the answer is in bytes": {"number": 1},
         "counts the logits too: nobody keeps them": {"logits": 2},
     },
 }
@@ -181,6 +163,7 @@ MISTAKES = {
     f"{said} (in {category!r})": tuple(
         wrong(category, each) for each in (changes if isinstance(changes, list) else [changes])
     )
-    for category, mistakes in CHANGES.items()
+    for categories, mistakes in CHANGES.items()
     for said, changes in mistakes.items()
+    for category in categories
 }
