@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
@@ -18,6 +17,7 @@ from autograder.exercise.process_memory import ROOM_BYTES, no_more_than_tensors
 from autograder.exercise.signs import Said, on_each_rank
 from autograder.guest.moments import BEGUN, mark
 from shardlab.models import GPT, IGNORE, GPTConfig
+from shardlab.paper_layer import saved_bytes
 
 CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)
 FORWARD = "near the end of a forward pass"
@@ -83,20 +83,8 @@ def as_number(loss: Any) -> Plain:
 
 @cache
 def kept_bytes(sequences: int, tokens: int) -> int:
-    """What autograd keeps of one micro-batch, counted here."""
-    model = GPT(CONFIG)
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = model(torch.zeros(sequences, tokens, dtype=torch.int64))
-        F.cross_entropy(logits.flatten(0, 1), torch.zeros(sequences * tokens, dtype=torch.int64))
-    return sum(size for at, size in kept.items() if at not in own)
+    """What autograd keeps of one micro-batch."""
+    return saved_bytes(GPT(CONFIG), *torch.zeros(2, sequences, tokens, dtype=torch.int64))
 
 
 def largest_micro_batch(case: Case) -> float:

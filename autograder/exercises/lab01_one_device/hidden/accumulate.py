@@ -16,6 +16,8 @@ from autograder.exercises.lab01_one_device.accumulate import batches_case, begin
 from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
 from shardlab.models import IGNORE
 
+Divisors = Callable[[Tensor, Tensor, Tensor], Any]  # of counted targets, of all, of sequences
+
 SIZES = [(60, 30), (90, 14), (128, 32), (70, 7), (96, 32)]
 CASES = (
     batches_case("a micro-batch alone", [(6, 16)], [0.5]),
@@ -31,9 +33,6 @@ EQUAL_ANSWERS = (
     EqualAnswer("+= part.item()", "+= part.detach()", "a tensor that holds one number"),
     EqualAnswer("optimizer.zero_grad()", "model.zero_grad()", "it has the same parameters"),
 )
-
-
-Divisors = Callable[[Tensor, Tensor, Tensor], Any]  # of counted targets, of all, of sequences
 
 
 def reference(

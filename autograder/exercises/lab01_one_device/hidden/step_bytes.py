@@ -14,6 +14,7 @@ from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
 from autograder.exercises.lab01_one_device.step_bytes import setting
+from shardlab.paper_layer import saved_bytes
 from shardlab.reader import train_one_step
 
 TIED = {"tied": True, "precision": "bf16", "optimizer": "momentum", "activation": "gelu"}
@@ -52,20 +53,9 @@ def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:
 
 
 def right(**asked: Any) -> dict[str, int]:
-    """Bytes by category, counted in one step of a real Reader.
-
-    Each storage counts once.  Activations are what autograd keeps for the backward pass, without
-    the weights and the batch.
-    """
-    kept: list[Tensor] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point():
-            kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model, optimizer = train_one_step(**asked)
+    """Bytes by category, counted in one step of a real Reader; each storage counts once."""
+    model, optimizer = train_one_step(**asked)
+    batch = torch.zeros(2, asked["batch_size"], dtype=torch.int64)
     weights = list(model.parameters())
     masters = [master for group in optimizer.param_groups for master in group["params"]]
     states = [state for states in optimizer.state.values() for state in states.values()]
@@ -73,7 +63,7 @@ def right(**asked: Any) -> dict[str, int]:
         "parameters": storage_bytes(weights),
         "gradients": storage_bytes(weight.grad for weight in weights),
         "optimizer": storage_bytes(states) + storage_bytes(masters, without=weights),
-        "activations": storage_bytes(kept, without=weights),
+        "activations": saved_bytes(model, *batch) - batch.nbytes,
     }
 
 
