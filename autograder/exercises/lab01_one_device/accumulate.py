@@ -24,7 +24,7 @@ FORWARD = "near the end of a forward pass"
 LEARNING_RATE, MOMENTUM = 0.5, 0.9
 OLD_GRADIENT = 0.01  # what the first call finds in every `.grad`
 TOLERANCE = 1e-6
-EVERY = 16  # of so many weights one is enough to name a mistake, and takes less room in a release
+EVERY = 32  # of so many weights one is enough to name a mistake, and takes less room in a release
 
 Batch = tuple[Tensor, Tensor]
 
