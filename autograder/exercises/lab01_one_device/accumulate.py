@@ -60,7 +60,7 @@ def begin(given: Plain) -> tuple[GPT, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
-def output_of(steps: int, model: GPT, losses: list[Plain]) -> dict[str, Plain]:
+def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
     weights = parameters_to_vector(model.parameters()).detach()
     some = weights[::EVERY].clone()
     return {"optimizer steps": steps, "weights": weights, "losses": losses, "some weights": some}

@@ -53,7 +53,7 @@ def loss_of(weights: Tensor, x: Tensor) -> Tensor:
     return (weights.half() * x).float().mean()
 
 
-def output_of(steps: list[int], scales: list[Plain], weights: Tensor) -> dict[str, Plain]:
+def output_of(steps: list[int], scales: list[Plain], weights: Tensor) -> Plain:
     some = weights[:SOME].clone()
     return {"optimizer steps": steps, "scale": scales, "weights": weights, "some weights": some}
 

@@ -41,7 +41,7 @@ def reference(
     divisors: Divisors = lambda counted, targets, sequences: counted.sum(),
     first: int = 0,
     clears: bool = True,
-) -> dict[str, Plain]:
+) -> Plain:
     """Two steps. ``divisors``: of each micro-batch's sum of losses, or one for all."""
     model, optimizer = begin(inputs[0])
     losses: list[Plain] = []
