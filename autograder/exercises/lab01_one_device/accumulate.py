@@ -126,7 +126,8 @@ def wrong_loss(output: Any, rank: int, attempt: Attempt) -> Said:
     if equal(wanted["losses"], got, TOLERANCE):
         return None
     mistake = "makes the right step but returns another loss than the mean over all counted tokens"
-    return mistake, f"{got[0]}, expected {wanted['losses'][0]:.6f}"
+    first = f"{got[0]:.6f}" if isinstance(got[0], float) else got[0]
+    return mistake, f"{first}, expected {wanted['losses'][0]:.6f}"
 
 
 @on_each_rank

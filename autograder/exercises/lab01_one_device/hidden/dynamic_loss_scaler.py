@@ -101,7 +101,7 @@ SAID = {
     "after it",
     "keeps counting past a growth": "counts on past a growth: after it, growth_interval good steps "
     "have to come again",
-    "grows one step late": "grows one step late: in the very step that makes growth_interval",
+    "grows one step late": "grows one step late: it doubles in the step that makes growth_interval",
     "never grows": "never grows the scale: it doubles after growth_interval good steps in a row",
     "never halves": "never halves the scale: it would overflow again and again",
 }
