@@ -56,7 +56,8 @@ class OnRanks(Exercise):
         evidence = f"{difference.who}: {with_key(difference.mistake, difference.evidence)}"
         if len(wrong) == len(attempt.outputs):
             return Finding("every rank", mistake, evidence, anyone="every rank")
-        return Finding(ranks_text(wrong), mistake, evidence)
+        each_of = "each of " if len(wrong) > 1 else ""  # a mistake is said of one rank
+        return Finding(f"{each_of}{ranks_text(wrong)}", mistake, evidence)
 
 
 def _all_equal(some: Sequence[Plain], others: Sequence[Plain], tolerance: float | None) -> bool:

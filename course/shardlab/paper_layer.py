@@ -39,8 +39,8 @@ def dropped(x: Tensor) -> Tensor:
     return y
 
 
-def saved_bytes(module: nn.Module, x: Tensor) -> int:
-    """Bytes that autograd saves for backward while ``module(x)`` runs, the weights aside.
+def saved_bytes(module: nn.Module, *inputs: Tensor) -> int:
+    """Bytes that autograd saves for backward while ``module(*inputs)`` runs, the weights aside.
 
     A storage counts once, however many tensors show it.  On torch's meta device there are shapes
     and no numbers, so that a layer of any size can be counted.
@@ -54,5 +54,5 @@ def saved_bytes(module: nn.Module, x: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(see, lambda tensor: tensor):
-        module(x)
+        module(*inputs)
     return sum(storage.nbytes() for at, storage in saved.items() if at not in weights)

@@ -1,0 +1,160 @@
+"""One optimizer step from many micro-batches, equal to that of all of them in one batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from autograder.exercise import NAMED, Attempt, Budget, Case, Limit, OnRanks, Plain, equal
+from autograder.exercise.process_memory import ROOM_BYTES, no_more_than_tensors
+from autograder.exercise.signs import Said, on_each_rank
+from autograder.guest.moments import BEGUN, mark
+from shardlab.models import GPT, IGNORE, GPTConfig
+from shardlab.paper_layer import saved_bytes
+
+CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)
+FORWARD = "near the end of a forward pass"
+LEARNING_RATE, MOMENTUM = 0.5, 0.9
+OLD_GRADIENT = 0.01  # what the first call finds in every `.grad`
+TOLERANCE = 1e-6
+EVERY = 32  # of so many weights one is enough to name a mistake, and takes less room in a release
+
+Batch = tuple[Tensor, Tensor]
+
+
+def batches_case(name: str, shapes: list[tuple[int, int]], counts: list[float]) -> Case:
+    """shapes: [sequences, tokens] of each micro-batch; counts: the share of targets that count."""
+    return Case(name, 1, {"shapes": shapes, "counts": counts})
+
+
+def draw_batches(case: Case, rng: np.random.Generator) -> Plain:
+    """Weights to start from, and micro-batches for two steps."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**31)))
+        weights = GPT(CONFIG).state_dict()
+    shares = list(zip(case.params["shapes"], case.params["counts"], strict=True))
+    steps = [[draw_batch(rng, shape, share) for shape, share in shares] for _ in range(2)]
+    return {"weights": dict(weights), "steps": steps}
+
+
+def draw_batch(rng: np.random.Generator, shape: tuple[int, int], share: float) -> Batch:
+    tokens, targets = torch.from_numpy(rng.integers(CONFIG.vocabulary, size=(2, *shape)))
+    counting = round(share * targets.numel())
+    ignored = rng.permutation(targets.numel())[counting:]
+    targets.view(-1)[torch.from_numpy(ignored)] = IGNORE
+    return tokens, targets.clone()
+
+
+def begin(given: Plain) -> tuple[GPT, torch.optim.Optimizer]:
+    model = GPT(CONFIG)
+    model.load_state_dict(given["weights"])
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, OLD_GRADIENT)
+    return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
+    weights = parameters_to_vector(model.parameters()).detach()
+    some = weights[::EVERY].clone()
+    return {"optimizer steps": steps, "weights": weights, "losses": losses, "some weights": some}
+
+
+def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
+    model, optimizer = begin(given)
+    steps: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    mark(BEGUN)
+    model.norm.register_forward_hook(lambda *_: mark(FORWARD))
+    losses = [as_number(subject(model, optimizer, batches)) for batches in given["steps"]]
+    return output_of(len(steps), model, losses)
+
+
+def as_number(loss: Any) -> Plain:
+    one = isinstance(loss, Tensor) and loss.numel() == 1
+    return float(loss.detach()) if one else loss
+
+
+@cache
+def kept_bytes(sequences: int, tokens: int) -> int:
+    """What autograd keeps of one micro-batch."""
+    return saved_bytes(GPT(CONFIG), *torch.zeros(2, sequences, tokens, dtype=torch.int64))
+
+
+def largest_micro_batch(case: Case) -> float:
+    """Half as much again: logits, and what operators work with, come on top of what is kept."""
+    return 1.5 * max(kept_bytes(*shape) for shape in case.params["shapes"])
+
+
+ONE_AT_A_TIME = Budget(
+    "holds the activations of one micro-batch at a time",
+    limit=lambda case: Limit(largest_micro_batch(case)),
+    used=lambda run: run.memory.peak_of("activations").tolist(),
+    heading="activations",
+)
+# Seen where a few of them would be much.
+SEEN = no_more_than_tensors(
+    FORWARD, lambda case: most if (most := largest_micro_batch(case)) > ROOM_BYTES else None
+)
+
+
+@on_each_rank
+def undefined_mean(output: Any, rank: int, attempt: Attempt) -> Said:
+    """torch's mean over no target is nan, though its gradients are 0."""
+    if all(not isinstance(loss, float) or math.isfinite(loss) for loss in output["losses"]):
+        return None
+    return (
+        "divides by 0 where no target of a micro-batch counts, as a mean of means does: divide the "
+        "sum over all counted tokens by their number in all micro-batches together"
+    )
+
+
+@on_each_rank
+def wrong_loss(output: Any, rank: int, attempt: Attempt) -> Said:
+    """The step is right, and what is returned is not."""
+    wanted, got = attempt.expected[rank], output["losses"]
+    if not equal(wanted["weights"], output["weights"], TOLERANCE):
+        return None
+    if None in got:
+        return "returns nothing: return the mean loss"
+    if equal(wanted["losses"], got, TOLERANCE):
+        return None
+    mistake = "makes the right step but returns another loss than the mean over all counted tokens"
+    first = f"{got[0]:.6f}" if isinstance(got[0], float) else got[0]
+    return mistake, f"{first}, expected {wanted['losses'][0]:.6f}"
+
+
+@on_each_rank
+def holds_them_all(output: Any, rank: int, attempt: Attempt) -> Said:
+    for spent in attempt.spent:
+        if rank in spent.ranks_over:
+            mistake = (
+                "keeps the activations of several micro-batches at a time: call backward for each "
+                "before the forward pass of the next"
+            )
+            return mistake, f"{spent.used[rank]:,} bytes, at most {spent.limit[rank]:,}"
+    return None
+
+
+EXERCISE = OnRanks(
+    points=5,
+    cases=(
+        batches_case("four alike", [(4, 16)] * 4, [1.0] * 4),
+        batches_case("lengths differ", [(4, 8), (4, 32), (4, 20)], [1.0] * 3),
+        batches_case("some targets are -100", [(4, 16)] * 4, [1.0, 0.25, 0.5, 0.75]),
+    ),
+    inputs=draw_batches,
+    drive=drive,
+    tolerance=TOLERANCE,
+    named_within=1e-3,  # a mistake may leave weights of any size
+    budgets=(ONE_AT_A_TIME, SEEN),
+    allows=frozenset(),
+    signs=(undefined_mean, NAMED, wrong_loss, holds_them_all),
+    memory=True,
+)

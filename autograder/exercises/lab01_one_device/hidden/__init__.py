@@ -1,0 +1,1 @@
+"""What decides lab 01; never released."""

@@ -1,0 +1,101 @@
+"""The rule, one micro-batch at a time; a test holds it against one batch of all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab01_one_device.accumulate import batches_case, begin, output_of
+from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
+from shardlab.models import IGNORE
+
+Divisors = Callable[[Tensor, Tensor, Tensor], Any]  # of counted targets, of all, of sequences
+
+SIZES = [(60, 30), (90, 14), (128, 32), (70, 7), (96, 32)]
+CASES = (
+    batches_case("a micro-batch alone", [(6, 16)], [0.5]),
+    batches_case("sizes and shares differ", SIZES, [0.9, 0.2, 1.0, 0.5, 0.1]),
+    batches_case("nothing counts in one", [(3, 24)] * 3, [0.5, 0.0, 1.0]),
+)
+BOUNDARIES = UNDIVIDED | {
+    "one rank": "four alike",
+    "one micro-batch": "a micro-batch alone",
+    "no target counts": "nothing counts in one",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer("+= part.item()", "+= part.detach()", "a tensor that holds one number"),
+    EqualAnswer("optimizer.zero_grad()", "model.zero_grad()", "it has the same parameters"),
+)
+
+
+def reference(
+    case: Case,
+    inputs: Any,
+    divisors: Divisors = lambda counted, targets, sequences: counted.sum(),
+    first: int = 0,
+    clears: bool = True,
+) -> Plain:
+    """Two steps. ``divisors``: of each micro-batch's sum of losses, or one for all."""
+    model, optimizer = begin(inputs[0])
+    losses: list[Plain] = []
+    for batches in inputs[0]["steps"]:
+        if clears:
+            optimizer.zero_grad()
+        sizes = [((each != IGNORE).sum(), each.numel(), len(each)) for _, each in batches]
+        each_one = torch.as_tensor(divisors(*torch.tensor(sizes).T)).expand(len(batches))
+        losses.append(0.0)
+        for (tokens, targets), divisor in list(zip(batches, each_one, strict=True))[first:]:
+            logits = model(tokens).flatten(0, 1)
+            total = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
+            part = total / divisor
+            part.backward()
+            losses[-1] += part.item()
+        optimizer.step()
+    return output_of(len(losses), model, losses)
+
+
+def wrong(case: Case, inputs: Any, **changes: Any) -> Plain:
+    return {"some weights": reference(case, inputs, **changes)["some weights"]}
+
+
+def divided_by(divisors: Divisors) -> Callable[..., Plain]:
+    return partial(wrong, divisors=divisors)
+
+
+def steps(of_a_call: Callable[[list[Plain]], int]) -> Callable[..., Plain]:
+    return lambda case, inputs: {"optimizer steps": sum(map(of_a_call, inputs[0]["steps"]))}
+
+
+BY_TOKENS = "divide the sum over all counted tokens by their number in all micro-batches together"
+MISTAKES = {
+    "steps in every micro-batch: one optimizer step comes after all of them": steps(len),
+    "never calls optimizer.step()": steps(lambda batches: 0),
+    f"takes the mean of means, so a token weighs more in a short one: {BY_TOKENS}": (
+        divided_by(lambda counted, *_: counted * len(counted))
+    ),
+    f"adds up the means of the micro-batches: {BY_TOKENS}": divided_by(lambda counted, *_: counted),
+    f"divides by the number of micro-batches only: {BY_TOKENS}": (
+        divided_by(lambda counted, *_: len(counted))
+    ),
+    f"never divides the sum of the losses: {BY_TOKENS}": divided_by(lambda *_: 1),
+    "counts targets of -100 as tokens: they are in no sum, so they belong in no count": (
+        divided_by(lambda _, targets, __: targets.sum()),
+        divided_by(lambda counted, targets, _: counted * targets.sum() / targets),
+    ),
+    f"weighs by sequences, and they differ in length: {BY_TOKENS}": (
+        divided_by(lambda counted, _, sequences: counted * sequences.sum() / sequences)
+    ),
+    "forgets zero_grad: the gradients of the step before are still there": (
+        partial(wrong, clears=False)
+    ),
+    "clears the gradients before each micro-batch: only the last one's are left for the step": (
+        partial(wrong, first=-1)
+    ),
+}

@@ -1,0 +1,108 @@
+"""The rule, and what each mistake makes of it, on all ranks in one process."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
+    LEARNING_RATE,
+    loss_of,
+    output_of,
+    scaler_case,
+)
+from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
+
+OFTEN = {1: (1, "inf"), 6: (0, "nan"), 7: (1, "inf")}
+CASES = (
+    scaler_case("5 ranks, overflows in a row", 5, {2: (4, "inf"), 3: (3, "nan"), 4: (0, "inf")}),
+    scaler_case("2 ranks, another interval", 2, OFTEN, steps=16, scale=2.0**15, growth_interval=4),
+    scaler_case("3 ranks, a small scale", 3, {5: (2, "nan")}, scale=4.0, growth_interval=2),
+)
+BOUNDARIES = UNDIVIDED | {
+    "one rank": "1 rank, overflows twice",
+    "overflows in the step that would double the scale": "1 rank, overflows twice",
+    "overflows one after the other": "5 ranks, overflows in a row",
+    "no overflow": "2 ranks, nothing overflows",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(", op=dist.ReduceOp.MAX", "", "a sum above 0 says that a rank overflowed, too"),
+    EqualAnswer("gradient /= self.scale", "gradient *= 1 / self.scale", "exact: a power of two"),
+)
+
+
+def reference(case: Case, inputs: Any, mistake: str = "") -> list[Plain]:
+    ranks = [Rank(given["weights"], case.params["scale"], mistake) for given in inputs]
+    for step in range(case.params["steps"]):
+        bad = [r.backward(given["x"][step]) for r, given in zip(ranks, inputs, strict=True)]
+        for rank, own in zip(ranks, bad, strict=True):
+            rank.step(own, any(bad), case.params["growth_interval"])
+    return [output_of(rank.steps, rank.scales, rank.weights) for rank in ranks]
+
+
+class Rank:
+    def __init__(self, weights: Tensor, scale: float, mistake: str) -> None:
+        self.weights, self.scale, self.mistake = weights.clone(), scale, mistake
+        self.good_steps, self.steps, self.scales = 0, list[int](), list[Plain]()
+
+    def backward(self, x: Tensor) -> bool:
+        """Whether its gradient overflowed."""
+        leaf = self.weights.clone().requires_grad_()
+        (self.gradient,) = torch.autograd.grad(loss_of(leaf, x) * self.scale, leaf)
+        has_inf, has_nan = bool(self.gradient.isinf().any()), bool(self.gradient.isnan().any())
+        return (has_inf and self.mistake != "no inf") or (has_nan and self.mistake != "no nan")
+
+    def step(self, own: bool, anywhere: bool, growth_interval: int) -> None:
+        before, overflow = self.scale, own if self.mistake == "only its own" else anywhere
+        self.scale = self.next_scale(overflow, growth_interval)
+        divisors = {"never unscales": 1.0, "unscales twice": before**2}
+        divisors["unscales by the new scale"] = self.scale
+        skips = {"skips alone": own, "steps all the same": False}.get(self.mistake, overflow)
+        if not skips:
+            self.weights -= LEARNING_RATE * self.gradient / divisors.get(self.mistake, before)
+        self.steps.append(int(not skips))
+        self.scales.append(self.scale)
+
+    def next_scale(self, overflow: bool, growth_interval: int) -> float:
+        mistake = self.mistake
+        if overflow:
+            self.good_steps *= mistake == "keeps counting past an overflow"
+            return self.scale if mistake == "never halves" else self.scale / 2
+        self.good_steps += 1
+        interval = 1 if mistake == "grows in every step" else growth_interval
+        if self.good_steps < interval + (mistake == "grows one step late"):
+            return self.scale
+        self.good_steps *= mistake == "keeps counting past a growth"
+        return self.scale if mistake == "never grows" else self.scale * 2
+
+
+def wrong(case: Case, inputs: Any, mistake: str) -> list[Plain]:
+    outputs = reference(case, inputs, mistake)
+    return [{key: out[key] for key in out if key != "weights"} for out in outputs]
+
+
+SAID = {
+    "only its own": "looks at its own gradients only: when one rank overflows, all ranks skip and "
+    "halve",
+    "skips alone": "steps although another rank overflowed: when one overflows, all ranks skip",
+    "no nan": "looks for inf and lets nan pass: inf - inf is nan, ask torch.isfinite",
+    "no inf": "looks for nan and lets inf pass: ask torch.isfinite",
+    "steps all the same": "halves the scale and steps all the same: inf or nan is in the weights",
+    "never unscales": "steps with scaled gradients: divide them by the scale first",
+    "unscales twice": "divides the gradients by the scale twice",
+    "unscales by the new scale": "divides by the scale of the next step: unscale before it grows",
+    "grows in every step": "grows after every good step: wait for growth_interval of them in a row",
+    "keeps counting past an overflow": "counts on past an overflow: good steps are counted from 0 "
+    "after it",
+    "keeps counting past a growth": "counts on past a growth: after it, growth_interval good steps "
+    "have to come again",
+    "grows one step late": "grows one step late: it doubles in the step that makes growth_interval",
+    "never grows": "never grows the scale: it doubles after growth_interval good steps in a row",
+    "never halves": "never halves the scale: it would overflow again and again",
+}
+MISTAKES = {said: partial(wrong, mistake=mistake) for mistake, said in SAID.items()}

@@ -1,0 +1,159 @@
+"""The right numbers are counted in a real step of the lab's model; only mistakes are formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autograder.exercise import Case, Plain, questions
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
+from autograder.exercises.lab01_one_device.step_bytes import setting
+from shardlab.paper_layer import saved_bytes
+from shardlab.reader import train_one_step
+
+TIED = {"tied": True, "precision": "bf16", "optimizer": "momentum", "activation": "gelu"}
+CASES = (
+    questions("other models and batches"),
+    questions("tied, bf16, momentum", setting(**TIED)),
+    questions("bf16, plain SGD", setting(precision="bf16", optimizer="sgd", width=16)),
+    questions("another width, Adam", setting(width=30, vocabulary=70, batch_size=31)),
+    questions("no layer between", setting(layers=0, tied=True)),
+)
+BOUNDARIES = UNDIVIDED | {
+    "one rank": "fp32, Adam",
+    "no layer": "no layer between",
+    "no state": "a larger batch, plain SGD",
+}
+EQUAL_ANSWERS = (EqualAnswer("(width * width + width)", "width * (width + 1)", "the same number"),)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Biases are more than the tolerance, and Adam's counts of steps well below it: with width 12,
+    6 layers and a tied matrix of 24 tokens, those counts would be 0.53 %."""
+    widths = (int(rng.integers(16, 33)) for _ in range(12))
+    return [
+        setting(
+            vocabulary=width * 2 + int(rng.integers(0, width)),
+            width=width,
+            layers=int(rng.integers(2, 7)),
+            batch_size=int(rng.integers(8, 200)),
+            activation=str(rng.choice(["relu", "gelu"])),
+            tied=bool(rng.integers(2)),
+            precision=str(rng.choice(["fp32", "bf16"])),
+            optimizer=str(rng.choice(["sgd", "momentum", "adam"])),
+        )
+        for width in widths
+    ]
+
+
+def right(**asked: Any) -> dict[str, int]:
+    """Bytes by category, counted in one step of a real Reader; each storage counts once."""
+    model, optimizer = train_one_step(**asked)
+    batch = torch.zeros(2, asked["batch_size"], dtype=torch.int64)
+    weights = list(model.parameters())
+    masters = [master for group in optimizer.param_groups for master in group["params"]]
+    states = [state for states in optimizer.state.values() for state in states.values()]
+    return {
+        "parameters": storage_bytes(weights),
+        "gradients": storage_bytes(weight.grad for weight in weights),
+        "optimizer": storage_bytes(states) + storage_bytes(masters, without=weights),
+        "activations": saved_bytes(model, *batch) - batch.nbytes,
+    }
+
+
+def storage_bytes(tensors: Iterable[Any], without: Iterable[Tensor] = ()) -> int:
+    own = {tensor.untyped_storage().data_ptr() for tensor in without}
+    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, Tensor)]
+    by_address = {storage.data_ptr(): storage.nbytes() for storage in storages}
+    return sum(size for address, size in by_address.items() if address not in own)
+
+
+def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]:
+    """The four numbers, where a mistake changes what some of these names stand for."""
+    wide = asked["precision"] == "fp32"
+    plain = {"matrices": 1 if asked["tied"] else 2, "biases": 1, "grows": False}
+    plain |= {"number": 4 if wide else 2, "master": 0 if wide else 4, "also": 0}  # bytes of one
+    plain |= {"states": {"sgd": 0, "momentum": 1, "adam": 2}[asked["optimizer"]], "state": 4}
+    plain |= {"tokens": asked["batch_size"], "first": 1, "relu": 1, "gelu": 2, "logits": 1}
+    s = SimpleNamespace(**{**asked, **plain, **changes})
+    elements = s.matrices * s.vocabulary * s.width + s.layers * (s.width + s.biases) * s.width
+    elements *= s.tokens if s.grows else 1
+    kept = (s.first + s.layers * getattr(s, s.activation)) * s.width + s.logits * s.vocabulary
+    return {
+        "parameters": elements * (s.number + s.also),
+        "gradients": elements * s.number,
+        "optimizer": elements * (s.master + s.states * s.state),
+        "activations": s.tokens * kept * s.number,
+    }
+
+
+def wrong(category: str, changes: dict[str, Any]) -> Callable[..., Plain]:
+    """A change of the setting itself is none: it says which settings the mistake is made in."""
+
+    def formula(**asked: Any) -> Plain:
+        if any(asked.get(name, value) != value for name, value in changes.items()):
+            return None
+        return {category: formulas(asked, changes)[category]}
+
+    return formula
+
+
+def states(optimizer: str, *numbers: int) -> list[dict[str, Any]]:
+    return [{"states": number, "optimizer": optimizer} for number in numbers]
+
+
+BF16 = {"precision": "bf16"}
+# Where two agree in a case, the one that is wrong in fewer cases comes first: it cannot explain
+# the others that the second one fails.
+CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
+    ("parameters", "gradients", "optimizer"): {
+        "counts the tied matrix twice: embedding and head are one tensor": {"matrices": 2},
+        "counts embedding and head as one matrix: here they are two": {"matrices": 1},
+        "forgets the biases: a Linear has one number more for each output": {"biases": 0},
+        "grows with the batch: only activations do": {"grows": True},
+    },
+    ("parameters", "gradients", "activations"): {
+        "counts elements: the answer is in bytes, 4 for each in fp32 and 2 in bf16": {"number": 1},
+        "counts 4 bytes for each number: in bf16 weights, gradients and activations have 2": (
+            {"number": 4}
+        ),
+    },
+    ("parameters",): {"counts the fp32 masters: they are the optimizer's": {"also": 4}},
+    ("gradients",): {
+        "counts nothing: every parameter has a gradient of its own size": {"number": 0},
+    },
+    ("optimizer",): {  # with Adam, the first two come to the same number of bytes
+        "forgets the fp32 masters, or counts states in bf16: each bf16 parameter has a master and "
+        "its states, all in fp32": [{"master": 0}, {"state": 2, **BF16}],
+        "counts states in bf16 and no masters: both are there, in fp32": (
+            {"master": 0, "state": 2, **BF16}
+        ),
+        "counts a state for plain SGD: it keeps none": states("sgd", 1, 2, 3),
+        "miscounts the states: momentum keeps one for each parameter": states("momentum", 0, 2, 3),
+        "miscounts the states: Adam keeps two for each parameter, a mean of its gradients and a "
+        "mean of their squares": states("adam", 0, 1, 3),
+        "counts masters in fp32: there the parameters need no other copy": {"master": 4},
+    },
+    ("activations",): {
+        "does not grow with the batch: each token has its own activations": {"tokens": 1},
+        "counts one tensor for a GELU layer: its input is kept, and its output too": {"gelu": 1},
+        "counts two tensors for a ReLU layer: it and the next layer keep the same one": {"relu": 2},
+        "forgets what cross_entropy keeps: V numbers for each token": {"logits": 0},
+        "forgets the embedding's output: the next layer keeps its input": {"first": 0},
+        "counts the logits too: nobody keeps them": {"logits": 2},
+    },
+}
+MISTAKES = {
+    f"{said} (in {category!r})": tuple(
+        wrong(category, each) for each in (changes if isinstance(changes, list) else [changes])
+    )
+    for categories, mistakes in CHANGES.items()
+    for said, changes in mistakes.items()
+    for category in categories
+}

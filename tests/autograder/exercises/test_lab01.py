@@ -1,0 +1,260 @@
+"""Lab 01's references and named mistakes; test_labs.py puts its answers on real ranks."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils import parameters_to_vector
+from torch.nn.utils.rnn import pad_sequence
+
+from autograder import exercises
+from autograder.evaluation.judge import judge
+from autograder.evaluation.trial import rng_for
+from autograder.exercise import Attempt
+from autograder.exercise.compare import equal
+from autograder.exercises.lab01_one_device import accumulate as accumulation
+from autograder.exercises.lab01_one_device import dynamic_loss_scaler as scaling
+from autograder.exercises.lab01_one_device.hidden import dynamic_loss_scaler as hidden_scaling
+from autograder.exercises.lab01_one_device.hidden import sgd_with_master_weights as masters
+from autograder.exercises.lab01_one_device.hidden import step_bytes as counting
+from autograder.exercises.lab01_one_device.step_bytes import setting
+from shardlab import launch, reader
+from shardlab.estimate import memory
+from shardlab.models import IGNORE
+from tests.submissions import planted
+
+LAB = "01_one_device"
+STEP_BYTES, ACCUMULATE, SCALER, MASTERS = exercises.of_lab(LAB)
+TOLERANCE = STEP_BYTES.tolerance
+
+
+def drawn(exercise, name):
+    case = next(case for case in exercise.cases if case.name == name)
+    return case, exercise.draw(case, rng_for(exercise, case, 7))
+
+
+def said_of(exercise, case, inputs, outputs):
+    attempt = Attempt(case, inputs, exercise.expect(case, inputs), outputs, None, None)
+    result = judge(exercise, attempt).result
+    return "" if result.passed else result.mistake
+
+
+def test_every_planted_mistake_of_the_issue_is_here():
+    names = {mistake.name for mistake in planted.of_lab(LAB)}
+    assert names >= {
+        "counts_tied_matrix_twice",
+        "everything_grows_with_the_batch",
+        "adam_has_one_state",
+        "takes_the_mean_of_means",
+        "steps_every_micro_batch",
+        "forgets_zero_grad",
+        "counts_ignored_targets",
+        "looks_at_its_own_gradients_only",
+        "lets_nan_pass",
+        "unscales_twice",
+        "never_unscales",
+        "updates_the_16_bit_weights",
+        "remakes_the_master_each_step",
+        "momentum_in_16_bit",
+    }
+
+
+def test_points_are_those_of_the_labs_table():
+    assert sum(exercise.points for exercise in exercises.of_lab(LAB)) == 20
+
+
+# ---- step_bytes ---------------------------------------------------------------------------------
+
+
+SETTINGS = [
+    setting(),
+    setting(tied=True, precision="bf16", activation="gelu", optimizer="momentum"),
+    setting(layers=0, optimizer="sgd", batch_size=7),
+]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("asked", SETTINGS)
+def test_counts_are_those_of_a_recorded_run(asked):
+    def one_step():
+        reader.train_one_step(**asked)
+
+    recorded = launch(one_step, world_size=1, memory=True, device="cpu").memory[0]
+    counted = counting.right(**asked)
+    moments = {"parameters": "step", "gradients": "backward", "optimizer": "step"}
+    moments["activations"] = "forward"
+    for category, moment in moments.items():
+        # single numbers of the loss stay alive a little longer than what autograd keeps
+        assert recorded.at(moment)[category] == pytest.approx(counted[category], abs=16)
+
+
+@pytest.mark.parametrize("asked", SETTINGS)
+def test_the_formulas_that_mistakes_change_are_right_themselves(asked):
+    assert equal(counting.right(**asked), counting.formulas(asked, {}), TOLERANCE)
+
+
+def test_counts_agree_with_the_formula_of_the_library():
+    counted = counting.right(**setting(precision="bf16", tied=True))
+    parameters = counting.right(**setting(tied=True))["parameters"] // 4
+    states = memory.model_states(parameters, precision="bf16", optimizer="adam").device
+    for category, wanted in states.items():
+        assert counted[category] == pytest.approx(wanted, rel=TOLERANCE)
+
+
+def test_no_drawn_setting_puts_the_formula_near_the_tolerance():
+    """Single numbers weigh most in the smallest model with the most tensors."""
+    seeds = range(50)
+    settings = [s for seed in seeds for s in counting.draw(None, np.random.default_rng(seed))]
+    smallest = {name: min(s[name] for s in settings) for name in ("width", "vocabulary")}
+    for layers in {s["layers"] for s in settings}:
+        small = setting(layers=layers, tied=True, **smallest)
+        formula = counting.formulas(small, {})["optimizer"]
+        assert counting.right(**small)["optimizer"] == pytest.approx(formula, rel=0.7 * TOLERANCE)
+    for s in settings:
+        elements = counting.formulas(s, {"number": 1})["parameters"]
+        assert s["layers"] * s["width"] > 1.4 * TOLERANCE * elements
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"master": 0}, "forgets the fp32 masters, or"),
+        ({"states": 1}, "Adam keeps two"),
+        ({"states": 3}, "Adam keeps two"),
+    ],
+)
+def test_what_agrees_in_one_case_is_told_apart_by_another(changes, said):
+    """Adam in bf16 without masters keeps 8 bytes, and so does a master with one state."""
+    explain = []
+    for name in ("fp32, Adam", "bf16 with fp32 masters, Adam"):
+        case, inputs = drawn(STEP_BYTES, name)
+        got = [[counting.formulas(inputs[0][0], changes)]]
+        attempt = Attempt(case, inputs, STEP_BYTES.expect(case, inputs), got, None, None)
+        found = STEP_BYTES.named(attempt)
+        explain += [] if found is None else [[each.finding.mistake for each in found]]
+    first = next(each for each in explain[0] if all(each in others for others in explain))
+    assert said in first
+
+
+# ---- accumulate ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
+def test_micro_batches_come_to_the_step_of_one_batch(case):
+    """All sequences as long as the longest: what is added comes last and does not count."""
+    (given,) = ACCUMULATE.draw(case, rng_for(ACCUMULATE, case, 7))
+    model, optimizer = accumulation.begin(given)
+    losses = []
+    for batches in given["steps"]:
+        tokens, targets = ([row for pair in batches for row in pair[i]] for i in (0, 1))
+        padded = pad_sequence(targets, batch_first=True, padding_value=IGNORE)
+        optimizer.zero_grad()
+        loss = model(pad_sequence(tokens, batch_first=True), padded)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    (expected,) = ACCUMULATE.expect(case, [given])
+    weights = parameters_to_vector(model.parameters()).detach()
+    assert equal(expected["losses"], losses, accumulation.TOLERANCE)
+    assert (weights - expected["weights"]).abs().max() < 0.5 * accumulation.TOLERANCE
+
+
+def test_ways_to_weigh_wrongly_are_told_apart():
+    case, inputs = drawn(ACCUMULATE, "sizes and shares differ")
+    mistakes = [(said, out[0]) for said, out in ACCUMULATE.decides.mistakes(case, inputs)]
+    ends = [("", ACCUMULATE.expect(case, inputs)[0]), *mistakes]
+    ends = [(said, out) for said, out in ends if "some weights" in out]
+    for (one, a), (other, b) in itertools.combinations(ends, 2):
+        assert not equal(a["some weights"], b["some weights"], ACCUMULATE.named_within), (
+            one,
+            other,
+        )
+    for said, out in mistakes:
+        right = ACCUMULATE.expect(case, inputs)[0]
+        assert said_of(ACCUMULATE, case, inputs, [right | {"weights": None} | out]) == said
+
+
+def test_a_wrong_loss_is_named_where_the_step_is_right():
+    case, inputs = drawn(ACCUMULATE, "lengths differ")
+    (right,) = ACCUMULATE.expect(case, inputs)
+    for losses, said in (
+        ([None, None], "returns nothing"),
+        ([1.0, 2.0], "returns another loss than the mean"),
+        ([float("nan")] * 2, "divides by 0 where no target"),
+    ):
+        assert said in said_of(ACCUMULATE, case, inputs, [right | {"losses": losses}])
+
+
+# ---- DynamicLossScaler --------------------------------------------------------------------------
+
+
+def test_the_rule_is_grad_scalers_own_where_one_rank_trains():
+    case, inputs = drawn(SCALER, "1 rank, overflows twice")
+    (expected,) = SCALER.expect(case, inputs)
+    weights = torch.nn.Parameter(inputs[0]["weights"].clone())
+    optimizer = torch.optim.SGD([weights], lr=scaling.LEARNING_RATE)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=case.params["scale"], growth_interval=case.params["growth_interval"]
+    )
+    scales = []
+    for x in inputs[0]["x"]:
+        optimizer.zero_grad()
+        scaler.scale(scaling.loss_of(weights, x)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert scales == expected["scale"]
+    torch.testing.assert_close(weights.detach(), expected["weights"])
+
+
+@pytest.mark.parametrize("mistake", hidden_scaling.SAID)
+def test_each_broken_rule_is_named(mistake):
+    case, inputs = drawn(SCALER, "2 ranks, another interval")  # inf on both, and a nan
+    outputs = hidden_scaling.reference(case, inputs, mistake)
+    assert said_of(SCALER, case, inputs, outputs) == hidden_scaling.SAID[mistake]
+
+
+# ---- sgd_with_master_weights --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", MASTERS.cases, ids=lambda case: case.name)
+def test_what_is_lost_is_far_more_than_the_tolerance(case):
+    inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
+    ends = [inputs[0]["weights"]]  # where nothing moves
+    for said, outputs in MASTERS.decides.mistakes(case, inputs):
+        if case.params["momentum"] and "momentum" in said:
+            ends.append(outputs[0]["weights"])
+    assert len(ends) == (4 if case.params["momentum"] else 1)
+    right = MASTERS.expect(case, inputs)[0]["weights"]
+    for end in ends:
+        for a, b in zip(right, end, strict=True):
+            assert ((a - b).abs() > 3 * MASTERS.tolerance).all()
+
+
+def test_masters_agree_with_torchs_sgd_in_fp32():
+    case, inputs = drawn(MASTERS, "bf16, momentum")
+    parameter = torch.nn.Parameter(inputs[0]["weights"][0].float())
+    optimizer = torch.optim.SGD([parameter], case.params["lr"], case.params["momentum"])
+    for gradient in inputs[0]["gradients"][0]:
+        parameter.grad = gradient.float()
+        optimizer.step()
+    (expected,) = MASTERS.expect(case, inputs)
+    assert torch.equal(parameter.detach().bfloat16(), expected["weights"][0])
+
+
+@pytest.mark.parametrize("case", MASTERS.cases, ids=lambda case: case.name)
+def test_weights_that_never_move_are_told_apart_by_what_was_kept(case):
+    inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
+    start = inputs[0]["weights"]
+    moved = masters.reference(case, inputs, wide_weights=True)["weights"]
+    for state, said in (
+        (moved, "never writes back"),
+        ([torch.zeros(3)], "takes the master from the rounded weight"),
+        ([torch.zeros(3, dtype=torch.float16)], "updates the 16-bit weights themselves"),
+        ([], "updates the 16-bit weights themselves"),
+    ):
+        output = {"weights": start, "state": state, "path": []}
+        assert said in said_of(MASTERS, case, inputs, [output])
