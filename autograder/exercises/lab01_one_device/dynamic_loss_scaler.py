@@ -21,7 +21,6 @@ from autograder.exercise.signs import expensive_calls
 from shardlab.errors import DeadlockError
 
 ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
-SOME = 16  # of them are enough to name a mistake, and take less room in a release
 LEARNING_RATE = 0.5
 TOO_LARGE = 60_000.0  # fits fp16 (at most 65,504), and is inf times any scale above ELEMENTS
 
@@ -54,8 +53,7 @@ def loss_of(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def output_of(steps: list[int], scales: list[Plain], weights: Tensor) -> Plain:
-    some = weights[:SOME].clone()
-    return {"optimizer steps": steps, "scale": scales, "weights": weights, "some weights": some}
+    return {"optimizer steps": steps, "scale": scales, "weights": weights}
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:

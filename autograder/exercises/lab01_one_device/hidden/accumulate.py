@@ -62,7 +62,7 @@ def reference(
 
 
 def wrong(case: Case, inputs: Any, **changes: Any) -> Plain:
-    return {"some weights": reference(case, inputs, **changes)["some weights"]}
+    return {"weights": reference(case, inputs, **changes)["weights"]}
 
 
 def divided_by(divisors: Divisors) -> Callable[..., Plain]:

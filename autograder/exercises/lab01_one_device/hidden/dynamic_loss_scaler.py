@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
     LEARNING_RATE,
     loss_of,
@@ -22,7 +22,7 @@ OFTEN = {1: (1, "inf"), 6: (0, "nan"), 7: (1, "inf")}
 CASES = (
     scaler_case("5 ranks, overflows in a row", 5, {2: (4, "inf"), 3: (3, "nan"), 4: (0, "inf")}),
     scaler_case("2 ranks, another interval", 2, OFTEN, steps=16, scale=2.0**15, growth_interval=4),
-    scaler_case("3 ranks, a small scale", 3, {5: (2, "nan")}, scale=4.0, growth_interval=2),
+    shaken(scaler_case("3 ranks, a small scale", 3, {5: (2, "nan")}, scale=4.0, growth_interval=2)),
 )
 BOUNDARIES = UNDIVIDED | {
     "one rank": "1 rank, overflows twice",
@@ -81,11 +81,6 @@ class Rank:
         return self.scale if mistake == "never grows" else self.scale * 2
 
 
-def wrong(case: Case, inputs: Any, mistake: str) -> list[Plain]:
-    outputs = reference(case, inputs, mistake)
-    return [{key: out[key] for key in out if key != "weights"} for out in outputs]
-
-
 SAID = {
     "only its own": "looks at its own gradients only: when one rank overflows, all ranks skip and "
     "halve",
@@ -105,4 +100,4 @@ SAID = {
     "never grows": "never grows the scale: it doubles after growth_interval good steps in a row",
     "never halves": "never halves the scale: it would overflow again and again",
 }
-MISTAKES = {said: partial(wrong, mistake=mistake) for mistake, said in SAID.items()}
+MISTAKES = {said: partial(reference, mistake=mistake) for mistake, said in SAID.items()}
