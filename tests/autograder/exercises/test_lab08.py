@@ -253,7 +253,7 @@ def test_a_rank_without_costs_has_no_schedule(odd):
 STEALS = """
 def gpipe_schedule(devices, micro_batches):
     from shardlab.simulate.pipeline import simulator
-    simulator.Timeline.idle = property(lambda time: (0,) * devices)
+    simulator.PipelineTimeline.idle = property(lambda time: (0,) * devices)
     simulator.simulate.__code__ = (lambda *_: None).__code__
     return [[(kind, s, k) for k in range(micro_batches) for kind in "FB"] for s in range(devices)]
 """
