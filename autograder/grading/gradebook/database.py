@@ -8,10 +8,19 @@ import glob
 import os
 import re
 import sys
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import nbgrader.api
-from nbgrader.api import Assignment, Gradebook, SubmittedAssignment
+from nbgrader.api import (
+    Assignment,
+    BaseCell,
+    Gradebook,
+    SubmittedAssignment,
+    SubmittedNotebook,
+)
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy import Engine, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -107,6 +116,28 @@ def require_same_gradebook(course: CourseDirectory) -> None:
         "and repeat the command: automatic points are written again from the records, what a "
         "person entered is not."
     )
+
+
+def by_cell(
+    gradebook: Gradebook, lab: str, columns: Sequence[Any], student: str | None = None
+) -> dict[str, dict[str, list[Any]]]:
+    """{student: {grade id: values}} of a lab's submissions; ``columns``: of Grade or of Comment."""
+    table = columns[0].class_
+    query = (
+        select(SubmittedAssignment.student_id, BaseCell.name, *columns)
+        .select_from(table)
+        .join(BaseCell, BaseCell.id == table.cell_id)
+        .join(SubmittedNotebook, SubmittedNotebook.id == table.notebook_id)
+        .join(SubmittedAssignment, SubmittedAssignment.id == SubmittedNotebook.assignment_id)
+        .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+        .where(Assignment.name == lab)
+    )
+    if student is not None:
+        query = query.where(SubmittedAssignment.student_id == student)
+    found: dict[str, dict[str, list[Any]]] = defaultdict(dict)
+    for who, cell, *values in gradebook.db.execute(query):
+        found[who][cell] = values
+    return found
 
 
 def _autograded(course: CourseDirectory) -> set[tuple[str, str]]:

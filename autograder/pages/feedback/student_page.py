@@ -1,4 +1,4 @@
-"""What stands on a student's feedback page, before it is HTML as a whole.
+"""What stands on a student's feedback page: the values of its template.
 
 Whatever comes from the student goes through ``inert``; tables and pictures are made from the
 grader's record, so that nothing in a notebook can pass for them.
@@ -7,7 +7,7 @@ grader's record, so that nothing in a notebook can pass for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,11 +18,11 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from autograder.grading.record.record import GRADED, Record
+from autograder.grading.record.record import Record
 from autograder.grading.submission.attached import MAX_CHARS
 from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
-from autograder.pages.html.prose import prose
+from autograder.pages.html.page import prose
 from autograder.pages.record_of import grade_id, told
 from autograder.pages.scores import Mark, Scores
 
@@ -41,16 +41,15 @@ class ShownExercise:
     cases: tuple[bool, ...] = ()  # passed or not
     unwritten: bool = False
     table: Markup = NOTHING
-    sentence: Markup = NOTHING  # where there is no table: why
-    pictures: tuple[Mapping[str, Any], ...] = ()  # title and svg; or title, heads and rows
+    sentence: str = ""  # where there is no table: why
+    pictures: Sequence[Mapping[str, Any]] = ()  # title and svg; or title, heads and rows
     comments: tuple[Markup, ...] = ()
 
     @property
     def look(self) -> str:
         if self.mark is None or self.mark.waits:
             return "waits"
-        share = self.share
-        return "full" if share >= 1 else "part" if share > 0 else "none"
+        return "full" if self.share >= 1 else "part" if self.share > 0 else "none"
 
     @property
     def share(self) -> float:
@@ -82,30 +81,10 @@ class Cell:
     comment: Markup = NOTHING
 
 
-@dataclass(frozen=True)
-class Page:
-    lab: str
-    title: Markup
-    scores: Scores
-    exercises: tuple[ShownExercise, ...]
-    cells: tuple[Cell, ...]
-    left_out: int  # cells that would make the page too long
-    state: str = ""
-    reason: Markup = NOTHING
-    notes: tuple[Markup, ...] = ()
-
-    @property
-    def when(self) -> str:
-        at, due = self.scores.submitted_at, self.scores.due_at
-        if at is None:
-            return ""
-        said = f"handed in {_date(at)}"
-        if due is None:
-            return said
-        return f"{said}, due {_date(due)}" + (": late" if at > due else "")
-
-
-def make_page(notebook: NotebookNode, lab: str, scores: Scores, record: Record | None) -> Page:
+def content_of(
+    notebook: NotebookNode, lab: str, scores: Scores, record: Record | None
+) -> dict[str, Any]:
+    """The values of page.html."""
     exercises = {found.grade_id: found for found in _exercises(notebook, scores, record)}
     told = bool(record and record.notes)
     shown = [c for c in notebook.cells if not (told and c.get("id") == NOTE_CELL)]
@@ -117,17 +96,24 @@ def make_page(notebook: NotebookNode, lab: str, scores: Scores, record: Record |
         if length > MAX_PAGE:
             cells.pop()
             break
-    return Page(
-        lab=lab,
-        title=_title(notebook) or escape(lab),
-        scores=scores,
-        exercises=tuple(exercises.values()),
-        cells=tuple(cells),
-        left_out=len(shown) - len(cells),
-        state=record.state if record and record.state != GRADED else "",
-        reason=prose(record.reason) if record else NOTHING,
-        notes=tuple(map(prose, record.notes)) if record else (),
-    )
+    return {
+        "lab": lab,
+        "title": next(filter(None, (_heading(c, level=1) for c in notebook.cells)), lab),
+        "when": _when(scores),
+        "scores": scores,
+        "record": record,
+        "exercises": list(exercises.values()),
+        "cells": cells,
+        "left_out": len(shown) - len(cells),  # cells that would make the page too long
+    }
+
+
+def _when(scores: Scores) -> str:
+    at, due = scores.submitted_at, scores.due_at
+    if at is None:
+        return ""
+    until = f", due {_date(due)}{': late' if at > due else ''}" if due else ""
+    return f"handed in {_date(at)}{until}"
 
 
 def _exercises(
@@ -145,7 +131,7 @@ def _exercises(
         if not cell.metadata.nbgrader.get("grade") and not cell.metadata.nbgrader.get("task"):
             continue
         decided = record.verdicts.get(name, {}) if record else {}
-        table, sentence = told(record, name) if record else ("", "")
+        table, sentence = told(record, name)
         yield ShownExercise(
             grade_id=name,
             heading=heading or escape(name),
@@ -153,19 +139,11 @@ def _exercises(
             cases=tuple(bool(case["passed"]) for case in decided.get("cases", [])),
             unwritten=bool(decided.get("unwritten")),
             table=Markup(table),
-            sentence=NOTHING if table else prose(sentence),
-            pictures=tuple(_pictures(record, name)) if record else (),
+            sentence=sentence,
+            pictures=record.pictures.get(name, []) if record else (),
             comments=tuple(comments),
         )
         comments = []
-
-
-def _pictures(record: Record, name: str) -> Iterator[dict[str, Any]]:
-    for picture in record.pictures.get(name, []):
-        if "rows" in picture:
-            yield picture
-        elif picture["svg"].startswith("<svg"):
-            yield {**picture, "svg": Markup(picture["svg"])}
 
 
 def _cell(
@@ -190,11 +168,6 @@ def code(source: str) -> Markup:
         return Markup(inert.text(source))
     formatter: Any = HtmlFormatter(cssclass="highlight")
     return Markup(highlight(source, PythonLexer(stripnl=False), formatter))
-
-
-def _title(notebook: NotebookNode) -> Markup:
-    found = (_heading(cell, level=1) for cell in notebook.cells)
-    return next((heading for heading in found if heading), NOTHING)
 
 
 def _heading(cell: NotebookNode, level: int = 2) -> Markup:

@@ -43,7 +43,7 @@ def markdown(context: Context, source: str) -> str:
 
 
 def _outputs(cell: NotebookNode, record: Record | None) -> list[str]:
-    table = told(record, grade_id(cell))[0] if record else ""
+    table, _ = told(record, grade_id(cell))
     if not table:
         return [inert.output(out) for out in cell.outputs]
     # Beside its table the cell has the points, or the error that says why there are none.

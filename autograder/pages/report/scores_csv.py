@@ -25,28 +25,13 @@ def write_csv(labs: Sequence[Lab], out: TextIO) -> None:
     writer.writerow([*BEFORE, *names, *AFTER])
     for lab in labs:
         for scores in lab.scores:
-            points = [
-                _points(scores, cell) if other is lab and scores.handed_in else ""
-                for other, cell in columns
-            ]
-            writer.writerow([*_before(lab, scores), *points, *_after(scores)])
-
-
-def _before(lab: Lab, scores: Scores) -> list[str]:
-    at = scores.submitted_at
-    return [
-        _text(scores.student),
-        _text(scores.last_name),
-        _text(scores.first_name),
-        lab.name,
-        lab.state(scores),
-        f"{at:%Y-%m-%d %H:%M:%S}" if at else "",
-    ]
-
-
-def _after(scores: Scores) -> list[str]:
-    numbers = (scores.penalty, scores.total, scores.max_points)
-    return [str(scores.waits), *map(_number, numbers)]
+            person = map(_text, (scores.student, scores.last_name, scores.first_name))
+            at = f"{scores.submitted_at:%Y-%m-%d %H:%M:%S}" if scores.submitted_at else ""
+            points = [_points(scores, cell) if other is lab else "" for other, cell in columns]
+            sums = map(_number, (scores.penalty, scores.total, scores.max_points))
+            writer.writerow(
+                [*person, lab.name, lab.state(scores), at, *points, scores.waits, *sums]
+            )
 
 
 def _points(scores: Scores, cell: str) -> str:
