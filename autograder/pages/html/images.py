@@ -70,7 +70,7 @@ def same_uri_checked(uri: str) -> str | None:
     """A ``data:`` address that a student wrote, if what is in it may be drawn."""
     match = re.fullmatch(r"data:(image/[a-z+]+);base64,([A-Za-z0-9+/=\s]*)", uri.strip())
     try:
-        return image_uri(*match.groups()) if match else None
+        return image_uri(match[1], match[2]) if match else None
     except NotShown:
         return None
 
