@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 from nbgrader.converters import GenerateAssignment
@@ -32,16 +33,16 @@ def released(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, byt
             (source / name).write_bytes(content)
 
         converter = GenerateAssignment(coursedir=course, config=config)
-        converter.log = _quiet = logging.getLogger("autograder.build.nbgrader")
-        said = _LastErrors()
-        _quiet.addHandler(said)
-        _quiet.propagate = False
+        # nbgrader logs the cause, and raises only "see the log".
+        said = BufferingHandler(capacity=1_000)
+        said.setLevel(logging.ERROR)
+        converter.log = logging.Logger("autograder.build.nbgrader")
+        converter.log.addHandler(said)
         try:
             converter.start()
         except Exception as error:
-            raise RefusedByNbgrader("\n".join(said.lines) or str(error)) from error
-        finally:
-            _quiet.removeHandler(said)
+            lines = [record.getMessage() for record in said.buffer]
+            raise RefusedByNbgrader("\n".join(lines) or str(error)) from error
         lab_folder = root / course.release_directory / lab
         return {
             str(path.relative_to(lab_folder)): path.read_bytes()
@@ -57,14 +58,3 @@ def _config(repo: Path, root: Path) -> Config:
     config.GenerateAssignment.no_database = True
     config.SaveCells.enabled = False
     return config
-
-
-class _LastErrors(logging.Handler):
-    """What nbgrader logged as errors; it logs the cause and raises only "see the log"."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
