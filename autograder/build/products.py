@@ -9,7 +9,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from autograder import exercises
-from autograder.build.release import RefusedByNbgrader, released
+from autograder.build.release import release
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
 from autograder.grading.submission.template import checks_of
 
@@ -37,9 +37,8 @@ def products(repo: Path) -> dict[Path, bytes]:
             notebook = notebook_from_text(source)
             if source.is_relative_to(repo / "solutions"):
                 _require_exercises(source, notebook)
-            made[source.with_name(source.name.replace(".nb.py", ".ipynb"))] = notebook_bytes(
-                notebook
-            )
+            product = source.with_name(source.name.replace(".nb.py", ".ipynb"))
+            made[product] = notebook_bytes(notebook)
         except SourceError as error:
             broken.append(str(error))
     if broken:
@@ -47,11 +46,8 @@ def products(repo: Path) -> dict[Path, bytes]:
 
     for folder in sorted({path.parent for path in made if path.is_relative_to(repo / "solutions")}):
         notebooks = {path.name: data for path, data in made.items() if path.parent == folder}
-        try:
-            lab_files = released(repo, folder.name, notebooks)
-        except RefusedByNbgrader as error:
-            raise SourceError(f"{folder}: nbgrader refused it:\n{error}") from error
-        made |= {repo / "labs" / folder.name / name: data for name, data in lab_files.items()}
+        released = release(repo, folder.name, notebooks)
+        made |= {repo / "labs" / folder.name / name: data for name, data in released.items()}
     return made
 
 

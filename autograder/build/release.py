@@ -12,13 +12,13 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-
-class RefusedByNbgrader(Exception):
-    """nbgrader refused a solution; the text is its own last word."""
+from autograder.build.text import SourceError
 
 
-def released(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, bytes]:
+def release(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, bytes]:
     """{file name: bytes} of labs/``lab`` made from {file name: bytes} of solutions/``lab``.
+
+    Raises SourceError where nbgrader refuses them.
 
     Runs in a folder of its own, with the repository's nbgrader_config.py but no gradebook, so the
     result is what ``nbgrader generate_assignment`` writes and nothing in the repository changes.
@@ -41,8 +41,9 @@ def released(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, byt
         try:
             converter.start()
         except Exception as error:
-            lines = [record.getMessage() for record in said.buffer]
-            raise RefusedByNbgrader("\n".join(lines) or str(error)) from error
+            why = "\n".join(record.getMessage() for record in said.buffer) or str(error)
+            solution = repo / "solutions" / lab
+            raise SourceError(f"{solution}: nbgrader refused it:\n{why}") from error
         lab_folder = root / course.release_directory / lab
         return {
             str(path.relative_to(lab_folder)): path.read_bytes()

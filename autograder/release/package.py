@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from autograder.build.products import SCRATCH
 from autograder.release.record import recorded
 
 AS_THEY_ARE = (
@@ -22,7 +23,6 @@ AS_THEY_ARE = (
     "tools/lab.py",
 )
 HERE = Path(__file__).parent / "student"  # README.md and Makefile of a students' copy
-SCRATCH = {".ipynb_checkpoints", "__pycache__"}
 # Rooms that a student's `check` runs in; of exercises, the halves that are public.
 ROOMS = ("guest", "exercise", "evaluation", "exercises")
 HIDDEN = "hidden"

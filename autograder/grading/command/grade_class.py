@@ -31,6 +31,7 @@ from autograder.grading.pool.tasks import (
     grading_folder,
     refused_names,
     students_who_handed_in,
+    submission_folder,
 )
 from autograder.grading.pool.worker import Refused
 from autograder.grading.record.record import BrokenRecord, Record
@@ -233,22 +234,20 @@ def _chosen(
     course: CourseDirectory,
     lab: str,
 ) -> list[str]:
-    place = course.format_path(course.submitted_directory, "STUDENT", lab)
     if not handed_in and not refused:
+        place = submission_folder(course, lab, "STUDENT") / f"{lab}.ipynb"
         raise WrongUsage(
-            f"nobody has handed in {lab}: put notebooks at {place}/{lab}.ipynb, or let "
+            f"nobody has handed in {lab}: put notebooks at {place}, or let "
             f"`nbgrader collect {lab}` do it"
         )
-    unknown = [student for student in asked or [] if student not in handed_in]
-    if unknown and unknown[0] in refused:
-        name = unknown[0]
-        raise WrongUsage(f"the folder's name {name!r} {refused[name]}: rename the folder")
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], handed_in, n=3)
-        hint = f": did you mean {' or '.join(near)}?" if near else f": there is no {place}"
-        raise WrongUsage(
-            f"{unknown[0]} has not handed in {lab}{hint.replace('STUDENT', unknown[0])}"
-        )
+    for name in asked or ():
+        if name in refused:
+            raise WrongUsage(f"the folder's name {name!r} {refused[name]}: rename the folder")
+        if name not in handed_in:
+            near = difflib.get_close_matches(name, handed_in, n=3)
+            none = f"there is no {submission_folder(course, lab, name)}"
+            hint = f"did you mean {' or '.join(near)}?" if near else none
+            raise WrongUsage(f"{name} has not handed in {lab}: {hint}")
     return list(dict.fromkeys(asked)) if asked else handed_in
 
 

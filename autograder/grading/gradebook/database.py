@@ -22,7 +22,7 @@ from nbgrader.api import (
     SubmittedNotebook,
 )
 from nbgrader.coursedir import CourseDirectory
-from sqlalchemy import Engine, NullPool, create_engine, make_url, select, text
+from sqlalchemy import NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autograder.grading.gradebook import indexes
@@ -44,9 +44,7 @@ def share_engines() -> None:
     nbgrader.api.create_engine = _engine
 
 
-@functools.cache
-def _engine(db_url: str, **options: bool) -> Engine:
-    return create_engine(db_url, **options)
+_engine = functools.cache(create_engine)
 
 
 def prepare(db_url: str) -> None:

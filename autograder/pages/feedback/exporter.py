@@ -7,7 +7,6 @@ from typing import Any
 from nbconvert.exporters import Exporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
-from traitlets import default
 
 from autograder.pages.feedback.student_page import content_of
 from autograder.pages.html.page import render
@@ -23,10 +22,7 @@ class FeedbackExporter(Exporter):
     """``c.GenerateFeedback.exporter_class``. The page fetches nothing and runs nothing."""
 
     output_mimetype = "text/html"
-
-    @default("file_extension")
-    def _file_extension_default(self) -> str:
-        return ".html"
+    file_extension = ".html"
 
     def from_notebook_node(  # type: ignore[override]
         self, nb: NotebookNode, resources: Any = None, **kw: Any

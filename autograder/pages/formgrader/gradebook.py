@@ -6,8 +6,6 @@ grades once for each grade. Here each grade of the lab is read once.
 
 from __future__ import annotations
 
-import functools
-from operator import add
 from typing import Any
 
 from nbgrader.api import (
@@ -42,16 +40,13 @@ def _any(where: Any) -> ColumnElement[bool]:
     return cast(func.max(case((where, 1), else_=0)), Boolean)
 
 
-_SUMS = {
-    name: column
+_SUMS: dict[str, Any] = {
+    f"{prefix}{kind}_score": _sum(what, which)
     for kind, (which, most) in _KINDS.items()
-    for name, column in (
-        (f"{kind}_score", _sum(Grade.score, which)),
-        (f"max_{kind}_score", _sum(most, which)),
-    )
+    for prefix, what in (("", Grade.score), ("max_", most))
 }
-_TOTALS = {
-    f"{prefix}score": functools.reduce(add, (_SUMS[f"{prefix}{kind}_score"] for kind in _KINDS))
+_SUMS |= {
+    f"{prefix}score": sum(_SUMS[f"{prefix}{kind}_score"] for kind in _KINDS)
     for prefix in ("", "max_")
 }
 
@@ -90,7 +85,6 @@ class ClassGradebook(Gradebook):
             "first_name": Student.first_name,
             "last_name": Student.last_name,
             **_SUMS,
-            **_TOTALS,
             "needs_manual_grade": _any(Grade.needs_manual_grade),
         }
         query = (

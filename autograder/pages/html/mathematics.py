@@ -110,9 +110,8 @@ def _written(element: Element) -> Iterator[str]:
 
 def _are_apart(left: Element, right: Element) -> bool:
     """A function's name and what it is of: "log n", as TeX sets them."""
-    return (_is_name(left) and right.tag not in ("mo", "mspace")) or (
-        _is_name(right) and left.tag not in ("mo", "mspace")
-    )
+    pairs = ((left, right), (right, left))
+    return any(_is_name(one) and other.tag not in ("mo", "mspace") for one, other in pairs)
 
 
 def _is_name(element: Element) -> bool:

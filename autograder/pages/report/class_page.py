@@ -3,8 +3,6 @@ colours; tables say the same in numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from markupsafe import Markup
 
 from autograder.pages.html.page import render
@@ -40,9 +38,13 @@ def _exercises(summary: Summary) -> str:
     marks: list[Mark] = []
     for row, exercise in enumerate(summary.exercises):
         marks += _bar(exercise, row * ROW, left, right)
-    used = [part for part in PARTS if any(e.counts[part] for e in summary.exercises)]
     bottom = len(summary.exercises) * ROW + 10
-    marks += _key(used, left, bottom)
+    x = left
+    for part, (color, words) in PARTS.items():
+        if any(e.counts[part] for e in summary.exercises):
+            marks.append(Rect(x=x, y=bottom, width=10, height=10, fill=color, radius=2))
+            marks.append(Text(x=x + 16, y=bottom + 9, text=words, size=11, fill="muted"))
+            x += 34 + text_width(words, 11)
     return to_svg(
         marks,
         WIDTH,
@@ -74,16 +76,6 @@ def _bar(exercise: ExerciseResult, top: float, left: float, right: float) -> lis
 
 def _number(x: float, y: float, value: object, fill: str = "text") -> Mark:
     return Text(x=x, y=y, text=str(value), size=11, anchor="middle", fill=fill)
-
-
-def _key(parts: Sequence[str], x: float, y: float) -> list[Mark]:
-    marks: list[Mark] = []
-    for part in parts:
-        color, words = PARTS[part]
-        marks.append(Rect(x=x, y=y, width=10, height=10, fill=color, radius=2))
-        marks.append(Text(x=x + 16, y=y + 9, text=words, size=11, fill="muted"))
-        x += 34 + text_width(words, 11)
-    return marks
 
 
 def _totals(summary: Summary) -> str:
