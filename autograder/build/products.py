@@ -55,11 +55,9 @@ def check(repo: Path) -> list[Drift]:
     """Every file that differs from what its source makes, is missing, or has no source."""
     made = products(repo)
     drifts = []
-    for path, content in sorted(made.items()):
-        if not path.exists():
-            drifts.append(Drift(path, f"is not built yet: run `{REBUILD}`"))
-        elif path.read_bytes() != content:
-            drifts.append(Drift(path, f"is not what its source makes: run `{REBUILD}`"))
+    for path in _stale(made):
+        what = "not what its source makes" if path.exists() else "not built yet"
+        drifts.append(Drift(path, f"is {what}: run `{REBUILD}`"))
     return drifts + _strays(repo, made)
 
 
@@ -70,13 +68,11 @@ def build(repo: Path, *, overwrite: bool = False) -> tuple[list[Path], list[Drif
     """
     made = products(repo)
     written, kept = [], []
-    for path, content in sorted(made.items()):
-        if path.exists() and path.read_bytes() == content:
-            continue
+    for path in _stale(made):
         if path.is_relative_to(repo / "labs") and not overwrite and _has_been_run(path):
             kept.append(Drift(path, "holds outputs, so maybe someone's work: add --overwrite"))
             continue
-        _replace(path, content)
+        _replace(path, made[path])
         written.append(path)
     return written, kept + _strays(repo, made)
 
@@ -107,6 +103,10 @@ def _require_exercises(source: Path, notebook: NotebookNode) -> None:
         if check.exercise in seen:
             raise SourceError(f"{cell}: {check.exercise} is checked by an earlier cell, too")
         seen.add(check.exercise)
+
+
+def _stale(made: dict[Path, bytes]) -> list[Path]:
+    return [p for p, data in sorted(made.items()) if not p.exists() or p.read_bytes() != data]
 
 
 def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from autograder.grading.command.progress import clock
 from autograder.grading.record.record import STATES, Record
 
 SLOWEST = 3
@@ -37,7 +37,9 @@ def table(outcome: Outcome) -> str:
     now = "none to be graded"
     if outcome.new:
         each = f"{outcome.took_s / len(outcome.new):.1f} s each"
-        now = f"{len(outcome.new)} graded now in {clock(outcome.took_s)} ({each})"
+        now = (
+            f"{len(outcome.new)} graded now in {timedelta(seconds=round(outcome.took_s))} ({each})"
+        )
     lines = [f"{outcome.lab}: {submissions}, {now}", ""]
     width = max(map(len, STATES))
     lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from datetime import timedelta
 
 from autograder.grading.record.record import Record, Task
 
@@ -52,16 +53,9 @@ class Progress:
         print(f"\r\x1b[K{above}{now[:110]}", end="", flush=True)
 
     def _eta(self) -> str:
-        """ " · 0.4 per s · 12:31 to go", once there is something to go by."""
+        """ " · 0.4 per s · 0:12:31 to go", once there is something to go by."""
         spent_s = time.monotonic() - self._began_s
         if not 0 < self.done < self.total or spent_s <= 0:
             return ""
-        left_s = spent_s / self.done * (self.total - self.done)
-        return f" · {self.done / spent_s:.2g} per s · {clock(left_s)} to go"
-
-
-def clock(seconds: float) -> str:
-    """2:05, or 1:02:05."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+        left = timedelta(seconds=round(spent_s / self.done * (self.total - self.done)))
+        return f" · {self.done / spent_s:.2g} per s · {left} to go"

@@ -3,10 +3,13 @@ colours; tables say the same in numbers."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from markupsafe import Markup
 
 from autograder.pages.html.page import render
-from autograder.pages.report.summary import ExerciseResult, Summary
+from autograder.pages.report.course import Lab
+from autograder.pages.report.summary import ExerciseResult, Summary, as_text, summarize
 from shardlab.widgets.palette import ERROR, MEASURED, OK, PREDICTED, WAIT, ink_on
 from shardlab.widgets.scene import Mark, Rect, Text, line, text_width, to_svg
 
@@ -22,13 +25,15 @@ PARTS = {
 }
 
 
-def page_of(summary: Summary) -> str:
-    return render(
-        "report/page.html",
-        summary=summary,
-        totals=Markup(_totals(summary)),
-        exercises=Markup(_exercises(summary)),
-    )
+def report(labs: list[Lab], to: Path | None) -> None:
+    """Of the one lab: its page as a file, and the same as text."""
+    (lab,) = labs
+    summary = summarize(lab)
+    charts = {"totals": Markup(_totals(summary)), "exercises": Markup(_exercises(summary))}
+    path = to or Path("grading/reports") / f"{lab.name}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render("report/page.html", summary=summary, **charts), encoding="utf-8")
+    print(f"{as_text(summary)}\n\nwrote {path}")
 
 
 def _exercises(summary: Summary) -> str:

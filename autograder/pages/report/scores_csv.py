@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from autograder.pages.report.course import Lab, exercise_of
@@ -13,7 +15,20 @@ BEFORE = ("student", "last_name", "first_name", "lab", "state", "handed_in_utc")
 AFTER = ("to_grade_by_hand", "late_penalty", "total", "max")
 
 
-def write_csv(labs: Sequence[Lab], out: TextIO) -> None:
+def export(labs: Sequence[Lab], to: Path | None) -> None:
+    for lab in labs:
+        for name, why in lab.refused.items():
+            print(f"{lab.name}: {name!r} is left out: its name {why}", file=sys.stderr)
+    if to is None:
+        _write(labs, sys.stdout)
+        return
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with to.open("w", newline="", encoding="utf-8") as file:
+        _write(labs, file)
+    print(f"wrote {to}")
+
+
+def _write(labs: Sequence[Lab], out: TextIO) -> None:
     """With several labs an exercise's column is named LAB.EXERCISE.
 
     What a person has yet to grade is empty, not 0, and is not in the total.
