@@ -30,6 +30,14 @@ class Mark:
     waits: bool  # for a person: the points are not the last word
     by_hand: bool
 
+    @property
+    def outcome(self) -> str:
+        if self.waits:
+            return "waits"
+        if self.points >= self.max_points:
+            return "full"
+        return "part" if self.points > 0 else "none"
+
 
 @dataclass(frozen=True)
 class Scores:

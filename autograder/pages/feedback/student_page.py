@@ -30,7 +30,7 @@ MAX_CELLS = 400
 MAX_PAGE = 3_000_000 + MAX_CHARS  # characters of cells, outputs and pasted pictures
 NOTHING = Markup("")
 OWN_CELL = "own-"  # how the ids of cells begin that are the student's alone
-NOTE_CELL = "note"  # what was mended: told at the top of the page
+NOTE_CELL = "note"  # what was repaired, which the top of the page says
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,16 @@ class ShownExercise:
     grade_id: str
     heading: Markup
     mark: Mark | None  # None: the gradebook has none, though the notebook asks for one
-    cases: tuple[bool, ...] = ()  # passed or not
-    unwritten: bool = False
-    table: Markup = NOTHING
-    sentence: str = ""  # where there is no table: why
-    pictures: Sequence[Mapping[str, Any]] = ()  # title and svg; or title, heads and rows
-    comments: tuple[Markup, ...] = ()
+    cases: list[bool]  # passed or not
+    unwritten: bool
+    table: Markup
+    sentence: str  # where there is no table: why
+    pictures: Sequence[Mapping[str, Any]]  # title and svg; or title, heads and rows
+    comments: list[Markup]
 
     @property
     def look(self) -> str:
-        if self.mark is None or self.mark.waits:
-            return "waits"
-        return "full" if self.share >= 1 else "part" if self.share > 0 else "none"
+        return self.mark.outcome if self.mark else "waits"
 
     @property
     def share(self) -> float:
@@ -75,10 +73,10 @@ class ShownExercise:
 class Cell:
     kind: str  # "prose", "code"
     source: Markup
-    role: str = ""  # "answer", "check", "own"
-    outputs: tuple[Markup, ...] = ()
-    exercise: ShownExercise | None = None  # decided by this cell
-    comment: Markup = NOTHING
+    role: str  # "answer", "check", "own" or ""
+    outputs: list[Markup]
+    exercise: ShownExercise | None  # decided by this cell
+    comment: Markup
 
 
 def content_of(
@@ -91,11 +89,11 @@ def content_of(
     cells: list[Cell] = []
     length = 0
     for cell in shown[:MAX_CELLS]:
-        cells.append(_cell(cell, exercises, scores.comments))
-        length += len(cells[-1].source) + sum(map(len, cells[-1].outputs))
+        made = _cell(cell, exercises, scores.comments)
+        length += len(made.source) + sum(map(len, made.outputs))
         if length > MAX_PAGE:
-            cells.pop()
             break
+        cells.append(made)
     return {
         "lab": lab,
         "title": next(filter(None, (_heading(c, level=1) for c in notebook.cells)), lab),
@@ -136,12 +134,12 @@ def _exercises(
             grade_id=name,
             heading=heading or escape(name),
             mark=scores.marks.get(name),
-            cases=tuple(bool(case["passed"]) for case in decided.get("cases", [])),
+            cases=[case["passed"] for case in decided.get("cases", [])],
             unwritten=bool(decided.get("unwritten")),
             table=Markup(table),
             sentence=sentence,
             pictures=record.pictures.get(name, []) if record else (),
-            comments=tuple(comments),
+            comments=comments,
         )
         comments = []
 
@@ -156,10 +154,10 @@ def _cell(
     role = "answer" if is_answer(cell) else "check" if exercise else role
     if cell.cell_type != "code":
         prose = Markup(inert.markdown(cell.source, cell.get("attachments")))
-        return Cell("prose", prose, role, (), exercise, comment)
-    outputs = tuple(Markup(inert.output(out)) for out in cell.get("outputs", []))
-    if is_check(cell) and exercise is not None and exercise.cases:
-        outputs = ()  # told above, from the record
+        return Cell("prose", prose, role, [], exercise, comment)
+    # The outputs of a check that was decided stand above, from the record.
+    shown_above = is_check(cell) and exercise is not None and exercise.cases
+    outputs = [] if shown_above else [Markup(inert.output(out)) for out in cell.get("outputs", [])]
     return Cell("code", code(cell.source), role, outputs, exercise, comment)
 
 

@@ -113,13 +113,8 @@ def _exercise(cell: str, handed_in: Sequence[Scores], records: dict[str, Record]
 
 
 def _part(mark: Mark, record: Record | None, cell: str) -> str:
-    if mark.waits:
-        return "waits"
-    if mark.points >= mark.max_points:
-        return "full"
-    if mark.points > 0:
-        return "part"
-    return "unwritten" if record and record.verdicts.get(cell, {}).get("unwritten") else "none"
+    verdict = record.verdicts.get(cell, {}) if record else {}
+    return "unwritten" if mark.outcome == "none" and verdict.get("unwritten") else mark.outcome
 
 
 def _mistakes(records: Sequence[Record]) -> list[Mistake]:
