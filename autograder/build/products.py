@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.build.lab import require_exercises
-from autograder.build.release import RefusedByNbgrader, released
+from nbformat import NotebookNode
+
+from autograder import exercises
+from autograder.build.release import release
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
+from autograder.grading.submission.template import checks_of
 
 REBUILD = "python -m autograder build"
-SCRATCH = (".ipynb_checkpoints", "__pycache__")  # git does not see them either
+SCRATCH = {".ipynb_checkpoints", "__pycache__"}  # git does not see them either
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,18 @@ def products(repo: Path) -> dict[Path, bytes]:
         try:
             notebook = notebook_from_text(source)
             if source.is_relative_to(repo / "solutions"):
-                require_exercises(source, notebook)
-            made[_product_of(source)] = notebook_bytes(notebook)
+                _require_exercises(source, notebook)
+            product = source.with_name(source.name.replace(".nb.py", ".ipynb"))
+            made[product] = notebook_bytes(notebook)
         except SourceError as error:
             broken.append(str(error))
     if broken:
         raise SourceError("\n".join(broken))
 
-    solutions = sorted(path for path in made if path.is_relative_to(repo / "solutions"))
-    for lab in sorted({path.parent.name for path in solutions}):
-        notebooks = {path.name: made[path] for path in solutions if path.parent.name == lab}
-        try:
-            lab_files = released(repo, lab, notebooks)
-        except RefusedByNbgrader as error:
-            raise SourceError(f"{repo / 'solutions' / lab}: nbgrader refused it:\n{error}") from (
-                error
-            )
-        made.update({repo / "labs" / lab / name: data for name, data in lab_files.items()})
+    for folder in sorted({path.parent for path in made if path.is_relative_to(repo / "solutions")}):
+        notebooks = {path.name: data for path, data in made.items() if path.parent == folder}
+        released = release(repo, folder.name, notebooks)
+        made |= {repo / "labs" / folder.name / name: data for name, data in released.items()}
     return made
 
 
@@ -60,11 +55,9 @@ def check(repo: Path) -> list[Drift]:
     """Every file that differs from what its source makes, is missing, or has no source."""
     made = products(repo)
     drifts = []
-    for path, content in sorted(made.items()):
-        if not path.exists():
-            drifts.append(Drift(path, f"is not built yet: run `{REBUILD}`"))
-        elif path.read_bytes() != content:
-            drifts.append(Drift(path, f"is not what its source makes: run `{REBUILD}`"))
+    for path in _stale(made):
+        what = "not what its source makes" if path.exists() else "not built yet"
+        drifts.append(Drift(path, f"is {what}: run `{REBUILD}`"))
     return drifts + _strays(repo, made)
 
 
@@ -75,42 +68,57 @@ def build(repo: Path, *, overwrite: bool = False) -> tuple[list[Path], list[Drif
     """
     made = products(repo)
     written, kept = [], []
-    for path, content in sorted(made.items()):
-        if path.exists() and path.read_bytes() == content:
-            continue
+    for path in _stale(made):
         if path.is_relative_to(repo / "labs") and not overwrite and _has_been_run(path):
             kept.append(Drift(path, "holds outputs, so maybe someone's work: add --overwrite"))
             continue
-        _replace(path, content)
+        _replace(path, made[path])
         written.append(path)
     return written, kept + _strays(repo, made)
 
 
 def _sources(repo: Path) -> list[Path]:
-    chapters = (repo / "course" / "chapters").glob("*.nb.py")
-    solutions = (repo / "solutions").glob("*/*.nb.py")
-    return [*sorted(chapters), *sorted(solutions)]
+    patterns = ("course/chapters/*.nb.py", "solutions/*/*.nb.py")
+    return [path for pattern in patterns for path in sorted(repo.glob(pattern))]
 
 
-def _product_of(source: Path) -> Path:
-    return source.with_name(source.name.removesuffix(".nb.py") + ".ipynb")
+def _require_exercises(source: Path, notebook: NotebookNode) -> None:
+    """Every check cell names an exercise and its points; raises SourceError."""
+    points = {
+        cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader.points
+        for cell in notebook.cells
+        if cell.metadata.get("nbgrader", {}).get("grade")
+    }
+    seen: set[str] = set()
+    for grade_id, check in checks_of(notebook).items():
+        cell = f"{source}, cell {grade_id!r}"
+        try:
+            worth = exercises.load(check.exercise).points
+        except KeyError as error:
+            raise SourceError(f"{cell}: {error.args[0]}") from error
+        if points[grade_id] != worth:
+            raise SourceError(
+                f"{cell}: says {points[grade_id]} points, its exercise is worth {worth:g}"
+            )
+        if check.exercise in seen:
+            raise SourceError(f"{cell}: {check.exercise} is checked by an earlier cell, too")
+        seen.add(check.exercise)
+
+
+def _stale(made: dict[Path, bytes]) -> list[Path]:
+    return [p for p, data in sorted(made.items()) if not p.exists() or p.read_bytes() != data]
 
 
 def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
     """What no source made. nbgrader copies whatever lies beside a solution into labs/."""
-    here = [
-        *_files(repo / "course" / "chapters", "*.ipynb"),
-        *_files(repo / "solutions", "*"),
-        *_files(repo / "labs", "*"),
-    ]
-    strays = sorted(set(here) - set(made) - set(_sources(repo)))
+    here = {
+        path
+        for pattern in ("course/chapters/**/*.ipynb", "solutions/**/*", "labs/**/*")
+        for path in repo.glob(pattern)
+        if not path.is_dir() and not SCRATCH & set(path.parts)
+    }
+    strays = sorted(here - set(made) - set(_sources(repo)))
     return [Drift(path, "is made by no source: remove it, or write its .nb.py") for path in strays]
-
-
-def _files(folder: Path, pattern: str) -> Iterator[Path]:
-    for path in folder.rglob(pattern):
-        if not path.is_dir() and not set(path.parts) & set(SCRATCH):
-            yield path
 
 
 def _has_been_run(path: Path) -> bool:
@@ -126,12 +134,6 @@ def _has_been_run(path: Path) -> bool:
 def _replace(path: Path, content: bytes) -> None:
     """Write beside, then rename: a reader sees the old file or the new, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(beside, 0o644)
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_bytes(content)
+    beside.replace(path)

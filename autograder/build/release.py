@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 from nbgrader.converters import GenerateAssignment
@@ -11,13 +12,13 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-
-class RefusedByNbgrader(Exception):
-    """nbgrader refused a solution; the text is its own last word."""
+from autograder.build.text import SourceError
 
 
-def released(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, bytes]:
+def release(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, bytes]:
     """{file name: bytes} of labs/``lab`` made from {file name: bytes} of solutions/``lab``.
+
+    Raises SourceError where nbgrader refuses them.
 
     Runs in a folder of its own, with the repository's nbgrader_config.py but no gradebook, so the
     result is what ``nbgrader generate_assignment`` writes and nothing in the repository changes.
@@ -32,16 +33,17 @@ def released(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, byt
             (source / name).write_bytes(content)
 
         converter = GenerateAssignment(coursedir=course, config=config)
-        converter.log = _quiet = logging.getLogger("autograder.build.nbgrader")
-        said = _LastErrors()
-        _quiet.addHandler(said)
-        _quiet.propagate = False
+        # nbgrader logs the cause, and raises only "see the log".
+        said = BufferingHandler(capacity=1_000)
+        said.setLevel(logging.ERROR)
+        converter.log = logging.Logger("autograder.build.nbgrader")
+        converter.log.addHandler(said)
         try:
             converter.start()
         except Exception as error:
-            raise RefusedByNbgrader("\n".join(said.lines) or str(error)) from error
-        finally:
-            _quiet.removeHandler(said)
+            why = "\n".join(record.getMessage() for record in said.buffer) or str(error)
+            solution = repo / "solutions" / lab
+            raise SourceError(f"{solution}: nbgrader refused it:\n{why}") from error
         lab_folder = root / course.release_directory / lab
         return {
             str(path.relative_to(lab_folder)): path.read_bytes()
@@ -57,14 +59,3 @@ def _config(repo: Path, root: Path) -> Config:
     config.GenerateAssignment.no_database = True
     config.SaveCells.enabled = False
     return config
-
-
-class _LastErrors(logging.Handler):
-    """What nbgrader logged as errors; it logs the cause and raises only "see the log"."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())

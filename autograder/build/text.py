@@ -20,7 +20,6 @@ METADATA = {
 }
 NOT_FOR_READERS = ("lines_to_next_cell", "title")  # jupytext's own book-keeping
 GRADE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what both nbgrader and nbformat's cell id take
-MARKER = re.compile(r"^# %%")
 NBGRADER_DEFAULTS = {"grade": False, "solution": False, "task": False, "schema_version": 3}
 
 
@@ -34,7 +33,7 @@ def notebook_from_text(path: Path) -> NotebookNode:
     try:
         notebook = jupytext.reads(text, fmt="py:percent")
     except Exception as error:
-        raise SourceError(f"{path}: jupytext cannot read it: {_first_line(error)}") from error
+        raise SourceError(f"{path}: jupytext cannot read it: {error}") from error
     if not notebook.cells:
         raise SourceError(f"{path}: no cells; a cell starts with a line `# %%`")
 
@@ -45,9 +44,8 @@ def notebook_from_text(path: Path) -> NotebookNode:
         try:
             _settle(cell, position, grade_ids)
         except _CellError as error:
-            raise SourceError(f"{path}, cell {position} (line {line + error.line}): {error}") from (
-                error
-            )
+            place = f"{path}, cell {position} (line {line + error.line})"
+            raise SourceError(f"{place}: {error}") from error
     nbformat.validate(notebook)
     return notebook
 
@@ -85,9 +83,7 @@ def _settle_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
 
     grade_id = meta.get("grade_id", "")
     if not GRADE_ID.fullmatch(grade_id):
-        raise _CellError(
-            f"grade_id {grade_id!r} is the cell's id: 1 to 64 letters, digits, `_` or `-`"
-        )
+        raise _CellError(f"grade_id {grade_id!r} has to be 1 to 64 letters, digits, `_` or `-`")
     if grade_id in grade_ids:
         raise _CellError(f"grade_id {grade_id!r} is taken by an earlier cell")
     grade_ids.add(grade_id)
@@ -132,9 +128,5 @@ def _check_solution_regions(cell: NotebookNode) -> None:
 
 def _start_lines(text: str, cells: int) -> list[int]:
     """The line on which each cell starts; text above the first marker is a cell without one."""
-    markers = [i for i, line in enumerate(text.splitlines(), 1) if MARKER.match(line)]
+    markers = [i for i, line in enumerate(text.splitlines(), 1) if line.startswith("# %%")]
     return ([1] * cells + markers)[-cells:]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

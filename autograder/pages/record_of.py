@@ -1,9 +1,8 @@
-"""Where a page's facts come from: the grader's record of this very notebook, and the gradebook."""
+"""Where a page's facts come from: the grader's record of this very notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
@@ -11,6 +10,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
 from autograder.grading.pool.journal import Journal
+from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.record.record import BrokenRecord, Record
 
 
@@ -20,22 +20,23 @@ def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: st
     None where it was graded by another way, or anew since.  ``owner`` carries nbgrader's
     configuration.
     """
-    key = _plain(notebook.metadata.get("shardlab")).get("key")
-    course = CourseDirectory(parent=owner)
-    records = Path(course.root, course.autograded_directory).parent / "records"
     try:
-        record = Journal(records, lab).read(student)
+        folder = grading_folder(CourseDirectory(parent=owner))
+        record = Journal(folder / "records", lab).read(student)
     except BrokenRecord:
         return None
+    key = _plain(notebook.metadata.get("shardlab")).get("key")
     return record if record is not None and record.key == key else None
 
 
-def told(record: Record, name: str) -> tuple[str, str]:
+def told(record: Record | None, name: str) -> tuple[str, str]:
     """(the table of one check as HTML, or else why there is none): the grader's own words.
 
     From the record, where no student code ever wrote; the same may stand in a notebook.
     """
-    cells = record.notebook["cells"] if record.notebook and name in record.verdicts else []
+    if record is None or record.notebook is None or name not in record.verdicts:
+        return "", ""
+    cells = record.notebook["cells"]
     outputs: list[Any] = next((c["outputs"] for c in cells if grade_id(c) == name), [])
     tables = [out["data"]["text/html"] for out in outputs if "text/html" in out.get("data", {})]
     words = [out["evalue"] for out in outputs if out["output_type"] == "error"]

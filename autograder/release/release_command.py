@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from autograder.release.refusal import ReleaseError
+from autograder.release.write import ReleaseError, archives, write
 
 NAME = "shardlab-students"
 
@@ -24,7 +24,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     # Only here: oracles bring torch along, and other commands have no use for it.
     from autograder.release.package import package
-    from autograder.release.write import archives, write
 
     repo = arguments.repo.resolve()
     folder = (arguments.to or repo / "dist" / NAME).resolve()

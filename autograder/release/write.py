@@ -10,13 +10,16 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-
-from autograder.release.refusal import ReleaseError
 
 LIST = ".release.json"  # {path: sha256} of all that a release wrote
 MADE_LATER = {".venv", "__pycache__", ".ipynb_checkpoints"}
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can name
+
+
+class ReleaseError(Exception):
+    """Why no package was made, and what to do."""
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
@@ -28,7 +31,8 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
         new = Path(beside, "new")
-        for name, content in {**files, LIST: _list_of(files)}.items():
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+        for name, content in {**files, LIST: json.dumps(digests, indent=0).encode()}.items():
             path = new / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -40,26 +44,20 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 def archives(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     """``folder``.zip and ``folder``.tar.gz beside it; both unpack into a folder of its name."""
     content = {f"{folder.name}/{name}": data for name, data in sorted(files.items())}
-    packed = {".zip": _zip(content), ".tar.gz": _tar(content)}
     paths = []
-    for suffix, data in packed.items():
+    for suffix, pack in ((".zip", _zip), (".tar.gz", _tar)):
         path = folder.with_name(folder.name + suffix)
         part = path.with_name(f".{path.name}.part")
-        part.write_bytes(data)
+        part.write_bytes(pack(content))
         part.replace(path)
         paths.append(path)
     return paths
 
 
-def _list_of(files: Mapping[str, bytes]) -> bytes:
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
-    return json.dumps(digests, indent=0).encode()
-
-
 def _require_ours(folder: Path) -> None:
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        if folder.exists():
-            folder.rmdir()
+    with suppress(OSError):
+        folder.rmdir()  # only an empty one can be removed
+    if not folder.exists():
         return
     try:
         wrote: dict[str, str] = json.loads((folder / LIST).read_bytes())

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
@@ -22,8 +19,7 @@ from autograder.grading.command.outcomes import Outcome, table
 from autograder.grading.command.progress import Progress
 from autograder.grading.command.regrade import changes
 from autograder.grading.gradebook.database import (
-    AnotherGradebook,
-    GradebookUnreachable,
+    GradebookError,
     prepare,
     require_same_gradebook,
 )
@@ -32,10 +28,10 @@ from autograder.grading.gradebook.writer import NotWritten, Writer
 from autograder.grading.pool.journal import Journal, JournalError
 from autograder.grading.pool.local import LocalPool, Pool
 from autograder.grading.pool.tasks import (
-    TaskMaker,
     grading_folder,
     refused_names,
     students_who_handed_in,
+    submission_folder,
 )
 from autograder.grading.pool.worker import Refused
 from autograder.grading.record.record import BrokenRecord, Record
@@ -50,14 +46,13 @@ class WrongUsage(Exception):
 
 def grade(arguments: argparse.Namespace) -> int:
     """The exit code: 0 all graded; 3 some are not, and the table says why; 2 cannot be done."""
-    out = sys.stdout
-    # nbgrader's own use of its database: nothing that anybody here could mend.
+    # From how nbgrader uses its database: there is nothing to repair here.
     warnings.simplefilter("ignore", SAWarning)
     try:
-        run = _Run.prepare(arguments, out)
+        run = _Run(arguments)
         with run.journal.locked():
             return run.grade()
-    except (WrongUsage, CourseError, GradebookUnreachable, AnotherGradebook, Refused) as error:
+    except (WrongUsage, CourseError, GradebookError, Refused) as error:
         print(error, file=sys.stderr)
         return WRONG_USAGE
     except JournalError as error:
@@ -71,24 +66,10 @@ def grade(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-@dataclass
 class _Run:
     """One run of the command."""
 
-    lab: str
-    students: list[str]
-    maker: TaskMaker
-    journal: Journal
-    waiting: Journal  # what a regrade made, until somebody agrees
-    writer: Writer
-    pool: AbstractContextManager[Pool]
-    outcome: Outcome
-    out: TextIO
-    regrade: bool
-    yes: bool
-
-    @classmethod
-    def prepare(cls, arguments: argparse.Namespace, out: TextIO) -> _Run:
+    def __init__(self, arguments: argparse.Namespace) -> None:
         """Raises whatever makes it pointless to begin."""
         lab = arguments.lab
         if arguments.jobs < 1:
@@ -100,26 +81,18 @@ class _Run:
         prepare(course.db_url)
         require_same_gradebook(course)
         decider = RunAndDecide(parent=app)
-        maker = decider.maker(lab)
+        self.maker = decider.maker(lab)
         handed_in = students_who_handed_in(course, lab)
-        records = grading_folder(course) / "records"
-        writer = Writer(app, lab)
         refused = refused_names(course, lab)
-        students = _chosen(arguments.student, handed_in, refused, course, lab)
-        absent = sorted(set(writer.students()) - set(handed_in))
-        return cls(
-            lab=lab,
-            students=students,
-            maker=maker,
-            journal=Journal(records, lab),
-            waiting=Journal(records, lab, waiting=True),
-            writer=writer,
-            pool=_pool(arguments, decider.unsandboxed),
-            outcome=Outcome(lab) if arguments.student else Outcome(lab, refused, absent),
-            out=out,
-            regrade=arguments.regrade,
-            yes=arguments.yes,
-        )
+        self.students = _chosen(arguments.student, handed_in, refused, course, lab)
+        records = grading_folder(course) / "records"
+        self.journal = Journal(records, lab)
+        self.waiting = Journal(records, lab, waiting=True)  # from a regrade, until somebody agrees
+        self.writer = Writer(app, lab)
+        absent = sorted(set(self.writer.students()) - set(handed_in))
+        self.outcome = Outcome(lab) if arguments.student else Outcome(lab, refused, absent)
+        self.pool = _pool(arguments, decider.unsandboxed)
+        self.regrade, self.yes = arguments.regrade, arguments.yes
 
     def grade(self) -> int:
         began_s = time.monotonic()
@@ -131,15 +104,15 @@ class _Run:
             if not self.writer.is_written(record, scores):
                 self._write(record, same_submission=True)
         with self.pool as pool:
-            for record, before in self._graded(pool, todo, self.journal):
+            for record, same_submission in self._graded(pool, todo, self.journal):
                 outcome.records[record.student] = record
                 if record.is_final:
-                    self._write(record, same_submission=before == record.submission_hash)
+                    self._write(record, same_submission)
             regraded = self._regraded(pool) if self.regrade else []
         outcome.took_s = time.monotonic() - began_s
         if regraded:
             self._approve(regraded)
-        print(f"\n{table(outcome)}", file=self.out)
+        print(f"\n{table(outcome)}")
         left_out = outcome.refused or outcome.failed or outcome.not_written
         return NOT_ALL_GRADED if left_out else ALL_GRADED
 
@@ -148,13 +121,9 @@ class _Run:
         todo: list[str] = []
         keep: list[Record] = []
         for student in self.students:
-            try:
-                record = self.journal.read(student)
-            except BrokenRecord as error:
-                self.outcome.broken[student] = str(error)
-                record = None
+            record = self._final(self.journal, student)
             task = self.maker.task(student)
-            if record and record.is_final and record.submission_hash == task.submission_hash:
+            if record and record.submission_hash == task.submission_hash:
                 keep.append(record)
                 if record.key != task.key:
                     self.outcome.older.add(student)
@@ -163,30 +132,33 @@ class _Run:
         return todo, keep
 
     def _graded(
-        self, pool: Pool, students: Iterable[str], journal: Journal
-    ) -> Iterator[tuple[Record, str]]:
-        """Records as they are done, in the journal already, with the hash of the submission that
-        was graded before."""
-        names = list(students)
-        if not names:
+        self, pool: Pool, students: list[str], journal: Journal
+    ) -> Iterator[tuple[Record, bool]]:
+        """Records as they are done, in the journal already, and whether the same submission was
+        graded before."""
+        if not students:
             return
-        progress = Progress(len(names), self.out)
+        progress = Progress(len(students))
         try:
-            for record in pool.grade_all(map(self.maker.task, names), progress.start):
-                before = self._before(journal, record.student)
-                if record.is_final or not (before and before.is_final):
+            for record in pool.grade_all(map(self.maker.task, students), progress.start):
+                before = self._final(journal, record.student)
+                if record.is_final or before is None:
                     journal.write(record)
                 progress.finish(record)
-                self.outcome.new.update([record.student] if record.is_final else [])
-                yield record, before.submission_hash if before and before.is_final else ""
+                if record.is_final:
+                    self.outcome.new.add(record.student)
+                same = before is not None and before.submission_hash == record.submission_hash
+                yield record, same
         finally:
             progress.end()
 
-    def _before(self, journal: Journal, student: str) -> Record | None:
+    def _final(self, journal: Journal, student: str) -> Record | None:
         try:
-            return journal.read(student)
-        except BrokenRecord:
+            record = journal.read(student)
+        except BrokenRecord as error:
+            self.outcome.broken[student] = str(error)
             return None
+        return record if record and record.is_final else None
 
     def _write(self, record: Record, same_submission: bool) -> None:
         try:
@@ -202,8 +174,8 @@ class _Run:
         done: list[Record] = []
         todo: list[str] = []
         for student in sorted(self.outcome.older):
-            record = self._before(self.waiting, student)
-            if record and record.is_final and record.key == self.maker.task(student).key:
+            record = self._final(self.waiting, student)
+            if record and record.key == self.maker.task(student).key:
                 done.append(record)
             else:
                 todo.append(student)
@@ -218,14 +190,13 @@ class _Run:
         """Shows who changes by how much, and writes where that is wanted."""
         changed = changes(regraded, self.writer.scores())
         who = "nobody's points change" if not changed else f"{len(changed)} change"
-        print(f"\nRegraded {len(regraded)} by the present version: {who}.", file=self.out)
-        for change in changed:
-            print(f"  {change}", file=self.out)
-        if changed and not self.yes and not _agreed(self.out):
+        print(f"\nRegraded {len(regraded)} by the present version: {who}.")
+        for line in changed:
+            print(f"  {line}")
+        if changed and not self.yes and not _agreed():
             print(
                 "Nothing was changed. The same command with --yes writes these, and grades none "
-                "of them again.",
-                file=self.out,
+                "of them again."
             )
             return
         for record in regraded:
@@ -235,25 +206,24 @@ class _Run:
             self._write(record, same_submission=True)
 
 
-def _agreed(out: TextIO) -> bool:
-    print("Write these grades? [y/N] ", end="", file=out, flush=True)
+def _agreed() -> bool:
+    print("Write these grades? [y/N] ", end="", flush=True)
     try:
         return input().strip().lower() in ("y", "yes")
     except EOFError:  # nobody there to ask
-        print(file=out)
+        print()
         return False
 
 
 def _require_lab(course: CourseDirectory, lab: str) -> None:
-    source = Path(course.format_path(course.source_directory, ".", lab))
-    if not (source / f"{lab}.ipynb").exists() or os.sep in lab:
-        folder = source.parent
-        labs = sorted(path.parent.name for path in folder.glob("*/*.ipynb"))
-        if not labs:
-            raise WrongUsage(
-                f"{folder} holds no labs: start this in the root of the repository, beside "
-                "nbgrader_config.py"
-            )
+    folder = Path(course.format_path(course.source_directory, ".", "."))
+    labs = sorted(path.stem for path in folder.glob("*/*.ipynb") if path.parent.name == path.stem)
+    if not labs:
+        raise WrongUsage(
+            f"{folder} holds no labs: start this in the root of the repository, where "
+            "nbgrader_config.py is"
+        )
+    if lab not in labs:
         raise WrongUsage(f"no lab is called {lab!r}: there are {', '.join(labs)}")
 
 
@@ -264,22 +234,20 @@ def _chosen(
     course: CourseDirectory,
     lab: str,
 ) -> list[str]:
-    place = course.format_path(course.submitted_directory, "STUDENT", lab)
     if not handed_in and not refused:
+        place = submission_folder(course, lab, "STUDENT") / f"{lab}.ipynb"
         raise WrongUsage(
-            f"nobody has handed in {lab}: put notebooks at {place}/{lab}.ipynb, or let "
+            f"nobody has handed in {lab}: put notebooks at {place}, or let "
             f"`nbgrader collect {lab}` do it"
         )
-    unknown = [student for student in asked or [] if student not in handed_in]
-    if unknown and unknown[0] in refused:
-        name = unknown[0]
-        raise WrongUsage(f"the folder's name {name!r} {refused[name]}: rename the folder")
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], handed_in, n=3)
-        hint = f": did you mean {' or '.join(near)}?" if near else f": there is no {place}"
-        raise WrongUsage(
-            f"{unknown[0]} has not handed in {lab}{hint.replace('STUDENT', unknown[0])}"
-        )
+    for name in asked or ():
+        if name in refused:
+            raise WrongUsage(f"the folder's name {name!r} {refused[name]}: rename the folder")
+        if name not in handed_in:
+            near = difflib.get_close_matches(name, handed_in, n=3)
+            none = f"there is no {submission_folder(course, lab, name)}"
+            hint = f"did you mean {' or '.join(near)}?" if near else none
+            raise WrongUsage(f"{name} has not handed in {lab}: {hint}")
     return list(dict.fromkeys(asked)) if asked else handed_in
 
 

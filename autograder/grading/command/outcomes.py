@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from autograder.grading.command.progress import clock
 from autograder.grading.record.record import STATES, Record
 
 SLOWEST = 3
@@ -34,7 +34,13 @@ class Outcome:
 def table(outcome: Outcome) -> str:
     counts = Counter(record.state for record in outcome.records.values())
     submissions = _count([*outcome.records, *outcome.refused], "submission")
-    lines = [f"{outcome.lab}: {submissions}{_time(outcome)}", ""]
+    now = "none to be graded"
+    if outcome.new:
+        each = f"{outcome.took_s / len(outcome.new):.1f} s each"
+        now = (
+            f"{len(outcome.new)} graded now in {timedelta(seconds=round(outcome.took_s))} ({each})"
+        )
+    lines = [f"{outcome.lab}: {submissions}, {now}", ""]
     width = max(map(len, STATES))
     lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]
     lines += _listed("slowest (the workers' start not counted)", _slowest(outcome))
@@ -63,23 +69,13 @@ def table(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _time(outcome: Outcome) -> str:
-    if not outcome.new:
-        return ", none to be graded"
-    each = outcome.took_s / len(outcome.new)
-    return f", {len(outcome.new)} graded now in {clock(outcome.took_s)} ({each:.1f} s each)"
-
-
 def _slowest(outcome: Outcome) -> list[str]:
+    timing = {student: outcome.records[student].timing for student in outcome.new}
     spent = {
-        student: sum(outcome.records[student].timing.get(part, 0.0) for part in PARTS)
-        for student in outcome.new
+        student: t.get("ran_s", 0.0) + t.get("decided_s", 0.0) for student, t in timing.items()
     }
     most = sorted(spent, key=lambda student: -spent[student])[:SLOWEST]
     return [f"{student}: {spent[student]:.1f} s" for student in most if spent[student]]
-
-
-PARTS = ("ran_s", "decided_s")
 
 
 def _listed(title: str, lines: list[str]) -> list[str]:

@@ -8,12 +8,21 @@ import glob
 import os
 import re
 import sys
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import nbgrader.api
-from nbgrader.api import Assignment, Gradebook, SubmittedAssignment
+from nbgrader.api import (
+    Assignment,
+    BaseCell,
+    Gradebook,
+    SubmittedAssignment,
+    SubmittedNotebook,
+)
 from nbgrader.coursedir import CourseDirectory
-from sqlalchemy import Engine, NullPool, create_engine, make_url, select, text
+from sqlalchemy import NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autograder.grading.gradebook import indexes
@@ -22,12 +31,8 @@ NAMED = 5  # students in one message
 LOCK = 0x5A4D1AB  # PostgreSQL's advisory locks are known by number; ours alone in a gradebook
 
 
-class GradebookUnreachable(Exception):
-    """What the database said, and what to do. The address is in it, its password is not."""
-
-
-class AnotherGradebook(Exception):
-    """What was written before is not in it; says what to do."""
+class GradebookError(Exception):
+    """What is wrong, and what to do. The database's address is in it, its password is not."""
 
 
 def share_engines() -> None:
@@ -39,24 +44,21 @@ def share_engines() -> None:
     nbgrader.api.create_engine = _engine
 
 
-@functools.cache
-def _engine(db_url: str, **options: bool) -> Engine:
-    return create_engine(db_url, **options)
+_engine = functools.cache(create_engine)
 
 
 def prepare(db_url: str) -> None:
     """Makes nbgrader's tables and our indexes where there are none, and returns once they are.
 
     On PostgreSQL any number of processes may do so at once; nbgrader's own commands fail where
-    two meet an empty database, so this runs before several of them do.  Raises
-    GradebookUnreachable.
+    two meet an empty database, so this runs before several of them do.  Raises GradebookError.
     """
     # nbgrader starts the command `alembic` for this; see nbgrader_config.py.
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     try:
         url = make_url(db_url)
     except ArgumentError as error:
-        raise GradebookUnreachable(
+        raise GradebookError(
             "the gradebook's address cannot be read: write it in SHARDLAB_DB_URL or "
             "nbgrader_config.py as postgresql+psycopg://user@host/database"
         ) from error
@@ -70,7 +72,7 @@ def prepare(db_url: str) -> None:
             indexes.add(connection)
     except (SQLAlchemyError, ImportError) as error:
         said = str(getattr(error, "orig", None) or error).strip().splitlines()
-        raise GradebookUnreachable(
+        raise GradebookError(
             f"no gradebook at {url.render_as_string(hide_password=True)}: "
             f"{said[0].strip() if said else type(error).__name__}. Start the database, or correct "
             "SHARDLAB_DB_URL; nothing was graded or changed."
@@ -83,7 +85,7 @@ def require_same_gradebook(course: CourseDirectory) -> None:
 
     A notebook in autograded/ is the last thing written of a submission, after its rows in the
     gradebook.  So where one has no row, that was another gradebook; a run that was killed leaves
-    none such.  Raises AnotherGradebook.
+    none such.  Raises GradebookError.
     """
     written = _autograded(course)
     with Gradebook(course.db_url, course.course_id) as gradebook:
@@ -95,7 +97,7 @@ def require_same_gradebook(course: CourseDirectory) -> None:
         return
     students = sorted({student for student, _ in missing})
     others = f" and {len(students) - NAMED} others" if students[NAMED:] else ""
-    raise AnotherGradebook(
+    raise GradebookError(
         f"the gradebook at {make_url(course.db_url).render_as_string(hide_password=True)} has no "
         f"submission of {', '.join(students[:NAMED])}{others} for "
         f"{', '.join(sorted({lab for _, lab in missing}))}, though these were graded: marks and "
@@ -109,13 +111,32 @@ def require_same_gradebook(course: CourseDirectory) -> None:
     )
 
 
+def by_cell(
+    gradebook: Gradebook, lab: str, columns: Sequence[Any], student: str | None = None
+) -> dict[str, dict[str, list[Any]]]:
+    """{student: {grade id: values}} of a lab's submissions; ``columns``: of Grade or of Comment."""
+    table = columns[0].class_
+    query = (
+        select(SubmittedAssignment.student_id, BaseCell.name, *columns)
+        .select_from(table)
+        .join(BaseCell, BaseCell.id == table.cell_id)
+        .join(SubmittedNotebook, SubmittedNotebook.id == table.notebook_id)
+        .join(SubmittedAssignment, SubmittedAssignment.id == SubmittedNotebook.assignment_id)
+        .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+        .where(Assignment.name == lab)
+    )
+    if student is not None:
+        query = query.where(SubmittedAssignment.student_id == student)
+    found: dict[str, dict[str, list[Any]]] = defaultdict(dict)
+    for who, cell, *values in gradebook.db.execute(query):
+        found[who][cell] = values
+    return found
+
+
 def _autograded(course: CourseDirectory) -> set[tuple[str, str]]:
     """(student, lab) of every notebook there."""
-    pattern = re.compile(
-        course.format_path(
-            course.autograded_directory, "(?P<student>.*)", "(?P<lab>.*)", escape=True
-        )
-    )
-    folders = glob.glob(course.format_path(course.autograded_directory, "*", "*"))
-    found = {(m["student"], m["lab"]): m[0] for m in map(pattern.fullmatch, folders) if m}
-    return {of for of, folder in found.items() if Path(folder, f"{of[1]}.ipynb").exists()}
+    step = course.autograded_directory
+    pattern = re.compile(course.format_path(step, "(?P<student>.*)", "(?P<lab>.*)", escape=True))
+    found = map(pattern.fullmatch, glob.glob(course.format_path(step, "*", "*")))
+    written = [m for m in found if m and Path(m[0], f"{m['lab']}.ipynb").exists()]
+    return {(m["student"], m["lab"]) for m in written}

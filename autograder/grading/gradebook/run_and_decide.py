@@ -6,7 +6,6 @@ import atexit
 import functools
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -18,7 +17,7 @@ from traitlets import Bool, Dict, Integer
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.local import LocalPool
 from autograder.grading.pool.tasks import TaskMaker, grading_folder
-from autograder.grading.record.record import BrokenRecord, Record, Task
+from autograder.grading.record.record import BrokenRecord, Record
 from autograder.grading.submission.names import why_refused
 from autograder.grading.submission.template import CourseError
 
@@ -59,7 +58,7 @@ class RunAndDecide(NbGraderPreprocessor):
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         record = resources.get(RECORD) or self._record(resources["nbgrader"])
-        _drop_other_files(self, record)
+        self._drop_other_files(record)
         decided = nbformat.from_dict(record.notebook)
         # To repeat this grading, and to know that it was written; feedback shows neither.
         decided.metadata["shardlab"] = {"key": record.key}
@@ -80,30 +79,25 @@ class RunAndDecide(NbGraderPreprocessor):
             self.log.warning("the record of %s is graded anew: %s", task.student, error)
             record = None
         if record is None or record.key != task.key or not record.is_final:
-            record = self._grade(task)
+            (record,) = _one_worker(self.unsandboxed).grade_all([task])
             if not record.is_final:
                 raise NotGraded(record.reason)
             journal.write(record)
         self.log.info("%s: %s. %s", record.student, record.state, record.reason)
         return record
 
-    def _grade(self, task: Task) -> Record:
-        (record,) = _one_worker(self.unsandboxed).grade_all([task])
-        return record
-
-
-def _drop_other_files(owner: NbGraderPreprocessor, record: Record) -> None:
-    """nbgrader has copied all that was handed in, what links lead to included, and feedback would
-    hand that on."""
-    course = CourseDirectory(parent=owner)
-    folder = Path(course.format_path(course.autograded_directory, record.student, record.lab))
-    for entry in os.scandir(folder) if folder.is_dir() else ():
-        if entry.name in (f"{record.lab}.ipynb", *SIDE_FILES):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)
+    def _drop_other_files(self, record: Record) -> None:
+        """nbgrader has copied all that was handed in, what links lead to included, and feedback
+        would hand that on."""
+        course = CourseDirectory(parent=self)
+        folder = course.format_path(course.autograded_directory, record.student, record.lab)
+        for entry in os.scandir(folder) if os.path.isdir(folder) else ():
+            if entry.name in (f"{record.lab}.ipynb", *SIDE_FILES):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
 
 
 @functools.cache

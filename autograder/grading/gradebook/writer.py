@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import defaultdict
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbgrader.api import (
-    BaseCell,
-    Grade,
-    Gradebook,
-    MissingEntry,
-    SubmittedAssignment,
-    SubmittedNotebook,
-)
+from nbgrader.api import Grade, Gradebook, MissingEntry
 from nbgrader.apps import NbGrader
 from nbgrader.converters import Autograde
 from nbgrader.converters.base import NbGraderException
@@ -27,7 +20,7 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Any as AnyTrait
 
-from autograder.grading.gradebook.database import share_engines
+from autograder.grading.gradebook.database import by_cell, share_engines
 from autograder.grading.gradebook.run_and_decide import RECORD, SIDE_FILES, TIMESTAMP
 from autograder.grading.pool.tasks import submission_folder
 from autograder.grading.record.record import Record
@@ -47,32 +40,24 @@ class Writer:
         self.lab = lab
         self._course = CourseDirectory(parent=app, assignment_id=lab)
         self._converter = _OneRecord(coursedir=self._course, parent=app, force=True)
-        self._said = _Errors()
+        # What nbgrader logs where it fails: its exception says no more than that it did.
+        self._said = BufferingHandler(capacity=1_000)
+        self._said.setLevel(logging.ERROR)
         self._converter.log.handlers = [self._said]
         self._converter.log.propagate = False
 
     def scores(self) -> dict[str, dict[str, float | None]]:
         """{student: {grade id: automatic score}} of every student with a submission."""
-        found: dict[str, dict[str, float | None]] = defaultdict(dict)
-        with Gradebook(self._course.db_url, self._course.course_id) as gradebook:
-            try:
-                lab_id = gradebook.find_assignment(self.lab).id
-            except MissingEntry:
-                return {}
-            rows = (
-                gradebook.db.query(SubmittedAssignment.student_id, BaseCell.name, Grade.auto_score)
-                .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
-                .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
-                .join(BaseCell, BaseCell.id == Grade.cell_id)
-                .filter(SubmittedAssignment.assignment_id == lab_id)
-            )
-            for student, cell, score in rows:
-                found[student][cell] = score
-        return dict(found)
+        with self._gradebook() as gradebook:
+            found = by_cell(gradebook, self.lab, (Grade.auto_score,))
+        return {
+            student: {cell: score for cell, (score,) in cells.items()}
+            for student, cells in found.items()
+        }
 
     def students(self) -> list[str]:
         """Of the gradebook, whether they handed in or not."""
-        with Gradebook(self._course.db_url, self._course.course_id) as gradebook:
+        with self._gradebook() as gradebook:
             return sorted(student.id for student in gradebook.students)
 
     def is_written(self, record: Record, scores: dict[str, dict[str, float | None]]) -> bool:
@@ -86,16 +71,12 @@ class Writer:
         written = self._course.autograded_directory
         autograded = Path(self._course.format_path(written, record.student, self.lab))
         try:
-            with (autograded / f"{self.lab}.ipynb").open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
-                end = file.read().rstrip()
+            end = (autograded / f"{self.lab}.ipynb").read_bytes().rstrip()[-2000:]
         except OSError:
             return False
-        whole = end.endswith(b"}") and record.key.encode() in end
-        return whole and self._timestamp(record) == _read(autograded / TIMESTAMP)
-
-    def _timestamp(self, record: Record) -> bytes:
-        return _read(submission_folder(self._course, self.lab, record.student) / TIMESTAMP)
+        handed_in = submission_folder(self._course, self.lab, record.student)
+        same_time = _read(handed_in / TIMESTAMP) == _read(autograded / TIMESTAMP)
+        return end.endswith(b"}") and record.key.encode() in end and same_time
 
     def write(self, record: Record, same_submission: bool = False) -> None:
         """Raises NotWritten. Doing it twice, or again after a half of it, ends the same.
@@ -104,17 +85,18 @@ class Writer:
         looked at again where the automatic score has not changed.
         """
         assert record.notebook is not None
-        self._said.lines.clear()
+        self._said.flush()
         self._converter.record = record
         try:
             before = self._scored_by_hand(record) if same_submission else {}
             self._converter.start()
-            self._confirm(record, before)
+            if before:
+                self._confirm(record, before)
         except (NbGraderException, SQLAlchemyError, OSError) as error:
-            raise NotWritten(self._said.last() or str(error).splitlines()[0]) from error
+            raise NotWritten(self._cause() or str(error).splitlines()[0]) from error
 
     def _scored_by_hand(self, record: Record) -> dict[str, float | None]:
-        with Gradebook(self._course.db_url, self._course.course_id) as gradebook:
+        with self._gradebook() as gradebook:
             return {
                 grade.name: grade.auto_score
                 for grade in self._grades(gradebook, record)
@@ -122,9 +104,7 @@ class Writer:
             }
 
     def _confirm(self, record: Record, before: dict[str, float | None]) -> None:
-        if not before:
-            return
-        with Gradebook(self._course.db_url, self._course.course_id) as gradebook:
+        with self._gradebook() as gradebook:
             for grade in self._grades(gradebook, record):
                 if grade.name in before and before[grade.name] == grade.auto_score:
                     grade.needs_manual_grade = False
@@ -135,6 +115,15 @@ class Writer:
             return gradebook.find_submission_notebook(self.lab, self.lab, record.student).grades
         except MissingEntry:
             return []
+
+    def _gradebook(self) -> Gradebook:
+        return Gradebook(self._course.db_url, self._course.course_id)
+
+    def _cause(self) -> str:
+        """The line of a traceback that names the error, else the first line that was logged."""
+        lines = [record.getMessage().strip() for record in self._said.buffer]
+        traces = [text.splitlines()[-1] for text in lines if text.startswith("Traceback")]
+        return "".join((traces or lines)[:1])[:500]
 
 
 class _OneRecord(Autograde):
@@ -175,23 +164,6 @@ class _OneRecord(Autograde):
             if content := _read(handed_in / name):
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
-
-
-class _Errors(logging.Handler):
-    """What nbgrader logs where it fails: its exception says no more than that it did."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-    def last(self) -> str:
-        """The line of a traceback that names the error, else the first line of all."""
-        traces = [text.strip() for text in self.lines if text.startswith("Traceback")]
-        text = traces[0].splitlines()[-1] if traces else "".join(self.lines[:1])
-        return text[:500]
 
 
 def _read(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""What stands on a student's feedback page, before it is HTML as a whole.
+"""What stands on a student's feedback page: the values of its template.
 
 Whatever comes from the student goes through ``inert``; tables and pictures are made from the
 grader's record, so that nothing in a notebook can pass for them.
@@ -7,7 +7,7 @@ grader's record, so that nothing in a notebook can pass for them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,11 +18,11 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from autograder.grading.record.record import GRADED, Record
+from autograder.grading.record.record import Record
 from autograder.grading.submission.attached import MAX_CHARS
 from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
-from autograder.pages.html.prose import prose
+from autograder.pages.html.page import prose
 from autograder.pages.record_of import grade_id, told
 from autograder.pages.scores import Mark, Scores
 
@@ -30,7 +30,7 @@ MAX_CELLS = 400
 MAX_PAGE = 3_000_000 + MAX_CHARS  # characters of cells, outputs and pasted pictures
 NOTHING = Markup("")
 OWN_CELL = "own-"  # how the ids of cells begin that are the student's alone
-NOTE_CELL = "note"  # what was mended: told at the top of the page
+NOTE_CELL = "note"  # what was repaired, which the top of the page says
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,16 @@ class ShownExercise:
     grade_id: str
     heading: Markup
     mark: Mark | None  # None: the gradebook has none, though the notebook asks for one
-    cases: tuple[bool, ...] = ()  # passed or not
-    unwritten: bool = False
-    table: Markup = NOTHING
-    sentence: Markup = NOTHING  # where there is no table: why
-    pictures: tuple[Mapping[str, Any], ...] = ()  # title and svg; or title, heads and rows
-    comments: tuple[Markup, ...] = ()
+    cases: list[bool]  # passed or not
+    unwritten: bool
+    table: Markup
+    sentence: str  # where there is no table: why
+    pictures: Sequence[Mapping[str, Any]]  # title and svg; or title, heads and rows
+    comments: list[Markup]
 
     @property
     def look(self) -> str:
-        if self.mark is None or self.mark.waits:
-            return "waits"
-        share = self.share
-        return "full" if share >= 1 else "part" if share > 0 else "none"
+        return self.mark.outcome if self.mark else "waits"
 
     @property
     def share(self) -> float:
@@ -76,58 +73,45 @@ class ShownExercise:
 class Cell:
     kind: str  # "prose", "code"
     source: Markup
-    role: str = ""  # "answer", "check", "own"
-    outputs: tuple[Markup, ...] = ()
-    exercise: ShownExercise | None = None  # decided by this cell
-    comment: Markup = NOTHING
+    role: str  # "answer", "check", "own" or ""
+    outputs: list[Markup]
+    exercise: ShownExercise | None  # decided by this cell
+    comment: Markup
 
 
-@dataclass(frozen=True)
-class Page:
-    lab: str
-    title: Markup
-    scores: Scores
-    exercises: tuple[ShownExercise, ...]
-    cells: tuple[Cell, ...]
-    left_out: int  # cells that would make the page too long
-    state: str = ""
-    reason: Markup = NOTHING
-    notes: tuple[Markup, ...] = ()
-
-    @property
-    def when(self) -> str:
-        at, due = self.scores.submitted_at, self.scores.due_at
-        if at is None:
-            return ""
-        said = f"handed in {_date(at)}"
-        if due is None:
-            return said
-        return f"{said}, due {_date(due)}" + (": late" if at > due else "")
-
-
-def make_page(notebook: NotebookNode, lab: str, scores: Scores, record: Record | None) -> Page:
+def content_of(
+    notebook: NotebookNode, lab: str, scores: Scores, record: Record | None
+) -> dict[str, Any]:
+    """The values of page.html."""
     exercises = {found.grade_id: found for found in _exercises(notebook, scores, record)}
     told = bool(record and record.notes)
     shown = [c for c in notebook.cells if not (told and c.get("id") == NOTE_CELL)]
     cells: list[Cell] = []
     length = 0
     for cell in shown[:MAX_CELLS]:
-        cells.append(_cell(cell, exercises, scores.comments))
-        length += len(cells[-1].source) + sum(map(len, cells[-1].outputs))
+        made = _cell(cell, exercises, scores.comments)
+        length += len(made.source) + sum(map(len, made.outputs))
         if length > MAX_PAGE:
-            cells.pop()
             break
-    return Page(
-        lab=lab,
-        title=_title(notebook) or escape(lab),
-        scores=scores,
-        exercises=tuple(exercises.values()),
-        cells=tuple(cells),
-        left_out=len(shown) - len(cells),
-        state=record.state if record and record.state != GRADED else "",
-        reason=prose(record.reason) if record else NOTHING,
-        notes=tuple(map(prose, record.notes)) if record else (),
-    )
+        cells.append(made)
+    return {
+        "lab": lab,
+        "title": next(filter(None, (_heading(c, level=1) for c in notebook.cells)), lab),
+        "when": _when(scores),
+        "scores": scores,
+        "record": record,
+        "exercises": list(exercises.values()),
+        "cells": cells,
+        "left_out": len(shown) - len(cells),  # cells that would make the page too long
+    }
+
+
+def _when(scores: Scores) -> str:
+    at, due = scores.submitted_at, scores.due_at
+    if at is None:
+        return ""
+    until = f", due {_date(due)}{': late' if at > due else ''}" if due else ""
+    return f"handed in {_date(at)}{until}"
 
 
 def _exercises(
@@ -145,27 +129,19 @@ def _exercises(
         if not cell.metadata.nbgrader.get("grade") and not cell.metadata.nbgrader.get("task"):
             continue
         decided = record.verdicts.get(name, {}) if record else {}
-        table, sentence = told(record, name) if record else ("", "")
+        table, sentence = told(record, name)
         yield ShownExercise(
             grade_id=name,
             heading=heading or escape(name),
             mark=scores.marks.get(name),
-            cases=tuple(bool(case["passed"]) for case in decided.get("cases", [])),
+            cases=[case["passed"] for case in decided.get("cases", [])],
             unwritten=bool(decided.get("unwritten")),
             table=Markup(table),
-            sentence=NOTHING if table else prose(sentence),
-            pictures=tuple(_pictures(record, name)) if record else (),
-            comments=tuple(comments),
+            sentence=sentence,
+            pictures=record.pictures.get(name, []) if record else (),
+            comments=comments,
         )
         comments = []
-
-
-def _pictures(record: Record, name: str) -> Iterator[dict[str, Any]]:
-    for picture in record.pictures.get(name, []):
-        if "rows" in picture:
-            yield picture
-        elif picture["svg"].startswith("<svg"):
-            yield {**picture, "svg": Markup(picture["svg"])}
 
 
 def _cell(
@@ -178,10 +154,10 @@ def _cell(
     role = "answer" if is_answer(cell) else "check" if exercise else role
     if cell.cell_type != "code":
         prose = Markup(inert.markdown(cell.source, cell.get("attachments")))
-        return Cell("prose", prose, role, (), exercise, comment)
-    outputs = tuple(Markup(inert.output(out)) for out in cell.get("outputs", []))
-    if is_check(cell) and exercise is not None and exercise.cases:
-        outputs = ()  # told above, from the record
+        return Cell("prose", prose, role, [], exercise, comment)
+    # The outputs of a check that was decided stand above, from the record.
+    shown_above = is_check(cell) and exercise is not None and exercise.cases
+    outputs = [] if shown_above else [Markup(inert.output(out)) for out in cell.get("outputs", [])]
     return Cell("code", code(cell.source), role, outputs, exercise, comment)
 
 
@@ -190,11 +166,6 @@ def code(source: str) -> Markup:
         return Markup(inert.text(source))
     formatter: Any = HtmlFormatter(cssclass="highlight")
     return Markup(highlight(source, PythonLexer(stripnl=False), formatter))
-
-
-def _title(notebook: NotebookNode) -> Markup:
-    found = (_heading(cell, level=1) for cell in notebook.cells)
-    return next((heading for heading in found if heading), NOTHING)
 
 
 def _heading(cell: NotebookNode, level: int = 2) -> Markup:

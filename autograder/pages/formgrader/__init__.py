@@ -14,7 +14,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    # Here and not above: grading imports this package's indexes and has no use for a server.
+    # Here and not above: an export imports this package for its outputs, and needs no server.
     from nbgrader.server_extensions.formgrader import base
 
     from autograder.pages.formgrader.api import ClassAPI

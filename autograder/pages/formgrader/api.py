@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from nbgrader.api import Assignment, MissingEntry, SubmittedAssignment, SubmittedNotebook
@@ -62,10 +60,13 @@ class ClassAPI(NbGraderAPI):
         if ungraded is not None or students is not None:
             return super().get_submission(assignment_id, student_id, ungraded, students)
         known = self.get_student(student_id, submitted=set())
-        with self._of(student_id):
+        self._only = student_id
+        try:
             return super().get_submission(
                 assignment_id, student_id, None, {student_id: known} if known else {}
             )
+        finally:
+            self._only = None
 
     def get_submitted_students(self, assignment_id: str) -> set[str]:
         if self._only is None:
@@ -88,11 +89,3 @@ class ClassAPI(NbGraderAPI):
         assert self._only is not None
         there = os.path.isdir(self.coursedir.format_path(step, self._only, lab))
         return {self._only} if there else set()
-
-    @contextmanager
-    def _of(self, student_id: str) -> Iterator[None]:
-        self._only = student_id
-        try:
-            yield
-        finally:
-            self._only = None

@@ -6,7 +6,6 @@ grades once for each grade. Here each grade of the lab is read once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from nbgrader.api import (
@@ -20,8 +19,8 @@ from nbgrader.api import (
     SubmittedNotebook,
     TaskCell,
 )
-from sqlalchemy import ColumnElement, and_, case, func
-from sqlalchemy.orm import Query, scoped_session, sessionmaker
+from sqlalchemy import Boolean, ColumnElement, and_, case, cast, func, select
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 _cell, _task = GradeCell.__table__, TaskCell.__table__
 # {nbgrader's name: (which grades, the most points of one)}
@@ -37,17 +36,18 @@ def _sum(what: Any, where: ColumnElement[bool]) -> ColumnElement[float]:
     return func.sum(case((where, what), else_=0.0))
 
 
-def _any(where: Any) -> ColumnElement[int]:
-    return func.max(case((where, 1), else_=0))
+def _any(where: Any) -> ColumnElement[bool]:
+    return cast(func.max(case((where, 1), else_=0)), Boolean)
 
 
-_SUMS = {
-    name: column
+_SUMS: dict[str, Any] = {
+    f"{prefix}{kind}_score": _sum(what, which)
     for kind, (which, most) in _KINDS.items()
-    for name, column in (
-        (f"{kind}_score", _sum(Grade.score, which)),
-        (f"max_{kind}_score", _sum(most, which)),
-    )
+    for prefix, what in (("", Grade.score), ("max_", most))
+}
+_SUMS |= {
+    f"{prefix}score": sum(_SUMS[f"{prefix}{kind}_score"] for kind in _KINDS)
+    for prefix in ("", "max_")
 }
 
 
@@ -63,30 +63,23 @@ class ClassGradebook(Gradebook):
         return other
 
     def submission_dicts(self, assignment_id: str) -> list[dict[str, Any]]:
-        about = {
-            "id": SubmittedAssignment.id,
-            "name": Assignment.name,
-            "timestamp": SubmittedAssignment.timestamp,
-        }
-        found = _of_a_lab(self._asked(about), assignment_id)
-        found = found.group_by(SubmittedAssignment.id, Assignment.id, Student.id)
-        return [_with_totals(row._mapping, "needs_manual_grade") for row in found]
+        about = {"timestamp": SubmittedAssignment.timestamp}
+        return self._read(SubmittedAssignment, Assignment, about, Assignment.name == assignment_id)
 
     def notebook_submission_dicts(
         self, notebook_id: str, assignment_id: str
     ) -> list[dict[str, Any]]:
-        about = {
-            "id": SubmittedNotebook.id,
-            "name": Notebook.name,
-            "flagged": SubmittedNotebook.flagged,
-            "failed_tests": _any(_FAILED),
-        }
-        found = _of_a_lab(self._asked(about), assignment_id).filter(Notebook.name == notebook_id)
-        found = found.group_by(SubmittedNotebook.id, Notebook.id, Student.id)
-        return [_with_totals(row._mapping, "needs_manual_grade", "failed_tests") for row in found]
+        about = {"flagged": SubmittedNotebook.flagged, "failed_tests": _any(_FAILED)}
+        of = and_(Assignment.name == assignment_id, Notebook.name == notebook_id)
+        return self._read(SubmittedNotebook, Notebook, about, of)
 
-    def _asked(self, about: dict[str, Any]) -> Query[Any]:
+    def _read(
+        self, submitted: Any, released: Any, about: dict[str, Any], where: ColumnElement[bool]
+    ) -> list[dict[str, Any]]:
+        """Submissions without a grade are in no list of nbgrader's either."""
         columns = {
+            "id": submitted.id,
+            "name": released.name,
             **about,
             "student": Student.id,
             "first_name": Student.first_name,
@@ -94,29 +87,17 @@ class ClassGradebook(Gradebook):
             **_SUMS,
             "needs_manual_grade": _any(Grade.needs_manual_grade),
         }
-        return self.db.query(*(column.label(name) for name, column in columns.items()))
-
-
-def _of_a_lab(query: Query[Any], lab: str) -> Query[Any]:
-    """Submissions without a grade are in no list of nbgrader's either."""
-    return (
-        query.select_from(SubmittedAssignment)
-        .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
-        .join(Student, Student.id == SubmittedAssignment.student_id)
-        .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
-        .join(Notebook, Notebook.id == SubmittedNotebook.notebook_id)
-        .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
-        .outerjoin(_cell, _cell.c.id == Grade.cell_id)
-        .outerjoin(_task, _task.c.id == Grade.cell_id)
-        .filter(Assignment.name == lab)
-    )
-
-
-def _with_totals(row: Any, *booleans: str) -> dict[str, Any]:
-    flags = {name: bool(row[name]) for name in booleans}
-    return {**row, **flags, "score": _total(row, ""), "max_score": _total(row, "max_")}
-
-
-def _total(row: Any, prefix: str) -> float:
-    parts: Iterable[float] = (row[f"{prefix}{kind}_score"] for kind in _KINDS)
-    return sum(parts)
+        query = (
+            select(*(column.label(name) for name, column in columns.items()))
+            .select_from(SubmittedAssignment)
+            .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+            .join(Student, Student.id == SubmittedAssignment.student_id)
+            .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            .join(Notebook, Notebook.id == SubmittedNotebook.notebook_id)
+            .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+            .outerjoin(_cell, _cell.c.id == Grade.cell_id)
+            .outerjoin(_task, _task.c.id == Grade.cell_id)
+            .where(where)
+            .group_by(submitted.id, released.id, Student.id)
+        )
+        return [dict(row) for row in self.db.execute(query).mappings()]

@@ -31,7 +31,10 @@ class InertOutputs(Preprocessor):
                 continue
             if not isinstance(cell.get("execution_count"), int):
                 cell.execution_count = None
-            cell.outputs = [_display(html) for html in _outputs(cell, record)]
+            cell.outputs = [
+                new_output("display_data", data={"text/html": html})
+                for html in _outputs(cell, record)
+            ]
         return nb, resources
 
 
@@ -43,13 +46,9 @@ def markdown(context: Context, source: str) -> str:
 
 
 def _outputs(cell: NotebookNode, record: Record | None) -> list[str]:
-    table = told(record, grade_id(cell))[0] if record else ""
+    table, _ = told(record, grade_id(cell))
     if not table:
         return [inert.output(out) for out in cell.outputs]
-    # Beside its table the cell has the points, or the error that says why there are none.
-    beside = [out for out in cell.outputs if "text/html" not in out.get("data", {})]
-    return [table, *map(inert.output, beside)]
-
-
-def _display(html: str) -> NotebookNode:
-    return new_output("display_data", data={"text/html": html})
+    # Besides its table the cell has the points, or the error that says why there are none.
+    others = [out for out in cell.outputs if "text/html" not in out.get("data", {})]
+    return [table, *map(inert.output, others)]

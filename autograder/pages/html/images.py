@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import re
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from defusedxml.ElementTree import fromstring
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 MAX_IMAGE_BYTES = 1_500_000
 MAX_PASTED_BYTES = 6_000_000  # base64 of a photograph of a sheet of paper
@@ -19,6 +18,7 @@ MAX_PIXELS = 40_000_000  # drawn they take four bytes each
 MAX_SVG_ELEMENTS = 20_000
 RASTER = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF"}
 SVG = "image/svg+xml"
+KINDS = (SVG, *RASTER)
 TOO_BIG = "An image is left out here: it is too large."
 UNREADABLE = "An image is left out here: it cannot be read."
 OTHER_KIND = "An image is left out here: it is not a PNG, JPEG, GIF or SVG."
@@ -27,7 +27,7 @@ UNUSUAL = "A drawing is left out here: it holds more than shapes and text."
 _SHAPES = """
     svg g defs title desc style path rect circle ellipse line polyline polygon text tspan
     linearGradient radialGradient stop pattern clipPath marker symbol use"""
-_IGNORED = frozenset({"metadata"})  # what plotting libraries write about themselves
+_IGNORED = "metadata"  # what plotting libraries write about themselves
 _PAINT = re.compile(r"url\(\s*[\"']?#?([^\"')]*)", re.IGNORECASE)
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 
@@ -37,58 +37,49 @@ class NotShown(Exception):
 
 
 def image_uri(mime: str, data: str, max_bytes: int = MAX_IMAGE_BYTES) -> str:
-    """``data`` is base64, for SVG plain text. Raises NotShown."""
+    """``data`` is base64, or an SVG's text. Raises NotShown."""
+    if mime not in KINDS:
+        raise NotShown(OTHER_KIND)
     if len(data) > max_bytes:
         raise NotShown(TOO_BIG)
-    content = _checked_svg(data) if mime == SVG else _checked_raster(mime, data)
+    try:
+        if mime == SVG and "<" in data:  # which no base64 has, and every drawing
+            content = _checked_svg(data)
+        else:
+            raw = base64.b64decode("".join(data.split()), validate=True)
+            content = _checked_svg(raw.decode()) if mime == SVG else _checked_raster(mime, raw)
+    except Image.DecompressionBombError as error:
+        raise NotShown(TOO_BIG) from error
+    except (OSError, ValueError, SyntaxError, RecursionError) as error:
+        # Pillow's, the two decodings', and of elements within elements within elements.
+        raise NotShown(UNREADABLE) from error
     return f"data:{mime};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def pasted_uri(forms: Any) -> str:
     """``forms`` is a cell's attachment, {type: base64}. Raises NotShown."""
     found = forms if isinstance(forms, Mapping) else {}
-    mime = next((mime for mime in (SVG, *RASTER) if mime in found), None)
-    if mime is None:
-        raise NotShown(OTHER_KIND)
-    data = found[mime]
+    mime = next((mime for mime in KINDS if mime in found), "")
+    data = found.get(mime, "")
     if not isinstance(data, str):
         raise NotShown(UNREADABLE)
-    if mime != SVG:
-        return image_uri(mime, data, MAX_PASTED_BYTES)
-    try:
-        return image_uri(mime, base64.b64decode(data, validate=True).decode("utf-8"))
-    except ValueError as error:
-        raise NotShown(UNREADABLE) from error
+    return image_uri(mime, data, MAX_PASTED_BYTES)
 
 
 def same_uri_checked(uri: str) -> str | None:
     """A ``data:`` address that a student wrote, if what is in it may be drawn."""
     match = re.fullmatch(r"data:(image/[a-z+]+);base64,([A-Za-z0-9+/=\s]*)", uri.strip())
-    if match is None:
-        return None
-    mime, data = match.groups()
     try:
-        if mime == SVG:
-            data = base64.b64decode(data).decode("utf-8")
-        return image_uri(mime, data)
-    except (NotShown, ValueError):
+        return image_uri(match[1], match[2]) if match else None
+    except NotShown:
         return None
 
 
-def _checked_raster(mime: str, data: str) -> bytes:
+def _checked_raster(mime: str, content: bytes) -> bytes:
     """Only the head is read: a small file may unpack to any number of pixels."""
-    if mime not in RASTER:
-        raise NotShown(OTHER_KIND)
-    try:
-        content = base64.b64decode("".join(data.split()), validate=True)
-        with Image.open(io.BytesIO(content), formats=[RASTER[mime]]) as image:
-            pixels = image.width * image.height
-    except Image.DecompressionBombError as error:
-        raise NotShown(TOO_BIG) from error
-    except (binascii.Error, UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        raise NotShown(UNREADABLE) from error
-    if pixels > MAX_PIXELS:
-        raise NotShown(TOO_BIG)
+    with Image.open(io.BytesIO(content), formats=[RASTER[mime]]) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise NotShown(TOO_BIG)
     return content
 
 
@@ -96,32 +87,29 @@ def _checked_svg(text: str) -> bytes:
     """Shapes and text only, written anew.
 
     In an ``<img>`` nothing of an SVG runs or is fetched whatever it holds; but drawings that
-    repeat themselves within themselves, and filters, can keep a browser busy for ever.
+    repeat themselves within themselves, and filters, can keep a browser busy without end.
     """
+    if len(text) > MAX_IMAGE_BYTES:
+        raise NotShown(TOO_BIG)
     try:
         root = fromstring(text, forbid_dtd=False, forbid_entities=True, forbid_external=True)
     except Exception as error:  # expat's, defusedxml's, and whatever odd bytes lead to
         raise NotShown(UNREADABLE) from error
-    _drop_ignored(root)
-    elements = list(root.iter())
-    names = {_name(element) for element in elements}
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if _name(child) == _IGNORED:
+                parent.remove(child)
+    names = [_name(element) for element in root.iter()]
     if (
-        _name(root) != "svg"
-        or not names.issubset(_SHAPES.split())
-        or len(elements) > MAX_SVG_ELEMENTS
+        names[0] != "svg"
+        or not set(names).issubset(_SHAPES.split())
+        or len(names) > MAX_SVG_ELEMENTS
     ):
         raise NotShown(UNUSUAL)
     _require_flat(root)
     ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
     ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
     return ElementTree.tostring(root, encoding="utf-8")
-
-
-def _drop_ignored(root: ElementTree.Element) -> None:
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if _name(child) in _IGNORED:
-                parent.remove(child)
 
 
 def _require_flat(root: ElementTree.Element) -> None:
@@ -132,16 +120,15 @@ def _require_flat(root: ElementTree.Element) -> None:
         said = list(element.attrib.values())
         if _name(element) == "style":
             said.append(element.text or "")
-        if any("\\" in text for text in said):  # CSS may spell anything with it
-            raise NotShown(UNUSUAL)
         targets = [target for text in said for target in _PAINT.findall(text)]
+        # CSS may spell anything with a backslash.
+        if any("\\" in text for text in said) or (targets and _name(element) == "style"):
+            raise NotShown(UNUSUAL)
         if _name(element) == "use":
             targets.append((element.get("href") or element.get(_XLINK) or "").lstrip("#"))
         if targets:
             referring.add(element)
             referred.update(targets)
-        if targets and _name(element) == "style":
-            raise NotShown(UNUSUAL)
     for element in root.iter():
         if element.get("id") in referred and not referring.isdisjoint(element.iter()):
             raise NotShown(UNUSUAL)

@@ -6,7 +6,6 @@ browser fetches by itself; links go to the web only, in a tab of their own, and 
 
 from __future__ import annotations
 
-import itertools
 import re
 import secrets
 from collections.abc import Mapping
@@ -20,14 +19,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.token import STANDARD_TYPES
 
 from autograder.grading.submission.attached import plain
-from autograder.pages.html.images import (
-    RASTER,
-    SVG,
-    NotShown,
-    image_uri,
-    pasted_uri,
-    same_uri_checked,
-)
+from autograder.pages.html.images import KINDS, NotShown, image_uri, pasted_uri, same_uri_checked
 from autograder.pages.html.mathematics import NotSet, mathml
 
 MAX_TEXT = 20_000  # characters of one output or one cell's prose; more is cut in the middle
@@ -216,7 +208,7 @@ def _richest(data: Mapping[str, Any]) -> str:
         return html(_joined(data["text/html"]))
     if "text/markdown" in data:
         return markdown(_joined(data["text/markdown"]))
-    for mime in (SVG, *RASTER):
+    for mime in KINDS:
         if mime in data:
             try:
                 uri = image_uri(mime, _joined(data[mime]))
@@ -260,9 +252,9 @@ def _aside(sentence: str) -> str:
 
 def _depth(fragment: str) -> int:
     """How deep elements may lie in one another, at most: elements without an end count as open."""
-    steps = (
-        -1 if closes else 1
-        for closes, name in _ELEMENT.findall(fragment)
-        if name not in _OPEN_ENDED
-    )
-    return max(itertools.accumulate(steps, lambda depth, step: max(depth + step, 0)), default=0)
+    depth = deepest = 0
+    for closes, name in _ELEMENT.findall(fragment):
+        if name not in _OPEN_ENDED:
+            depth = max(depth - 1, 0) if closes else depth + 1
+            deepest = max(depth, deepest)
+    return deepest

@@ -68,6 +68,8 @@ def mathml(tex: str, *, display: bool = False) -> str:
     except Exception as error:  # whatever its parser trips over
         raise NotSet from error
     elements = list(root.iter())
+    for element in elements:
+        element.text = unescape(element.text or "")  # "&#x0003D;" in latex2mathml's tree
     if len(elements) > MAX_ELEMENTS or not all(map(_is_known, elements)):
         raise NotSet
     if not set('<>"') & set(tex):  # no markup in an attribute, not even in disguise
@@ -86,19 +88,17 @@ def _is_balanced(tex: str) -> bool:
 
 def _is_known(element: Element) -> bool:
     """Not a command, or a table's mark outside a table: latex2mathml leaves them as they stand."""
-    said = _text(element)
-    if element.get("linebreak"):
+    said = element.text or ""
+    if element.tag not in ELEMENTS or element.get("linebreak"):
         return False
-    return element.tag in ELEMENTS and (
-        element.tag == "mtext" or (said not in ("&", "~") and "\\" not in said)
-    )
+    return element.tag == "mtext" or (said not in ("&", "~") and "\\" not in said)
 
 
 def _written(element: Element) -> Iterator[str]:
     said = "".join(
         f' {name}="{escape(value)}"' for name, value in element.items() if _may_be(name, value)
     )
-    yield f"<{element.tag}{said}>{escape(_text(element))}"
+    yield f"<{element.tag}{said}>{escape(element.text or '')}"
     before = None
     for child in element:
         if before is not None and element.tag in _ROWS and _are_apart(before, child):
@@ -110,20 +110,15 @@ def _written(element: Element) -> Iterator[str]:
 
 def _are_apart(left: Element, right: Element) -> bool:
     """A function's name and what it is of: "log n", as TeX sets them."""
-    return (_is_name(left) and right.tag not in ("mo", "mspace")) or (
-        _is_name(right) and left.tag not in ("mo", "mspace")
-    )
+    pairs = ((left, right), (right, left))
+    return any(_is_name(one) and other.tag not in ("mo", "mspace") for one, other in pairs)
 
 
 def _is_name(element: Element) -> bool:
     while element.tag in _SCRIPTS and len(element):
         element = element[0]
-    return element.tag in ("mi", "mo") and len(_text(element)) > 1 and _text(element).isalpha()
-
-
-def _text(element: Element) -> str:
-    """latex2mathml writes characters as "&#x0003D;" in its tree."""
-    return unescape(element.text or "")
+    name = element.text or ""
+    return element.tag in ("mi", "mo") and len(name) > 1 and name.isalpha()
 
 
 def _may_be(name: str, value: str) -> bool:

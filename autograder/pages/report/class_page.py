@@ -1,33 +1,110 @@
-"""The class report as one page that stands alone."""
+"""The class report as one page that stands alone. Its two charts are standing SVG in the course's
+colours; tables say the same in numbers."""
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from autograder.pages.html.prose import prose
-from autograder.pages.report import charts
-from autograder.pages.report.summary import Summary, amount
+from autograder.pages.html.page import render
+from autograder.pages.report.course import Lab
+from autograder.pages.report.summary import ExerciseResult, Summary, as_text, summarize
+from shardlab.widgets.palette import ERROR, MEASURED, OK, PREDICTED, WAIT, ink_on
+from shardlab.widgets.scene import Mark, Rect, Text, line, text_width, to_svg
 
-HERE = Path(__file__).parent
+WIDTH = 800.0
+ROW = 30.0
+# {of ExerciseResult.counts: (colour, words)}
+PARTS = {
+    "full": (OK, "all points"),
+    "part": (MEASURED, "some"),
+    "none": (ERROR, "none"),
+    "unwritten": (WAIT, "not written"),
+    "waits": (PREDICTED, "waits for a person"),
+}
 
 
-def render(summary: Summary) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def report(labs: list[Lab], to: Path | None) -> None:
+    """Of the one lab: its page as a file, and the same as text."""
+    (lab,) = labs
+    summary = summarize(lab)
+    charts = {"totals": Markup(_totals(summary)), "exercises": Markup(_exercises(summary))}
+    path = to or Path("grading/reports") / f"{lab.name}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render("report/page.html", summary=summary, **charts), encoding="utf-8")
+    print(f"{as_text(summary)}\n\nwrote {path}")
+
+
+def _exercises(summary: Summary) -> str:
+    """A bar for each exercise: how many got all, some or none of its points."""
+    left = 16 + max((text_width(e.name, 12) for e in summary.exercises), default=0.0)
+    right = WIDTH - 92
+    marks: list[Mark] = []
+    for row, exercise in enumerate(summary.exercises):
+        marks += _bar(exercise, row * ROW, left, right)
+    bottom = len(summary.exercises) * ROW + 10
+    x = left
+    for part, (color, words) in PARTS.items():
+        if any(e.counts[part] for e in summary.exercises):
+            marks.append(Rect(x=x, y=bottom, width=10, height=10, fill=color, radius=2))
+            marks.append(Text(x=x + 16, y=bottom + 9, text=words, size=11, fill="muted"))
+            x += 34 + text_width(words, 11)
+    return to_svg(
+        marks,
+        WIDTH,
+        bottom + 22,
+        title="Points by exercise",
+        subtitle=f"{len(summary.totals)} students",
+        footer="In each part: how many students. At the right: the mean of the points.",
     )
-    environment.filters |= {"prose": prose, "amount": amount}
-    return environment.get_template("page.html").render(
-        summary=summary,
-        median=statistics.median(summary.totals) if summary.totals else None,
-        style=Markup((HERE.parent / "html/page.css").read_text(encoding="utf-8")),
-        totals=Markup(charts.totals(summary)),
-        exercises=Markup(charts.exercises(summary)),
+
+
+def _bar(exercise: ExerciseResult, top: float, left: float, right: float) -> list[Mark]:
+    mean = f"{exercise.mean:.2f} of {exercise.max_points:g}"
+    marks: list[Mark] = [
+        Text(x=left - 12, y=top + 18, text=exercise.name, anchor="end"),
+        Text(x=WIDTH, y=top + 18, text=mean, anchor="end", fill="muted"),
+    ]
+    x = left
+    for part, (color, _) in PARTS.items():
+        count = exercise.counts[part]
+        width = (right - left) * count / max(exercise.counts.total(), 1)
+        if not count:
+            continue
+        marks.append(Rect(x=x, y=top + 4, width=max(width - 1, 0.5), height=ROW - 10, fill=color))
+        if width > text_width(str(count), 11) + 6:
+            marks.append(_number(x + width / 2, top + 18, count, ink_on(color)))
+        x += width
+    return marks
+
+
+def _number(x: float, y: float, value: object, fill: str = "text") -> Mark:
+    return Text(x=x, y=y, text=str(value), size=11, anchor="middle", fill=fill)
+
+
+def _totals(summary: Summary) -> str:
+    """How many students got how many points."""
+    bins = summary.bins
+    height, bottom, left = 150.0, 168.0, 8.0
+    step = (WIDTH - 2 * left) / len(bins)
+    most = max(*bins, 1)
+    marks: list[Mark] = []
+    for place, count in enumerate(bins):
+        x, tall = left + place * step, height * count / most
+        y = bottom - tall
+        marks.append(Rect(x=x + 2, y=y, width=step - 4, height=tall, fill=MEASURED, radius=2))
+        if count:
+            marks.append(_number(x + step / 2, y - 5, count))
+    marks.append(line(left, bottom, WIDTH - left, bottom))
+    for place in range(len(bins) + 1):
+        words = f"{summary.max_points * place / len(bins):g}"
+        marks.append(_number(left + place * step, bottom + 16, words, "muted"))
+    return to_svg(
+        marks,
+        WIDTH,
+        bottom + 22,
+        title="Points of the whole lab",
+        subtitle=f"{len(summary.totals)} students",
+        footer="Above each bar: how many students. Below: points, less what being late cost.",
     )

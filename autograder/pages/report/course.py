@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import refused_names, students_who_handed_in
+from autograder.grading.pool.tasks import grading_folder, refused_names, students_who_handed_in
 from autograder.grading.record.record import BrokenRecord, Record
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
@@ -30,9 +31,9 @@ class Lab:
     name: str
     cells: tuple[str, ...]  # grade ids, in the notebook's order
     scores: tuple[Scores, ...]  # of everybody in the gradebook, by id
-    records: dict[str, Record]  # {student: ...}, of those the grader has seen
-    waiting: frozenset[str] = frozenset()  # who handed in, whether graded or not
-    refused: dict[str, str] = field(default_factory=dict)  # names of folders: why none is graded
+    records: dict[str, Record]  # {student: ...} by student, of those the grader has seen
+    waiting: frozenset[str]  # who handed in, whether graded or not
+    refused: dict[str, str]  # names of folders: why none is graded
 
     def state(self, scores: Scores) -> str:
         """One of the record's states, or what else may be said."""
@@ -56,33 +57,23 @@ def read_labs(wanted: str | None) -> list[Lab]:
                 f"the gradebook knows no lab {wanted!r} (it has: {', '.join(known) or 'none'}): "
                 "see that you are in the course's folder, and grade first"
             )
-        labs = [wanted] if wanted is not None else known
-        return [_read(course, gradebook, lab) for lab in labs]
+        return [_read(course, gradebook, lab) for lab in ([wanted] if wanted else known)]
 
 
 def _read(course: CourseDirectory, gradebook: Gradebook, lab: str) -> Lab:
-    journal = Journal(reports_beside(course) / "records", lab)
+    journal = Journal(grading_folder(course) / "records", lab)
     records = {}
     for student in journal.students():
-        try:
-            record = journal.read(student)
-        except BrokenRecord:
-            continue  # the next grading makes it anew, and says so
-        if record is not None:
-            records[student] = record
+        with suppress(BrokenRecord):  # the next grading makes it anew, and says so
+            if record := journal.read(student):
+                records[student] = record
     scores = read_scores(gradebook, lab)
     waiting = frozenset(students_who_handed_in(course, lab))
-    known = {found.student for found in scores}
     most = max((found.max_points for found in scores), default=0.0)
-    unknown = sorted((waiting | set(records)) - known)
-    scores += [Scores(student, max_points=most) for student in unknown]
+    unknown = (waiting | set(records)) - {found.student for found in scores}
+    scores += [Scores(student, max_points=most) for student in sorted(unknown)]
     cells = _in_order(course, lab, cells_of(gradebook, lab))
     return Lab(lab, cells, tuple(scores), records, waiting, refused_names(course, lab))
-
-
-def reports_beside(course: CourseDirectory) -> Path:
-    """The folder that holds everything graded."""
-    return Path(course.root, course.autograded_directory).parent
 
 
 def _in_order(course: CourseDirectory, lab: str, cells: list[str]) -> tuple[str, ...]:

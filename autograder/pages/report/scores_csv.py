@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from autograder.pages.report.course import Lab, exercise_of
@@ -13,7 +15,20 @@ BEFORE = ("student", "last_name", "first_name", "lab", "state", "handed_in_utc")
 AFTER = ("to_grade_by_hand", "late_penalty", "total", "max")
 
 
-def write_csv(labs: Sequence[Lab], out: TextIO) -> None:
+def export(labs: Sequence[Lab], to: Path | None) -> None:
+    for lab in labs:
+        for name, why in lab.refused.items():
+            print(f"{lab.name}: {name!r} is left out: its name {why}", file=sys.stderr)
+    if to is None:
+        _write(labs, sys.stdout)
+        return
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with to.open("w", newline="", encoding="utf-8") as file:
+        _write(labs, file)
+    print(f"wrote {to}")
+
+
+def _write(labs: Sequence[Lab], out: TextIO) -> None:
     """With several labs an exercise's column is named LAB.EXERCISE.
 
     What a person has yet to grade is empty, not 0, and is not in the total.
@@ -25,28 +40,13 @@ def write_csv(labs: Sequence[Lab], out: TextIO) -> None:
     writer.writerow([*BEFORE, *names, *AFTER])
     for lab in labs:
         for scores in lab.scores:
-            points = [
-                _points(scores, cell) if other is lab and scores.handed_in else ""
-                for other, cell in columns
-            ]
-            writer.writerow([*_before(lab, scores), *points, *_after(scores)])
-
-
-def _before(lab: Lab, scores: Scores) -> list[str]:
-    at = scores.submitted_at
-    return [
-        _text(scores.student),
-        _text(scores.last_name),
-        _text(scores.first_name),
-        lab.name,
-        lab.state(scores),
-        f"{at:%Y-%m-%d %H:%M:%S}" if at else "",
-    ]
-
-
-def _after(scores: Scores) -> list[str]:
-    numbers = (scores.penalty, scores.total, scores.max_points)
-    return [str(scores.waits), *map(_number, numbers)]
+            person = map(_text, (scores.student, scores.last_name, scores.first_name))
+            at = f"{scores.submitted_at:%Y-%m-%d %H:%M:%S}" if scores.submitted_at else ""
+            points = [_points(scores, cell) if other is lab else "" for other, cell in columns]
+            sums = map(_number, (scores.penalty, scores.total, scores.max_points))
+            writer.writerow(
+                [*person, lab.name, lab.state(scores), at, *points, scores.waits, *sums]
+            )
 
 
 def _points(scores: Scores, cell: str) -> str:

@@ -27,8 +27,7 @@ from autograder.evaluation.trial import VISIBLE_SEED, rng_for
 from autograder.exercise import Case, Exercise, equal
 from autograder.exercise.recorded import SUFFIX, OtherInputs, RecordedHalf, record
 from autograder.release.package import package
-from autograder.release.refusal import ReleaseError
-from autograder.release.write import archives, write
+from autograder.release.write import ReleaseError, archives, write
 from shardlab.ranks.trust import Trust
 from tests.autograder.build.test_repository import SOLUTION, SOURCES, passages, telling
 from tests.autograder.made import on_ranks

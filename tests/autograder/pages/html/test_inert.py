@@ -151,6 +151,12 @@ def test_drawings_of_more_than_shapes_and_text_are_left_out(inside: str) -> None
     )
 
 
+def test_a_drawing_of_deep_groups_is_left_out() -> None:
+    groups = "<g>" * 5_000 + "</g>" * 5_000
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg'>{groups}</svg>"
+    assert shown(**{"image/svg+xml": svg}) == ""
+
+
 def test_an_image_that_unpacks_to_too_much_is_left_out() -> None:
     side = int(MAX_PIXELS**0.5) + 1
     bomb = io.BytesIO()

@@ -1,5 +1,0 @@
-"""Why no package was made."""
-
-
-class ReleaseError(Exception):
-    """The text says what to do."""
