@@ -26,6 +26,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 
 from distributed import Client, Future, KilledWorker, get_worker
 from distributed.client import FutureCancelledError
@@ -70,28 +71,26 @@ class ClusterPool:
 
     def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
         """See Pool."""
-        args = self._client, self._address, self._unsandboxed
-        return _ClusterRound(iter(tasks), on_start, *args).records()
+        return _ClusterRound(
+            iter(tasks),
+            on_start,
+            client=self._client,
+            address=self._address,
+            unsandboxed=self._unsandboxed,
+        ).records()
 
 
+@dataclass(kw_only=True)
 class _ClusterRound(Round):
-    """As many tasks are under way as the workers have threads: none waits at a worker, to be held
-    against it should that one die."""
-
-    def __init__(
-        self,
-        tasks: Iterator[Task],
-        on_start: OnStart | None,
-        client: Client,
-        address: str,
-        unsandboxed: bool,
-    ) -> None:
-        super().__init__(tasks, on_start)
-        self.client, self.address, self.unsandboxed = client, address, unsandboxed
-        self.name = uuid.uuid4().hex[:8]
-        self.saw_worker_s = time.monotonic()
+    client: Client
+    address: str
+    unsandboxed: bool
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    saw_worker_s: float = field(default_factory=time.monotonic)
 
     def room(self) -> int:
+        """As many as the workers have threads: no task waits at a worker, to be held against it
+        should that one die."""
         try:
             threads = sum(self.client.nthreads().values())
         except Exception as error:  # the connection broke
@@ -184,12 +183,13 @@ def _require_workers(client: Client, address: str) -> None:
             f"the scheduler at {address} has had no worker for {FIRST_WORKER_S:.0f} s: start some "
             f"({_how(address)})."
         ) from error
-    wrong = []
-    for worker, found in client.run(version_here, on_error="return").items():
-        if isinstance(found, BaseException):
-            wrong.append(f"{worker} cannot load the autograder ({_innermost(found)})")
-        elif found != code_version():
-            wrong.append(f"{worker} has version {found}")
+    wrong = [
+        f"{worker} cannot load the autograder ({_innermost(found)})"
+        if isinstance(found, BaseException)
+        else f"{worker} has version {found}"
+        for worker, found in client.run(version_here, on_error="return").items()
+        if found != code_version()
+    ]
     if wrong:
         raise Refused(
             f"nothing was graded: this machine has version {code_version()} of the course, and\n  "
@@ -243,12 +243,12 @@ def version_here() -> str:
 def grade_here(text: str, round_name: str, unsandboxed: bool) -> str:
     """A record, or why there is none, as JSON. Any number of threads may do so at once."""
     task = from_text(text)
-    answer: Record | str
     if task.code != version_here():  # of a worker that joined late, or was changed meanwhile
-        answer = f"{platform.node()} has version {code_version()} of the course, not {task.code}"
+        found = f"{platform.node()} has version {code_version()} of the course, not {task.code}"
+        said = {"failed": found}
     else:
         answer = _graded(task, round_name, unsandboxed)
-    said = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
+        said = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
     return json.dumps({**said, "worker": _address()})
 
 

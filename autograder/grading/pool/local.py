@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -156,8 +156,13 @@ class LocalPool:
             return
         self._share_fork_server(first.engine)
         with ThreadPoolExecutor(len(self._workers)) as threads:
-            tasks = itertools.chain([first], drawn)
-            yield from _LocalRound(tasks, on_start, threads, self._workers).records()
+            yield from _LocalRound(
+                itertools.chain([first], drawn),
+                on_start,
+                threads=threads,
+                workers=self._workers,
+                idle=[*self._workers],
+            ).records()
 
     def _share_fork_server(self, engine: str) -> None:
         """It takes seconds to start and hundreds of MB: all workers make containers with one.
@@ -170,16 +175,11 @@ class LocalPool:
                 self._fork_servers[engine] = ForkServerProcess(engine)
 
 
+@dataclass(kw_only=True)
 class _LocalRound(Round):
-    def __init__(
-        self,
-        tasks: Iterator[Task],
-        on_start: OnStart | None,
-        threads: ThreadPoolExecutor,
-        workers: list[Worker],
-    ) -> None:
-        super().__init__(tasks, on_start)
-        self.threads, self.workers, self.idle = threads, workers, list(workers)
+    threads: ThreadPoolExecutor
+    workers: Sequence[Worker]
+    idle: list[Worker]
 
     def room(self) -> int:
         return len(self.workers)

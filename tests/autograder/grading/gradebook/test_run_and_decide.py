@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
 from autograder.evaluation.verdict import CaseResult, Verdict
-from autograder.grading.pool.seed import grading_seed
+from autograder.grading.pool.tasks import grading_seed
 from autograder.grading.record.grade_submission import exercise_of
 from autograder.grading.record.marks import why_missing, write_verdict
 from autograder.grading.record.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
