@@ -43,9 +43,8 @@ class _Cell:
     """What one cell has put out since it was last cleared."""
 
     outputs: list[NotebookNode] = field(default_factory=list)
-    by_id: dict[str | None, list[tuple[NotebookNode, int]]] = field(
-        default_factory=dict
-    )  # and bytes
+    # What was shown with an id, and its bytes.
+    by_id: dict[str | None, list[tuple[NotebookNode, int]]] = field(default_factory=dict)
     kept_bytes: int = 0
     errors: int = 0
     is_overfull: bool = False  # it put out more than is kept

@@ -18,8 +18,9 @@ from traitlets.config import Configurable
 
 from autograder.grading.record.record import Task
 from autograder.grading.record.version import code_version
+from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.names import why_refused
-from autograder.grading.submission.reader import Unreadable, find_notebook, read_content
+from autograder.grading.submission.reader import find_notebook, read_content
 from autograder.grading.submission.released import load_template
 from autograder.grading.submission.template import CourseError, checks_of
 from autograder.sandbox import limits_of

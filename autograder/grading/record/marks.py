@@ -9,8 +9,7 @@ from nbformat.v4 import new_output
 
 from autograder.evaluation import present
 from autograder.evaluation.verdict import Verdict
-from autograder.grading.submission.checks import Check
-from autograder.grading.submission.template import grade_id, is_answer
+from autograder.grading.submission.template import Check, grade_id, is_answer
 
 
 def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -> None:
