@@ -194,10 +194,8 @@ class Process:
     def _send(self, request: bytes) -> int:
         try:
             return self.sock.send(request)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            self.is_closed = True
+        except OSError as error:
+            self.is_closed = not isinstance(error, BlockingIOError)
             return 0
 
     def _receive(self, sink: Sink | None) -> bool:
@@ -208,8 +206,7 @@ class Process:
             return False
         except OSError:
             data = b""
-        if not data:
-            self.is_closed = True
+        self.is_closed = not data
         self.inbox.feed(data)
         return self._take_messages(sink)
 
@@ -236,12 +233,10 @@ class Process:
             if header != {"is": "ready"}:
                 raise _Forged
             return True
-        match header.get("at"):
-            case [int(stdout), int(stderr)]:
+        match header:
+            case {"at": [int(stdout), int(stderr)]}:
                 self._read_files(sink, (stdout, stderr))
-            case None:
-                pass
-            case _:
+            case {"at": at} if at is not None:
                 raise _Forged
         match header:
             case {"is": "done", "cell": self.cell, "raised": bool(raised)}:

@@ -242,17 +242,14 @@ def version_here() -> str:
 
 def grade_here(text: str, round_name: str, unsandboxed: bool) -> str:
     """A record, or why there is none, as JSON. Any number of threads may do so at once."""
-    task = from_text(text)
-    if task.code != version_here():  # of a worker that joined late, or was changed meanwhile
-        found = f"{platform.node()} has version {code_version()} of the course, not {task.code}"
-        said = {"failed": found}
-    else:
-        answer = _graded(task, round_name, unsandboxed)
-        said = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
+    answer = _graded(from_text(text), round_name, unsandboxed)
+    said = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
     return json.dumps({**said, "worker": _address()})
 
 
 def _graded(task: Task, round_name: str, unsandboxed: bool) -> Record | str:
+    if task.code != version_here():  # of a worker that joined late, or was changed meanwhile
+        return f"{platform.node()} has version {code_version()} of the course, not {task.code}"
     # Dask's nanny marks its worker as a process without children; those here end with it.
     multiprocessing.current_process().daemon = False
     with _lock:

@@ -48,10 +48,9 @@ def refused_names(course: CourseDirectory, lab: str) -> dict[str, str]:
 
 def _folders(course: CourseDirectory, lab: str) -> list[str]:
     pattern = course.format_path(course.submitted_directory, "(?P<student>.*)", lab, escape=True)
-    folders = glob.glob(
-        course.format_path(course.submitted_directory, "*", lab), include_hidden=True
-    )
-    found = [re.fullmatch(pattern, folder, re.DOTALL) for folder in folders]
+    every = course.format_path(course.submitted_directory, "*", lab)
+    paths = glob.glob(every, include_hidden=True)
+    found = [re.fullmatch(pattern, path, re.DOTALL) for path in paths]
     excluded = course.student_id_exclude.split(",")
     return sorted(m["student"] for m in found if m is not None and m["student"] not in excluded)
 

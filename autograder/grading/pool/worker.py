@@ -27,32 +27,21 @@ Worked = Record | str | Refused  # the str: why the machine failed at this one
 
 
 def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
-    """Answers each task that comes with a record, or with why there is none.
-
-    ``doors``: of the fork servers that all workers share.
-    """
+    """Answers each task that comes. ``doors``: of the fork servers that all workers share."""
     _end_with_parent()
-    with ExitStack() as stack, Grader(unsandboxed, doors) as grader:
-        stack.callback(connection.close)
+    with contextlib.closing(connection), Grader(unsandboxed, doors) as grader:
         with contextlib.suppress(EOFError, OSError):  # the parent hung up
             while connection.poll(IDLE_S):
                 connection.send(grader.grade(connection.recv()))
 
 
-class Grader:
+class Grader(ExitStack):
     """One process's sandbox, opened at the first task and anew after a failure."""
 
-    def __init__(self, unsandboxed: bool = False, doors: Doors | None = None) -> None:
+    def __init__(self, unsandboxed: bool, doors: Doors) -> None:
+        super().__init__()
         self._unsandboxed, self._doors = unsandboxed, doors
-        self._opened = ExitStack()
         self._opened_for: object = None
-
-    def __enter__(self) -> Grader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened_for = None
-        self._opened.close()
 
     def grade(self, task: Task) -> Worked:
         # Only here: the parent of workers needs no torch.
@@ -63,16 +52,17 @@ class Grader:
         except (Unavailable, CourseError) as error:
             return Refused(str(error))
         except Exception as error:
+            self._opened_for = None
             with contextlib.suppress(Exception):
-                self.__exit__()
+                self.close()
             return f"{type(error).__name__}: {error}"
 
     def _open(self, task: Task) -> object:
         wanted = limits_of(task.lab, task.limits), task.engine
         if self._opened_for != wanted:
-            self.__exit__()
+            self.close()
             opened = open_sandbox(wanted[0], self._unsandboxed, task.engine, self._doors)
-            self._sandbox: object = self._opened.enter_context(opened)
+            self._sandbox: object = self.enter_context(opened)
             self._opened_for = wanted
         return self._sandbox
 

@@ -44,7 +44,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     """
     template = nbformat.from_dict(task.template)
     checks = checks_of(template)
-    notebook, notes, unreadable = _put_in_order(task)
+    notebook, notes, unreadable = _put_in_order(task, template)
     sandbox.take_account()  # of a submission that was broken off
     started_s = time.monotonic()
     run = CellsRun()
@@ -102,9 +102,7 @@ def state_of(
     """(state, the sentence that says so to the student).
 
     The sequences hold sentences about the notebook's own cells; ``missing`` one for each answer
-    that never reached its check.
-
-    An infrastructure error is an exception until the engine gives up: it is not among these.
+    that never reached its check.  An infrastructure error is an exception: it is not among these.
     """
     cases = [(verdict, case) for verdict in verdicts for case in verdict.cases]
     said_of: dict[State, Sequence[str]] = {TAMPERING: tampering, RESOURCE_LIMIT: limits_hit}
@@ -144,19 +142,17 @@ def _code(notebook: NotebookNode) -> str:
     return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
 
 
-def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:
+def _put_in_order(task: Task, template: NotebookNode) -> tuple[NotebookNode, list[str], str]:
     """(the lab with the student's text in it, notes, why that text could not be read)."""
-    template = nbformat.from_dict(task.template)
     unreadable = task.unreadable
     if task.submitted is not None:
         try:
             submitted, mended = read_notebook(task.submitted)
-        except Unreadable as error:
-            unreadable = f"The file you handed in could not be read: {error}."
-        else:
             rebuilt, notes = rebuild(template, submitted)
             return rebuilt, [*task.notes, *mended, *notes], ""
-    return template, [*task.notes, unreadable], unreadable
+        except Unreadable as error:
+            unreadable = f"The file you handed in could not be read: {error}."
+    return nbformat.from_dict(task.template), [*task.notes, unreadable], unreadable
 
 
 def _decided(

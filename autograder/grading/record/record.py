@@ -114,12 +114,9 @@ _RECORDS = TypeAdapter(Record)
 
 def failed(task: Task, why: str) -> Record:
     """The record of a submission that could not be graded, through no fault of the student."""
-    return Record(
-        task.lab, task.student, task.key, task.submission_hash, INFRASTRUCTURE_ERROR, reason=why
-    )
+    facts = task.lab, task.student, task.key, task.submission_hash
+    return Record(*facts, INFRASTRUCTURE_ERROR, reason=why)
 
 
 def _hash(facts: list[Any], content: bytes = b"") -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    digest.update(content)
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + content).hexdigest()

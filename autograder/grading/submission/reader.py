@@ -1,8 +1,7 @@
 """Reading a notebook that may be anything at all.
 
 The file is taken as JSON and no more: neither its version nor its validity decides what a student
-gets.  Of a cell only type, text, id, nbgrader's grade id and the pictures that the text shows are
-read.
+gets.  Of a cell only type, text, id, grade id and the pictures that the text shows are read.
 """
 
 from __future__ import annotations

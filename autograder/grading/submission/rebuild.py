@@ -103,8 +103,7 @@ def _answer(
     texts = _filled_in(cell, copies, notes)
     if not texts:
         look = _written_elsewhere if cell.cell_type == "markdown" else _defined_elsewhere
-        elsewhere = look(cell, found, before)
-        if elsewhere is not None:
+        if (elsewhere := look(cell, found, before)) is not None:
             notes.append(f"The answer to {name} stood in another cell: it was taken from there.")
             return elsewhere
     if not copies:

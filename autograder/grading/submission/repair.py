@@ -37,15 +37,13 @@ def unzip(content: bytes, max_bytes: int) -> tuple[bytes, str]:
     """The one notebook (or script) in a zip, read in memory: nothing of it is put on a disk."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            names = [
+            files = [
                 entry
                 for entry in archive.infolist()[:1000]
-                if not entry.is_dir()
-                and "__MACOSX" not in entry.filename
-                and ".ipynb_checkpoints" not in entry.filename
+                if not re.search(r"__MACOSX|\.ipynb_checkpoints|/$", entry.filename)
             ]
-            found = [entry for entry in names if entry.filename.endswith(".ipynb")]
-            found = found or [entry for entry in names if entry.filename.endswith(".py")]
+            found = [entry for entry in files if entry.filename.endswith(".ipynb")]
+            found = found or [entry for entry in files if entry.filename.endswith(".py")]
             if found and found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise Unreadable("it is a zip of an unusual kind")  # others take memory at will
             if len(found) != 1:
@@ -95,11 +93,8 @@ def cells_of_json(text: str) -> tuple[Cells, Notes]:
     cells, lost = _cells_one_by_one(_side(text, "ours") if has_conflict(text) else text)
     if not cells:
         raise Unreadable(_what_else(text))
-    return cells, [
-        *notes,
-        f"The file was damaged: {len(cells)} cells could be read"
-        + (", and what was left of the others could not." if lost else "."),
-    ]
+    rest = ", and what was left of the others could not" if lost else ""
+    return cells, [*notes, f"The file was damaged: {len(cells)} cells could be read{rest}."]
 
 
 def _what_else(text: str) -> str:
@@ -197,7 +192,7 @@ def _take_a_side(text: str) -> tuple[Any, str]:
 def is_script(text: str) -> bool:
     """No JSON at all: what `Save as .py` or a copy of one's code leaves."""
     first = text.lstrip("\ufeff \t\r\n")[:1]
-    return first not in ("{", "[", "<") and ("\ndef " in f"\n{text}" or "\nclass " in f"\n{text}")
+    return first not in ("{", "[", "<") and bool(re.search(r"(?m)^(def|class) ", text))
 
 
 def cells_of_script(text: str) -> tuple[Cells, Notes]:
