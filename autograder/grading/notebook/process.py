@@ -206,7 +206,8 @@ class Process:
             return False
         except OSError:
             data = b""
-        self.is_closed = not data
+        if not data:
+            self.is_closed = True
         self.inbox.feed(data)
         return self._take_messages(sink)
 

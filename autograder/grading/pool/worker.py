@@ -29,10 +29,13 @@ Worked = Record | str | Refused  # the str: why the machine failed at this one
 def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
     """Answers each task that comes. ``doors``: of the fork servers that all workers share."""
     _end_with_parent()
-    with contextlib.closing(connection), Grader(unsandboxed, doors) as grader:
-        with contextlib.suppress(EOFError, OSError):  # the parent hung up
-            while connection.poll(IDLE_S):
-                connection.send(grader.grade(connection.recv()))
+    with (
+        contextlib.closing(connection),
+        Grader(unsandboxed, doors) as grader,
+        contextlib.suppress(EOFError, OSError),  # the parent hung up
+    ):
+        while connection.poll(IDLE_S):
+            connection.send(grader.grade(connection.recv()))
 
 
 class Grader(ExitStack):

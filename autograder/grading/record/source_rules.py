@@ -111,18 +111,15 @@ def _learned(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[as
 
 def _reachable(binds: Mapping[str, list[ast.stmt]], answer: str) -> Iterator[ast.stmt]:
     """Top-level statements that define the answer, or names it reads, and so on."""
-    seen: set[int] = set()
+    seen: set[ast.stmt] = set()
     names, wanted = {answer}, [answer]
     while wanted:
-        for statement in binds.get(wanted.pop(), []):
-            if id(statement) in seen:
-                continue
-            seen.add(id(statement))
+        for statement in set(binds.get(wanted.pop(), ())) - seen:
+            seen.add(statement)
             yield statement
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and node.id not in names:
-                    names.add(node.id)
-                    wanted.append(node.id)
+            read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - names
+            names |= read
+            wanted += read
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
@@ -243,16 +240,13 @@ class _Reader(ast.NodeVisitor):
         self._check(node)
         self.generic_visit(node)
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            if _tool(alias.name, self.closed):
-                self._flag(alias.name, node.lineno)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            name = f"{node.module}.{alias.name}"
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        for name in (f"{module}{alias.name}" for alias in node.names):
             if _tool(name, self.closed) and name != "autograder.check":
                 self._flag(name, node.lineno)
+
+    visit_ImportFrom = visit_Import
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring is prose

@@ -174,16 +174,14 @@ def _side(text: str, wanted: str) -> str:
 
 def _take_a_side(text: str) -> tuple[Any, str]:
     """Of the sides that can be read the one with fewer answers not given; else the first."""
-    whole = [
-        (side.count(BLANK), at, document)
-        for at, side in enumerate(sides_of(text))
-        if (document := _parse(side)) is not None
-    ]
-    if not whole:
-        return None, "The file held the marks of a merge conflict."
-    _, at, document = min(whole, key=lambda found: found[:2])
-    which = ("first (your own branch)", "second (the other branch)")[at]
-    return document, f"The file held the marks of a merge conflict: the {which} side was graded."
+    found = "The file held the marks of a merge conflict"
+    sides = zip(
+        sides_of(text), ("first (your own branch)", "second (the other branch)"), strict=True
+    )
+    for side, which in sorted(sides, key=lambda each: each[0].count(BLANK)):
+        if (document := _parse(side)) is not None:
+            return document, f"{found}: the {which} side was graded."
+    return None, f"{found}."
 
 
 # ---- scripts ------------------------------------------------------------------------------------
