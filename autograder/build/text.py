@@ -11,7 +11,7 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-from autograder.grading.submission.checks import BadCheck, find_check
+from autograder.grading.submission.template import BadCheck, find_check
 
 # Every notebook opens with the same kernel, whatever the editor that wrote its text put in.
 METADATA = {

@@ -11,7 +11,8 @@ from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from autograder.grading.submission.reader import Unreadable, read_content, read_notebook
+from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.reader import read_content, read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
 from autograder.grading.submission.released import load_template
 

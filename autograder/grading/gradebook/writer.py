@@ -24,7 +24,7 @@ from autograder.grading.gradebook.database import by_cell, share_engines
 from autograder.grading.gradebook.run_and_decide import RECORD, SIDE_FILES, TIMESTAMP
 from autograder.grading.pool.tasks import submission_folder
 from autograder.grading.record.record import Record
-from autograder.grading.submission.files import NotPlainFile, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_plain_file
 
 
 class NotWritten(Exception):
@@ -169,5 +169,5 @@ class _OneRecord(Autograde):
 def _read(path: Path) -> bytes:
     try:
         return read_plain_file(path, 1000).strip()
-    except NotPlainFile:
+    except Unreadable:
         return b""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from nbformat import NotebookNode, from_dict
@@ -36,60 +38,87 @@ class NotPlainOutput(ValueError):
     """No output that a notebook can hold."""
 
 
+@dataclass
+class _Cell:
+    """What one cell has put out since it was last cleared."""
+
+    outputs: list[NotebookNode] = field(default_factory=list)
+    # What was shown with an id, and its bytes.
+    by_id: dict[str | None, list[tuple[NotebookNode, int]]] = field(default_factory=dict)
+    kept_bytes: int = 0
+    errors: int = 0
+    is_overfull: bool = False  # it put out more than is kept
+    out_of: str = ""  # what an error says there was too little of
+    to_clear: bool = False  # with the next output: nothing flickers
+
+    def add(self, output: NotebookNode, size: int) -> None:
+        self.kept_bytes += size + 100  # an empty one takes room, too
+        self.outputs.append(output)
+
+
 class Outputs:
     """The outputs of a notebook's cells, below ``cell_bytes`` each and ``all_bytes`` together."""
 
     def __init__(self, cell_bytes: int, all_bytes: int) -> None:
         self.cell_bytes = cell_bytes
         self.all_bytes = all_bytes
-        self.overfull: set[int] = set()  # cells that put out more than is kept, by position
-        self.out_of: dict[int, str] = {}  # by cell: what an error says there was too little of
-        self._kept: Counter[int] = Counter()  # bytes, by cell
-        self._outputs: dict[int, list[NotebookNode]] = {}
-        self._errors: Counter[int] = Counter()
-        self._by_id: dict[str, list[tuple[int, NotebookNode, int]]] = {}  # and bytes
-        self._to_clear: set[int] = set()
+        self._cells: defaultdict[int, _Cell] = defaultdict(_Cell)  # by position
 
     def of(self, cell: int) -> list[NotebookNode]:
         """Finished: lines that were written over are gone."""
-        outputs = self._outputs.get(cell, [])
+        outputs = self._cells[cell].outputs
         for output in outputs:
             if output.output_type == "stream":
                 output.text = _settled(output.text)
         return outputs
 
+    def limits_hit(self) -> Iterator[tuple[int, str]]:
+        """(cell, a sentence for the student)."""
+        cells = sorted(self._cells.items())
+        overfull = [at for at, has in cells if has.is_overfull]
+        yield from ((at, "It printed more than is kept.") for at in overfull)
+        out_of = [(at, has.out_of) for at, has in cells if has.out_of]
+        yield from ((at, f"It was to use more {what} than it may.") for at, what in out_of)
+
     def room(self, cell: int) -> int:
         """Bytes that this cell may still put out."""
-        if cell in self._to_clear:
-            self._clear(cell)
-        if cell in self.overfull:
+        has = self._open(cell)
+        if has.is_overfull:
             return 0
-        return min(self.cell_bytes - self._kept[cell], self.all_bytes - self._kept.total())
+        kept_bytes = sum(each.kept_bytes for each in self._cells.values())
+        return max(0, min(self.cell_bytes - has.kept_bytes, self.all_bytes - kept_bytes))
 
     def clear(self, cell: int, wait: bool) -> None:
         if wait:
-            self._to_clear.add(cell)  # with the next output: nothing flickers
+            self._cells[cell].to_clear = True
         else:
-            self._clear(cell)
+            self._cells[cell] = _Cell()
+
+    def _open(self, cell: int) -> _Cell:
+        """For another output."""
+        if self._cells[cell].to_clear:
+            self._cells[cell] = _Cell()
+        return self._cells[cell]
 
     def write(self, cell: int, name: str, text: bytes) -> None:
         """To the stream of that name."""
         if not text:
             return
         room = self.room(cell)
+        has = self._cells[cell]
         if room > 0:
-            outputs = self._outputs.setdefault(cell, [])
             said = text[:room].decode(errors="replace")
-            self._kept[cell] += len(text[:room])
-            if outputs and outputs[-1].output_type == "stream" and outputs[-1].name == name:
-                outputs[-1].text += said
+            has.kept_bytes += len(text[:room])
+            last = has.outputs[-1] if has.outputs else NotebookNode()
+            if last.get("output_type") == "stream" and last.name == name:
+                last.text += said
             else:
-                outputs.append(new_output("stream", name=name, text=said))
-        if len(text) > max(room, 0):
+                has.outputs.append(new_output("stream", name=name, text=said))
+        if len(text) > room:
             self.overflow(cell)
 
     def show(self, cell: int, kind: str, body: bytes, count: int) -> None:
-        """A "display", "update", "result" or "error", as cells.py sends it."""
+        """A "display", "update", "result" or "error", as kernel.py sends it."""
         if kind == "error":
             self._add_error(cell, body)
             return
@@ -107,37 +136,33 @@ class Outputs:
         if not isinstance(display_id, str) or len(display_id) > MAX_NAME:
             display_id = None
         if kind == "update":
-            if display_id is not None:
-                self._update(display_id, data, metadata, len(body))
+            self._update(display_id, data, metadata, len(body))
             return
         if kind == "result":
             output = new_output("execute_result", data, execution_count=count, metadata=metadata)
         else:
             output = new_output("display_data", data, metadata=metadata)
+        has = self._cells[cell]
         if display_id is not None:
-            self._by_id.setdefault(display_id, []).append((cell, output, len(body)))
-        self._add(cell, output, len(body))
+            has.by_id.setdefault(display_id, []).append((output, len(body)))
+        has.add(output, len(body))
 
     def add_error(self, cell: int, name: str, sentence: str) -> None:
         """Our own word on how a cell ended; there is always room for it."""
         line = f"{name}: {sentence}"
         error = new_output("error", ename=name, evalue=sentence, traceback=[line])
-        self._outputs.setdefault(cell, []).append(error)
+        self._cells[cell].outputs.append(error)
 
     def overflow(self, cell: int) -> None:
-        if cell not in self.overfull:
-            self.overfull.add(cell)
-            note = new_output("display_data", {"text/plain": TOO_MUCH})
-            self._outputs.setdefault(cell, []).append(note)
-
-    def _add(self, cell: int, output: NotebookNode, size: int) -> None:
-        self._kept[cell] += size + 100  # an empty one takes room, too
-        self._outputs.setdefault(cell, []).append(output)
+        has = self._cells[cell]
+        if not has.is_overfull:
+            has.is_overfull = True
+            has.outputs.append(new_output("display_data", {"text/plain": TOO_MUCH}))
 
     def _add_error(self, cell: int, body: bytes) -> None:
-        self.room(cell)  # clears, where that was put off
-        self._errors[cell] += 1
-        if self._errors[cell] > MAX_ERRORS or len(body) > 2 * self.cell_bytes:
+        has = self._open(cell)
+        has.errors += 1
+        if has.errors > MAX_ERRORS or len(body) > 2 * self.cell_bytes:
             return
         try:
             content = read_json(body)
@@ -149,41 +174,28 @@ class Outputs:
             name, said, text = "Error", NOT_KEPT, NOT_KEPT
         for words, what in _LIMITS.items():
             if words in f"{name}: {said[:MAX_SAID]}":
-                self.out_of[cell] = what
+                has.out_of = what
         if "Resource temporarily unavailable" in said and "fork" in text:
-            self.out_of[cell] = "processes and threads"
+            has.out_of = "processes and threads"
         if len(text) > MAX_TRACEBACK:
             text = text[: MAX_TRACEBACK // 2] + "\n...\n" + text[-MAX_TRACEBACK // 2 :]
         error = new_output("error", ename=name[:MAX_NAME], evalue=said[:MAX_SAID])
         error.traceback = text.split("\n")
-        self._add(cell, error, len(text))
+        has.add(error, len(text))
 
     def _update(
-        self, display_id: str, data: dict[str, Any], metadata: dict[str, Any], size: int
+        self, display_id: str | None, data: dict[str, Any], metadata: dict[str, Any], size: int
     ) -> None:
         """Of every output with that id, in whichever cell."""
-        shown = self._by_id.get(display_id, [])
-        for at, (cell, output, before) in enumerate(shown):
-            if size - before > self.room(cell):
-                self.overflow(cell)
-                continue
-            self._kept[cell] += size - before
-            output.data, output.metadata = from_dict(data), from_dict(metadata)
-            shown[at] = cell, output, size
-
-    def _clear(self, cell: int) -> None:
-        self._to_clear.discard(cell)
-        self.overfull.discard(cell)
-        self.out_of.pop(cell, None)
-        self._kept[cell] = 0
-        self._errors[cell] = 0
-        self._outputs[cell] = []
-        for display_id in list(self._by_id):
-            left = [shown for shown in self._by_id[display_id] if shown[0] != cell]
-            if left:
-                self._by_id[display_id] = left
-            else:
-                del self._by_id[display_id]
+        for cell in [at for at, has in self._cells.items() if display_id in has.by_id]:
+            has = self._open(cell)
+            for at, (output, before) in enumerate(has.by_id.get(display_id, ())):
+                if size - before > self.room(cell):
+                    self.overflow(cell)
+                    continue
+                has.kept_bytes += size - before
+                output.data, output.metadata = from_dict(data), from_dict(metadata)
+                has.by_id[display_id][at] = output, size
 
 
 def mime_bundle(data: Any) -> dict[str, Any]:
@@ -202,7 +214,7 @@ def mime_bundle(data: Any) -> dict[str, Any]:
 def read_json(body: bytes) -> dict[str, Any]:
     """A dict of plain JSON that any reader takes back; raises NotPlainOutput."""
     try:
-        content = json.loads(body, parse_constant=_refuse)
+        content = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise NotPlainOutput("no JSON") from error
     if not isinstance(content, dict):
@@ -229,10 +241,6 @@ def plain_json(value: Any, depth: int = 0) -> Any:
             return value
 
 
-def _refuse(name: str) -> None:
-    raise NotPlainOutput(f"{name} is no number")
-
-
 def _text(value: str) -> str:
     """Half a surrogate pair would make the notebook unwritable."""
     return value.encode(errors="replace").decode()
@@ -240,7 +248,5 @@ def _text(value: str) -> str:
 
 def _settled(text: str) -> str:
     """As a terminal shows it: a progress bar's last state, not each of them."""
-    if "\r" not in text:
-        return text
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """One contained process that runs cells, seen from outside: what it is sent, and what it answers.
 
-The other end of the socket is cells.py, at first; from the first cell on it is whatever the
+The other end of the socket is kernel.py, at first; from the first cell on it is whatever the
 student's code has made of it.  So nothing that arrives is believed: it is text to be kept up to a
 limit, or an answer that is carried to the ranks unopened.
 """
@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import select
-import selectors
 import socket
 import time
 from collections.abc import Collection
@@ -24,30 +23,29 @@ from autograder.guest.answer import MAX_ANSWER_BYTES
 from autograder.sandbox import Limits
 from autograder.sandbox.contained import ContainedCells, Ending
 from shardlab.ranks import messages, thread
+from shardlab.ranks.client import memory_file
 
 START_S = 60.0  # until a fresh process has said that it is ready
 MAX_MESSAGES = 200_000  # of one cell: far above what any cell displays
 PATIENCE = 10  # times a limit: of elapsed time, when the machine gives us too little
 PROCESSORS = 2  # times a limit: of processor time, however busy the container keeps the machine
 CHUNK = 1 << 18
+STREAMS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True)
 class End:
-    """How one cell ended; ``name`` is empty as far as that is what the cell itself raised."""
+    """How one cell ended."""
 
-    how: str
-    name: str = ""
-    sentence: str = ""
+    how: str  # "ran", "raised", "limit" (time or memory), "died" (its process ended) or "not run"
+    name: str = ""  # of the error that we write into the cell, where it did not end by itself
+    sentence: str = ""  # for the student
+    is_lost: bool = False  # the process; a new one has to go on
     forged: bool = False
-
-    @property
-    def clean(self) -> bool:
-        return not self.name
 
 
 class _Forged(Exception):
-    """A message that cells.py does not send."""
+    """A message that kernel.py does not send."""
 
 
 @dataclass
@@ -59,23 +57,6 @@ class Sink:
     outputs: Outputs
     answers: dict[str, bytes]
     exercises: Collection[str]
-
-    def take(self, header: dict[str, Any], body: bytes) -> None:
-        """Raises _Forged."""
-        match header:
-            case {"is": "display" | "update" | "result" | "error" as kind}:
-                self.outputs.show(self.position, kind, body, self.count)
-            case {"is": "too much"}:
-                self.outputs.overflow(self.position)
-            case {"is": "clear", "wait": bool(wait)}:
-                self.outputs.clear(self.position, wait)
-            case {"is": "mark"}:
-                pass
-            case {"is": "answer", "name": str(name)}:
-                if name in self.exercises:
-                    self.answers[name] = body
-            case _:
-                raise _Forged
 
 
 class _Clock:
@@ -92,8 +73,8 @@ class _Clock:
         return time.monotonic() - self.begun_s
 
     def given_s(self) -> float:
-        waited_ns = thread.waited_ns(self.contained.pid) or 0  # 0 of one that has ended
-        self.waited_ns = max(self.waited_ns, waited_ns)
+        # None of one that has ended.
+        self.waited_ns = max(self.waited_ns, thread.waited_ns(self.contained.pid) or 0)
         return self.elapsed_s - (self.waited_ns - self.waited_before_ns) / 1e9
 
     def is_over(self, seconds: float) -> bool:
@@ -131,14 +112,15 @@ class Process:
         self.sock = contained.sock
         self.sock.setblocking(False)
         self.is_closed = False
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.sock, selectors.EVENT_READ)
-        self.files = [_memory_file(name) for name in ("stdout", "stderr")]
+        self.poll = select.poll()
+        self.files = [memory_file(name) for name in STREAMS]
+        for fd in self.files:
+            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)  # several processes may write
         self.death: int | None = None
         with contextlib.suppress(ProcessLookupError):
             # The socket alone does not tell: a fork of the process may hold it open.
             self.death = os.pidfd_open(contained.pid)
-            self.selector.register(self.death, selectors.EVENT_READ)
+            self.poll.register(self.death, select.POLLIN)
         start = messages.pack({"do": "start", "output_bytes": limits.output_bytes})
         with contextlib.suppress(OSError):
             socket.send_fds(self.sock, [start], self.files)
@@ -146,48 +128,46 @@ class Process:
             raise InfrastructureError(f"the cells' process did not start: {self._why().sentence}")
 
     def close(self) -> None:
-        self.selector.close()
         for fd in [*self.files, *([] if self.death is None else [self.death])]:
             os.close(fd)
 
-    def run(self, source: str, seconds: float, sink: Sink) -> tuple[End, bool]:
-        """(how the cell ended, whether the process is lost)."""
+    def run(self, source: str, seconds: float, sink: Sink) -> End:
         self.cell += 1
         self.received = 0
         clock = _Clock(self.contained)
         request = messages.pack({"do": "run", "cell": self.cell}, source.encode(errors="replace"))
         try:
-            end, is_lost = self._run(request, clock, seconds, sink)
+            end = self._run(request, clock, seconds, sink)
         except _Forged:
             self.contained.kill()
             sentence = "The kernel sent the grader what no kernel sends, and was ended."
-            end, is_lost = End("died", "DeadKernel", sentence, forged=True), True
+            end = End("died", "DeadKernel", sentence, is_lost=True, forged=True)
         self._read_files(sink)
-        for index, fd in enumerate(self.files):
+        for fd in self.files:
             os.ftruncate(fd, 0)
-            self.read_to[index] = 0
+        self.read_to = [0, 0]
         self.used_s = clock.given_s()
-        return end, is_lost
+        return end
 
-    def _run(self, request: bytes, clock: _Clock, seconds: float, sink: Sink) -> tuple[End, bool]:
+    def _run(self, request: bytes, clock: _Clock, seconds: float, sink: Sink) -> End:
         how = self._until_done(request, clock, seconds, sink)
         if how == "done":
-            return End("raised" if self.raised else "ran"), False
+            return End("raised" if self.raised else "ran")
         if how == "late":
             self.contained.interrupt()
             how = self._until_done(b"", _Clock(self.contained), self.grace_s, sink)
             if how == "done":
                 sentence = f"This cell was stopped after {seconds:.0f} s."
-                return End("limit", "CellTimeout", sentence), False
+                return End("limit", "CellTimeout", sentence)
             self.contained.kill()
             sentence = (
                 f"This cell was still running after {seconds:.0f} s and did not stop when asked "
                 "to: its kernel was ended."
             )
-            return End("limit", "CellTimeout", sentence), True
+            return End("limit", "CellTimeout", sentence, is_lost=True)
         ending = self._why()
         sentence = f"The kernel died in this cell: {ending.sentence}."
-        return End("limit" if ending.by_limit else "died", "DeadKernel", sentence), True
+        return End("limit" if ending.by_limit else "died", "DeadKernel", sentence, is_lost=True)
 
     def _until_done(self, request: bytes, clock: _Clock, seconds: float, sink: Sink | None) -> str:
         """ "done", "late" or "dead"; raises _Forged and InfrastructureError."""
@@ -196,13 +176,13 @@ class Process:
         while not clock.is_over(seconds):
             if self.is_closed:
                 return "dead"
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if request else 0)
-            self.selector.modify(self.sock, events)
+            self.poll.register(self.sock, select.POLLIN | (select.POLLOUT if request else 0))
             left_s = max(seconds - clock.given_s(), 0.01)
-            ready = {key.fileobj: events for key, events in self.selector.select(min(left_s, 1))}
-            if ready.get(self.sock, 0) & selectors.EVENT_WRITE:
+            ready = dict(self.poll.poll(1000 * min(left_s, 1)))
+            events = ready.get(self.sock.fileno(), 0)
+            if events & select.POLLOUT:
                 request = request[self._send(request) :]
-            if ready.get(self.sock, 0) & selectors.EVENT_READ and self._receive(sink):
+            if events & ~select.POLLOUT and self._receive(sink):
                 return "done"
             if self.death in ready or self.death is None:
                 while not self.is_closed and self._has_more():
@@ -214,10 +194,8 @@ class Process:
     def _send(self, request: bytes) -> int:
         try:
             return self.sock.send(request)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            self.is_closed = True
+        except OSError as error:
+            self.is_closed = not isinstance(error, BlockingIOError)
             return 0
 
     def _receive(self, sink: Sink | None) -> bool:
@@ -256,27 +234,37 @@ class Process:
             if header != {"is": "ready"}:
                 raise _Forged
             return True
-        match header.get("at"):
-            case [int(stdout), int(stderr)]:
+        match header:
+            case {"at": [int(stdout), int(stderr)]}:
                 self._read_files(sink, (stdout, stderr))
-            case None:
-                pass
-            case _:
+            case {"at": at} if at is not None:
                 raise _Forged
         match header:
             case {"is": "done", "cell": self.cell, "raised": bool(raised)}:
                 self.raised = raised
                 return True
-        sink.take(header, body)
+            case {"is": "display" | "update" | "result" | "error" as kind}:
+                sink.outputs.show(sink.position, kind, body, sink.count)
+            case {"is": "too much"}:
+                sink.outputs.overflow(sink.position)
+            case {"is": "clear", "wait": bool(wait)}:
+                sink.outputs.clear(sink.position, wait)
+            case {"is": "mark"}:
+                pass
+            case {"is": "answer", "name": str(name)}:
+                if name in sink.exercises:
+                    sink.answers[name] = body
+            case _:
+                raise _Forged
         return False
 
     def _read_files(self, sink: Sink, until: tuple[int, int] | None = None) -> None:
         """What was written, and came before: as much of it as is kept."""
-        for index, name in enumerate(("stdout", "stderr")):
+        for index, name in enumerate(STREAMS):
             size = os.fstat(self.files[index]).st_size
             begin = min(self.read_to[index], size)
             end = size if until is None else max(begin, min(until[index], size))
-            most = max(sink.outputs.room(sink.position), 0) + 1 if end > begin else 0
+            most = sink.outputs.room(sink.position) + 1 if end > begin else 0
             text = os.pread(self.files[index], min(end - begin, most), begin)
             sink.outputs.write(sink.position, name, text)
             self.read_to[index] = end
@@ -290,9 +278,3 @@ class Process:
                 self.contained.kill()
                 return Ending("it closed its connection to the grader")
         return self.contained.why_ended()
-
-
-def _memory_file(name: str) -> int:
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)  # several processes may write
-    return fd

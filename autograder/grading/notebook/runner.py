@@ -18,17 +18,6 @@ OUTPUTS_IN_ALL = 10  # times the output of one cell: what all cells of a submiss
 MAX_NAME = 60  # letters of a cell's first line
 
 
-@dataclass(frozen=True)
-class CellEnd:
-    """How one cell ended.
-
-    how: "ran", "raised", "limit" (time or memory), "died" (its process ended) or "not run"
-    """
-
-    how: str
-    sentence: str = ""  # for the student; empty for "ran" and "raised"
-
-
 @dataclass
 class CellsRun:
     """What the cells left behind, besides the outputs in the notebook."""
@@ -36,7 +25,7 @@ class CellsRun:
     # By exercise's name: cloudpickles, never to be loaded here.  The last one of each.
     answers: dict[str, bytes] = field(default_factory=dict)
     # By the position of each code cell that is not empty.
-    ends: dict[int, CellEnd] = field(default_factory=dict)
+    ends: dict[int, End] = field(default_factory=dict)
     limits_hit: list[str] = field(default_factory=list)  # a sentence each, for the student
     tampering: list[str] = field(default_factory=list)  # what cannot be an accident
 
@@ -83,10 +72,8 @@ class _Submission:
         for position, cell in self.cells.items():
             cell.outputs = self.outputs.of(position)
             cell.execution_count = self.counts.get(position)
-        for position in sorted(self.outputs.overfull):
-            self._hit(position, "It printed more than is kept.")
-        for position, what in sorted(self.outputs.out_of.items()):
-            self._hit(position, f"It was to use more {what} than it may.")
+        for position, sentence in self.outputs.limits_hit():
+            self._hit(position, sentence)
         return self.result
 
     def _one_life(self, process: Process) -> None:
@@ -99,31 +86,29 @@ class _Submission:
             is_new = position in self.waiting
             outputs = self.outputs if is_new else Outputs(0, 0)
             sink = Sink(position, count, outputs, self.result.answers, self.exercises)
-            end, kernel_lost = process.run(self.cells[position].source, seconds, sink)
+            end = process.run(self.cells[position].source, seconds, sink)
             self.left_s -= process.used_s
             self._note(position, end, count, is_new)
-            if kernel_lost:
+            if end.is_lost:
                 return
 
     def _note(self, position: int, end: End, count: int, is_new: bool) -> None:
         if is_new:
             self.waiting.remove(position)
             self.counts[position] = count
-            if end.clean:
+            if not end.name:
                 self.ran.append(position)
-        elif end.clean:
+        elif not end.name:
             return
         else:
             self.ran.remove(position)
-        self.result.ends[position] = CellEnd(end.how, end.sentence)
-        if not end.clean:
+        self.result.ends[position] = end
+        if end.name:
             self.outputs.add_error(position, end.name, end.sentence)
         if end.how == "limit":
             self._hit(position, end.sentence)
         if end.forged:
-            self.result.tampering.append(
-                f"The cell {name_of(self.cells[position])}: {end.sentence}"
-            )
+            self.result.tampering.append(self._named(position, end.sentence))
 
     def _say_what_did_not_run(self) -> None:
         why = (
@@ -131,15 +116,18 @@ class _Submission:
             if self.left_s <= 0
             else f"the kernel had died {self.limits.deaths + 1} times"
         )
+        end = End("not run", "NotRun", f"This cell was not run: {why}.")
         for position in self.waiting:
-            sentence = f"This cell was not run: {why}."
-            self.outputs.add_error(position, "NotRun", sentence)
-            self.result.ends[position] = CellEnd("not run", sentence)
+            self.outputs.add_error(position, end.name, end.sentence)
+            self.result.ends[position] = end
         if self.waiting:
-            self._hit(self.waiting[0], f"This cell was not run: {why}.")
+            self._hit(self.waiting[0], end.sentence)
 
     def _hit(self, position: int, sentence: str) -> None:
-        self.result.limits_hit.append(f"The cell {name_of(self.cells[position])}: {sentence}")
+        self.result.limits_hit.append(self._named(position, sentence))
+
+    def _named(self, position: int, sentence: str) -> str:
+        return f"The cell {name_of(self.cells[position])}: {sentence}"
 
 
 def name_of(cell: NotebookNode) -> str:

@@ -12,7 +12,6 @@ for its life: what student code does to that process does not reach Dask.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import logging
@@ -24,40 +23,38 @@ import socket
 import threading
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 
-from autograder.grading.pool.local import ATTEMPTS, OnStart, Worker
+from distributed import Client, Future, KilledWorker, get_worker
+from distributed.client import FutureCancelledError
+from distributed.comm.addressing import parse_address, parse_host_port
+
+from autograder.grading.pool.local import OnStart, Round, Try, Worker
 from autograder.grading.pool.worker import Refused
-from autograder.grading.record.record import BrokenRecord, Record, Task, failed
+from autograder.grading.record.record import TASKS, BrokenRecord, Record, Task, failed
 from autograder.grading.record.version import code_version
-
-if TYPE_CHECKING:
-    from distributed import Client, Future
 
 log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 FIRST_WORKER_S = 60.0  # for the first worker to join
 ALONE_S = 300.0  # without any worker, until the run is given up
-LOOK_S = 1.0  # between two looks at the cluster while nothing is done
 
 
 class ClusterPool:
-    """An engine.Pool whose workers are those of a Dask scheduler.
+    """A local.Pool whose workers are those of a Dask scheduler.
 
     A submission whose Dask worker dies is run again by Dask itself, up to the scheduler's
-    ``allowed-failures`` (3 unless it was told otherwise); one whose grading fails is tried again,
+    ``allowed-failures`` (3 where nothing else is set); one whose grading fails is tried again,
     on another worker where there is one.
     """
 
     def __init__(self, address: str, unsandboxed: bool = False) -> None:
         self._address = address
         self._unsandboxed = unsandboxed
-        self._client: Client | None = None
 
     def __enter__(self) -> ClusterPool:
         """Raises Refused where nobody answers, or a worker has other code than this machine."""
@@ -65,75 +62,53 @@ class ClusterPool:
         try:
             _require_workers(self._client, self._address)
         except BaseException:
-            self.close()
+            self._client.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._client.close()
 
     def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
-        """See Pool. As many tasks are under way as the workers have threads: none waits at a
-        worker, to be held against it should that one die."""
-        assert self._client is not None, "used outside of its with block"
-        this_round = _ClusterRound(
-            self._client, self._address, self._unsandboxed, iter(tasks), on_start
-        )
-        try:
-            while this_round.fill():
-                record = this_round.next()
-                if record is not None:
-                    this_round.fill()  # workers go on while the caller keeps the record
-                    yield record
-        finally:
-            this_round.cancel()
+        """See Pool."""
+        return _ClusterRound(
+            iter(tasks),
+            on_start,
+            client=self._client,
+            address=self._address,
+            unsandboxed=self._unsandboxed,
+        ).records()
 
 
-@dataclass
-class _Try:
-    task: Task
-    number: int = 1
-    failed_at: set[str] = field(default_factory=set)  # addresses of workers
-
-
-@dataclass
-class _ClusterRound:
-    """One call of ``grade_all``."""
-
+@dataclass(kw_only=True)
+class _ClusterRound(Round):
     client: Client
     address: str
     unsandboxed: bool
-    tasks: Iterator[Task]
-    on_start: OnStart | None
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
-    again: deque[_Try] = field(default_factory=deque)
-    under_way: dict[Future, _Try] = field(default_factory=dict)
-    done: SimpleQueue[Future] = field(default_factory=SimpleQueue)
     saw_worker_s: float = field(default_factory=time.monotonic)
 
-    def fill(self) -> bool:
-        """Gives every thread of the cluster something to do; False where nothing is left."""
-        while len(self.under_way) < max(1, self._threads()):
-            if self.again:
-                attempt = self.again.popleft()
-            elif (task := next(self.tasks, None)) is not None:
-                attempt = _Try(task)
-                if self.on_start:
-                    self.on_start(task)
-            else:
-                break
-            self._submit(attempt)
-        return bool(self.under_way)
+    def room(self) -> int:
+        """As many as the workers have threads: no task waits at a worker, to be held against it
+        should that one die."""
+        try:
+            threads = sum(self.client.nthreads().values())
+        except Exception as error:  # the connection broke
+            raise self._gone() from error
+        if threads:
+            self.saw_worker_s = time.monotonic()
+        elif time.monotonic() - self.saw_worker_s > ALONE_S:
+            raise Refused(
+                f"{self.address} has been without workers for {ALONE_S:.0f} s: every grade that "
+                f"was reported is kept. Start workers ({_how(self.address)}), then the same "
+                "command again."
+            )
+        return max(1, threads)
 
-    def _submit(self, attempt: _Try) -> None:
+    def submit(self, attempt: Try) -> Future:
         task = attempt.task
         others = sorted(set(self.client.nthreads()) - attempt.failed_at)
-        future = self.client.submit(
+        return self.client.submit(
             grade_here,
             to_text(task),
             self.name,
@@ -144,68 +119,29 @@ class _ClusterRound:
             allow_other_workers=bool(attempt.failed_at and others),
             pure=False,
         )
-        self.under_way[future] = attempt
-        future.add_done_callback(self.done.put)
 
-    def next(self) -> Record | None:
-        """Waits a while; None where nothing was decided. Raises Refused."""
-        try:
-            future = self.done.get(timeout=LOOK_S)
-        except Empty:
-            self._look()
-            return None
-        attempt = self.under_way.pop(future)
-        answer, worker, last = self._answer(future, attempt.task)
-        future.release()
-        if isinstance(answer, Record):
-            return answer
-        log.warning("%s, %s: %s", attempt.task.lab, attempt.task.student, answer)
-        if last or attempt.number >= ATTEMPTS:
-            return failed(attempt.task, answer)
-        self.again.append(_Try(attempt.task, attempt.number + 1, attempt.failed_at | {worker}))
-        return None
-
-    def _answer(self, future: Future, task: Task) -> tuple[Record | str, str, bool]:
-        """(the record or why there is none, the worker that said so, whether that is final)."""
-        from concurrent.futures import CancelledError
-
-        from distributed import KilledWorker
-        from distributed.client import FutureCancelledError
-
+    def answer(self, future: Future, task: Task) -> tuple[Record | str, str]:
         try:
             answer = json.loads(future.result())
             worker = str(answer["worker"])
             if "failed" in answer:
-                return str(answer["failed"]), worker, False
+                return str(answer["failed"]), worker
             record = Record.from_json(answer["record"])
-        except KilledWorker as error:
-            return f"{error.allowed_failures + 1} workers died while grading it", "", True
+        except KilledWorker as error:  # Dask has tried often enough
+            why = f"{error.allowed_failures + 1} workers died while grading it"
+            log.warning("%s, %s: %s", task.lab, task.student, why)
+            return failed(task, why), ""
         except (FutureCancelledError, CancelledError) as error:
             raise self._gone() from error
         except BrokenRecord as error:
-            return f"what came from {worker} is {error}", worker, False
+            return f"what came from {worker} is {error}", worker
         except Exception as error:  # of a worker that cannot even load this file, say
-            return f"{type(error).__name__}: {error}", "", False
+            return f"{type(error).__name__}: {error}", ""
+        finally:
+            future.release()
         if (record.lab, record.student, record.key) != (task.lab, task.student, task.key):
-            return f"{worker} answered for another submission", worker, False
-        return record, worker, True
-
-    def _threads(self) -> int:
-        try:
-            threads = sum(self.client.nthreads().values())
-        except Exception as error:  # the connection broke
-            raise self._gone() from error
-        if threads:
-            self.saw_worker_s = time.monotonic()
-        return threads
-
-    def _look(self) -> None:
-        if not self._threads() and time.monotonic() - self.saw_worker_s > ALONE_S:
-            raise Refused(
-                f"{self.address} has been without workers for {ALONE_S:.0f} s: every grade that "
-                f"was reported is kept. Start workers ({_how(self.address)}), then the same "
-                "command again."
-            )
+            return f"{worker} answered for another submission", worker
+        return record, worker
 
     def _gone(self) -> Refused:
         return Refused(
@@ -214,23 +150,16 @@ class _ClusterRound:
         )
 
     def cancel(self) -> None:
-        """What is under way is dropped, and the processes that grade it are ended."""
-        if not self.under_way or self.client.status != "running":
-            return
-        with contextlib.suppress(Exception):
-            self.client.cancel(list(self.under_way), force=True)
-            self.client.run(stop_here, self.name, on_error="ignore")
+        if self.under_way and self.client.status == "running":
+            with contextlib.suppress(Exception):
+                self.client.cancel(list(self.under_way), force=True)
+                self.client.run(stop_here, self.name, on_error="ignore")
 
 
 # ---- on the machine of whoever starts the grading
 
 
 def _connect(address: str) -> Client:
-    try:
-        from distributed import Client
-        from distributed.comm.addressing import parse_address, parse_host_port
-    except ImportError as error:
-        raise Refused("grading on a cluster needs Dask: run `make env`") from error
     if "://" not in address:
         address = f"tcp://{address}"
     try:
@@ -254,12 +183,13 @@ def _require_workers(client: Client, address: str) -> None:
             f"the scheduler at {address} has had no worker for {FIRST_WORKER_S:.0f} s: start some "
             f"({_how(address)})."
         ) from error
-    wrong = []
-    for worker, found in client.run(version_here, on_error="return").items():
-        if isinstance(found, BaseException):
-            wrong.append(f"{worker} cannot load the autograder ({_innermost(found)})")
-        elif found != code_version():
-            wrong.append(f"{worker} has version {found}")
+    wrong = [
+        f"{worker} cannot load the autograder ({_innermost(found)})"
+        if isinstance(found, BaseException)
+        else f"{worker} has version {found}"
+        for worker, found in client.run(version_here, on_error="return").items()
+        if found != code_version()
+    ]
     if wrong:
         raise Refused(
             f"nothing was graded: this machine has version {code_version()} of the course, and\n  "
@@ -280,16 +210,11 @@ def _innermost(error: BaseException) -> str:
 
 
 def to_text(task: Task) -> str:
-    content = task.submitted
-    encoded = None if content is None else base64.b64encode(content).decode()
-    return json.dumps({**asdict(task), "submitted": encoded})
+    return TASKS.dump_json(task).decode()
 
 
 def from_text(text: str) -> Task:
-    plain: dict[str, Any] = json.loads(text)
-    encoded = plain["submitted"]
-    submitted = None if encoded is None else base64.b64decode(encoded)
-    return Task(**{**plain, "submitted": submitted, "notes": tuple(plain["notes"])})
+    return TASKS.validate_json(text)
 
 
 # ---- on the workers' machines
@@ -317,17 +242,14 @@ def version_here() -> str:
 
 def grade_here(text: str, round_name: str, unsandboxed: bool) -> str:
     """A record, or why there is none, as JSON. Any number of threads may do so at once."""
-    task = from_text(text)
-    answer: Record | str
-    if task.code != version_here():  # of a worker that joined late, or was changed meanwhile
-        answer = f"{platform.node()} has version {code_version()} of the course, not {task.code}"
-    else:
-        answer = _graded(task, round_name, unsandboxed)
+    answer = _graded(from_text(text), round_name, unsandboxed)
     said = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
     return json.dumps({**said, "worker": _address()})
 
 
 def _graded(task: Task, round_name: str, unsandboxed: bool) -> Record | str:
+    if task.code != version_here():  # of a worker that joined late, or was changed meanwhile
+        return f"{platform.node()} has version {code_version()} of the course, not {task.code}"
     # Dask's nanny marks its worker as a process without children; those here end with it.
     multiprocessing.current_process().daemon = False
     with _lock:
@@ -351,8 +273,6 @@ def stop_here(round_name: str) -> None:
 
 
 def _address() -> str:
-    from distributed import get_worker
-
     try:
         return str(get_worker().address)
     except ValueError:  # not in a Dask worker: in a test

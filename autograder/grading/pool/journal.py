@@ -44,7 +44,7 @@ class Journal:
     def write(self, record: Record) -> None:
         """Raises JournalError; what was there before is then still there."""
         path = self.path(record.student)
-        beside = path.with_name(f".{os.getpid()}.part")
+        beside = self.folder / f".{os.getpid()}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with beside.open("w", encoding="utf-8", errors="surrogatepass") as file:

@@ -14,39 +14,115 @@ import itertools
 import logging
 import multiprocessing
 import os
-import queue
 import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
 
 from autograder.grading.pool.worker import Refused, Worked, work
 from autograder.grading.record.record import Record, Task, failed
-
-if TYPE_CHECKING:
-    from autograder.sandbox.host import ForkServerProcess
+from autograder.sandbox.bubblewrap import Unavailable
+from autograder.sandbox.host import ForkServerProcess
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # the first, and two more where the machine failed
-NO_FORK_SERVERS: Mapping[str, ForkServerProcess] = {}
 END_S = 10.0  # for a worker to end its sandbox
+LOOK_S = 1.0  # between two looks at the workers while nothing is done
 
-OnStart = Callable[[Task], None]  # may be called in any thread
+OnStart = Callable[[Task], None]
 
 
 class Pool(Protocol):
     """Whoever grades tasks, here or elsewhere."""
 
     def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
-        """A record for every task, in the order in which they are done.
+        """A record for every task, in the order in which they are done; tasks are drawn as they
+        are needed.
 
         A task whose worker failed or died ATTEMPTS times comes back as ``record.failed(task,
-        why)``.  Raises work.Refused where no task can be graded at all: workers have no sandbox.
+        why)``.  Raises Refused where no task can be graded at all: workers have no sandbox.
         """
         ...
+
+
+class Try(NamedTuple):
+    task: Task
+    number: int = 1
+    failed_at: frozenset[str] = frozenset()  # addresses of workers
+
+
+@dataclass
+class Round:
+    """One call of ``grade_all``, wherever its workers are."""
+
+    tasks: Iterator[Task]
+    on_start: OnStart | None
+    again: deque[Try] = field(default_factory=deque)
+    # Of concurrent.futures, or Dask's.
+    under_way: dict[Any, Try] = field(default_factory=dict)
+    done: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+
+    def records(self) -> Iterator[Record]:
+        try:
+            while self._fill():
+                record = self._next()
+                if record is not None:
+                    self._fill()  # workers go on while the caller keeps the record
+                    yield record
+        finally:
+            self.cancel()
+
+    def _fill(self) -> bool:
+        """Gives every worker something to do; False where nothing is left."""
+        while len(self.under_way) < self.room():
+            if self.again:
+                attempt = self.again.popleft()
+            elif (task := next(self.tasks, None)) is not None:
+                attempt = Try(task)
+                if self.on_start:
+                    self.on_start(task)
+            else:
+                break
+            future = self.submit(attempt)
+            self.under_way[future] = attempt
+            future.add_done_callback(self.done.put)
+        return bool(self.under_way)
+
+    def _next(self) -> Record | None:
+        """Waits a while; None where nothing was decided."""
+        try:
+            future = self.done.get(timeout=LOOK_S)
+        except Empty:
+            return None
+        task, number, failed_at = self.under_way.pop(future)
+        answer, worker = self.answer(future, task)
+        if isinstance(answer, Record):
+            return answer
+        log.warning("%s, %s: %s", task.lab, task.student, answer)
+        if number >= ATTEMPTS:
+            return failed(task, answer)
+        self.again.append(Try(task, number + 1, failed_at | {worker}))
+        return None
+
+    def room(self) -> int:
+        """How many tasks may be under way. Asked again and again; raises Refused."""
+        raise NotImplementedError
+
+    def submit(self, attempt: Try) -> Any:
+        raise NotImplementedError
+
+    def answer(self, future: Any, task: Task) -> tuple[Record | str, str]:
+        """(the record or why there is none, the worker that said so); raises Refused."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """What is under way is dropped, and the processes that grade it are ended."""
+        raise NotImplementedError
 
 
 class LocalPool:
@@ -74,36 +150,19 @@ class LocalPool:
             self._fork_servers.popitem()[1].close()
 
     def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
-        """See Pool. Tasks are drawn as they are needed."""
+        """See Pool."""
         drawn = iter(tasks)
         if (first := next(drawn, None)) is None:
             return
         self._share_fork_server(first.engine)
-        this_round = _LocalRound(itertools.chain([first], drawn), on_start)
-        threads = [
-            threading.Thread(target=this_round.serve, args=(worker,), daemon=True)
-            for worker in self._workers
-        ]
-        for thread in threads:
-            thread.start()
-        left = len(threads)
-        try:
-            while left:
-                result = this_round.results.get()
-                if isinstance(result, Record):
-                    yield result
-                elif result is None:
-                    left -= 1
-                else:
-                    raise result
-        finally:
-            this_round.over = True
-            while any(thread.is_alive() for thread in threads):
-                if left:  # interrupted, refused, or nobody wants the rest
-                    for worker in self._workers:
-                        worker.interrupt()
-                for thread in threads:
-                    thread.join(0.1)
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            yield from _LocalRound(
+                itertools.chain([first], drawn),
+                on_start,
+                threads=threads,
+                workers=self._workers,
+                idle=[*self._workers],
+            ).records()
 
     def _share_fork_server(self, engine: str) -> None:
         """It takes seconds to start and hundreds of MB: all workers make containers with one.
@@ -112,61 +171,48 @@ class LocalPool:
         starts its own.
         """
         if len(self._workers) > 1 and not self._unsandboxed and engine not in self._fork_servers:
-            from autograder.sandbox.bubblewrap import Unavailable
-            from autograder.sandbox.host import ForkServerProcess
-
             with contextlib.suppress(Unavailable):  # a worker will say so
                 self._fork_servers[engine] = ForkServerProcess(engine)
 
 
-@dataclass
-class _LocalRound:
-    """One call of ``grade_all``: a thread for each worker draws tasks until there are no more."""
+@dataclass(kw_only=True)
+class _LocalRound(Round):
+    threads: ThreadPoolExecutor
+    workers: Sequence[Worker]
+    idle: list[Worker]
 
-    tasks: Iterator[Task]
-    on_start: OnStart | None
-    results: queue.SimpleQueue[Record | BaseException | None] = field(
-        default_factory=queue.SimpleQueue
-    )
-    over: bool = False
-    _drawing: threading.Lock = field(default_factory=threading.Lock)
+    def room(self) -> int:
+        return len(self.workers)
 
-    def serve(self, worker: Worker) -> None:
+    def submit(self, attempt: Try) -> Any:
+        return self.threads.submit(self._ask, attempt.task)
+
+    def _ask(self, task: Task) -> Record | str:
+        worker = self.idle.pop()  # there are as many threads as workers
         try:
-            while not self.over and (task := self._draw()) is not None:
-                if self.on_start:
-                    self.on_start(task)
-                self.results.put(self._grade(worker, task))
-        except BaseException as error:
-            self.results.put(error)
+            return worker.ask(task)
         finally:
-            self.results.put(None)
+            self.idle.append(worker)
 
-    def _draw(self) -> Task | None:
-        with self._drawing:
-            return next(self.tasks, None)
+    def answer(self, future: Any, task: Task) -> tuple[Record | str, str]:
+        return future.result(), ""
 
-    def _grade(self, worker: Worker, task: Task) -> Record:
-        why = ""
-        for _ in range(ATTEMPTS):
-            if self.over:
-                break
-            answer = worker.ask(task)
-            if isinstance(answer, Record):
-                return answer
-            why = answer
-            log.info("%s, %s: %s", task.lab, task.student, why)
-        return failed(task, why)
+    def cancel(self) -> None:
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        while wait(self.under_way, timeout=0.1).not_done:  # one may be starting a worker
+            for worker in self.workers:
+                worker.interrupt()
 
 
 class Worker:
     """The parent's side of one worker process, started when it is needed."""
 
     def __init__(
-        self, unsandboxed: bool, fork_servers: Mapping[str, ForkServerProcess] = NO_FORK_SERVERS
+        self, unsandboxed: bool, fork_servers: Mapping[str, ForkServerProcess] | None = None
     ) -> None:
-        """``fork servers``: those that are there when it starts are shared with it."""
-        self._unsandboxed, self._fork_servers = unsandboxed, fork_servers
+        """``fork_servers``: those that are there when it starts are shared with it."""
+        self._unsandboxed = unsandboxed
+        self._fork_servers = {} if fork_servers is None else fork_servers
         self._process: multiprocessing.process.BaseProcess | None = None
         self._connection: Connection | None = None
 

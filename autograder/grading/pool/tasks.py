@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
+import os
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +16,11 @@ from typing import Any
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
-from autograder.grading.pool.seed import grading_seed
 from autograder.grading.record.record import Task
 from autograder.grading.record.version import code_version
+from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.names import why_refused
-from autograder.grading.submission.reader import Unreadable, find_notebook, read_content
+from autograder.grading.submission.reader import find_notebook, read_content
 from autograder.grading.submission.released import load_template
 from autograder.grading.submission.template import CourseError, checks_of
 from autograder.sandbox import limits_of
@@ -45,10 +48,9 @@ def refused_names(course: CourseDirectory, lab: str) -> dict[str, str]:
 
 def _folders(course: CourseDirectory, lab: str) -> list[str]:
     pattern = course.format_path(course.submitted_directory, "(?P<student>.*)", lab, escape=True)
-    folders = glob.glob(
-        course.format_path(course.submitted_directory, "*", lab), include_hidden=True
-    )
-    found = [re.fullmatch(pattern, folder, re.DOTALL) for folder in folders]
+    every = course.format_path(course.submitted_directory, "*", lab)
+    paths = glob.glob(every, include_hidden=True)
+    found = [re.fullmatch(pattern, path, re.DOTALL) for path in paths]
     excluded = course.student_id_exclude.split(",")
     return sorted(m["student"] for m in found if m is not None and m["student"] not in excluded)
 
@@ -106,3 +108,29 @@ def read_submission(
         return read_content(path), "", (said,) if said else ()
     except Unreadable as error:
         return None, f"The file you handed in could not be read: {error}.", ()
+
+
+def grading_seed(folder: Path, lab: str) -> int:
+    """Drawn from a secret in ``folder``, made at its first use: keep it, and grades repeat.
+
+    Of 62 bits: visible cases show students some of what is drawn, and nobody should find the seed
+    by trying them all.
+    """
+    digest = hashlib.sha256(f"{_secret(folder)}/{lab}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
+
+
+def _secret(folder: Path) -> str:
+    path = folder / "seed"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / f".seed.{os.getpid()}"
+        beside.write_text(secrets.token_hex(16) + "\n")
+        beside.chmod(0o600)
+        try:
+            os.link(beside, path)  # fails where another grader was first; then that one counts
+        except FileExistsError:
+            pass
+        finally:
+            beside.unlink()
+    return path.read_text().strip()

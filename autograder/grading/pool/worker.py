@@ -9,13 +9,12 @@ import signal
 import threading
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
 
 from autograder.grading.record.record import Record, Task
+from autograder.grading.submission.template import CourseError
 from autograder.sandbox import limits_of, open_sandbox
-
-if TYPE_CHECKING:
-    from autograder.sandbox.host import Doors
+from autograder.sandbox.bubblewrap import Unavailable
+from autograder.sandbox.host import Doors
 
 IDLE_S = 300.0  # a worker that nobody asks for anything for so long ends by itself
 
@@ -28,56 +27,46 @@ Worked = Record | str | Refused  # the str: why the machine failed at this one
 
 
 def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
-    """Answers each task that comes with a record, or with why there is none.
-
-    ``doors``: of the fork servers that all workers share.
-    """
+    """Answers each task that comes. ``doors``: of the fork servers that all workers share."""
     _end_with_parent()
-    with ExitStack() as stack, Grader(unsandboxed, doors) as grader:
-        stack.callback(connection.close)
-        with contextlib.suppress(EOFError, OSError):  # the parent hung up
-            while connection.poll(IDLE_S):
-                connection.send(grader.grade(connection.recv()))
+    with (
+        contextlib.closing(connection),
+        Grader(unsandboxed, doors) as grader,
+        contextlib.suppress(EOFError, OSError),  # the parent hung up
+    ):
+        while connection.poll(IDLE_S):
+            connection.send(grader.grade(connection.recv()))
 
 
-class Grader:
+class Grader(ExitStack):
     """One process's sandbox, opened at the first task and anew after a failure."""
 
-    def __init__(self, unsandboxed: bool = False, doors: Doors | None = None) -> None:
+    def __init__(self, unsandboxed: bool, doors: Doors) -> None:
+        super().__init__()
         self._unsandboxed, self._doors = unsandboxed, doors
-        self._opened = ExitStack()
-        self._sandbox: object = None
         self._opened_for: object = None
-
-    def __enter__(self) -> Grader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
-        self._sandbox = None
 
     def grade(self, task: Task) -> Worked:
         # Only here: the parent of workers needs no torch.
         from autograder.grading.record.grade_submission import grade_submission
-        from autograder.grading.submission.template import CourseError
-        from autograder.sandbox.bubblewrap import Unavailable
 
         try:
             return grade_submission(task, self._open(task))
         except (Unavailable, CourseError) as error:
             return Refused(str(error))
         except Exception as error:
+            self._opened_for = None
             with contextlib.suppress(Exception):
-                self.__exit__()
+                self.close()
             return f"{type(error).__name__}: {error}"
 
     def _open(self, task: Task) -> object:
-        limits = limits_of(task.lab, task.limits)
-        if self._sandbox is None or self._opened_for != (limits, task.engine):
-            self.__exit__()
-            opened = open_sandbox(limits, self._unsandboxed, task.engine, self._doors)
-            self._sandbox = self._opened.enter_context(opened)
-            self._opened_for = (limits, task.engine)
+        wanted = limits_of(task.lab, task.limits), task.engine
+        if self._opened_for != wanted:
+            self.close()
+            opened = open_sandbox(wanted[0], self._unsandboxed, task.engine, self._doors)
+            self._sandbox: object = self.enter_context(opened)
+            self._opened_for = wanted
         return self._sandbox
 
 

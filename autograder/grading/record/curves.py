@@ -46,21 +46,20 @@ def draw(curves: Curves) -> str:
         marks.append(
             Text(x=x(tick), y=BOTTOM + 16, text=f"{tick:g}", size=11, anchor="middle", fill="muted")
         )
-    shown: list[tuple[str, str]] = []
+    names: dict[str, str] = {}  # and colors
     if curves.expected:
         d = _stairs(curves.expected, x, y)
         marks.append(Path(d=d, stroke=PREDICTED, stroke_width=EXPECTED_WIDE))
-        shown.append(("expected", PREDICTED))
+        names["expected"] = PREDICTED
     if curves.level is not None:
         d = f"M{LEFT} {y(curves.level):.1f}H{RIGHT}"
         marks.append(Path(d=d, stroke=PREDICTED, stroke_width=2, dash="6 4"))
-        shown.append(("expected at the end", PREDICTED))
+        names["expected at the end"] = PREDICTED
     for number, (name, values) in enumerate(curves.got.items()):
-        color = rank_color(number if number == 0 else number + 1)  # orange is what was expected
-        marks.append(Path(d=_stairs(values, x, y), stroke=color, stroke_width=2))
-        shown.append((name, color))
+        names[name] = rank_color(number and number + 1)  # orange is what was expected
+        marks.append(Path(d=_stairs(values, x, y), stroke=names[name], stroke_width=2))
     at = LEFT
-    for name, color in shown:
+    for name, color in names.items():
         marks.append(Rect(x=at, y=4, width=10, height=10, fill=color, radius=2))
         marks.append(Text(x=at + 16, y=13, text=name, size=11, fill="muted"))
         at += 34 + text_width(name, 11)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +19,20 @@ from autograder.exercise import Exercise
 from autograder.grading.notebook.runner import CellsRun, run_cells
 from autograder.grading.record.marks import earned_points, why_missing, write_verdict
 from autograder.grading.record.pictures import Picture, Seen
-from autograder.grading.record.record import Record, Task
+from autograder.grading.record.record import (
+    GRADED,
+    RESOURCE_LIMIT,
+    STUDENT_ERROR,
+    TAMPERING,
+    Record,
+    State,
+    Task,
+)
 from autograder.grading.record.source_rules import find_forbidden
-from autograder.grading.record.states import state_of
-from autograder.grading.submission.checks import Check
-from autograder.grading.submission.reader import Unreadable, read_notebook
+from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
-from autograder.grading.submission.template import CourseError, checks_of, grade_id
+from autograder.grading.submission.template import Check, CourseError, checks_of, grade_id
 from autograder.sandbox import Limits
 from shardlab.ranks.trust import Trust
 
@@ -37,7 +44,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     """
     template = nbformat.from_dict(task.template)
     checks = checks_of(template)
-    notebook, notes, unreadable = _put_in_order(task)
+    notebook, notes, unreadable = _put_in_order(task, template)
     sandbox.take_account()  # of a submission that was broken off
     started_s = time.monotonic()
     run = CellsRun()
@@ -85,6 +92,31 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     )
 
 
+def state_of(
+    verdicts: Iterable[Verdict],
+    *,
+    tampering: Sequence[str],
+    limits_hit: Sequence[str],
+    missing: Sequence[str],
+) -> tuple[State, str]:
+    """(state, the sentence that says so to the student).
+
+    The sequences hold sentences about the notebook's own cells; ``missing`` one for each answer
+    that never reached its check.  An infrastructure error is an exception: it is not among these.
+    """
+    cases = [(verdict, case) for verdict in verdicts for case in verdict.cases]
+    said_of: dict[State, Sequence[str]] = {TAMPERING: tampering, RESOURCE_LIMIT: limits_hit}
+    for state, said in said_of.items():
+        if said:
+            return state, said[0]
+        for verdict, case in cases:
+            if case.trouble == state:
+                return state, f"{verdict.answer}, {case.title}: {case.diagnosis}"
+    if missing:
+        return STUDENT_ERROR, missing[0]
+    return GRADED, ""
+
+
 def _flags(
     notebook: NotebookNode, template: NotebookNode, checks: Iterable[Check]
 ) -> Iterator[str]:
@@ -94,39 +126,33 @@ def _flags(
     """
     source, own = map(_code, (notebook, template))
     for check in checks:
-        exercise = exercises.load(check.exercise)
-        for says in _said_of(source, exercise):
-            if says not in _said_of_lab(own, check.exercise):
-                yield f"{exercise.answer}: its source {says}"
+        for says in _said_of(source, check.exercise):
+            if says not in _said_of(own, check.exercise):
+                yield f"{exercises.load(check.exercise).answer}: its source {says}"
 
 
-def _said_of(source: str, exercise: Exercise) -> list[str]:
+@functools.lru_cache(maxsize=64)  # the lab's own is asked for with each submission
+def _said_of(source: str, name: str) -> list[str]:
+    exercise = exercises.load(name)
     found = find_forbidden(source, exercise.allows, exercise.answer, exercise.closed)
     return [each.says for each in found]
-
-
-@functools.cache
-def _said_of_lab(source: str, exercise: str) -> list[str]:
-    return _said_of(source, exercises.load(exercise))
 
 
 def _code(notebook: NotebookNode) -> str:
     return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
 
 
-def _put_in_order(task: Task) -> tuple[NotebookNode, list[str], str]:
+def _put_in_order(task: Task, template: NotebookNode) -> tuple[NotebookNode, list[str], str]:
     """(the lab with the student's text in it, notes, why that text could not be read)."""
-    template = nbformat.from_dict(task.template)
     unreadable = task.unreadable
     if task.submitted is not None:
         try:
             submitted, mended = read_notebook(task.submitted)
-        except Unreadable as error:
-            unreadable = f"The file you handed in could not be read: {error}."
-        else:
             rebuilt, notes = rebuild(template, submitted)
             return rebuilt, [*task.notes, *mended, *notes], ""
-    return template, [*task.notes, unreadable], unreadable
+        except Unreadable as error:
+            unreadable = f"The file you handed in could not be read: {error}."
+    return nbformat.from_dict(task.template), [*task.notes, unreadable], unreadable
 
 
 def _decided(

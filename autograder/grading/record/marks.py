@@ -9,8 +9,7 @@ from nbformat.v4 import new_output
 
 from autograder.evaluation import present
 from autograder.evaluation.verdict import Verdict
-from autograder.grading.submission.checks import Check
-from autograder.grading.submission.template import grade_id, is_answer
+from autograder.grading.submission.template import Check, grade_id, is_answer
 
 
 def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -> None:
@@ -26,10 +25,8 @@ def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -
     if points > 0:
         cell.outputs.append(new_output("execute_result", data={"text/plain": repr(points)}))
     else:
-        line = f"CheckFailed: {headline}"
-        cell.outputs.append(
-            new_output("error", ename="CheckFailed", evalue=headline, traceback=[line])
-        )
+        facts = {"ename": "CheckFailed", "evalue": headline}
+        cell.outputs.append(new_output("error", **facts, traceback=[f"CheckFailed: {headline}"]))
 
 
 def earned_points(verdict: Verdict, max_points: float) -> float:
@@ -40,12 +37,10 @@ def earned_points(verdict: Verdict, max_points: float) -> float:
 
 def why_missing(check: Check, cells: list[NotebookNode], position: int) -> str:
     """One sentence for the student: why the answer never reached the check cell at ``position``."""
-    own = _last_error(cells[position])
     above = next((cell for cell in reversed(cells[:position]) if is_answer(cell)), None)
-    cause = above and _last_error(above)
-    if cause:
-        reason = f"the cell `{grade_id(above)}` above failed with {cause}"  # type: ignore[arg-type]
-    elif own:
+    if above is not None and (cause := _last_error(above)):
+        reason = f"the cell `{grade_id(above)}` above failed with {cause}"
+    elif own := _last_error(cells[position]):
         reason = f"this cell failed with {own}"
     else:
         reason = "nothing that could be taken was handed over"

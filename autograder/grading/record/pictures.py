@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -26,15 +26,11 @@ MAX_PARTS = 8  # of a list that stands in a cell of it
 Picture = dict[str, Any]  # title and svg; or title, heads and rows, each (right or not, texts)
 
 
-class Row(NamedTuple):
-    asked: str
-    expected: Plain
-    got: Plain
-    is_right: bool
+Row = list[Any]  # right or not, [what was asked, what was expected, what came back]
 
 
 class Seen:
-    """The visible attempts at one answer: ``grade.decide(..., on_attempt=seen)``."""
+    """The visible attempts at one answer: ``decide(..., on_attempt=seen)``."""
 
     def __init__(self, exercise: Exercise) -> None:
         self._exercise = exercise
@@ -55,35 +51,31 @@ class Seen:
         failed = [self._attempts[case.name] for case in visible if not case.passed]
         passed = [self._attempts[case.name] for case in visible]
         attempt = failed[0] if failed else next(filter(_sent, passed), passed[0])
-        pictures = [*self._of_run(attempt), *self._of_steps(attempt)]
+        pictures = [
+            picture
+            for title, draw in self._drawings(attempt)
+            for picture in _drawn(f"{title}: {attempt.case.name}", draw)
+        ]
         with suppress(Exception):  # outputs are of any form
             return pictures or self._table(passed, must_show_wrong=bool(failed))
         return pictures
 
-    def _of_run(self, attempt: Attempt) -> Iterator[Picture]:
-        run, error, name = attempt.run, attempt.error, attempt.case.name
+    def _drawings(self, attempt: Attempt) -> Iterator[tuple[str, Callable[[], str]]]:
+        """(title, what draws it)."""
+        run, error = attempt.run, attempt.error
         assert run is not None
         if _sent(attempt):
-            yield from _drawn(
-                f"Who sent how much to whom: {name}", lambda: traffic_map(run).static_svg()
-            )
+            yield "Who sent how much to whom", lambda: traffic_map(run).static_svg()
         if 0 < len(run.calls) <= MAX_CALLS and run.world_size > 1:
             of = error if error is not None and error.run is not None else run
-            yield from _drawn(
-                f"Which rank was in which call: {name}", lambda: timeline(of).static_svg()
-            )
+            yield "Which rank was in which call", lambda: timeline(of).static_svg()
         if self._exercise.memory and error is None:
             rank = int(run.memory.peak_bytes.argmax())
-            yield from _drawn(
-                f"What was in memory: {name}", lambda: memory_timeline(run, rank).static_svg()
-            )
-
-    def _of_steps(self, attempt: Attempt) -> Iterator[Picture]:
-        if self._exercise.curves is not None and attempt.error is None:
+            yield "What was in memory", lambda: memory_timeline(run, rank).static_svg()
+        if self._exercise.curves is not None and error is None:
             with suppress(Exception):
                 found = self._exercise.curves(attempt)
-                title = f"{found.title}: {attempt.case.name}"
-                yield from _drawn(title, lambda: curves.draw(found))
+                yield found.title, lambda: curves.draw(found)
 
     def _table(self, attempts: Sequence[Attempt], must_show_wrong: bool) -> list[Picture]:
         """All that is wrong, and of the rest as much as there is room for.
@@ -91,22 +83,16 @@ class Seen:
         Nothing where a case failed by something else: a table of right answers would mislead.
         """
         rows = [row for attempt in attempts for row in self._rows(attempt)]
-        kept = sorted(range(len(rows)), key=lambda at: rows[at].is_right)[:MAX_ROWS]
-        if not kept or (must_show_wrong and all(row.is_right for row in rows)):
+        if not rows or (must_show_wrong and all(is_right for is_right, _ in rows)):
             return []
+        kept = sorted(range(len(rows)), key=lambda at: rows[at][0])[:MAX_ROWS]
         more = len(rows) - len(kept)
+        title = "What was asked, and what came back"
         return [
             {
-                "title": "What was asked, and what came back"
-                + (f" ({more:,} more are left out)" if more else ""),
+                "title": f"{title} ({more:,} more are left out)" if more else title,
                 "heads": ["", "expected", "yours"],
-                "rows": [
-                    [
-                        rows[at].is_right,
-                        [rows[at].asked, _said(rows[at].expected), _said(rows[at].got)],
-                    ]
-                    for at in sorted(kept)
-                ],
+                "rows": [rows[at] for at in sorted(kept)],
             }
         ]
 
@@ -117,27 +103,23 @@ class Seen:
         name, (given,), (wanted,), (got,) = (
             attempt.case.name, attempt.inputs, attempt.expected, attempt.outputs
         )  # fmt: skip
-        if isinstance(wanted, dict):
-            yield from self._parts(name, wanted, got)
-        elif isinstance(wanted, list) and isinstance(given, list) and len(given) == len(wanted):
-            answers = (
-                got if isinstance(got, list) and len(got) == len(wanted) else [None] * len(given)
-            )
-            for question, right, answer in zip(given, wanted, answers, strict=True):
-                asked = self._call(question, name)
-                if isinstance(right, dict):
-                    yield from self._parts(asked, right, answer)
-                else:
-                    yield self._row(asked, right, answer)
-
-    def _parts(self, asked: str, wanted: dict[Any, Plain], got: Plain) -> Iterator[Row]:
-        for key, right in wanted.items():
-            if _is_short(right):
-                answer = got.get(key) if isinstance(got, dict) else got
-                yield self._row(f"{asked} · {key}", right, answer)
+        asked = [(name, wanted, got)] if isinstance(wanted, dict) else []
+        if isinstance(wanted, list) and isinstance(given, list) and len(given) == len(wanted):
+            fits = isinstance(got, list) and len(got) == len(wanted)
+            questions = [self._call(question, name) for question in given]
+            asked = [*zip(questions, wanted, got if fits else [None] * len(wanted), strict=True)]
+        for question, right, answer in asked:
+            if not isinstance(right, dict):
+                yield self._row(question, right, answer)
+                continue
+            for key, part in right.items():
+                if _is_short(part):
+                    its = answer.get(key) if isinstance(answer, dict) else answer
+                    yield self._row(f"{question} · {key}", part, its)
 
     def _row(self, asked: str, wanted: Plain, got: Plain) -> Row:
-        return Row(asked, wanted, got, equal(wanted, got, self._exercise.tolerance))
+        is_right = equal(wanted, got, self._exercise.tolerance)
+        return [is_right, [asked, _said(wanted), _said(got)]]
 
     def _call(self, question: Plain, case: str) -> str:
         """A question is a function's arguments; where they have names, the case's says enough."""

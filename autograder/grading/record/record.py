@@ -31,13 +31,15 @@ class BrokenRecord(ValueError):
 class Task:
     """One submission of one lab, with all that its grade depends on."""
 
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
     lab: str
     student: str
     submitted: bytes | None  # the notebook as handed in; None: there is none that can be read
     unreadable: str  # why there is none, as the end of a sentence: "it is a link"
     template: Mapping[str, Any]  # the released notebook
     seed: int  # of the inputs that answers are tried on
-    limits: Mapping[str, float]  # autograder.sandbox.Limits
+    limits: Mapping[str, Any]  # autograder.sandbox.Limits
     code: str  # version.code_version() of whoever made the task
     notes: tuple[str, ...] = ()  # what was mended before the notebook was read, for the student
     patience_s: float = 7200.0  # for a worker that may hang: far above what the limits come to
@@ -81,7 +83,7 @@ class Record:
     notebook: dict[str, Any] | None = None  # rebuilt, run, with verdicts; None: nothing was decided
     points: dict[str, float] = field(default_factory=dict)  # {grade id of the check: earned}
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # {grade id: plain Verdict}
-    pictures: dict[str, list[dict[str, str]]] = field(default_factory=dict)  # title, svg
+    pictures: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # pictures.Picture
     timing: dict[str, float] = field(default_factory=dict)  # ran_s, decided_s, ...
 
     @property
@@ -106,17 +108,15 @@ class Record:
             raise BrokenRecord(f"not a record ({str(error).splitlines()[0]})") from error
 
 
+TASKS = TypeAdapter(Task)
 _RECORDS = TypeAdapter(Record)
 
 
 def failed(task: Task, why: str) -> Record:
     """The record of a submission that could not be graded, through no fault of the student."""
-    return Record(
-        task.lab, task.student, task.key, task.submission_hash, INFRASTRUCTURE_ERROR, reason=why
-    )
+    facts = task.lab, task.student, task.key, task.submission_hash
+    return Record(*facts, INFRASTRUCTURE_ERROR, reason=why)
 
 
 def _hash(facts: list[Any], content: bytes = b"") -> str:
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    digest.update(content)
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode() + content).hexdigest()

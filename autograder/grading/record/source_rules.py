@@ -18,24 +18,19 @@ from autograder.guest.on_rank import COMMUNICATES
 CALL, MACHINERY = "call", "machinery"
 
 # What notebooks have imported above every answer.
-GIVEN = {
-    "torch": "torch",
+GIVEN = {name: name for name in ("torch", "math", "inspect")} | {
     "dist": "torch.distributed",
     "nn": "torch.nn",
     "F": "torch.nn.functional",
-    "math": "math",
-    "inspect": "inspect",
 }
+_BUILTINS = ("exec", "eval", "compile", "getattr", "setattr", "delattr", "vars", "__import__")
+GIVEN |= {name: f"builtins.{name}" for name in _BUILTINS}
 # torch.distributed's functions by what they are recorded as, where that is another name.
 RECORDED_AS = {
-    "isend": "send",
-    "irecv": "recv",
-    "P2POp": "send",
-    "batch_isend_irecv": "send",
+    **dict.fromkeys(("isend", "P2POp", "batch_isend_irecv", "send_object_list"), "send"),
+    **dict.fromkeys(("irecv", "recv_object_list"), "recv"),
     "all_gather_into_tensor": "all_gather_single",
     "reduce_scatter_tensor": "reduce_scatter_single",
-    "send_object_list": "send",
-    "recv_object_list": "recv",
     "all_gather_object": "all_gather",
     "gather_object": "gather",
     "broadcast_object_list": "broadcast",
@@ -65,6 +60,8 @@ TELLING_TEXT = re.compile(
 )
 FRAMES = {"f_back", "f_globals", "f_locals", "gi_frame", "tb_frame", "__subclasses__"}
 IMPORTERS = {"builtins.__import__", "importlib.import_module", "importlib.__import__"}
+OURS = ("torch", "shardlab", "autograder", "builtins")  # in which nothing may be replaced
+_DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,9 @@ def find_forbidden(
 def _learned(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[ast.stmt]]]:
     """(what was parsed, {name: what it stands for}, {name: the top-level statements that bind it});
     raises what ast.parse does."""
-    tree = ast.parse(_without_magics(source))
+    # Lines of IPython's own become comments; line numbers stay.
+    plain = re.sub(r"(?m)^([ \t]*)([%!?].*|\S+\?\??)$", r"\1pass  # a magic", source)
+    tree = ast.parse(plain)
     reader = _Reader(None, GIVEN)
     reader.learn(tree)
     binds: dict[str, list[ast.stmt]] = {}
@@ -110,40 +109,30 @@ def _learned(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[as
     return tree, reader.full_names, binds
 
 
-def _without_magics(source: str) -> str:
-    """Lines of IPython's own become comments; line numbers stay."""
-    return re.sub(r"(?m)^([ \t]*)([%!?].*|\S+\?\??)$", r"\1pass  # a magic", source)
-
-
 def _reachable(binds: Mapping[str, list[ast.stmt]], answer: str) -> Iterator[ast.stmt]:
     """Top-level statements that define the answer, or names it reads, and so on."""
-    seen: set[int] = set()
+    seen: set[ast.stmt] = set()
     names, wanted = {answer}, [answer]
     while wanted:
-        for statement in binds.get(wanted.pop(), []):
-            if id(statement) in seen:
-                continue
-            seen.add(id(statement))
+        for statement in set(binds.get(wanted.pop(), ())) - seen:
+            seen.add(statement)
             yield statement
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and node.id not in names:
-                    names.add(node.id)
-                    wanted.append(node.id)
+            read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - names
+            names |= read
+            wanted += read
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(statement, _DEFINES):
         yield statement.name
         return
     for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, _DEFINES):
             yield node.name
-        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-            base: ast.expr = node  # torch.add = mine: it changes `torch`
+        elif isinstance(getattr(node, "ctx", None), ast.Store):
+            base = node
             while isinstance(base, ast.Attribute | ast.Subscript):
-                base = base.value
+                base = base.value  # torch.add = mine: it changes `torch`
             if isinstance(base, ast.Name):
                 yield base.id
 
@@ -167,42 +156,38 @@ class _Reader(ast.NodeVisitor):
                     for alias in node.names:
                         top = alias.name.partition(".")[0]
                         self.full_names[alias.asname or top] = alias.name if alias.asname else top
-                elif isinstance(node, ast.ImportFrom):
-                    self._learn_from(node)
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    for alias in node.names:
+                        is_all = alias.name == "*" and node.module == "torch.distributed"
+                        names = COMMUNICATES if is_all else (alias.name,)
+                        for name in names:
+                            self.full_names[alias.asname or name] = f"{node.module}.{name}"
                 elif isinstance(node, ast.Assign) and len(node.targets) == 1:
                     target, known = node.targets[0], self._full_name(node.value)
                     if isinstance(target, ast.Name) and known:
                         self.full_names[target.id] = known
 
-    def _learn_from(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            if alias.name == "*" and node.module == "torch.distributed":
-                self.full_names |= {name: f"torch.distributed.{name}" for name in COMMUNICATES}
-            elif node.module:
-                self.full_names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-
-    def _full_name(self, node: ast.expr | None) -> str:
+    def _full_name(self, node: ast.expr) -> str:
         """ "torch.distributed.send" for any way to say it; "" where it is not known."""
-        if isinstance(node, ast.Name):
-            known = self.full_names.get(node.id)
-            return known or (f"builtins.{node.id}" if node.id in _BUILTINS else "")
-        if isinstance(node, ast.Attribute):
-            if node.attr == "__dict__":
-                return self._full_name(node.value)
-            return _joined(self._full_name(node.value), node.attr)
-        if isinstance(node, ast.Subscript):  # vars(dist)["send"], sys.modules["torch"]
-            base, key = self._full_name(node.value), _text(node.slice)
-            return key if base == "sys.modules" else _joined(base, key)
-        if isinstance(node, ast.Call):
-            called = self._full_name(node.func)
-            given = [_text(argument) for argument in node.args]
-            if called == "builtins.getattr" and len(given) > 1:
-                return _joined(self._full_name(node.args[0]), given[1])
-            if called == "builtins.vars" and node.args:
-                return self._full_name(node.args[0])
-            if called in IMPORTERS and given:
-                is_top = called.endswith("__import__") and len(given) < 4
-                return given[0].partition(".")[0] if is_top else given[0]
+        match node:
+            case ast.Name(id=name):
+                return self.full_names.get(name, "")
+            case ast.Attribute(value=value, attr="__dict__"):
+                return self._full_name(value)
+            case ast.Attribute(value=value, attr=name):
+                return _joined(self._full_name(value), name)
+            case ast.Subscript(value=value, slice=key):  # vars(dist)["send"], sys.modules["torch"]
+                base = self._full_name(value)
+                return _text(key) if base == "sys.modules" else _joined(base, _text(key))
+            case ast.Call(func=func, args=[first, *others]):
+                called = self._full_name(func)
+                if called == "builtins.getattr" and others:
+                    return _joined(self._full_name(first), _text(others[0]))
+                if called == "builtins.vars":
+                    return self._full_name(first)
+                if called in IMPORTERS:
+                    is_top = called.endswith("__import__") and len(others) < 3
+                    return _text(first).partition(".")[0] if is_top else _text(first)
         return ""
 
     # ---- what is forbidden ----
@@ -211,20 +196,18 @@ class _Reader(ast.NodeVisitor):
         name = self._full_name(node)
         module, _, function = name.rpartition(".")
         if module == "torch.distributed" and function in COMMUNICATES:
-            self._check_call(function, node.lineno)
+            recorded = {function, RECORDED_AS.get(function, function)}
+            if self.allows is not None and not recorded & self.allows:
+                allowed = " and ".join(sorted(self.allows, reverse=True)) or "no communication"
+                says = f"calls {function}: build it from {allowed}"
+                self.found.append(Found(CALL, function, node.lineno, says))
         elif tool := _tool(name, self.closed):
             self._flag(tool if tool.startswith("os.") else name, node.lineno)
 
-    def _check_call(self, function: str, line: int) -> None:
-        if self.allows is None:
-            return
-        if {function, RECORDED_AS.get(function, function)} & self.allows:
-            return
-        if function == "batch_isend_irecv" and {"send", "recv"} & self.allows:
-            return
-        allowed = " and ".join(sorted(self.allows, reverse=True)) or "no communication"
-        says = f"calls {function}: build it from {allowed}"
-        self.found.append(Found(CALL, function, line, says))
+    def _check_change(self, of: ast.expr, name: str) -> None:
+        base = self._full_name(of)
+        if base.partition(".")[0] in OURS:
+            self._flag(f"{base}.{name} = …", of.lineno)
 
     def _flag(self, name: str, line: int) -> None:
         name = name.removeprefix("builtins.")
@@ -236,9 +219,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if isinstance(node.ctx, ast.Store | ast.Del):
-            base = self._full_name(node.value)
-            if base.partition(".")[0] in ("torch", "shardlab", "autograder", "builtins"):
-                self._flag(f"{base}.{node.attr} = …", node.lineno)
+            self._check_change(node.value, node.attr)
         elif node.attr in FRAMES:
             self._flag(node.attr, node.lineno)
         else:
@@ -255,22 +236,17 @@ class _Reader(ast.NodeVisitor):
         if called in ("builtins.exec", "builtins.eval") and node.args:
             self._read_text(_text(node.args[0]))
         if called in ("builtins.setattr", "builtins.delattr") and node.args:
-            base = self._full_name(node.args[0])
-            if base.partition(".")[0] in ("torch", "shardlab", "autograder", "builtins"):
-                self._flag(f"{base}.… = …", node.lineno)
+            self._check_change(node.args[0], "…")
         self._check(node)
         self.generic_visit(node)
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            if _tool(alias.name, self.closed):
-                self._flag(alias.name, node.lineno)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        for alias in node.names:
-            name = f"{node.module}.{alias.name}"
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        for name in (f"{module}{alias.name}" for alias in node.names):
             if _tool(name, self.closed) and name != "autograder.check":
                 self._flag(name, node.lineno)
+
+    visit_ImportFrom = visit_Import
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring is prose
@@ -295,9 +271,6 @@ class _Reader(ast.NodeVisitor):
         self.learn(tree)
         self.generic_visit(tree)
         self.depth -= 1
-
-
-_BUILTINS = {"exec", "eval", "compile", "getattr", "setattr", "delattr", "vars", "__import__"}
 
 
 def _joined(base: str, name: str) -> str:
@@ -329,14 +302,15 @@ def _is_below(name: str, tool: str) -> bool:
     return name == tool or name.startswith(f"{tool}.")
 
 
-def _text(node: ast.expr | None) -> str:
+def _text(node: ast.expr) -> str:
     """A string that is written there, in pieces perhaps; "" for anything else."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _text(node.left), _text(node.right)
-        return left + right if left and right else ""
-    if isinstance(node, ast.JoinedStr):
-        parts = [_text(part) for part in node.values]
-        return "".join(parts) if all(parts) else ""
-    return ""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            parts = [_text(left), _text(right)]
+        case ast.JoinedStr(values=values):
+            parts = [_text(value) for value in values]
+        case _:
+            return ""
+    return "".join(parts) if all(parts) else ""

@@ -15,6 +15,7 @@ DECIDING = (
     *("guest", "exercise", "exercises", "evaluation", "sandbox"),
     *("grading/submission", "grading/notebook", "grading/record"),
 )
+KINDS = (".py", ".js", ".css")
 
 
 @functools.cache
@@ -23,13 +24,8 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for package in ("torch", "numpy", "cloudpickle"):
         digest.update(f"{package} {version(package)}\n".encode())
-    for path in _deciding_files():
+    folders = [Path(shardlab.__file__).parent, *(AUTOGRADER / room for room in DECIDING)]
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in KINDS)
+    for path in files:
         digest.update(f"{path.name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
-
-
-def _deciding_files() -> list[Path]:
-    library = Path(shardlab.__file__).parent
-    folders = [library, *(AUTOGRADER / room for room in DECIDING)]
-    found = [path for folder in folders for path in folder.rglob("*")]
-    return sorted(path for path in found if path.suffix in (".py", ".js", ".css"))

@@ -46,16 +46,13 @@ def limit(cells: Iterable[dict[str, Any]]) -> int:
     """Drops the pictures beyond MAX_CHARS; how many these were."""
     room, dropped = MAX_CHARS, 0
     for cell in cells:
-        kept: Pictures = {}
-        for name, forms in cell.get("attachments", {}).items():
+        for name, forms in list(cell.get("attachments", {}).items()):
             size = sum(map(len, forms.values()))
-            if size > room:
-                dropped += 1
-            else:
-                kept[name] = forms
+            if size <= room:
                 room -= size
-        if "attachments" in cell:
-            cell["attachments"] = kept
+            else:
+                del cell["attachments"][name]
+                dropped += 1
     return dropped
 
 

@@ -6,27 +6,27 @@ import os
 import stat
 
 
-class NotPlainFile(Exception):
-    """Why the file was not read, as the end of a sentence: "it is a link"."""
+class Unreadable(Exception):
+    """Why nothing was read, as the end of a sentence for the student: "it is empty"."""
 
 
 def read_plain_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """What is in ``path`` itself: no link is followed, no pipe waited for, no file read that
-    also has another name, which may be anywhere. Raises NotPlainFile."""
+    also has another name, which may be anywhere. Raises Unreadable."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        raise NotPlainFile(f"it cannot be opened ({error.strerror})") from error
+        raise Unreadable(f"it cannot be opened ({error.strerror})") from error
     try:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
-            raise NotPlainFile("it is not a plain file")
+            raise Unreadable("it is not a plain file")
         if state.st_nlink > 1:
-            raise NotPlainFile("it is a hard link, another name of some other file: hand in a copy")
+            raise Unreadable("it is a hard link, another name of some other file: hand in a copy")
         with os.fdopen(file, "rb", closefd=False) as stream:
             content = stream.read(max_bytes + 1)
     finally:
         os.close(file)
     if len(content) > max_bytes:
-        raise NotPlainFile(f"it is larger than {max_bytes // 1_000_000} MB")
+        raise Unreadable(f"it is larger than {max_bytes // 1_000_000} MB")
     return content

@@ -1,8 +1,7 @@
 """Reading a notebook that may be anything at all.
 
 The file is taken as JSON and no more: neither its version nor its validity decides what a student
-gets.  Of a cell only type, text, id, nbgrader's grade id and the pictures that the text shows are
-read.
+gets.  Of a cell only type, text, id, grade id and the pictures that the text shows are read.
 """
 
 from __future__ import annotations
@@ -15,22 +14,15 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.grading.submission import attached, repair
-from autograder.grading.submission.files import NotPlainFile, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_plain_file
 
 MAX_BYTES = 20_000_000
 MAX_CELLS = 2_000
 
 
-class Unreadable(Exception):
-    """Why a file is not a notebook, as the end of a sentence for the student who handed it in."""
-
-
 def read_content(path: str | os.PathLike[str]) -> bytes:
     """The bytes of what was handed in; raises Unreadable."""
-    try:
-        return read_plain_file(path, MAX_BYTES)
-    except NotPlainFile as error:
-        raise Unreadable(str(error)) from error
+    return read_plain_file(path, MAX_BYTES)
 
 
 def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
@@ -46,10 +38,8 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
             notes.append(note)
         text, heard = repair.decode(content)
         notes += heard
-        if repair.is_script(text):
-            raw, heard = repair.cells_of_script(text)
-        else:
-            raw, heard = repair.cells_of_json(text)
+        cells_of = repair.cells_of_script if repair.is_script(text) else repair.cells_of_json
+        raw, heard = cells_of(text)
         notes += heard
         if len(raw) > MAX_CELLS:
             notes.append(f"Of {len(raw):,} cells the first {MAX_CELLS:,} were read.")
@@ -59,14 +49,12 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
             notes.append(
                 f"Pictures left out: {dropped}, as all together were larger than {most:g} MB."
             )
-    except repair.NoNotebook as error:
-        raise Unreadable(str(error)) from error
+    except Unreadable:
+        raise
     except Exception as error:  # deep nesting, odd shapes: there is no end of what JSON may hold
         raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
-    return nbformat.from_dict({"cells": cells, "metadata": {}, **_FORMAT}), notes
-
-
-_FORMAT = {"nbformat": 4, "nbformat_minor": 5}
+    present = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    return nbformat.from_dict(present), notes
 
 
 def _cell(raw: Any) -> dict[str, Any] | None:
@@ -97,6 +85,7 @@ def _cell(raw: Any) -> dict[str, Any] | None:
 # ---- which file was meant -----------------------------------------------------------------------
 
 KINDS = (".ipynb", ".zip", ".py")  # in the order in which they are taken
+MAX_ENTRIES = 1000
 
 
 def find_notebook(folder: Path, lab: str) -> tuple[Path | None, str]:
@@ -118,21 +107,18 @@ def find_notebook(folder: Path, lab: str) -> tuple[Path | None, str]:
         for entry in entries
         if entry.is_file(follow_symlinks=False)
         and not entry.name.startswith(".")
-        and entry.name.lower().endswith(KINDS)
+        and _kind(entry.name) in KINDS
     ]
     if not files:
         shown = ", ".join(f"`{_shown(entry.name)}`" for entry in entries[:3]) or "nothing"
         return None, f"No notebook was handed in: there is {shown} where `{wanted}` belongs."
-    best = min(files, key=lambda name: (_kind(name), _unlike(name, lab), name))
+    best = min(files, key=lambda name: (KINDS.index(_kind(name)), _unlike(name, lab), name))
     others = " Of several files it is the one that fits best." if len(files) > 1 else ""
     return folder / best, f"`{_shown(best)}` was graded, as there was no `{wanted}`.{others}"
 
 
-MAX_ENTRIES = 1000
-
-
-def _kind(name: str) -> int:
-    return next(i for i, kind in enumerate(KINDS) if name.lower().endswith(kind))
+def _kind(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
 
 
 def _unlike(name: str, lab: str) -> int:

@@ -46,8 +46,7 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
             cell.source = _answer(cell, found, rebuilt.cells[:position], notes)
             if cell.cell_type == "markdown":
                 # Its own copies first: names such as image.png occur in many cells.
-                its = [*found.copies.get(cell.id, []), *submitted.cells]
-                _attach(cell, its)
+                _attach(cell, [*found.copies.get(cell.id, []), *submitted.cells])
         elif grade_id(cell):
             _note_changes(cell, found.copies.get(cell.id, []), notes)
     if list(found.copies) != [cell.id for cell in rebuilt.cells if cell.id in found.copies]:
@@ -78,9 +77,10 @@ def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> FoundAnswer:
         if cell_id is not None:
             found.copies.setdefault(cell_id, []).append(cell)
             behind = cell_id
-        is_own = cell_id is None
-        if cell_id is not None and grade_id(known[cell_id]) is None and cell.cell_type == "code":
-            is_own = _essence(cell) != _essence(known[cell_id])
+            is_own = grade_id(known[cell_id]) is None and cell.cell_type == "code"
+            is_own = is_own and _essence(cell) != _essence(known[cell_id])
+        else:
+            is_own = True
         if is_own and cell.cell_type in ("code", "markdown") and _text(cell).strip():
             found.own[behind].append(cell)
         if cell.cell_type != "markdown":
@@ -103,8 +103,7 @@ def _answer(
     texts = _filled_in(cell, copies, notes)
     if not texts:
         look = _written_elsewhere if cell.cell_type == "markdown" else _defined_elsewhere
-        elsewhere = look(cell, found, before)
-        if elsewhere is not None:
+        if (elsewhere := look(cell, found, before)) is not None:
             notes.append(f"The answer to {name} stood in another cell: it was taken from there.")
             return elsewhere
     if not copies:
@@ -127,10 +126,8 @@ def _filled_in(cell: NotebookNode, copies: list[NotebookNode], notes: list[str])
         if has_conflict(text):
             sides = [side for side in sides_of(text) if bare(side) != blank] or [""]
             text = next(filter(_compiles, sides), sides[0])
-            notes.append(
-                f"The answer cell `{cell.id}` held the marks of a merge conflict: one side was "
-                "graded."
-            )
+            marks = "held the marks of a merge conflict: one side was graded"
+            notes.append(f"The answer cell `{cell.id}` {marks}.")
         if bare(text) not in ("", blank):
             texts.setdefault(text.strip(), text)
     return list(texts.values())
@@ -210,19 +207,13 @@ def _with_own_cells(
     cells: list[NotebookNode], own: dict[str, list[NotebookNode]]
 ) -> list[NotebookNode]:
     placed: list[NotebookNode] = []
-
-    def place_own(behind: str) -> None:
-        for cell in own.get(behind, []):
-            is_code = cell.cell_type == "code"
-            new = new_code_cell if is_code else new_markdown_cell
+    for lab_cell in [None, *cells]:
+        placed += [lab_cell] if lab_cell else []
+        for cell in own.get(lab_cell.id if lab_cell else "", []):
+            new = new_code_cell if cell.cell_type == "code" else new_markdown_cell
             placed.append(new(_text(cell), id=f"own-{len(placed):03d}"))
-            if not is_code:
+            if cell.cell_type == "markdown":
                 _attach(placed[-1], [cell])
-
-    place_own("")
-    for cell in cells:
-        placed.append(cell)
-        place_own(cell.id)
     return placed
 
 

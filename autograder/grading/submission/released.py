@@ -37,11 +37,8 @@ def load_template(owner: Configurable, resources: dict[str, Any]) -> NotebookNod
 def _require_same_points(template: NotebookNode, resources: dict[str, Any]) -> None:
     """The gradebook must know this very version, or scores would be lost on the way into it."""
     lab, name = resources["nbgrader"]["assignment"], resources["nbgrader"]["notebook"]
-    ours = {
-        cell.metadata.nbgrader.grade_id: float(cell.metadata.nbgrader.points)
-        for cell in template.cells
-        if utils.is_grade(cell)
-    }
+    graded = [cell.metadata.nbgrader for cell in template.cells if utils.is_grade(cell)]
+    ours = {meta.grade_id: float(meta.points) for meta in graded}
     with Gradebook(resources["nbgrader"]["db_url"]) as gradebook:
         try:
             recorded = gradebook.find_notebook(name, lab).grade_cells
@@ -50,8 +47,6 @@ def _require_same_points(template: NotebookNode, resources: dict[str, Any]) -> N
             theirs = {}
     if ours != theirs:
         changed = ", ".join(sorted({cell for cell, _ in ours.items() ^ theirs.items()}))
-        found = f"holds another version of {lab} (it differs in {changed})"
-        raise CourseError(
-            f"the gradebook {found if theirs else f'does not know {lab} yet'}: "
-            f"run `nbgrader generate_assignment {lab}`"
-        )
+        other = f"holds another version of {lab} (it differs in {changed})"
+        found = other if theirs else f"does not know {lab} yet"
+        raise CourseError(f"the gradebook {found}: run `nbgrader generate_assignment {lab}`")

@@ -12,6 +12,8 @@ import re
 import zipfile
 from typing import Any
 
+from autograder.grading.submission.files import Unreadable
+
 ZIP = b"PK\x03\x04"
 BLANK = "raise NotImplementedError()"  # nbgrader's stub of an answer not given
 SIDES = {"<<<<<<<": "ours", "|||||||": "base", "=======": "theirs", ">>>>>>>": "both"}
@@ -28,10 +30,6 @@ Cells = list[Any]
 Notes = list[str]
 
 
-class NoNotebook(Exception):
-    """Why there is nothing to be read, as the end of a sentence: "it is empty"."""
-
-
 # ---- bytes to text ------------------------------------------------------------------------------
 
 
@@ -39,36 +37,34 @@ def unzip(content: bytes, max_bytes: int) -> tuple[bytes, str]:
     """The one notebook (or script) in a zip, read in memory: nothing of it is put on a disk."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            names = [
+            files = [
                 entry
                 for entry in archive.infolist()[:1000]
-                if not entry.is_dir()
-                and "__MACOSX" not in entry.filename
-                and ".ipynb_checkpoints" not in entry.filename
+                if not re.search(r"__MACOSX|\.ipynb_checkpoints|/$", entry.filename)
             ]
-            found = [entry for entry in names if entry.filename.endswith(".ipynb")]
-            found = found or [entry for entry in names if entry.filename.endswith(".py")]
+            found = [entry for entry in files if entry.filename.endswith(".ipynb")]
+            found = found or [entry for entry in files if entry.filename.endswith(".py")]
             if found and found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise NoNotebook("it is a zip of an unusual kind")  # others take memory at will
+                raise Unreadable("it is a zip of an unusual kind")  # others take memory at will
             if len(found) != 1:
-                raise NoNotebook(f"it is a zip with {len(found) or 'no'} notebooks in it, not one")
+                raise Unreadable(f"it is a zip with {len(found) or 'no'} notebooks in it, not one")
             with archive.open(found[0]) as stream:
                 inside = stream.read(max_bytes + 1)  # whatever its header says of its size
-    except NoNotebook:
+    except Unreadable:
         raise
     except Exception as error:  # encrypted, damaged, a method unknown here
-        raise NoNotebook(f"it is a zip that cannot be opened ({type(error).__name__})") from error
+        raise Unreadable(f"it is a zip that cannot be opened ({type(error).__name__})") from error
     if len(inside) > max_bytes:
-        raise NoNotebook(f"the notebook in the zip is larger than {max_bytes // 1_000_000} MB")
+        raise Unreadable(f"the notebook in the zip is larger than {max_bytes // 1_000_000} MB")
     if inside.startswith(ZIP):
-        raise NoNotebook("it is a zip in a zip")
+        raise Unreadable("it is a zip in a zip")
     return inside, "You handed in a zip: the notebook in it was graded."
 
 
 def decode(content: bytes) -> tuple[str, Notes]:
     """Text in whatever encoding an editor may have left it in."""
     if not content.strip(b"\x00 \t\r\n"):
-        raise NoNotebook("it is empty")
+        raise Unreadable("it is empty")
     encoding = json.detect_encoding(content)
     notes = []
     if not encoding.startswith("utf-8"):
@@ -83,7 +79,7 @@ def decode(content: bytes) -> tuple[str, Notes]:
 
 
 def cells_of_json(text: str) -> tuple[Cells, Notes]:
-    """Raises NoNotebook where no cells can be found."""
+    """Raises Unreadable where no cells can be found."""
     notes: Notes = []
     document = _parse(text)
     if document is None and has_conflict(text):
@@ -96,12 +92,9 @@ def cells_of_json(text: str) -> tuple[Cells, Notes]:
         return _cells_in(document), notes
     cells, lost = _cells_one_by_one(_side(text, "ours") if has_conflict(text) else text)
     if not cells:
-        raise NoNotebook(_what_else(text))
-    return cells, [
-        *notes,
-        f"The file was damaged: {len(cells)} cells could be read"
-        + (", and what was left of the others could not." if lost else "."),
-    ]
+        raise Unreadable(_what_else(text))
+    rest = ", and what was left of the others could not" if lost else ""
+    return cells, [*notes, f"The file was damaged: {len(cells)} cells could be read{rest}."]
 
 
 def _what_else(text: str) -> str:
@@ -132,7 +125,7 @@ def _cells_in(document: Any) -> Cells:
         if isinstance(sheets, list):
             found = [sheet["cells"] for sheet in sheets if isinstance(sheet, dict)]
             return [cell for cells in found if isinstance(cells, list) for cell in cells]
-    raise NoNotebook("it is not a Jupyter notebook (it has no cells)")
+    raise Unreadable("it is not a Jupyter notebook (it has no cells)")
 
 
 def _looks_like_cell(item: Any) -> bool:
@@ -181,16 +174,14 @@ def _side(text: str, wanted: str) -> str:
 
 def _take_a_side(text: str) -> tuple[Any, str]:
     """Of the sides that can be read the one with fewer answers not given; else the first."""
-    whole = [
-        (side.count(BLANK), at, document)
-        for at, side in enumerate(sides_of(text))
-        if (document := _parse(side)) is not None
-    ]
-    if not whole:
-        return None, "The file held the marks of a merge conflict."
-    _, at, document = min(whole, key=lambda found: found[:2])
-    which = ("first (your own branch)", "second (the other branch)")[at]
-    return document, f"The file held the marks of a merge conflict: the {which} side was graded."
+    found = "The file held the marks of a merge conflict"
+    sides = zip(
+        sides_of(text), ("first (your own branch)", "second (the other branch)"), strict=True
+    )
+    for side, which in sorted(sides, key=lambda each: each[0].count(BLANK)):
+        if (document := _parse(side)) is not None:
+            return document, f"{found}: the {which} side was graded."
+    return None, f"{found}."
 
 
 # ---- scripts ------------------------------------------------------------------------------------
@@ -199,7 +190,7 @@ def _take_a_side(text: str) -> tuple[Any, str]:
 def is_script(text: str) -> bool:
     """No JSON at all: what `Save as .py` or a copy of one's code leaves."""
     first = text.lstrip("\ufeff \t\r\n")[:1]
-    return first not in ("{", "[", "<") and ("\ndef " in f"\n{text}" or "\nclass " in f"\n{text}")
+    return first not in ("{", "[", "<") and bool(re.search(r"(?m)^(def|class) ", text))
 
 
 def cells_of_script(text: str) -> tuple[Cells, Notes]:

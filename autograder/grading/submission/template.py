@@ -5,13 +5,47 @@ Workers import this, and no nbgrader: that takes two seconds.
 
 from __future__ import annotations
 
-from nbformat import NotebookNode
+import ast
+from dataclasses import dataclass
 
-from autograder.grading.submission.checks import Check, find_check
+from nbformat import NotebookNode
 
 
 class CourseError(Exception):
     """The course itself is not in order; nothing to do with the submission at hand."""
+
+
+class BadCheck(ValueError):
+    """A graded cell that does not hold one ``check("exercise", subject)``."""
+
+
+@dataclass(frozen=True)
+class Check:
+    exercise: str  # "ring_all_reduce.reduce_scatter"
+    subject: str  # the expression handed over, as written: "reduce_scatter"
+
+
+def find_check(source: str) -> Check:
+    """The only check call in a cell; raises BadCheck where there is none, or more than one.
+
+    The cell must name its exercise in plain text: it is read, not run, so that nothing a student
+    does can change which exercise is decided.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise BadCheck(f"cannot be read: {error.msg}") from error
+    calls = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="check") | ast.Attribute(attr="check"), args=given):
+                calls.append(given)
+    match calls:
+        case [[ast.Constant(value=str(exercise)), subject]]:
+            return Check(exercise, ast.unparse(subject))
+        case [_]:
+            raise BadCheck('must call check("exercise", subject) with the exercise in quotes')
+    raise BadCheck(f'must hold one check("exercise", subject), and holds {len(calls)}')
 
 
 def checks_of(template: NotebookNode) -> dict[str, Check]:
@@ -24,15 +58,12 @@ def checks_of(template: NotebookNode) -> dict[str, Check]:
 
 
 def is_check(cell: NotebookNode) -> bool:
-    return _is(cell, "grade") and not is_answer(cell) and cell.cell_type == "code"
+    is_graded = cell.metadata.get("nbgrader", {}).get("grade", False)
+    return is_graded and not is_answer(cell) and cell.cell_type == "code"
 
 
 def is_answer(cell: NotebookNode) -> bool:
-    return _is(cell, "solution")
-
-
-def _is(cell: NotebookNode, what: str) -> bool:
-    return bool(cell.metadata.get("nbgrader", {}).get(what, False))
+    return bool(cell.metadata.get("nbgrader", {}).get("solution", False))
 
 
 def grade_id(cell: NotebookNode) -> str | None:

@@ -17,15 +17,10 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from autograder.grading.submission.checks import find_check
-from autograder.grading.submission.reader import (
-    Unreadable,
-    find_notebook,
-    read_content,
-    read_notebook,
-)
+from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.reader import find_notebook, read_content, read_notebook
 from autograder.grading.submission.rebuild import rebuild
-from autograder.grading.submission.template import grade_id, is_check
+from autograder.grading.submission.template import find_check, grade_id, is_check
 from tests.autograder.grading.course import REPO
 from tests.submissions.accidents.by_hand import LAB
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from autograder.grading.submission import attached, reader
-from autograder.grading.submission.reader import Unreadable, read_content, read_notebook
+from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.reader import read_content, read_notebook
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from autograder.grading.gradebook.database import prepare
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.marks import write_verdict
 from autograder.grading.record.record import GRADED, Record
-from autograder.grading.submission.checks import find_check
+from autograder.grading.submission.template import find_check
 from shardlab.run import Call, Run, Traffic
 from shardlab.widgets import timeline, traffic_map
 
