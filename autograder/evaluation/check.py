@@ -47,7 +47,7 @@ class Screen:
         self.cases = cases
         self.handle: Any = None
         ipython = sys.modules.get("IPython")
-        self.is_notebook = bool(ipython) and hasattr(ipython.get_ipython(), "kernel")
+        self.is_notebook = hasattr(ipython.get_ipython() if ipython else None, "kernel")
 
     def show_progress(self, done: int, case: Case) -> None:
         """At once, for each case: one that hangs takes seconds, and is the one to know about."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,6 +16,19 @@ class Ending:
 
     sentence: str
     by_limit: bool = False  # memory, processors' time, processes: not its own doing alone
+
+    @classmethod
+    def by(cls, code: int | None) -> Ending:
+        """``code``: as subprocess tells it, None where nobody knows."""
+        if code is None:
+            return cls("it is gone")
+        if code >= 0:
+            return cls(f"it exited with status {code}")
+        if -code == signal.SIGXCPU:
+            return cls("it used up its processor time", by_limit=True)
+        names = {each.value: each.name for each in signal.Signals}
+        name = names.get(-code, f"signal {-code}")
+        return cls(f"killed by {name}", by_limit=-code == signal.SIGXFSZ)
 
 
 class ContainedCells(Protocol):

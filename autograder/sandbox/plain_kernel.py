@@ -1,4 +1,4 @@
-"""A notebook's cells without walls: for tests, and where --unsandboxed was typed.
+"""A notebook's cells without walls: only for tests, and where --unsandboxed was typed.
 
 Between the grader and the cells stands a process that does nothing but adopt what they leave
 behind and end it: ``python -P -m autograder.sandbox.plain_kernel SOCKET CONTROL``.
@@ -19,16 +19,39 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
 
-from autograder.sandbox.contained import Ending
+from autograder.sandbox.contained import ContainedCells, Ending
 from autograder.sandbox.limits import Limits
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ROOT = Path(__file__).parents[2]
+
+
+class Unsandboxed:
+    """The stand-in for a sandbox: student code runs with the rights of whoever grades."""
+
+    host = None  # ranks come from this process's own rank server
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def __enter__(self) -> Unsandboxed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def cells(self) -> AbstractContextManager[ContainedCells]:
+        return start_cells(self.limits)
+
+    def take_account(self) -> dict[str, float]:
+        """Nobody counts."""
+        return {}
 
 
 @contextlib.contextmanager
@@ -91,28 +114,18 @@ class PlainCells:
         if self.ending is None:
             self.control.settimeout(10)
             try:
-                code = json.loads(self.control.recv(100))
+                self.ending = Ending.by(json.loads(self.control.recv(100)))
             except (OSError, ValueError):
-                return Ending("it is gone")
-            if code >= 0:
-                self.ending = Ending(f"it exited with status {code}")
-            elif -code == signal.SIGXCPU:
-                self.ending = Ending("it used up its processor time", by_limit=True)
-            else:
-                self.ending = Ending(f"killed by {signal.Signals(-code).name}")
+                return Ending.by(None)
         return self.ending
 
     def cpu_s(self) -> float:
-        try:
-            keeper = psutil.Process(self.keeper.pid)
-            processes = [keeper, *keeper.children(recursive=True)]
-        except psutil.Error:
-            return 0.0
         used_s = 0.0
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                used_s += times.user + times.system + times.children_user + times.children_system
+        with contextlib.suppress(psutil.Error):
+            keeper = psutil.Process(self.keeper.pid)
+            for process in (keeper, *keeper.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    used_s += sum(process.cpu_times()[:4])  # with those of its dead children
         return used_s
 
 
