@@ -1,4 +1,4 @@
-"""What the outside holds of one process that runs a notebook's cells (cells.py)."""
+"""What the outside holds of one process that runs a notebook's cells (guest/kernel.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ContainedCells(Protocol):
 
     @property
     def sock(self) -> socket.socket:
-        """A stream socket; its other end is what ``cells.main`` was given. Closed by the owner."""
+        """A stream socket; its other end is what its ``main`` was given. Closed by the owner."""
 
     @property
     def pid(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import os
 import signal
 import socket
@@ -145,20 +146,14 @@ def _be_first_process(
             # The credentials that go with it tell this process's number as it is seen outside.
             socket.send_fds(run.channel, [b'{"contained": true}'], fds)
         FirstProcess(kind, limits).serve_only(run)
-        _end_all_others()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(-1, signal.SIGKILL)
+            while True:
+                os.waitpid(-1, 0)
     except BaseException as error:
         run.tell(refused=f"{type(error).__name__}: {error}")
     finally:
         os._exit(0)
-
-
-def _end_all_others() -> None:
-    try:
-        os.kill(-1, signal.SIGKILL)
-        while True:
-            os.waitpid(-1, 0)
-    except (ProcessLookupError, ChildProcessError):
-        return
 
 
 def _fork_server() -> client.RankServer:
@@ -196,13 +191,12 @@ class Forked:
         return self.code
 
     def wait(self, timeout: float | None = None) -> int:
-        until = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if until is not None and time.monotonic() > until:
+        until_s = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > until_s:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
             time.sleep(0.01)
-        assert self.code is not None
-        return self.code
+        return code
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
