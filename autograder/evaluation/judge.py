@@ -158,12 +158,11 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
 
 def _forged(attempt: Attempt) -> Finding | None:
     """Messages on the line by which a rank reports: student code never comes by it by accident."""
-    if isinstance(attempt.error, RankError) and attempt.error.kind == "Forged":
-        mistake = "wrote to the line by which ranks report to the checker"
-        # Noise goes to other lines as well, and another rank may die of it before its own turn.
-        who = f"rank {attempt.error.rank}" if attempt.trust is Trust.OWN else "a rank"
-        return Finding(who, mistake)
-    return None
+    if not (isinstance(attempt.error, RankError) and attempt.error.kind == "Forged"):
+        return None
+    # Noise goes to other lines as well, and another rank may die of it before its own turn.
+    who = f"rank {attempt.error.rank}" if attempt.trust is Trust.OWN else "a rank"
+    return Finding(who, "wrote to the line by which ranks report to the checker")
 
 
 def _against_the_wire(exercise: Exercise, attempt: Attempt) -> Finding | None:
@@ -234,18 +233,12 @@ def _unfollowed_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
 def _over_budget(attempt: Attempt) -> Finding | None:
     for spent in attempt.spent:
         for rank in spent.ranks_over:
-            times = spent.used[rank] / max(spent.limit[rank], 1)
-            return Finding(
-                f"rank {rank}",
-                f"is over its budget: {spent.label}",
-                f"{times:.2f} times what is allowed",
-            )
+            times = f"{spent.used[rank] / max(spent.limit[rank], 1):.2f} times what is allowed"
+            return Finding(f"rank {rank}", f"is over its budget: {spent.label}", times)
         for rank in spent.ranks_under:
-            return Finding(
-                f"rank {rank}",
-                "sent less than any right answer has to: did data travel another way?",
-                f"{spent.used[rank]:,} bytes, at least {spent.least[rank]:,}",
-            )
+            mistake = "sent less than any right answer has to: did data travel another way?"
+            evidence = f"{spent.used[rank]:,} bytes, at least {spent.least[rank]:,}"
+            return Finding(f"rank {rank}", mistake, evidence)
     return None
 
 
@@ -287,10 +280,9 @@ def _may_hit_any_rank(kind: str) -> bool:
 
 def _is_known(kind: str) -> bool:
     """A class that student code named could carry a hidden case's inputs out in its name."""
-    if kind in signal.Signals.__members__:
-        return True
     builtin = getattr(builtins, kind, None)
-    return isinstance(builtin, type) and issubclass(builtin, BaseException)
+    is_exception = isinstance(builtin, type) and issubclass(builtin, BaseException)
+    return is_exception or kind in signal.Signals.__members__
 
 
 def _deadlock(error: DeadlockError) -> Finding:
@@ -303,7 +295,7 @@ def _deadlock(error: DeadlockError) -> Finding:
         )
     elif calls == {"recv"}:
         mistake = (
-            "wait in recv for what is never sent: every receive needs a send by that very neighbour"
+            "wait in recv for what is never sent: every receive needs a send by that neighbour"
         )
     else:
         mistake = "make calls that do not fit together, and wait for ever"

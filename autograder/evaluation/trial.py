@@ -150,8 +150,10 @@ class Trials:
             judged = judge(exercise, attempt)
             if not ranks.can_go_on:
                 self.ranks.end(kind)
-            if were_new or self._counts_on_used(judged.result):
-                self._remember(judged.result)
+            result = judged.result
+            is_known = result.mistake in self.mistakes and not result.trouble
+            if were_new or (self.goes_well if result.passed else is_known):
+                self._remember(result)
                 return attempt, judged
         with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
             attempt = self._attempt(fresh, case, inputs, expected)
@@ -160,11 +162,6 @@ class Trials:
             self.ranks.end(kind)  # they hold what a failed case has left behind
         self._remember(judged.result)
         return attempt, judged
-
-    def _counts_on_used(self, result: CaseResult) -> bool:
-        if result.passed:
-            return self.goes_well
-        return result.mistake in self.mistakes and not result.trouble
 
     def _remember(self, result: CaseResult) -> None:
         self.goes_well = result.passed

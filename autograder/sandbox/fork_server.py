@@ -12,15 +12,15 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import math
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
+
+import psutil
 
 from autograder.sandbox import container, seccomp
 from shardlab.ranks import client, rank, server
@@ -35,7 +35,6 @@ PRELOAD = (
     "numpy.ctypeslib",  # safetensors would, when it packs a tensor
     "safetensors.torch",
     "torch.utils.serialization.config",  # a first torch.load would import it
-    "psutil",
 )
 
 
@@ -177,29 +176,19 @@ def _fork_server() -> client.RankServer:
         os._exit(0)
 
 
-class Forked:
+class Forked(psutil.Process):
     """A forked child as subprocess.Popen would show it."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.code: int | None = None
-
     def poll(self) -> int | None:
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
 
     def wait(self, timeout: float | None = None) -> int:
-        until_s = time.monotonic() + (math.inf if timeout is None else timeout)
-        while (code := self.poll()) is None:
-            if time.monotonic() > until_s:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-            time.sleep(0.01)
-        return code
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        try:
+            return int(super().wait(timeout) or 0)
+        except psutil.TimeoutExpired as error:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", error.seconds) from None
 
 
 def main() -> None:
