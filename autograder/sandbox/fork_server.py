@@ -63,10 +63,9 @@ class ForkServer(server.Server):
         if pid == 0:
             self._become_container(run, json.loads(packet))
         self.containers.add(pid)
-        for sock_or_fd in fds:
-            if sock_or_fd != run.channel.fileno():
-                os.close(sock_or_fd)
         run.channel.close()
+        os.close(run.store_fd)
+        os.close(run.setup_fd)
         return True
 
     def reap(self) -> None:

@@ -108,7 +108,6 @@ class Container(Channel):
         self.account = account
         self.was_out_of_memory = False
         self._cpu_s: float | None = None  # once it has ended
-        self._closed = False
         self.pid, shown = self._wait_for_hello(fork_server)
         self.netlink, self.interfaces, self.tap = [*shown, None][:3]
         self.pidfd = os.pidfd_open(self.pid)
@@ -178,9 +177,8 @@ class Container(Channel):
 
     def kill(self, patience_s: float | None = None) -> list[dict[str, Any]]:
         """Ends all; returns once nothing is left. Raises Survivors, which cannot be."""
-        if self._closed:
+        if self.sock.fileno() < 0:  # it has ended
             return []
-        self._closed = True
         if self.tap is not None:
             self.tap.close()  # while a process of the container holds it too (fork server.py)
         with contextlib.suppress(OSError):
