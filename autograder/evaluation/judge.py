@@ -255,18 +255,14 @@ def _failure(error: LaunchError, trust: Trust) -> Finding:
     if isinstance(error, RankError):
         kind = error.kind if _is_known(error.kind) else "an error"
         if trust is Trust.UNTRUSTED:
-            if _is_out_of_memory(error):
+            # Ranks share what memory there is: which of them asked for too much, and whether it was
+            # refused or killed for it, is another matter each time.
+            if error.kind in ("SIGKILL", "MemoryError") or _OUT_OF_MEMORY.search(error.message):
                 return Finding("a rank", "needed more memory than it may have, or was killed")
             if _may_hit_any_rank(error.kind):
                 return Finding("a rank", f"stopped with {kind}")
         return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
     return _of_all("the run", "failed", error.headline)
-
-
-def _is_out_of_memory(error: RankError) -> bool:
-    """Ranks share what there is: which of them asked for too much, and whether it was refused or
-    killed for it, is another matter each time."""
-    return error.kind in ("SIGKILL", "MemoryError") or bool(_OUT_OF_MEMORY.search(error.message))
 
 
 _OWN_CRASHES = {"SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS"}

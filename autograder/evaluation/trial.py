@@ -258,10 +258,7 @@ def _merged(returned: Plain, executed: Plain) -> Plain:
     return {**returned, **executed} if both_are_dicts else returned
 
 
-@functools.cache
-def _pickled(drive: Callable[[Any, Plain, Case], Plain]) -> bytes:
-    """Once for a class: it holds all that ``drive`` calls."""
-    return codec.encode_any(drive)
+_pickled = functools.cache(codec.encode_any)  # once for a class: it holds all that `drive` calls
 
 
 def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
