@@ -101,10 +101,9 @@ def _seen_across(cases: list[Case], results: list[CaseResult]) -> str:
 
     Two ranks do not count: there a hub, a ring and an exchange of whole tensors are the same.
     """
-    passed = {case.world_size for case, result in zip(cases, results, strict=True) if result.passed}
-    failed = {
-        case.world_size for case, result in zip(cases, results, strict=True) if not result.passed
-    }
+    passed, failed = set[int](), set[int]()
+    for case, result in zip(cases, results, strict=True):
+        (passed if result.passed else failed).add(case.world_size)
     if len(passed) == 1 and len(failed) > 1 and not passed & failed and min(passed) > 2:
         (only,) = passed
         return (

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Trouble
 from autograder.evaluation.wording import deterministic, shown
-from autograder.exercise import NAMED, SENT, Attempt, Exercise, Finding, Spent
+from autograder.exercise import NAMED, SENT, Attempt, Exercise, Finding
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_the_library
@@ -51,11 +51,10 @@ def judge(exercise: Exercise, attempt: Attempt) -> Judged:
     tampering = _forged(attempt) or (None if forbidden else _against_the_wire(exercise, attempt))
     forbidden = forbidden or tampering
     unfollowed = _unfollowed_memory(exercise, attempt)
-    is_fair = not (forbidden or unfollowed)
-    passed = right and is_fair and all(spent.fits for spent in attempt.spent)
-    otherwise = (_failure(attempt.error, attempt.trust) if attempt.error else None) or difference
-    otherwise = otherwise or _over_budget(attempt)
     finding, named = forbidden or unfollowed, None
+    passed = right and finding is None and all(spent.fits for spent in attempt.spent)
+    failure = _failure(attempt.error, attempt.trust) if attempt.error else None
+    otherwise = failure or difference or _over_budget(attempt)
     if not passed and finding is None:
         finding, named = _named_by_exercise(exercise, attempt)
         if finding is None and difference is not None:
@@ -67,8 +66,11 @@ def judge(exercise: Exercise, attempt: Attempt) -> Judged:
         passed=passed,
         outputs_right=right and not tampering,
         # of half a run they say nothing
-        sent_bytes=() if run is None or attempt.error else _sent_bytes(run),
-        spent=() if attempt.error else _to_be_shown(attempt),
+        sent_bytes=() if run is None or attempt.error else tuple(run.traffic.sent_by_rank.tolist()),
+        # what is seen from outside is a little different each time
+        spent=()
+        if attempt.error
+        else tuple(each for each in attempt.spent if not each.from_outside),
         believed=unfollowed is None,
         trouble=TAMPERING if tampering else _limit_met(attempt.error),
     )
@@ -78,24 +80,15 @@ def judge(exercise: Exercise, attempt: Attempt) -> Judged:
 
 
 def explained(result: CaseResult, finding: Finding | None, trust: Trust) -> CaseResult:
-    word = deterministic if trust is Trust.UNTRUSTED else shown
     if finding is None:
         return result
+    word = deterministic if trust is Trust.UNTRUSTED else shown
     return replace(
         result,
         mistake=word(finding.mistake),
         diagnosis=word(finding.text(result.hidden)),
         instructor_note=word(finding.text(hidden=False)),
     )
-
-
-def _to_be_shown(attempt: Attempt) -> tuple[Spent, ...]:
-    """What is seen from outside is a little different each time."""
-    return tuple(spent for spent in attempt.spent if not spent.from_outside)
-
-
-def _sent_bytes(run: Run) -> tuple[int, ...]:
-    return tuple(int(sent) for sent in run.traffic.sent_by_rank)
 
 
 # What an exception says when a budget of the machine's, not the student's logic, has ended a rank.
@@ -106,6 +99,11 @@ _AT_A_LIMIT = re.compile(
     "|File too large|Disk quota exceeded"
 )
 _KINDS_AT_A_LIMIT = {"SIGKILL", "SIGXCPU", "SIGXFSZ", "SIGBUS", "MemoryError", "TooLarge"}
+
+
+def _of_all(who: str, mistake: str, in_full: str = "") -> Finding:
+    """``who`` says nothing of a case: it stays where the case is hidden."""
+    return Finding(who, mistake, anyone=who, in_full=in_full)
 
 
 def _limit_met(error: LaunchError | None) -> Trouble:
@@ -147,44 +145,43 @@ def _named_by_exercise(
 
 
 def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
-    if exercise.allows is None or attempt.run is None:
+    allows, run = exercise.allows, attempt.run
+    if allows is None or run is None:
         return None
-    for call in attempt.run.calls:
-        if call.op not in exercise.allows:
-            allowed = " and ".join(sorted(exercise.allows, reverse=True)) or "no communication"
-            name = call.op if hasattr(dist, call.op) else "something else"
-            return Finding(
-                f"rank {call.rank}", f"calls {name}: build it from {allowed}", call.source
-            )
-    return None
+    call = next((call for call in run.calls if call.op not in allows), None)
+    if call is None:
+        return None
+    allowed = " and ".join(sorted(allows, reverse=True)) or "no communication"
+    name = call.op if hasattr(dist, call.op) else "something else"
+    return Finding(f"rank {call.rank}", f"calls {name}: build it from {allowed}", call.source)
 
 
 def _forged(attempt: Attempt) -> Finding | None:
     """Messages on the line by which a rank reports: student code never comes by it by accident."""
-    if isinstance(attempt.error, RankError) and attempt.error.kind == "Forged":
-        mistake = "wrote to the line by which ranks report to the checker"
-        # Noise goes to other lines as well, and another rank may die of it before its own turn.
-        who = f"rank {attempt.error.rank}" if attempt.trust is Trust.OWN else "a rank"
-        return Finding(who, mistake)
-    return None
+    if not (isinstance(attempt.error, RankError) and attempt.error.kind == "Forged"):
+        return None
+    # Noise goes to other lines as well, and another rank may die of it before its own turn.
+    who = f"rank {attempt.error.rank}" if attempt.trust is Trust.OWN else "a rank"
+    return Finding(who, "wrote to the line by which ranks report to the checker")
 
 
 def _against_the_wire(exercise: Exercise, attempt: Attempt) -> Finding | None:
     """Calls are recorded beside student code, bytes are counted outside: they have to agree."""
-    if attempt.run is None or attempt.error is not None:
+    run = attempt.run
+    if run is None or attempt.error is not None:
         return None
-    unlike = None
     if exercise.is_point_to_point:  # what a collective puts on the wire is its backend's choice
-        unlike = _collective_unrecorded(attempt.run) or _unlike_the_calls(attempt.run)
-    return unlike or _past_the_count(attempt.run) or _through_the_store(attempt.run)
-
-
-def _collective_unrecorded(run: Run) -> Finding | None:
-    """One that is in the calls is forbidden, and no case for this."""
-    if not run.traffic.collectives:
-        return None
-    mistake = "called a collective that is on the wire and not among the recorded calls"
-    return Finding("the ranks", mistake, anyone="the ranks")
+        if run.traffic.collectives:  # one that is in the calls is forbidden, and no case for this
+            mistake = "called a collective that is on the wire and not among the recorded calls"
+            return _of_all("the ranks", mistake)
+        if unlike := _unlike_the_calls(run):
+            return unlike
+    if _went_past_the_count(run):  # how much is told a little differently each time
+        return _of_all("the ranks", "moved bytes past torch.distributed")
+    # Ranks find each other by a small store, at the start and for each new group of ranks.
+    if run.traffic.stored_bytes > STORED_BYTES * run.world_size:
+        return _of_all("the ranks", "passed data through the store that ranks meet by")
+    return None
 
 
 def _unlike_the_calls(run: Run) -> Finding | None:
@@ -201,28 +198,15 @@ def _unlike_the_calls(run: Run) -> Finding | None:
     return None
 
 
-def _past_the_count(run: Run) -> Finding | None:
-    """What crossed the ranks' network in sockets that nobody counted: opened and closed by hand.
-
-    Groups that a rank makes and ends close theirs in all honesty: then nothing can be said.
+def _went_past_the_count(run: Run) -> bool:
+    """Whether bytes crossed the ranks' network in sockets that nobody counted: opened and closed by
+    hand.  Groups that a rank makes and ends close theirs in all honesty: then nothing can be said.
     """
     if run.traffic.unseen_bytes is None:
-        return None
+        return False
     if any(not call.is_p2p and len(call.group) != run.world_size for call in run.calls):
-        return None
-    counted, unseen = int(run.traffic.sent_bytes.sum()), run.traffic.unseen_bytes
-    if unseen <= UNSEEN_BYTES + 0.005 * counted:
-        return None
-    # How many they were is told a little differently each time.
-    return Finding("the ranks", "moved bytes past torch.distributed", anyone="the ranks")
-
-
-def _through_the_store(run: Run) -> Finding | None:
-    """Ranks find each other by a small store, at the start and for each new group of ranks."""
-    if run.traffic.stored_bytes <= STORED_BYTES * run.world_size:
-        return None
-    mistake = "passed data through the store that ranks meet by"
-    return Finding("the ranks", mistake, anyone="the ranks")
+        return False
+    return run.traffic.unseen_bytes > UNSEEN_BYTES + 0.005 * int(run.traffic.sent_bytes.sum())
 
 
 def _unfollowed_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
@@ -231,13 +215,10 @@ def _unfollowed_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
     if attempt.error is not None or attempt.run is None:
         return None
     if exercise.memory and not all(memory.is_told for memory in attempt.run.memory):
-        return Finding("the run", "has lost its record of live tensors", anyone="the run")
+        return _of_all("the run", "has lost its record of live tensors")
     if attempt.unmeasured:
-        return Finding(
-            "the run",
-            "went past where its memory is measured: work in the thread that calls you",
-            anyone="the run",
-        )
+        mistake = "went past where its memory is measured: work in the thread that calls you"
+        return _of_all("the run", mistake)
     of_memory = [spent for spent in attempt.spent if spent.heading != SENT]
     outside = [spent for spent in of_memory if spent.from_outside and not spent.fits]
     if not outside or not all(spent.fits for spent in of_memory if not spent.from_outside):
@@ -252,18 +233,12 @@ def _unfollowed_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
 def _over_budget(attempt: Attempt) -> Finding | None:
     for spent in attempt.spent:
         for rank in spent.ranks_over:
-            times = spent.used[rank] / max(spent.limit[rank], 1)
-            return Finding(
-                f"rank {rank}",
-                f"is over its budget: {spent.label}",
-                f"{times:.2f} times what is allowed",
-            )
+            times = f"{spent.used[rank] / max(spent.limit[rank], 1):.2f} times what is allowed"
+            return Finding(f"rank {rank}", f"is over its budget: {spent.label}", times)
         for rank in spent.ranks_under:
-            return Finding(
-                f"rank {rank}",
-                "sent less than any right answer has to: did data travel another way?",
-                f"{spent.used[rank]:,} bytes, at least {spent.least[rank]:,}",
-            )
+            mistake = "sent less than any right answer has to: did data travel another way?"
+            evidence = f"{spent.used[rank]:,} bytes, at least {spent.least[rank]:,}"
+            return Finding(f"rank {rank}", mistake, evidence)
     return None
 
 
@@ -275,24 +250,19 @@ def _failure(error: LaunchError, trust: Trust) -> Finding:
     if isinstance(error, DeadlockError):
         return _deadlock(error)
     if isinstance(error, RunTimeout):
-        mistake = "was still at work when its time was up"
-        if trust is Trust.UNTRUSTED:
-            return Finding("the run", mistake, anyone="the run")
-        return Finding("the run", mistake, anyone="the run", in_full=error.headline)
+        in_full = error.headline if trust is Trust.OWN else ""
+        return _of_all("the run", "was still at work when its time was up", in_full)
     if isinstance(error, RankError):
         kind = error.kind if _is_known(error.kind) else "an error"
-        if trust is Trust.UNTRUSTED and _is_out_of_memory(error):
-            return Finding("a rank", "needed more memory than it may have, or was killed")
-        if trust is Trust.UNTRUSTED and _may_hit_any_rank(error.kind):
-            return Finding("a rank", f"stopped with {kind}")
+        if trust is Trust.UNTRUSTED:
+            # Ranks share what memory there is: which of them asked for too much, and whether it was
+            # refused or killed for it, is another matter each time.
+            if error.kind in ("SIGKILL", "MemoryError") or _OUT_OF_MEMORY.search(error.message):
+                return Finding("a rank", "needed more memory than it may have, or was killed")
+            if _may_hit_any_rank(error.kind):
+                return Finding("a rank", f"stopped with {kind}")
         return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
-    return Finding("the run", "failed", anyone="the run", in_full=error.headline)
-
-
-def _is_out_of_memory(error: RankError) -> bool:
-    """Ranks share what there is: which of them asked for too much, and whether it was refused or
-    killed for it, is another matter each time."""
-    return error.kind in ("SIGKILL", "MemoryError") or bool(_OUT_OF_MEMORY.search(error.message))
+    return _of_all("the run", "failed", error.headline)
 
 
 _OWN_CRASHES = {"SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS"}
@@ -306,10 +276,9 @@ def _may_hit_any_rank(kind: str) -> bool:
 
 def _is_known(kind: str) -> bool:
     """A class that student code named could carry a hidden case's inputs out in its name."""
-    if kind in signal.Signals.__members__:
-        return True
     builtin = getattr(builtins, kind, None)
-    return isinstance(builtin, type) and issubclass(builtin, BaseException)
+    is_exception = isinstance(builtin, type) and issubclass(builtin, BaseException)
+    return is_exception or kind in signal.Signals.__members__
 
 
 def _deadlock(error: DeadlockError) -> Finding:
@@ -322,10 +291,10 @@ def _deadlock(error: DeadlockError) -> Finding:
         )
     elif calls == {"recv"}:
         mistake = (
-            "wait in recv for what is never sent: every receive needs a send by that very neighbour"
+            "wait in recv for what is never sent: every receive needs a send by that neighbour"
         )
     else:
         mistake = "make calls that do not fit together, and wait for ever"
-        return Finding("the ranks", mistake, anyone="the ranks", in_full=error.headline)
+        return _of_all("the ranks", mistake, error.headline)
     who = ranks_text([row.rank for row in waiting])
     return Finding(who, mistake, waiting[0].source, anyone="neighbours")

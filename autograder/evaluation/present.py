@@ -41,27 +41,22 @@ _STYLE = f"""<style>
 
 
 def as_html(verdict: Verdict) -> str:
-    look = _look(verdict.passed)
-    parts = [
-        _STYLE,
-        f'<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
-        f'data-passed="{str(verdict.passed).lower()}">',
-        f'<div class="line {look}">{escape(_top_line(verdict))}</div>',
-    ]
+    table = ""
     if not verdict.unwritten:
         budgets = _budgets(verdict)
-        heads = ["<th>case</th>", "<th>output</th>"]
-        for heading in budgets:
-            heads += [f'<th class="number">{escape(heading)}</th>']
-            heads += ['<th class="number">at most</th>']
-        parts.append('<table class="cases"><thead><tr>')
-        parts += heads
-        parts.append("</tr></thead><tbody>")
-        for case, why in _reasons(verdict):
-            parts.append(_html_rows(case, why, budgets))
-        parts.append("</tbody></table>")
-    parts.append("</div>")
-    return "".join(parts)
+        number = '<th class="number">'
+        heads = [f"{number}{escape(each)}</th>{number}at most</th>" for each in budgets]
+        rows = [_html_rows(case, why, budgets) for case, why in _reasons(verdict)]
+        table = (
+            '<table class="cases"><thead><tr>'
+            f"<th>case</th><th>output</th>{''.join(heads)}</tr></thead>"
+            f"<tbody>{''.join(rows)}</tbody></table>"
+        )
+    return (
+        f'{_STYLE}<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
+        f'data-passed="{str(verdict.passed).lower()}">'
+        f'<div class="line {_look(verdict.passed)}">{escape(_top_line(verdict))}</div>{table}</div>'
+    )
 
 
 def _budgets(verdict: Verdict) -> list[str]:

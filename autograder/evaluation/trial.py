@@ -63,45 +63,36 @@ class KeptRanks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._standing:
-            self._standing.popitem()[1].close()
+        for kind in [*self._standing]:
+            self.end(kind)
 
     def expect(self, exercise: Exercise, cases: Iterable[Case]) -> None:
         """These are to come: ranks that are started from now on serve all of them."""
-        kind = _kind(exercise)
-        if not _may_stay(exercise):
-            return
         sizes = {case.world_size for case in cases}
-        for each in (kind, kind._replace(is_clean=True)) if exercise.execute else (kind,):
-            self._sizes[each].update(sizes)
-            self._timeout_s[each] = max(self._timeout_s[each], exercise.timeout_s)
+        kinds = [_kind(exercise)] if _may_stay(exercise) else []
+        if exercise.execute:
+            kinds.append(_kind(exercise, is_clean=True))
+        for kind in kinds:
+            self._sizes[kind] |= sizes
+            self._timeout_s[kind] = max(self._timeout_s[kind], exercise.timeout_s)
 
-    def clean(self, exercise: Exercise, case: Case) -> RankSet:
-        """Ranks that never see student code, to carry out what it returned."""
-        kind = _kind(exercise)._replace(is_clean=True)
-        if kind in self._standing and not self._standing[kind].can_go_on:
-            self._standing.pop(kind).close()
-        if kind not in self._standing:
-            sizes = self._sizes[kind] | {case.world_size}
-            self._standing[kind] = self._new(kind, sizes, exercise.timeout_s)
-        return self._standing[kind]
-
-    def standing(self, exercise: Exercise) -> RankSet:
+    def standing(self, kind: Kind) -> RankSet:
         """Those that earlier cases ran on, or new ones: as many as any expected case needs."""
-        kind = _kind(exercise)
-        if kind not in self._standing:
-            self._standing[kind] = self._new(kind, self._sizes[kind], self._timeout_s[kind])
+        if self.are_standing(kind) and not self._standing[kind].can_go_on:
+            self.end(kind)
+        if not self.are_standing(kind):
+            self._standing[kind] = self.new(kind, self._sizes[kind], self._timeout_s[kind])
         return self._standing[kind]
 
-    def are_standing(self, exercise: Exercise) -> bool:
-        """Whether there are some, without a start of new ones."""
-        return _kind(exercise) in self._standing
+    def are_standing(self, kind: Kind) -> bool:
+        return kind in self._standing
 
-    def for_one_case(self, exercise: Exercise, case: Case) -> RankSet:
-        """New ones, which whoever asks has to close."""
-        return self._new(_kind(exercise), {case.world_size}, exercise.timeout_s)
+    def end(self, kind: Kind) -> None:
+        if kind in self._standing:
+            self._standing.pop(kind).close()
 
-    def _new(self, kind: Kind, sizes: set[int], timeout_s: float) -> RankSet:
+    def new(self, kind: Kind, sizes: set[int], timeout_s: float) -> RankSet:
+        """Whoever asks has to close them."""
         return RankSet(
             max(sizes),
             smaller=sizes,
@@ -115,14 +106,9 @@ class KeptRanks:
             trust=self.trust,
         )
 
-    def end(self, exercise: Exercise) -> None:
-        """Of the ranks that stay, those that this one's cases ran on."""
-        if _kind(exercise) in self._standing:
-            self._standing.pop(_kind(exercise)).close()
 
-
-def _kind(exercise: Exercise) -> Kind:
-    return Kind(exercise.engine, exercise.is_point_to_point)
+def _kind(exercise: Exercise, is_clean: bool = False) -> Kind:
+    return Kind(exercise.engine, exercise.is_point_to_point, is_clean)
 
 
 def _may_stay(exercise: Exercise) -> bool:
@@ -145,7 +131,6 @@ class Trials:
         self, exercise: Exercise, subject_blob: bytes, seed: int, ranks: KeptRanks
     ) -> None:
         self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
-        self.drive_blob = _pickled(exercise.drive)
         self.ranks, self.trust = ranks, ranks.trust
         self.goes_well = True  # the last case has passed
         self.mistakes: set[str] = set()  # made on new ranks
@@ -155,31 +140,28 @@ class Trials:
 
         Raises InfrastructureError for a failure that is the machine's.
         """
-        exercise = self.exercise
+        exercise, kind, may_stay = self.exercise, _kind(self.exercise), _may_stay(self.exercise)
         inputs = list(exercise.draw(case, rng_for(exercise, case, self.seed)))
         expected = list(exercise.expect(case, inputs))
-        if _may_stay(exercise) and (self.goes_well or self.ranks.are_standing(exercise)):
-            ranks = self.ranks.standing(exercise)
+        if may_stay and (self.goes_well or self.ranks.are_standing(kind)):
+            ranks = self.ranks.standing(kind)
             were_new = ranks.is_fresh
             attempt = self._attempt(ranks, case, inputs, expected)
             judged = judge(exercise, attempt)
             if not ranks.can_go_on:
-                self.ranks.end(exercise)
-            if were_new or self._counts_on_used(judged.result):
-                self._remember(judged.result)
+                self.ranks.end(kind)
+            result = judged.result
+            is_known = result.mistake in self.mistakes and not result.trouble
+            if were_new or (self.goes_well if result.passed else is_known):
+                self._remember(result)
                 return attempt, judged
-        with self.ranks.for_one_case(exercise, case) as fresh:
+        with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
             attempt = self._attempt(fresh, case, inputs, expected)
         judged = judge(exercise, attempt)
-        if judged.result.passed and _may_stay(exercise):
-            self.ranks.end(exercise)  # they hold what a failed case has left behind
+        if judged.result.passed and may_stay:
+            self.ranks.end(kind)  # they hold what a failed case has left behind
         self._remember(judged.result)
         return attempt, judged
-
-    def _counts_on_used(self, result: CaseResult) -> bool:
-        if result.passed:
-            return self.goes_well
-        return result.mistake in self.mistakes and not result.trouble
 
     def _remember(self, result: CaseResult) -> None:
         self.goes_well = result.passed
@@ -190,18 +172,18 @@ class Trials:
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
     ) -> Attempt:
         exercise = self.exercise
-        given = (self.drive_blob, case, self.subject_blob, exercise.closed)
+        given = (_pickled(exercise.drive), case, self.subject_blob, exercise.closed)
         run, error = self._run(ranks, case, inputs, on_rank, *given)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
-            clean = self.ranks.clean(exercise, case)
+            clean = self.ranks.standing(_kind(exercise, is_clean=True))
             blob = _pickled(exercise.execute)
             run, error = self._run(clean, case, inputs, on_clean_rank, blob, case, returned)
             if run is not None:
-                executed = [out if isinstance(out, dict) else {} for out in run.outputs]
-                run.outputs = [_merged(*pair) for pair in zip(returned, executed, strict=True)]
+                pairs = zip(returned, run.outputs, strict=True)
+                run.outputs = [_merged(*pair) for pair in pairs]
         has_outputs = run is not None and (error is None or self.trust is Trust.OWN)
-        spent, unmeasured = _held_against_budgets(exercise, case, run, self.trust)
+        spent, unmeasured = self._held_against_budgets(case, run) if run else ((), ())
         return Attempt(
             case=case,
             inputs=inputs,
@@ -214,13 +196,39 @@ class Trials:
             trust=self.trust,
         )
 
+    def _held_against_budgets(
+        self, case: Case, run: Run
+    ) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
+        """What the case's budgets measured, and the labels of those for which nothing is there."""
+        held, unmeasured = [], []
+        for budget in self.exercise.budgets:
+            limit = self.exercise.limit_of(budget, case)
+            if limit is None or (budget.from_outside and self.trust is Trust.OWN):
+                continue
+            try:
+                used = budget.used(run)
+            except KeyError:
+                unmeasured.append(budget.label)
+                continue
+            spent = Spent(
+                budget.label,
+                used=by_rank(used, case.world_size),
+                limit=by_rank(limit.most, case.world_size),
+                least=by_rank(limit.least, case.world_size),
+                heading=budget.heading,
+                unit=budget.unit,
+                from_outside=budget.from_outside,
+            )
+            held.append(spent)
+        return tuple(held), tuple(unmeasured)
+
     def _run(
         self, ranks: RankSet, case: Case, inputs: list[Plain], fn: Callable[..., Any], *given: Any
     ) -> tuple[Run | None, LaunchError | None]:
         """The run, partial where there is an error of student code."""
         exercise = self.exercise
-        error: LaunchError | None = None
         run: Run | None
+        error: LaunchError | None = None
         try:
             # What student code says of a file's name must not have that file read here.
             with contextlib.nullcontext() if self.trust is Trust.OWN else source.without_files():
@@ -245,44 +253,12 @@ class Trials:
         return run, error
 
 
-def _merged(returned: Plain, executed: dict[str, Plain]) -> Plain:
-    return {**returned, **executed} if isinstance(returned, dict) else returned
+def _merged(returned: Plain, executed: Plain) -> Plain:
+    both_are_dicts = isinstance(returned, dict) and isinstance(executed, dict)
+    return {**returned, **executed} if both_are_dicts else returned
 
 
-@functools.cache
-def _pickled(drive: Callable[[Any, Plain, Case], Plain]) -> bytes:
-    """Once for a class: it holds all that ``drive`` calls."""
-    return codec.encode_any(drive)
-
-
-def _held_against_budgets(
-    exercise: Exercise, case: Case, run: Run | None, trust: Trust
-) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
-    """What the case's budgets measured, and the labels of those for which nothing is there."""
-    if run is None:
-        return (), ()
-    held, unmeasured = [], []
-    for budget in exercise.budgets:
-        limit = exercise.limit_of(budget, case)
-        if limit is None or (budget.from_outside and trust is Trust.OWN):
-            continue
-        try:
-            used = budget.used(run)
-        except KeyError:
-            unmeasured.append(budget.label)
-            continue
-        n = case.world_size
-        spent = Spent(
-            budget.label,
-            used=by_rank(used, n),
-            limit=by_rank(limit.most, n),
-            least=by_rank(limit.least, n),
-            heading=budget.heading,
-            unit=budget.unit,
-            from_outside=budget.from_outside,
-        )
-        held.append(spent)
-    return tuple(held), tuple(unmeasured)
+_pickled = functools.cache(codec.encode_any)  # once for a class: it holds all that `drive` calls
 
 
 def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:

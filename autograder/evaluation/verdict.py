@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 from pydantic import TypeAdapter
@@ -88,7 +87,7 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """One line for the student: all is well, or the first thing to mend."""
+        """One line for the student: all is well, or the first thing to put right."""
         if self.unwritten:
             return f"Not written yet: {self.answer}. Fill in its cell above, run it, then this one."
         first = next((case for case in self.cases if not case.passed), None)
@@ -98,7 +97,7 @@ class Verdict:
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON has it, with the points for who reads that alone; `from_plain` reads it back."""
-        return {**_listed(dataclasses.asdict(self)), "points": self.points}
+        return {**json.loads(json.dumps(asdict(self))), "points": self.points}
 
     @classmethod
     def from_plain(cls, plain: Any) -> Verdict:
@@ -107,14 +106,6 @@ class Verdict:
         if {**verdict.to_plain(), "points": None} != {**plain, "points": None}:
             raise ValueError("a Verdict lacks something, or has what is no part of one")
         return verdict
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
-    return value
 
 
 _VERDICTS = TypeAdapter(Verdict)

@@ -1,4 +1,4 @@
-"""Inside a container: how a student's cells speak with the outside (the words are in cells.py)."""
+"""Inside a container: how a student's cells speak with the outside (the words are in kernel.py)."""
 
 from __future__ import annotations
 
@@ -92,9 +92,8 @@ class Channel:
             return
         body = as_json(content)
         if len(body) > self.output_bytes:
-            self.send({"is": "too much", "at": self.at()})
-        else:
-            self.send({"is": kind, "at": self.at()}, body)
+            kind, body = "too much", b""
+        self.send({"is": kind, "at": self.at()}, body)
 
     def error(self, error: BaseException, traceback: list[str]) -> None:
         self.errors += 1
@@ -122,33 +121,25 @@ class Channel:
             self.send({"is": "mark", "at": self.at()})
         self.last_writer = writer
 
-    def answer(self, name: str, pickled: bytes) -> None:
-        self.send({"is": "answer", "name": name}, pickled)
-
 
 class Stream(io.TextIOWrapper):
     """sys.stdout and sys.stderr: at once into the file, and no more than will be kept."""
 
     def __init__(self, channel: Channel, fd: int) -> None:
-        super().__init__(
-            io.FileIO(fd, "w", closefd=False),
-            encoding="utf-8",
-            errors="backslashreplace",
-            write_through=True,
-        )
+        file = io.FileIO(fd, "w", closefd=False)
+        super().__init__(file, encoding="utf-8", errors="backslashreplace", write_through=True)
         self.channel = channel
 
     def write(self, text: str) -> int:
         channel = self.channel
-        if os.getpid() == channel.owner and isinstance(text, str):
-            if channel.last_writer is not self:
-                channel.mark(self)
-            if channel.written > channel.output_bytes:
-                return len(text)  # the outside has enough to see that there was more
+        if os.getpid() != channel.owner or not isinstance(text, str):
+            return super().write(text)
+        if channel.last_writer is not self:
+            channel.mark(self)
+        if channel.written <= channel.output_bytes:  # or the outside has seen that there was more
             channel.written += len(text)
             super().write(text[: channel.output_bytes + 1])
-            return len(text)
-        return super().write(text)
+        return len(text)
 
 
 def as_json(content: dict[str, Any]) -> bytes:

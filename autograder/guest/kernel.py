@@ -1,7 +1,7 @@
 """Inside a container: a student's cells in IPython, without Jupyter's sockets and threads.
 
-``process.py`` drives it from outside and believes nothing that comes from here, because it comes
-from a process in which student code runs.  Over one stream socket (shardlab.ranks.messages):
+``grading/notebook/process.py`` drives it and believes nothing that comes from here, because student
+code runs in this process.  Over one stream socket (shardlab.ranks.messages):
 
     to here    {"do": "start", "output_bytes": n}, with two memory files: stdout and stderr
                {"do": "run", "cell": k}, the body is its source
@@ -28,7 +28,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import IPython.core.ultratb
@@ -93,8 +92,13 @@ def _serve(sock: socket.socket) -> None:
     sys.path.insert(0, "")
     builtins.input = _no_input
     shell = make_shell(channel)
+
+    def check(name: str, subject: Any) -> None:
+        """As cells find it here: the exercises are out of reach, a name is only a name."""
+        channel.send({"is": "answer", "name": name}, pickled(name.partition(".")[2], subject))
+
     # What a cell's `from autograder import check` finds here.
-    vars(autograder).update(check=_handing_to(channel), CheckFailed=CheckFailed)
+    vars(autograder).update(check=check, CheckFailed=CheckFailed)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     channel.send({"is": "ready"})
@@ -135,15 +139,6 @@ def _run(shell: Shell, channel: Channel, loop: asyncio.AbstractEventLoop, source
         sys.stdout.flush()
         sys.stderr.flush()
     return error is not None
-
-
-def _handing_to(channel: Channel) -> Callable[[str, Any], None]:
-    """``check`` as cells find it here: the exercises are out of reach, a name is only a name."""
-
-    def check(name: str, subject: Any) -> None:
-        channel.answer(name, pickled(name.partition(".")[2], subject))
-
-    return check
 
 
 async def _cell(shell: Shell, source: str) -> Any:

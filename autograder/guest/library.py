@@ -11,8 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 CLOSED = "is ready-made: this answer is yours to write"
@@ -37,7 +36,13 @@ def without(closed: Sequence[str]) -> Iterator[None]:
     }
     for function in kept:
         function.__code__ = refusal_of(f"{function.__module__}.{function.__qualname__}")
-    refuses_imports = NotHere(closed)
+
+    def find_spec(module: str, *_: object) -> None:
+        """Asked for modules that are not loaded yet."""
+        if is_closed(module, closed):
+            raise PermissionError(f"{module} {CLOSED}")
+
+    refuses_imports: Any = SimpleNamespace(find_spec=find_spec)
     sys.meta_path.insert(0, refuses_imports)
     try:
         yield
@@ -49,17 +54,6 @@ def without(closed: Sequence[str]) -> Iterator[None]:
 
 def is_closed(module: str, closed: Sequence[str]) -> bool:
     return f"{module}.".startswith(tuple(f"{name}." for name in closed))
-
-
-class NotHere(MetaPathFinder):
-    """Asked for modules that are not loaded yet."""
-
-    def __init__(self, closed: Sequence[str]) -> None:
-        self.closed = closed
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if is_closed(fullname, self.closed):
-            raise PermissionError(f"{fullname} {CLOSED}")
 
 
 def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:

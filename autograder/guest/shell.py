@@ -19,23 +19,11 @@ from autograder.guest.channel import Channel, Stream
 class Publisher(DisplayPublisher):
     """Where ``display`` leads."""
 
-    def publish(
-        self,
-        data: dict[str, Any],
-        metadata: dict[str, Any] | None = None,
-        source: object = None,
-        *,
-        transient: dict[str, Any] | None = None,
-        update: bool = False,
-        **_: Any,
-    ) -> None:
+    def publish(self, data: Any, metadata: Any = None, *_: Any, **more: Any) -> None:
         self._validate_data(data, metadata)
-        content = {
-            "data": data,
-            "metadata": metadata or {},
-            "display_id": (transient or {}).get("display_id"),
-        }
-        self.shell.channel.output("update" if update else "display", content)
+        display_id = (more.get("transient") or {}).get("display_id")
+        content = {"data": data, "metadata": metadata or {}, "display_id": display_id}
+        self.shell.channel.output("update" if more.get("update") else "display", content)
 
     def clear_output(self, wait: bool = False) -> None:
         self.shell.channel.clear(wait)
@@ -49,9 +37,7 @@ class Hook(DisplayHook):
     def write_output_prompt(self) -> None:
         pass
 
-    def write_format_data(
-        self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
-    ) -> None:
+    def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
         self.shell.channel.output("result", {"data": format_dict, "metadata": md_dict or {}})
 
     def finish_displayhook(self) -> None:
@@ -78,20 +64,17 @@ class Shell(InteractiveShell):
 
     def system(self, cmd: str) -> None:
         """``!command``: into the cell's output, or where %%capture has redirected that."""
-        command = self.var_expand(cmd, depth=1)
-        if isinstance(sys.stdout, Stream):
-            status = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL).returncode
-        else:
-            done = subprocess.run(
-                command,
-                shell=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
+        captured = not isinstance(sys.stdout, Stream)
+        done = subprocess.run(
+            self.var_expand(cmd, depth=1),
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if captured else None,
+            stderr=subprocess.STDOUT if captured else None,
+        )
+        if captured:
             sys.stdout.write(done.stdout.decode(errors="replace"))
-            status = done.returncode
-        self.user_ns["_exit_code"] = status
+        self.user_ns["_exit_code"] = done.returncode
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         self.channel.error(evalue, stb)

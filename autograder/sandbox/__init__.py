@@ -13,7 +13,7 @@ from autograder.sandbox.limits import Limits, limits_of
 
 if TYPE_CHECKING:
     from autograder.sandbox.host import Doors, Sandbox
-    from autograder.sandbox.unsandboxed import Unsandboxed
+    from autograder.sandbox.plain_kernel import Unsandboxed
 
 __all__ = ["Limits", "limits_of", "open_sandbox"]
 
@@ -28,6 +28,6 @@ def open_sandbox(
     """
     # Only here: the fork server imports this package too, and needs nothing of what starts it.
     from autograder.sandbox.host import Sandbox
-    from autograder.sandbox.unsandboxed import Unsandboxed
+    from autograder.sandbox.plain_kernel import Unsandboxed
 
     return Unsandboxed(limits) if unsandboxed else Sandbox(limits, kind, doors or {})

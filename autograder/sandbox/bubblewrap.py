@@ -120,13 +120,10 @@ def program() -> str:
             "bubblewrap is not installed (the command bwrap): `apt install bubblewrap` or "
             f"`dnf install bubblewrap`. {ADVICE}"
         )
+    walls = ("--unshare-user", "--unshare-net", "--unshare-pid", "--proc", "/proc")
+    view = ("--ro-bind", "/", "/")
     tried = subprocess.run(
-        [
-            *(found, "--unshare-user", "--unshare-net", "--unshare-pid", "--ro-bind", "/", "/"),
-            *("--proc", "/proc", "--cap-drop", "ALL", "/bin/true"),
-        ],
-        capture_output=True,
-        text=True,
+        [found, *view, *walls, "--cap-drop", "ALL", "/bin/true"], capture_output=True, text=True
     )
     if tried.returncode != 0:
         said = tried.stderr.strip() or f"bwrap ended with status {tried.returncode}"
@@ -135,18 +132,14 @@ def program() -> str:
 
 
 def _remedy() -> str:
-    remedies = {
-        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone=1"),
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
-            "1",
-            "kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces=10000"),
+    """Of settings that refuse user namespaces: what they are then, and what they should be."""
+    settings = {
+        "kernel.unprivileged_userns_clone": ("0", "1"),
+        "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+        "user.max_user_namespaces": ("0", "10000"),
     }
-    for path, (refusing, setting) in remedies.items():
-        try:
-            if Path(path).read_text().strip() == refusing:
-                return f"Its administrator can allow them: `sysctl {setting}`. "
-        except OSError:
-            continue
+    for name, (refusing, allowing) in settings.items():
+        with contextlib.suppress(OSError):
+            if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == refusing:
+                return f"Its administrator can allow them: `sysctl {name}={allowing}`. "
     return ""

@@ -10,15 +10,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import time
 from functools import cache
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-FILES = {  # version 2, version 1: (controller, file)
-    "memory": (("", "memory.max"), ("memory", "memory.limit_in_bytes")),
-    "swap": (("", "memory.swap.max"), ("memory", "memory.memsw.limit_in_bytes")),
-    "processes": (("", "pids.max"), ("pids", "pids.max")),
+FILES = {  # by version: (controller, file); in version 2 one folder serves all controllers
+    "memory": {1: ("memory", "memory.limit_in_bytes"), 2: ("", "memory.max")},
+    "swap": {1: ("memory", "memory.memsw.limit_in_bytes"), 2: ("", "memory.swap.max")},
+    "processes": {1: ("pids", "pids.max"), 2: ("", "pids.max")},
+    "peak": {1: ("memory", "memory.max_usage_in_bytes"), 2: ("", "memory.peak")},
+    "kills": {1: ("memory", "memory.oom_control"), 2: ("", "memory.events")},
+    "processor": {1: ("cpuacct", "cpuacct.usage"), 2: ("", "cpu.stat")},
 }
 _count = itertools.count()
 
@@ -28,20 +32,27 @@ class ControlGroup:
 
     def __init__(self, memory_bytes: int, processes: int) -> None:
         name = f"shardlab-{os.getpid()}-{next(_count)}"
-        version, parents = _places()
+        self.version, parents = _places()
         self.folders = {controller: parent / name for controller, parent in parents.items()}
-        self.is_v2 = version == 2
         for folder in self.folders.values():
             folder.mkdir()
-        self._write("memory", memory_bytes)
-        self._write("swap", 0 if self.is_v2 else memory_bytes)
-        self._write("processes", processes)
+        swap_bytes = 0 if self.version == 2 else memory_bytes  # version 1 counts both together
+        limits = {"memory": memory_bytes, "swap": swap_bytes, "processes": processes}
+        for what, most in limits.items():
+            with contextlib.suppress(KeyError, OSError):  # swap is often not counted
+                self._file(what).write_text(str(most))
 
-    def _write(self, what: str, value: int) -> None:
-        controller, file = FILES[what][0 if self.is_v2 else 1]
-        if controller in self.folders:
-            with contextlib.suppress(OSError):  # swap is often not counted
-                (self.folders[controller] / file).write_text(str(value))
+    def _file(self, what: str) -> Path:
+        """Raises KeyError where nobody counts."""
+        controller, name = FILES[what][self.version]
+        return self.folders[controller] / name
+
+    def _number(self, what: str, pattern: str = r"(\d+)") -> int | None:
+        try:
+            found = re.search(pattern, self._file(what).read_text())
+        except (KeyError, OSError):
+            return None
+        return int(found[1]) if found else None
 
     def add(self, pid: int) -> None:
         """With all that it forks from now on."""
@@ -51,40 +62,20 @@ class ControlGroup:
     @property
     def peak_bytes(self) -> int:
         """Of memory, all processes together; 0 where nobody counts."""
-        name = "memory.peak" if self.is_v2 else "memory.max_usage_in_bytes"
-        return self._number("" if self.is_v2 else "memory", name)
+        return self._number("peak") or 0
 
     @property
     def out_of_memory(self) -> bool:
-        if self.is_v2:
-            return self._event("", "memory.events", "oom_kill")
-        return self._event("memory", "memory.oom_control", "oom_kill")
+        return bool(self._number("kills", r"\boom_kill (\d+)"))
 
     @property
     def cpu_s(self) -> float | None:
         """Of all its processes, the dead included; None where nobody counts."""
-        if not self.is_v2:
-            used_ns = self._number("cpuacct", "cpuacct.usage")
-            return used_ns / 1e9 if "cpuacct" in self.folders else None
-        try:
-            lines = (self.folders[""] / "cpu.stat").read_text().splitlines()
-        except (KeyError, OSError):
-            return None
-        return int(dict(line.split() for line in lines)["usage_usec"]) / 1e6
-
-    def _number(self, controller: str, file: str) -> int:
-        try:
-            return int((self.folders[controller] / file).read_text())
-        except (KeyError, OSError, ValueError):
-            return 0
-
-    def _event(self, controller: str, file: str, name: str) -> bool:
-        try:
-            text = (self.folders[controller] / file).read_text()
-        except (KeyError, OSError):
-            return False
-        counts = dict(line.split() for line in text.splitlines())
-        return counts.get(name, "0") != "0"
+        if self.version == 1:
+            used_ns = self._number("processor")
+            return None if used_ns is None else used_ns / 1e9
+        used_us = self._number("processor", r"\busage_usec (\d+)")
+        return None if used_us is None else used_us / 1e6
 
     def remove(self) -> list[int]:
         """Returns the processes that are still in it: none, once the container has ended."""
@@ -123,31 +114,25 @@ def clear(place: Path) -> None:
 
 def _find_places() -> tuple[int, dict[str, Path]]:
     """(version, {controller: where groups can be made}); no place where we may not."""
-    own = _own_groups()
-    if (ROOT / "cgroup.controllers").exists():
-        for place in (ROOT / own.get("", "").lstrip("/"), ROOT):
-            if _is_delegated(place):
-                return 2, {"": place}
-        return 2, {}
+    own, version = _own_groups(), 2 if (ROOT / "cgroup.controllers").exists() else 1
     places = {}
-    for controller in ("memory", "pids", "cpuacct"):
-        for place in (ROOT / controller / own.get(controller, "").lstrip("/"), ROOT / controller):
-            if place.is_dir() and _can_make(place):
+    for controller in ("",) if version == 2 else ("memory", "pids", "cpuacct"):
+        root = ROOT / controller
+        for place in (root / own.get(controller, "").lstrip("/"), root):
+            if (version == 1 or _is_delegated(place)) and _can_make(place):
                 places[controller] = place
                 break
-    return 1, places
+    return version, places
 
 
 def _own_groups() -> dict[str, str]:
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return {}
-    return {
-        name: path
-        for _, names, path in (line.split(":", 2) for line in lines)
-        for name in names.split(",")
-    }
+    """By controller; "" is version 2's."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            found |= dict.fromkeys(controllers.split(","), path)
+    return found
 
 
 def _is_delegated(place: Path) -> bool:
@@ -155,7 +140,7 @@ def _is_delegated(place: Path) -> bool:
         handed_down = (place / "cgroup.subtree_control").read_text().split()
     except OSError:
         return False
-    return {"memory", "pids"} <= set(handed_down) and _can_make(place)
+    return {"memory", "pids"} <= set(handed_down)
 
 
 def _can_make(place: Path) -> bool:

@@ -77,17 +77,12 @@ def enclose(limits: Mapping[str, float]) -> None:
         # Where no cgroup counts memory this is what remains: room for torch's own mappings, too.
         (resource.RLIMIT_DATA, limits["memory_bytes"]),
     ):
-        lower(kind, int(most))
+        _, hard = resource.getrlimit(kind)
+        at_most = int(most) if hard == resource.RLIM_INFINITY else min(int(most), hard)
+        resource.setrlimit(kind, (at_most, at_most))
     drop_capabilities()
     seccomp.install()
     show()
-
-
-def lower(kind: int, most: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(kind, (most, most))
 
 
 def drop_capabilities() -> None:

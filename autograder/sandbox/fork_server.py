@@ -17,9 +17,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
+
+import psutil
 
 from autograder.sandbox import container, seccomp
 from shardlab.ranks import client, rank, server
@@ -34,7 +35,6 @@ PRELOAD = (
     "numpy.ctypeslib",  # safetensors would, when it packs a tensor
     "safetensors.torch",
     "torch.utils.serialization.config",  # a first torch.load would import it
-    "psutil",
 )
 
 
@@ -63,10 +63,9 @@ class ForkServer(server.Server):
         if pid == 0:
             self._become_container(run, json.loads(packet))
         self.containers.add(pid)
-        for sock_or_fd in fds:
-            if sock_or_fd != run.channel.fileno():
-                os.close(sock_or_fd)
         run.channel.close()
+        os.close(run.store_fd)
+        os.close(run.setup_fd)
         return True
 
     def reap(self) -> None:
@@ -145,20 +144,14 @@ def _be_first_process(
             # The credentials that go with it tell this process's number as it is seen outside.
             socket.send_fds(run.channel, [b'{"contained": true}'], fds)
         FirstProcess(kind, limits).serve_only(run)
-        _end_all_others()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(-1, signal.SIGKILL)
+            while True:
+                os.waitpid(-1, 0)
     except BaseException as error:
         run.tell(refused=f"{type(error).__name__}: {error}")
     finally:
         os._exit(0)
-
-
-def _end_all_others() -> None:
-    try:
-        os.kill(-1, signal.SIGKILL)
-        while True:
-            os.waitpid(-1, 0)
-    except (ProcessLookupError, ChildProcessError):
-        return
 
 
 def _fork_server() -> client.RankServer:
@@ -182,30 +175,19 @@ def _fork_server() -> client.RankServer:
         os._exit(0)
 
 
-class Forked:
+class Forked(psutil.Process):
     """A forked child as subprocess.Popen would show it."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.code: int | None = None
-
     def poll(self) -> int | None:
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
 
     def wait(self, timeout: float | None = None) -> int:
-        until = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if until is not None and time.monotonic() > until:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-            time.sleep(0.01)
-        assert self.code is not None
-        return self.code
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        try:
+            return int(super().wait(timeout) or 0)
+        except psutil.TimeoutExpired as error:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", error.seconds) from None
 
 
 def main() -> None:

@@ -6,15 +6,16 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+import psutil
 
 from autograder.sandbox import bubblewrap
 from autograder.sandbox.cgroup import ControlGroup
@@ -27,6 +28,7 @@ from shardlab.ranks.client import Channel, memory_file
 HELLO_LIMIT_S = 300.0  # a first import of torch, and of all of DeepSpeed, on a cold disk
 GONE_LIMIT_S = 60.0
 Doors = Mapping[str, socket.socket]  # of fork servers that several processes share, by their kind
+NOTHING_USED = {"cpu_s": 0.0, "peak_bytes": 0}  # peak: of the largest; 0 where nobody counts
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -34,20 +36,31 @@ class Survivors(RuntimeError):
     """Processes of a container that has ended: must not be, and grading stops."""
 
 
-@dataclass
-class Account:
-    """What containers have used since it was last opened."""
+class LentForkServer:
+    """A fork server of the process that started this one: both hold its door."""
 
-    cpu_s: float = 0.0
-    peak_bytes: int = 0  # of the largest; 0 where nobody counts
+    def __init__(self, door: socket.socket) -> None:
+        self.door = door
+
+    @property
+    def is_usable(self) -> bool:
+        poll = select.poll()
+        poll.register(self.door, 0)  # only whether its other end is closed
+        return not poll.poll(0)
+
+    def why_silent(self) -> str:
+        return "the process that makes containers has ended"
+
+    def close(self) -> None:
+        self.door.close()
 
 
-class ForkServerProcess:
+class ForkServerProcess(LentForkServer):
     """The preloaded process behind bubblewrap (fork_server.py), one for each engine."""
 
     def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(door)
         with theirs:
             self.process = subprocess.Popen(
                 bubblewrap.fork_server_command(kind, theirs.fileno()),
@@ -70,7 +83,7 @@ class ForkServerProcess:
         return said[-2000:] or f"no answer (status {self.process.poll()})"
 
     def close(self) -> None:
-        self.door.close()
+        super().close()
         try:
             self.process.wait(timeout=2)
         except subprocess.TimeoutExpired:  # amid an import
@@ -80,25 +93,6 @@ class ForkServerProcess:
         self.process.stderr.close()
 
 
-class LentForkServer:
-    """A fork server of the process that started this one: both hold its door."""
-
-    def __init__(self, door: socket.socket) -> None:
-        self.door = door
-
-    @property
-    def is_usable(self) -> bool:
-        poll = select.poll()
-        poll.register(self.door, 0)  # only whether its other end is closed
-        return not poll.poll(0)
-
-    def why_silent(self) -> str:
-        return "the process that makes containers has ended"
-
-    def close(self) -> None:
-        self.door.close()
-
-
 class Container(Channel):
     """One run's line to the first process of its container, which dies with all it holds."""
 
@@ -106,26 +100,21 @@ class Container(Channel):
         self,
         sock: socket.socket,
         limits: Limits,
-        fork_server: ForkServerProcess | LentForkServer,
-        account: Account,
+        fork_server: LentForkServer,
+        account: dict[str, float],
     ) -> None:
         super().__init__(sock)
         self.limits = limits
         self.account = account
         self.was_out_of_memory = False
-        self.peak_bytes = 0
-        self.cpu_s = 0.0
-        self._closed = False
-        self._is_ended = False
+        self._cpu_s: float | None = None  # once it has ended
         self.pid, shown = self._wait_for_hello(fork_server)
         self.netlink, self.interfaces, self.tap = [*shown, None][:3]
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
-    def _wait_for_hello(
-        self, fork_server: ForkServerProcess | LentForkServer
-    ) -> tuple[int, list[socket.socket]]:
+    def _wait_for_hello(self, fork_server: LentForkServer) -> tuple[int, list[socket.socket]]:
         """(its first process as numbered here; what shows its sockets, its interfaces and, where
         this kernel lets us, its collectives)."""
         self.sock.settimeout(HELLO_LIMIT_S)
@@ -188,9 +177,8 @@ class Container(Channel):
 
     def kill(self, patience_s: float | None = None) -> list[dict[str, Any]]:
         """Ends all; returns once nothing is left. Raises Survivors, which cannot be."""
-        if self._closed:
+        if self.sock.fileno() < 0:  # it has ended
             return []
-        self._closed = True
         if self.tap is not None:
             self.tap.close()  # while a process of the container holds it too (fork server.py)
         with contextlib.suppress(OSError):
@@ -205,8 +193,10 @@ class Container(Channel):
             self.sock.settimeout(0)
             while (message := super().receive()) is not None:
                 told.append(message)
-        self._take_account()
-        self._is_ended = True
+        self.was_out_of_memory = self.group.out_of_memory
+        self._cpu_s = self.cpu_s()
+        self.account["cpu_s"] += self._cpu_s
+        self.account["peak_bytes"] = max(self.account["peak_bytes"], self.group.peak_bytes)
         for sock in (self.netlink, self.interfaces):
             if sock is not None:
                 sock.close()
@@ -222,27 +212,14 @@ class Container(Channel):
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(int(seconds * 1000)))
 
-    def _take_account(self) -> None:
-        self.was_out_of_memory = self.group.out_of_memory
-        self.peak_bytes = self.group.peak_bytes
-        self.cpu_s = self.cpu_s_so_far()
-        self.account.cpu_s += self.cpu_s
-        self.account.peak_bytes = max(self.account.peak_bytes, self.peak_bytes)
-
-    def cpu_s_so_far(self) -> float:
+    def cpu_s(self) -> float:
         """Processor time of everything in it; without control groups, of what has been waited for
         alone."""
-        if self._is_ended:
-            return self.cpu_s
-        counted = self.group.cpu_s
-        if counted is not None:
-            return counted
-        try:
-            with open(f"/proc/{self.pid}/stat") as file:
-                ticks = [int(word) for word in file.read().rpartition(")")[2].split()[11:15]]
-        except (OSError, ValueError):
-            return self.cpu_s
-        return sum(ticks) / os.sysconf("SC_CLK_TCK")
+        used_s = self.group.cpu_s if self._cpu_s is None else self._cpu_s
+        if used_s is None:
+            with contextlib.suppress(psutil.Error):
+                used_s = sum(psutil.Process(self.pid).cpu_times()[:4])  # children's as well
+        return used_s or 0.0
 
 
 class SandboxedHost:
@@ -250,8 +227,8 @@ class SandboxedHost:
 
     def __init__(self, limits: Limits, doors: Doors) -> None:
         self.limits = limits
-        self.account = Account()
-        self._fork_servers: dict[str, ForkServerProcess | LentForkServer] = {
+        self.account = dict(NOTHING_USED)
+        self._fork_servers: dict[str, LentForkServer] = {
             kind: LentForkServer(door.dup()) for kind, door in doors.items()
         }
         self._lock = threading.Lock()
@@ -323,27 +300,14 @@ class Cells:
             self.exit_code = message.get("exit", self.exit_code)
 
     def cpu_s(self) -> float:
-        return self.container.cpu_s_so_far()
+        return self.container.cpu_s()
 
     def why_ended(self) -> Ending:
         self.kill()
         if self.container.was_out_of_memory:
             limit_mb = self.container.limits.memory_bytes // 1_000_000
             return Ending(f"it needed more than {limit_mb:,} MB of memory", by_limit=True)
-        code = self.exit_code
-        if code is None:
-            return Ending("it is gone")
-        if code >= 0:
-            return Ending(f"it exited with status {code}")
-        name = _signal_name(-code)
-        return Ending(f"killed by {name}", by_limit=name in ("SIGXCPU", "SIGXFSZ"))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return Ending.by(self.exit_code)
 
 
 class Sandbox:
@@ -367,5 +331,5 @@ class Sandbox:
 
     def take_account(self) -> dict[str, float]:
         """What containers have used since this was last asked."""
-        used, self.host.account = self.host.account, Account()
-        return {"cpu_s": used.cpu_s, "peak_bytes": used.peak_bytes}
+        used, self.host.account = self.host.account, dict(NOTHING_USED)
+        return used

@@ -1,34 +1,56 @@
-"""A notebook's cells without walls: for tests, and where --unsandboxed was typed.
+"""A notebook's cells without walls: only for tests, and where --unsandboxed was typed.
 
-Between the grader and the cells stands a process that does nothing but adopt what they leave
-behind and end it: ``python -P -m autograder.sandbox.plain_kernel SOCKET CONTROL``.
+Between the grader and the cells stands a rank server of one run, which ends what they leave behind:
+``python -P -m autograder.sandbox.plain_kernel CHANNEL FILE_BYTES CPU_S``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import resource
-import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import psutil
 
-from autograder.sandbox.contained import Ending
+from autograder.sandbox.contained import ContainedCells, Ending
 from autograder.sandbox.limits import Limits
+from shardlab.ranks import server
+from shardlab.ranks.client import Channel
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+PATIENCE_S = 10.0  # with a server that does not answer
 _ROOT = Path(__file__).parents[2]
+
+
+class Unsandboxed:
+    """The stand-in for a sandbox: student code runs with the rights of whoever grades."""
+
+    host = None  # ranks come from this process's own rank server
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def __enter__(self) -> Unsandboxed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def cells(self) -> AbstractContextManager[ContainedCells]:
+        return start_cells(self.limits)
+
+    def take_account(self) -> dict[str, float]:
+        """Nobody counts."""
+        return {}
 
 
 @contextlib.contextmanager
@@ -48,9 +70,8 @@ class PlainCells:
 
     def __init__(self, folder: str, limits: Limits) -> None:
         self.sock, theirs = socket.socketpair()
-        self.control, their_control = socket.socketpair()
-        fds = (theirs.fileno(), their_control.fileno())
-        numbers = (int(limits.file_bytes), int(limits.cpu_s))
+        ours, their_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        numbers = (their_channel.fileno(), int(limits.file_bytes), int(limits.cpu_s))
         paths = [str(_ROOT), str(_ROOT / "course"), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
@@ -58,99 +79,76 @@ class PlainCells:
             "PYTHONHASHSEED": "0",  # the same order of sets each time
             "OMP_NUM_THREADS": "1",
         }
-        with theirs, their_control:
+        with theirs, their_channel:
             self.keeper = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, *map(str, fds), *map(str, numbers)],
-                pass_fds=fds,
+                [sys.executable, "-P", "-m", __name__, *map(str, numbers)],
+                pass_fds=[their_channel.fileno()],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self.pid: int = json.loads(self.control.recv(100) or "0")
-        self.ending: Ending | None = None
+            socket.send_fds(ours, [b'{"cells": true}'], [theirs.fileno()])
+        self.channel = Channel(ours)
+        self.pid: int = (self.channel.receive() or {}).get("pid", 0)
+        self.exit_code: int | None = None
 
     def interrupt(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        if self.keeper.returncode is not None:
-            return
-        self.control.shutdown(socket.SHUT_WR)
-        self.why_ended()
-        self.control.close()
+        for message in self.channel.kill(PATIENCE_S):
+            self.exit_code = message.get("exit", self.exit_code)
         try:
-            self.keeper.wait(10)
+            self.keeper.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:  # stopped, by what it keeps
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.keeper.pid, signal.SIGKILL)
+            self.keeper.kill()
             self.keeper.wait()
 
     def why_ended(self) -> Ending:
-        if self.ending is None:
-            self.control.settimeout(10)
-            try:
-                code = json.loads(self.control.recv(100))
-            except (OSError, ValueError):
-                return Ending("it is gone")
-            if code >= 0:
-                self.ending = Ending(f"it exited with status {code}")
-            elif -code == signal.SIGXCPU:
-                self.ending = Ending("it used up its processor time", by_limit=True)
-            else:
-                self.ending = Ending(f"killed by {signal.Signals(-code).name}")
-        return self.ending
+        self.kill()
+        return Ending.by(self.exit_code)
 
     def cpu_s(self) -> float:
-        try:
-            keeper = psutil.Process(self.keeper.pid)
-            processes = [keeper, *keeper.children(recursive=True)]
-        except psutil.Error:
-            return 0.0
         used_s = 0.0
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                used_s += times.user + times.system + times.children_user + times.children_system
+        with contextlib.suppress(psutil.Error):
+            keeper = psutil.Process(self.keeper.pid)
+            for process in (keeper, *keeper.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    used_s += sum(process.cpu_times()[:4])  # with those of its dead children
         return used_s
 
 
-def _keep(cells_fd: int, control_fd: int, file_bytes: int, cpu_s: int) -> NoReturn:
-    """Start the cells, tell how they end, and end all that descends from them."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    control = socket.socket(fileno=control_fd)
-    pid = os.fork()
-    if pid == 0:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        control.close()
-        os.setpgid(0, 0)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-        from autograder.guest import kernel as cells
+class Keeper(server.Server):
+    """A server of one run, whose only process runs the cells."""
 
-        cells.main(socket.socket(fileno=cells_fd))
-    os.close(cells_fd)
-    control.sendall(json.dumps(pid).encode())
-    death = os.pidfd_open(pid)
-    ready, _, _ = select.select([control_fd, death], [], [])
-    if control_fd not in ready:
-        _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(OSError):
-            control.sendall(json.dumps(os.waitstatus_to_exitcode(status)).encode())
-        control.recv(1)
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            while os.waitpid(-1, os.WNOHANG) != (0, 0):
-                pass
-            time.sleep(0.005)
-    os._exit(0)
+    def __init__(self, file_bytes: int, cpu_s: int) -> None:
+        super().__init__(None, "torch")
+        self.limits = (
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_CPU, cpu_s),
+            (resource.RLIMIT_FSIZE, file_bytes),
+        )
+
+    def answer_other(
+        self, run: server.RunOfRanks, question: dict[str, Any], fds: list[int]
+    ) -> None:
+        self.fork(run, "cells", fds)
+
+    def become_other(self, run: server.RunOfRanks, name: str, fds: list[int]) -> None:
+        from autograder.guest import kernel
+
+        for kind, most in self.limits:
+            resource.setrlimit(kind, (most, most))
+        kernel.main(socket.socket(fileno=fds[0]))
+
+
+def main(channel_fd: int, file_bytes: int, cpu_s: int) -> None:
+    ctypes.CDLL(None).prctl(server.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    nothing = [os.open(os.devnull, os.O_RDONLY) for _ in ("store", "setup")]
+    Keeper(file_bytes, cpu_s).serve_only(server.run_of([channel_fd, *nothing]))
 
 
 if __name__ == "__main__":
-    _keep(*map(int, sys.argv[1:]))
+    main(*map(int, sys.argv[1:]))

@@ -15,6 +15,8 @@ import struct
 
 _LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_ALLOWED, _REFUSED = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)
+_Line = tuple[int, int, int, int]  # operation, lines to skip if so, and if not, operand
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _NEW_NAMESPACES = 0x7E020000
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
@@ -27,66 +29,74 @@ _OPTIONS = ("setsockopt", "splice", "sendfile")
 _FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # the how-many-eth argument
 _MSG_MORE = 0x8000
 _WHEN_SEALED = (*_OF_SOCKETS, *_OF_SIGNALS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT)
-# By the name of the machine: the kernel's word for it, and the numbers of its calls.
-_NUMBERS: dict[str, tuple[int, dict[str, int]]] = {
-    "x86_64": (
-        0xC000003E,
-        {
-            "socket": 41, "clone": 56, "clone3": 435, "unshare": 272, "setns": 308,
-            "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312,
-            "pidfd_getfd": 438, "process_madvise": 440,
-            "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "msgget": 68, "mq_open": 240,
-            "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "open_tree": 428,
-            "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "mount_setattr": 442,
-            "open_by_handle_at": 304, "name_to_handle_at": 303, "quotactl": 179, "acct": 163,
-            "swapon": 167, "swapoff": 168, "reboot": 169, "init_module": 175,
-            "finit_module": 313, "delete_module": 176, "kexec_load": 246, "kexec_file_load": 320,
-            "syslog": 103, "settimeofday": 164, "clock_settime": 227, "adjtimex": 159,
-            "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "io_uring_setup": 425,
-            "io_uring_enter": 426, "io_uring_register": 427, "keyctl": 250, "add_key": 248,
-            "request_key": 249, "fanotify_init": 300, "vhangup": 153, "iopl": 172, "ioperm": 173,
-            "personality": 135,
-            "connect": 42, "accept": 43, "accept4": 288, "bind": 49, "listen": 50,
-            "kill": 62, "tkill": 200, "tgkill": 234, "rt_sigqueueinfo": 129,
-            "rt_tgsigqueueinfo": 297, "pidfd_send_signal": 424,
-            "setsockopt": 54, "splice": 275, "sendfile": 40,
-            "sendto": 44, "sendmsg": 46, "sendmmsg": 307,
-        },
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {
-            "socket": 198, "clone": 220, "clone3": 435, "unshare": 97, "setns": 268,
-            "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272,
-            "pidfd_getfd": 438, "process_madvise": 440,
-            "shmget": 194, "shmat": 196, "shmctl": 195, "semget": 190, "msgget": 186,
-            "mq_open": 180, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51,
-            "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
-            "mount_setattr": 442, "open_by_handle_at": 265, "name_to_handle_at": 264,
-            "quotactl": 60, "acct": 89, "swapon": 224, "swapoff": 225, "reboot": 142,
-            "init_module": 105, "finit_module": 273, "delete_module": 106, "kexec_load": 104,
-            "kexec_file_load": 294, "syslog": 116, "settimeofday": 170, "clock_settime": 112,
-            "adjtimex": 171, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282,
-            "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "keyctl": 219,
-            "add_key": 217, "request_key": 218, "fanotify_init": 262, "vhangup": 58,
-            "personality": 92,
-            "connect": 203, "accept": 202, "accept4": 242, "bind": 200, "listen": 201,
-            "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138,
-            "rt_tgsigqueueinfo": 240, "pidfd_send_signal": 424,
-            "setsockopt": 208, "splice": 76, "sendfile": 71,
-            "sendto": 206, "sendmsg": 211, "sendmmsg": 269,
-        },
-    ),
+# By the machine's name: the kernel's word for it, and the column with the numbers of its calls.
+_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+_NUMBERS: dict[str, tuple[int, int | None]] = {
+    "socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "unshare": (272, 97),
+    "setns": (308, 268), "ptrace": (101, 117), "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195),
+    "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180), "mount": (165, 40),
+    "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "mount_setattr": (442, 442), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
+    "quotactl": (179, 60), "acct": (163, 89), "swapon": (167, 224), "swapoff": (168, 225),
+    "reboot": (169, 142), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "kexec_load": (246, 104), "kexec_file_load": (320, 294),
+    "syslog": (103, 116), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "adjtimex": (159, 171), "bpf": (321, 280), "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427), "keyctl": (250, 219), "add_key": (248, 217),
+    "request_key": (249, 218), "fanotify_init": (300, 262), "vhangup": (153, 58),
+    "iopl": (172, None), "ioperm": (173, None), "personality": (135, 92), "connect": (42, 203),
+    "accept": (43, 202), "accept4": (288, 242), "bind": (49, 200), "listen": (50, 201),
+    "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424), "setsockopt": (54, 208),
+    "splice": (275, 76), "sendfile": (40, 71), "sendto": (44, 206), "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
 }  # fmt: skip
 
 
-def is_known(machine: str = platform.machine()) -> bool:
-    return machine in _NUMBERS
+def is_known() -> bool:
+    return platform.machine() in _MACHINES
 
 
 def install() -> None:
-    """For this thread and what it starts, for ever. Raises OSError."""
-    _install(filter_program())
+    """For this thread and all that it starts, and it cannot be taken off. Raises OSError."""
+    number, lines = _begun()
+    if platform.machine() == "x86_64":  # x32, which numbers its calls otherwise
+        lines += [(_JUMP_ANY_BIT, 0, 1, 0x40000000), _REFUSED]
+    # The C library then uses clone, whose flags can be read.
+    lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
+    for name, at in number.items():
+        if name not in ("clone", "clone3", *_WHEN_SEALED):
+            lines += [(_JUMP_EQUAL, 0, 1, at), _REFUSED]
+    lines += [
+        (_JUMP_EQUAL, 0, 4, number["clone"]),
+        (_LOAD, 0, 0, 16),
+        (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
+        _REFUSED,
+        _ALLOWED,
+        (_JUMP_EQUAL, 1, 0, number["socket"]),
+        _ALLOWED,
+        # socket(family, type, protocol): TCP, or what getifaddrs asks the kernel with
+        (_LOAD, 0, 0, 16),
+        (_JUMP_EQUAL, 9, 0, _AF_NETLINK),
+        (_JUMP_EQUAL, 2, 0, _AF_INET),
+        (_JUMP_EQUAL, 1, 0, _AF_INET6),
+        _REFUSED,
+        (_LOAD, 0, 0, 24),
+        (_AND, 0, 0, 0xF),
+        (_JUMP_EQUAL, 1, 0, _SOCK_STREAM),
+        _REFUSED,
+        (_LOAD, 0, 0, 32),
+        (_JUMP_EQUAL, 3, 0, _TCP),
+        (_LOAD, 0, 0, 32),  # where netlink jumps to: its protocol 0 is routing
+        (_JUMP_EQUAL, 1, 0, 0),
+        _REFUSED,
+        _ALLOWED,
+    ]
+    _load(lines)
 
 
 def refuse_connections() -> None:
@@ -94,74 +104,34 @@ def refuse_connections() -> None:
     signals to this process alone: what is connected stays so, by what is counted, and sends what it
     is given at once.  Raises OSError.
     """
-    word, number = _NUMBERS[platform.machine()]
-    allowed, refused = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)
-    lines = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, word), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    number, lines = _begun()
     for name in (*_OF_SOCKETS, *_OPTIONS, "pidfd_send_signal"):
-        lines += [(_JUMP_EQUAL, 0, 1, number[name]), refused]
+        lines += [(_JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
     for name in _OF_SIGNALS:  # to whom is said first
-        to_itself = [(_LOAD, 0, 0, 16), (_JUMP_EQUAL, 0, 1, os.getpid()), allowed, refused]
+        to_itself = [(_LOAD, 0, 0, 16), (_JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
         lines += [(_JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
     for name, argument in _FLAGS_AT.items():
         if_more = (_LOAD, 0, 0, 16 + 8 * argument), (_JUMP_ANY_BIT, 0, 1, _MSG_MORE)
-        lines += [(_JUMP_EQUAL, 0, 4, number[name]), *if_more, refused, allowed]
-    _install(_packed([*lines, allowed]))
+        lines += [(_JUMP_EQUAL, 0, 4, number[name]), *if_more, _REFUSED, _ALLOWED]
+    _load([*lines, _ALLOWED])
 
 
-def _install(program: bytes) -> None:
+def _begun() -> tuple[dict[str, int], list[_Line]]:
+    """The numbers of the machine's calls, and a filter's first lines: a call by another machine's
+    convention kills, else its number is loaded.  Raises KeyError for an unknown machine."""
+    word, column = _MACHINES[platform.machine()]
+    numbers = {name: at for name, both in _NUMBERS.items() if (at := both[column]) is not None}
+    # struct seccomp_data: number, machine, instruction pointer, 6 arguments
+    check = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, word), (_RETURN, 0, 0, _KILL)]
+    return numbers, [*check, (_LOAD, 0, 0, 0)]
+
+
+def _load(lines: list[_Line]) -> None:
+    program = b"".join(struct.pack("=HBBI", *line) for line in lines)
     buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog {unsigned short len; struct sock_filter *filter;}
-    pointer = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    pointer = struct.pack("=HxxxxxxQ", len(lines), ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, pointer, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, "the kernel does not take a seccomp filter")
-
-
-def filter_program(machine: str = platform.machine()) -> bytes:
-    """The filter in the kernel's classic BPF; raises KeyError for an unknown machine."""
-    word, number = _NUMBERS[machine]
-    refused = _RETURN, 0, 0, _ERROR | errno.EPERM
-    lines = [
-        (_LOAD, 0, 0, 4),  # struct seccomp_data: number, machine, instruction pointer, 6 arguments
-        (_JUMP_EQUAL, 1, 0, word),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, 0),
-    ]
-    if machine == "x86_64":  # x32, which numbers its calls otherwise
-        lines += [(_JUMP_ANY_BIT, 0, 1, 0x40000000), refused]
-    # The C library then uses clone, whose flags can be read.
-    lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
-    for name, at in number.items():
-        if name not in ("clone", "clone3", *_WHEN_SEALED):
-            lines += [(_JUMP_EQUAL, 0, 1, at), refused]
-    lines += [
-        (_JUMP_EQUAL, 0, 4, number["clone"]),
-        (_LOAD, 0, 0, 16),
-        (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
-        refused,
-        (_RETURN, 0, 0, _ALLOW),
-        (_JUMP_EQUAL, 1, 0, number["socket"]),
-        (_RETURN, 0, 0, _ALLOW),
-        # socket(family, type, protocol): TCP, or what getifaddrs asks the kernel with
-        (_LOAD, 0, 0, 16),
-        (_JUMP_EQUAL, 9, 0, _AF_NETLINK),
-        (_JUMP_EQUAL, 2, 0, _AF_INET),
-        (_JUMP_EQUAL, 1, 0, _AF_INET6),
-        refused,
-        (_LOAD, 0, 0, 24),
-        (_AND, 0, 0, 0xF),
-        (_JUMP_EQUAL, 1, 0, _SOCK_STREAM),
-        refused,
-        (_LOAD, 0, 0, 32),
-        (_JUMP_EQUAL, 3, 0, _TCP),
-        (_LOAD, 0, 0, 32),  # where netlink jumps to: its protocol 0 is routing
-        (_JUMP_EQUAL, 1, 0, 0),
-        refused,
-        (_RETURN, 0, 0, _ALLOW),
-    ]
-    return _packed(lines)
-
-
-def _packed(lines: list[tuple[int, int, int, int]]) -> bytes:
-    return b"".join(struct.pack("=HBBI", *line) for line in lines)
