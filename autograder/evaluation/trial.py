@@ -11,6 +11,7 @@ import functools
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,7 +173,12 @@ class Trials:
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
     ) -> Attempt:
         exercise = self.exercise
-        given = (_pickled(exercise.drive), case, self.subject_blob, exercise.closed)
+        given = (
+            _pickled(exercise.drive),
+            _on_ranks(exercise, case),
+            self.subject_blob,
+            exercise.closed,
+        )
         run, error = self._run(ranks, case, inputs, on_rank, *given)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
@@ -251,6 +257,12 @@ class Trials:
         if run is not None:  # so that whose call is found first does not hang on a moment
             run.calls.sort(key=lambda call: call.rank)
         return run, error
+
+
+def _on_ranks(exercise: Exercise, case: Case) -> Case:
+    """The case as a rank gets it, where student code can read all of it."""
+    kept = exercise.kept_from_ranks
+    return replace(case, params={k: v for k, v in case.params.items() if k not in kept})
 
 
 def _merged(returned: Plain, executed: Plain) -> Plain:

@@ -74,6 +74,8 @@ class Exercise:
     engine: str = "auto"  # launch's: "deepspeed" where `drive` or the answer uses it
     curves: Callable[[Attempt], Curves] | None = None
     memory: bool = False  # whether live bytes are recorded: `run.memory` in budgets and signs
+    # Parameters of a case that only budgets and signs read: they do not travel to the ranks.
+    kept_from_ranks: frozenset[str] = frozenset()
     # On every rank, next to the student's code: (subject, this rank's input, case) -> plain output.
     drive: Callable[[Any, Plain, Case], Plain]
     execute: Callable[[Sequence[Plain], Plain, Case], Plain] | None = None  # see OnRanks

@@ -3,7 +3,8 @@
 It defines, on ranks
     reference(case, inputs)     the right outputs: a list by rank, or one thing for every rank
     MISTAKES                    {what is said of it: outputs as of ``reference``, or several such}
-    facts(case)                 parameters of a case that are another exercise's answer
+    facts(case)                 parameters of a case that are another exercise's answer; what is
+                                this one's own, `kept_from_ranks` names
 and of a formula
     right(*question)            the right answer
     MISTAKES                    {what is said of it: wrong formula, or several}; an answer of None,

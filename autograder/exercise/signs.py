@@ -85,10 +85,19 @@ def expensive_calls(mistakes: dict[str, str]) -> Sign:
 
 
 def calls_the_library(attempt: Attempt) -> Finding | None:
-    """One that is closed while an answer runs, since it is the answer. True of every exercise."""
+    """One that is closed while an answer runs, since it is the answer. True of every exercise.
+
+    Of a hidden case it does not say which: student code can raise this error itself, with the
+    case's inputs where the function's name belongs.
+    """
     error = attempt.error
     found = re.search(rf"(\S+) {CLOSED}", error.message) if isinstance(error, RankError) else None
     if found is None:
         return None
-    mistake = f"calls {found[1]}, which is ready-made: this answer is yours to write"
-    return Finding("your answer", mistake, anyone="your answer")
+    which = "ready-made: this answer is yours to write"
+    return Finding(
+        "your answer",
+        f"calls what is {which}",
+        anyone="your answer",
+        in_full=f"your answer calls {found[1]}, which is {which}",
+    )

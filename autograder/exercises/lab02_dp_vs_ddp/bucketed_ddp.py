@@ -101,6 +101,7 @@ EXERCISE = OnRanks(
     ),
     inputs=lambda case, rng: shared.draw(case, rng, shared.draw_state(case, rng)),
     drive=drive,
+    kept_from_ranks=frozenset({"buckets", "forward_buckets"}),  # the answer's own
     budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
     signs=(

@@ -159,7 +159,8 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
     """Where backward could begin at all."""
     if getattr(output["y"], "shape", None) != attempt.expected[rank]["y"].shape:
         return None
-    left_out = [key for key in output if key.endswith(".grad") and output[key] is None]
+    wanted = [key for key in attempt.expected[rank] if key.endswith(".grad")]
+    left_out = [key for key in wanted if output.get(key) is None]
     return f"leaves no gradient in {left_out[0].removesuffix('.grad')}" if left_out else None
 
 

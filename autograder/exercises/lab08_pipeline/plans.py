@@ -28,6 +28,8 @@ from shardlab.simulate.pipeline import KINDS, Illegal, simulate
 
 # Of one schedule: what is larger is no answer, and is not looked into.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
+# Of all ranks: every clean rank is sent what all of them returned.
+MOST_OUTPUT_BYTES = 32_000_000
 ENDS = ("inputs", "targets")
 F_AND_B = 3  # slots: a forward takes 1, a backward 2
 NOT_A_SCHEDULE = -1  # slots or activations of what cannot run
@@ -86,6 +88,7 @@ def emitted(
         drive=drive,
         execute=execute,
         tolerance=NEAR,
+        output_bytes=MOST_OUTPUT_BYTES,
         budgets=budgets,
         allows=P2P_ONLY,
         signs=(named(answer, rules, evidence),),

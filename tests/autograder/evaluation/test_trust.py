@@ -14,6 +14,7 @@ from autograder.evaluation import trial
 from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import InfrastructureError
 from autograder.exercise import Case
+from autograder.guest.library import CLOSED
 from shardlab.ranks.trust import Trust
 from tests.autograder.made import on_ranks
 
@@ -76,6 +77,34 @@ def test_a_rank_is_given_its_own_input_alone():
 
     verdict = decide(echo(), cloudpickle.dumps(spy), seed=1)
     assert verdict.passed, verdict.headline
+
+
+def test_a_rank_is_not_given_what_only_the_checker_reads_of_a_case():
+    def spy(given):
+        import sys
+
+        frame = sys._getframe()
+        while frame.f_code.co_name != "on_rank":
+            frame = frame.f_back
+        assert dict(frame.f_locals["case"].params) == {"cap": 3}
+        return given
+
+    cases = (Case("2 ranks", 2, {"cap": 3, "answer": 4}),)
+    exercise = echo(cases, kept_from_ranks=frozenset({"answer"}))
+    verdict = decide(exercise, cloudpickle.dumps(spy), seed=1)
+    assert verdict.passed, verdict.headline
+
+
+def test_a_hidden_cases_inputs_do_not_leave_in_the_name_of_a_library_function():
+    def smuggle(given):
+        raise PermissionError(f"input_{int(given) + 7000} {CLOSED}")
+
+    cases = (*TWO_RANKS, Case("another", 2, hidden=True))
+    verdict = decide(echo(cases), cloudpickle.dumps(smuggle), seed=1)
+    shown, hidden = (case.diagnosis for case in verdict.cases)
+    assert "calls input_700" in shown
+    assert "ready-made" in hidden
+    assert "700" not in hidden
 
 
 def test_an_answer_that_is_always_equal_does_not_fool_the_checker():

@@ -49,9 +49,14 @@ def hub_bytes(parameter_bytes, world_size):
     return [(each, each) for each in hub_sent_bytes(parameter_bytes, world_size)]
 """,
     "dp_vs_ddp.ring_bytes": """
-from shardlab import estimate
+from types import SimpleNamespace
+from shardlab.trace import measured_traffic
 def ring_bytes(parameter_bytes, world_size):
-    return [(estimate.ring_sent_bytes(parameter_bytes, world_size),) * 2] * world_size
+    ranks = range(world_size)
+    calls = [SimpleNamespace(op="all_reduce", rank=rank, group=ranks, bytes=parameter_bytes,
+        is_p2p=False) for rank in ranks]
+    sent = measured_traffic.ring_bytes(calls, world_size)
+    return [(int(sent[rank].sum()), int(sent[:, rank].sum())) for rank in ranks]
 """,
     "ring_all_reduce.bytes_per_rank": """
 def bytes_per_rank(length, element_bytes, world_size):
