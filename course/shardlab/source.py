@@ -10,10 +10,12 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import Any
 
+_PACKAGES = [find_spec(name) for name in ("shardlab", "autograder")]
 _NOT_THE_USERS = (
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    *(os.path.dirname(spec.origin) + os.sep for spec in _PACKAGES if spec and spec.origin),
     sysconfig.get_paths()["stdlib"] + os.sep,
     "<frozen",
 )
