@@ -10,15 +10,13 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.util import find_spec
 from typing import Any
 
-_PACKAGES = [find_spec(name) for name in ("shardlab", "autograder")]
-_NOT_THE_USERS = (
-    *(os.path.dirname(spec.origin) + os.sep for spec in _PACKAGES if spec and spec.origin),
+_NOT_THE_USERS = [
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
     sysconfig.get_paths()["stdlib"] + os.sep,
     "<frozen",
-)
+]
 
 
 _reads_files = ContextVar("reads_files", default=True)
@@ -34,9 +32,14 @@ def without_files() -> Iterator[None]:
         _reads_files.reset(token)
 
 
+def leave_out(folder: str) -> None:
+    """From here on, lines of files below it count as ours too."""
+    _NOT_THE_USERS.append(os.path.abspath(folder) + os.sep)
+
+
 def is_the_users(filename: str) -> bool:
     """Whether a file is neither ours, nor an installed package's, nor the standard library's."""
-    return not filename.startswith(_NOT_THE_USERS) and "site-packages" not in filename
+    return not filename.startswith(tuple(_NOT_THE_USERS)) and "site-packages" not in filename
 
 
 def locate(filename: str, line: int) -> tuple[str, str]:

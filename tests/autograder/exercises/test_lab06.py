@@ -76,7 +76,8 @@ def test_a_billion_stays_readable_in_a_message():
     text = deterministic(said(BYTES, BYTES.cases[0], [(4 * 10**9, 4 * 10**9)]))
     assert text == (
         "offload_bytes_per_step('zero-offload', 1_000_000_000, 1, 'bf16', 1) counts fp32, 4Ψ: what "
-        "moves has 16 bits, 2 bytes each (item 0: 4,000,000,000, expected 2,000,000,000)"
+        "moves has 16 bits, 2 bytes each (4,000,000,000 and 4,000,000,000, expected 2,000,000,000 "
+        "and 2,000,000,000)"
     )
 
 
