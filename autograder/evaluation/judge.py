@@ -294,7 +294,7 @@ def _deadlock(error: DeadlockError) -> Finding:
             "wait in recv for what is never sent: every receive needs a send by that neighbour"
         )
     else:
-        mistake = "make calls that do not fit together, and wait for ever"
+        mistake = "make calls that do not fit together, and wait forever"
         return _of_all("the ranks", mistake, error.headline)
     who = ranks_text([row.rank for row in waiting])
     return Finding(who, mistake, waiting[0].source, anyone="neighbours")

@@ -110,8 +110,14 @@ def _tensor_difference(
         return "has the wrong shape", f"{tuple(got.shape)}, expected {tuple(expected.shape)}"
     if isinstance(expected, Sums):
         near = TOLERANCE.get(expected.dtype, (0.0, 0.0))[0] if tolerance is None else tolerance
-        found = _tensor_difference(expected.sums, Sums.of(got).sums, near * RUN**0.5)
-        return found and ("has wrong values", f"in sums of {RUN} elements, {found[1]}")
+        return _value_difference(expected.sums, Sums.of(got).sums, near * RUN**0.5, RUN)
+    return _value_difference(expected, got, tolerance)
+
+
+def _value_difference(
+    expected: torch.Tensor, got: torch.Tensor, tolerance: float | None, run: int = 1
+) -> tuple[str, str] | None:
+    """``run``: how many elements of an output were added up for each of these."""
     if torch.equal(got, expected):  # most are, and this is far quicker to say
         return None
     rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
@@ -121,11 +127,13 @@ def _tensor_difference(
     if not wrong.any():
         return None
     first = tuple(int(i) for i in wrong.nonzero()[0])
-    where = f"element {first[0] if len(first) == 1 else first}"
+    where = f"element {first[0] if len(first) == 1 else first} is"
+    if run > 1:
+        where = f"the sum of {run} elements from {first[0] * run:,} on is"
     return (
         "has wrong values",
-        f"{where} is {got[first].item():g}, expected {expected[first].item():g}; "
-        f"{int(wrong.sum()):,} of {wrong.numel():,} differ",
+        f"{where} {got[first].item():g}, expected {expected[first].item():g}; "
+        f"{int(wrong.sum()):,} of {wrong.numel():,}{' such sums' * (run > 1)} differ",
     )
 
 
@@ -149,11 +157,13 @@ def _list_difference(
     if type(got) is not type(expected):
         return f"should be a {type(expected).__name__}", _instead(got)
     if len(got) != len(expected):
-        return "has the wrong length", f"{len(got)}, expected {len(expected)}"
+        return "has the wrong length", f"length {len(got)}, expected {len(expected)}"
     for index, (wanted, item) in enumerate(zip(expected, got, strict=True)):
         found = _difference(wanted, item, tolerance)
         if found:
             mistake, evidence = found
+            if mistake.startswith("should be"):
+                mistake = f"has an item that {mistake}"
             if isinstance(expected, tuple) and _are_numbers(expected) and _are_numbers(got):
                 return mistake, f"{_in_words(got)}, expected {_in_words(expected)}"
             return mistake, evidence if len(expected) == 1 else f"item {index}: {evidence}"
@@ -165,7 +175,7 @@ def _are_numbers(values: Sequence[Plain]) -> bool:
 
 
 def _in_words(numbers: Sequence[float]) -> str:
-    return " and ".join(f"{number:,.15g}" for number in numbers)
+    return " and ".join(map(_in_digits, numbers))
 
 
 def _number_difference(
@@ -184,8 +194,9 @@ def _number_difference(
 
 def _in_digits(number: float) -> str:
     """A fraction in 6 digits: of 10 and more, feedback shows none (evaluation.wording)."""
-    is_short = isinstance(number, int) or not abs(number) < 1e6
-    return f"{number:,}" if is_short else f"{number:,.6g}"
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:,.6g}" if abs(number) < 1e6 else f"{number:,.15g}"
 
 
 def _instead(got: Plain) -> str:

@@ -123,6 +123,6 @@ def _typed(value: Any) -> str:
 def _ratio(right: Plain, got: Plain) -> str:
     if isinstance(right, bool) or not isinstance(right, int | float) or not right:
         return ""
-    if isinstance(got, bool) or not isinstance(got, int | float) or not np.isfinite(got):
+    if isinstance(got, bool) or not isinstance(got, int | float) or not got or not np.isfinite(got):
         return ""
     return f", {got / right:.4g} times that"

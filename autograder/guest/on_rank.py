@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -12,6 +13,9 @@ import torch.distributed as dist
 
 from autograder.guest.case import Case, Plain
 from autograder.guest.library import without
+from shardlab import source
+
+source.leave_out(str(Path(__file__).parents[1]))  # an error names the student's line, not ours
 
 # torch.distributed's functions by which ranks communicate.
 COMMUNICATES = {

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_NOT_THE_USERS = (
+_NOT_THE_USERS = [
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     sysconfig.get_paths()["stdlib"] + os.sep,
     "<frozen",
-)
+]
 
 
 _reads_files = ContextVar("reads_files", default=True)
@@ -32,9 +32,14 @@ def without_files() -> Iterator[None]:
         _reads_files.reset(token)
 
 
+def leave_out(folder: str) -> None:
+    """From here on, lines of files below it count as ours too."""
+    _NOT_THE_USERS.append(os.path.abspath(folder) + os.sep)
+
+
 def is_the_users(filename: str) -> bool:
     """Whether a file is neither ours, nor an installed package's, nor the standard library's."""
-    return not filename.startswith(_NOT_THE_USERS) and "site-packages" not in filename
+    return not filename.startswith(tuple(_NOT_THE_USERS)) and "site-packages" not in filename
 
 
 def locate(filename: str, line: int) -> tuple[str, str]:

@@ -67,7 +67,7 @@ def test_every_schedule_ran_and_is_listed(chapter):
 
 
 def test_what_goes_wrong_is_named(chapter):
-    assert "needs stage 1's backward first: device 0 waits for ever" in chapter.said("swapped = ")
+    assert "needs stage 1's backward first: device 0 waits forever" in chapter.said("swapped = ")
     said = chapter.said("launch(blocking, one_f_one_b(2, 4)")
     assert said.splitlines() == ["GPipe came through", "1F1B did not"]
     assert "all wait in send" in chapter.drew("timeline(hang)")

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardlab.source import locate, quoted
+from autograder.guest.on_rank import answers_of
+from shardlab import launch
+from shardlab.source import is_the_users, locate, quoted
 
 
 def test_a_file_below_the_working_folder_is_relative(
@@ -46,3 +48,10 @@ def test_a_cell_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert locate("/tmp/ipykernel_1/2.py", 3)[0] == "cell 5, line 3"
     assert locate("/elsewhere/a.py", 3)[0] == "/elsewhere/a.py, line 3"
+
+
+def test_lines_of_the_course_s_own_packages_are_not_the_users() -> None:
+    """A student's error names the student's line, not that of the check that called it."""
+    assert not is_the_users(launch.__code__.co_filename)
+    assert not is_the_users(answers_of.__code__.co_filename)
+    assert is_the_users("/home/a_student/autograder/step.py")

@@ -275,6 +275,10 @@ def wrong_actions(look: Look) -> str | None:
     """What stands there too often, too seldom, or on another device."""
     wanted, found = all_actions(look.devices, look.micro_batches, look.chunks), in_halves(look.plan)
     right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
+    if there != right and {(kind, k, stage) for kind, stage, k in there} == set(right):
+        return "has stage and micro-batch the wrong way round: (kind, stage, micro_batch)"
+    if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
+        return "has stages that do not exist: they count from 0, one for each device and chunk"
     if any(k >= look.micro_batches for _, _, k in there):
         return "counts past the last micro-batch: there may be fewer than a long warm-up takes"
     if missing := {kind for kind, _, _ in right - there}:
@@ -282,9 +286,11 @@ def wrong_actions(look: Look) -> str | None:
             return "leaves out forwards: each stage runs each micro-batch"
         if missing == {"W"}:
             return "leaves out backwards for the weights: each I has its W"
+        if "F" in missing:
+            return "leaves out forwards and backwards: each stage has both for each micro-batch"
         return "leaves out backwards: each forward has its backward, those of the warm-up too"
     if there - right:
-        return "does some of it twice, or of stages that do not exist"
+        return "does some of it twice"
     if found != wanted:
         return "puts stages on the wrong devices: stage s belongs on device s % devices"
     return None

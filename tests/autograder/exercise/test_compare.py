@@ -29,6 +29,7 @@ from autograder.exercise.compare import Sums, equal, find_difference, size_of
         pytest.param(3, 10**5000, "cannot be compared", id="too large for a float"),
         (3, torch.tensor(4), "not the right number"),
         (3, torch.tensor([3]), "should be a number"),
+        ([(0, 1)], [[0, 1]], "has an item that should be a tuple"),
         (True, 1, "type"),
         ("1f1b", "gpipe", "value"),
     ],
@@ -126,3 +127,21 @@ def test_one_wrong_element_shows_in_the_sums_of_a_large_tensor():
     changed[-1, -1] += 1e-3
     for wrong in (changed, whole[:, :-1], whole.double(), "a tensor"):
         assert not equal(sums, wrong, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "words"),
+    [
+        (9e10, 8.75e9, "8,750,000,000, expected 90,000,000,000"),
+        (1.0, 1 / 3, "0.333333, expected 1"),
+        ((1.5, 2), (2**20 / 3, 2), "349,525 and 2, expected 1.5 and 2"),
+        ([1, 2], [1, 2, 3], "length 3, expected 2"),
+        (
+            Sums.of(torch.ones(128)),
+            torch.arange(128.0),
+            "sum of 64 elements from 0 on is 2016, exp",
+        ),
+    ],
+)
+def test_numbers_are_easy_to_read(expected, got, words):
+    assert words in evidence_of(expected, got)

@@ -183,6 +183,9 @@ def test_what_stands_there_wrongly_is_named():
     for wrong, says in (
         ([right[0][:-1], right[1]], "leaves out backwards"),
         ([right[0][1:], right[1]], "leaves out forwards"),
+        ([right[0], []], "leaves out forwards and backwards"),
+        ([[[kind, s + 1, k] for kind, s, k in each] for each in right], "do not exist"),
+        ([[[kind, k, s] for kind, s, k in each] for each in right], "wrong way round"),
         ([[*right[0], ["F", 0, 3]], right[1]], "past the last micro-batch"),
         ([[*right[0], ["F", 0, 2]], right[1]], "twice"),
         (right[::-1], "on the wrong devices"),

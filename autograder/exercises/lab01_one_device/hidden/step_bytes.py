@@ -150,7 +150,7 @@ CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
     },
 }
 MISTAKES = {
-    f"{said} (in {category!r})": tuple(
+    said.replace(":", f" in {category!r}:", 1): tuple(
         wrong(category, each) for each in (changes if isinstance(changes, list) else [changes])
     )
     for categories, mistakes in CHANGES.items()

@@ -53,6 +53,9 @@ MISTAKES = {
     "forgets the fp32 master of the parameters: K is 4 + 4 + 4 = 12 bytes": partial(right, k=8),
     "counts one of Adam's two states: K is 4 + 4 + 4 = 12 bytes": partial(right, k=4),
     "counts a gradient in fp32 as well: K is 4 + 4 + 4 = 12 bytes": partial(right, k=16),
+    "ignores offload: with it gradients and optimizer lie on the host": (
+        lambda p, n, stage, offload: right(p, n, stage, False)
+    ),
     "leaves the gradients on the device: with offload they lie on the host": (
         lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n}
     ),

@@ -34,6 +34,7 @@ def times(factor: float) -> Callable[..., float]:
 
 
 MISTAKES = {
+    "counts 2 bytes for each element: element_bytes says how many": lambda *q: 2 * right(*q) / q[4],
     "counts one all-reduce: a layer has two in forward and two in backward": times(1 / 4),
     "is half of it: a layer has two all-reduces in forward and two in backward, and a rank sends "
     "2(N - 1)/N of a tensor in each": times(1 / 2),

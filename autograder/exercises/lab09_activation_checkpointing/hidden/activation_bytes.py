@@ -121,8 +121,8 @@ MISTAKES = {
         other(sequence_parallel=False)
     ),
     "does not divide by t: a rank has a part of the heads and columns": other(tp_size=1),
-    "forgets the attention's scores: softmax, its mask and what dropout leaves of it grow with s², "
-    "5as/h": other("none", recompute="selective"),
+    "forgets the attention's scores, or their s²: softmax, its mask and what dropout leaves of it "
+    "take 5as²b bytes": other("none", recompute="selective"),
     "counts the softmax alone of the attention's scores": answers(softmax_alone),
     "counts two bytes for an element of a dropout mask: it has one": (
         other(kernels=Kernels(mask_bytes=2))

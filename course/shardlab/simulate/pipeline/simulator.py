@@ -133,7 +133,7 @@ def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> P
     Activations are in flight from a forward's start to the end of the backward that needs them, of
     "W" where it is split.  (Some of them are free after "I" already: that is not counted.)
 
-    Raises Illegal, which names what is missing, twice, or waits for ever, and ValueError for costs
+    Raises Illegal, which names what is missing, twice, or waits forever, and ValueError for costs
     that cannot be.
     """
     checked = check(schedule)
@@ -195,7 +195,7 @@ def _stuck(checked: Checked, end: dict[Action, float], done: list[int]) -> Illeg
             return Illegal(
                 "order",
                 f"{action.words} needs {_shortly(needed, action)} first: device {device}, "
-                "which has it further down its list, waits for ever",
+                "which has it further down its list, waits forever",
             )
     device = next(iter(waits))
     path = [device]
@@ -210,7 +210,7 @@ def _stuck(checked: Checked, end: dict[Action, float], done: list[int]) -> Illeg
     )
     return Illegal(
         "waits",
-        f"{action.words} needs {_shortly(needed, action)} first: device {circle[0]} waits for ever "
+        f"{action.words} needs {_shortly(needed, action)} first: device {circle[0]} waits forever "
         f"({chain})",
     )
 
