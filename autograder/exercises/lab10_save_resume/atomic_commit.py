@@ -128,8 +128,6 @@ def commit(subject: Any, root: Path, texts: list[str], counter: ChangeCounter) -
     return run_ranks(on_rank, len(texts))
 
 
-# ---- signs --------------------------------------------------------------------------------------
-
 NAMED_TOO_EARLY = "gives the final name before all ranks have written: wait for them, then rename"
 
 

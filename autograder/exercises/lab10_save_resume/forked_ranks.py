@@ -136,7 +136,12 @@ def run_ranks(work: Callable[[Group], Any], world_size: int) -> list[Outcome]:
     last = [Outcome("start")] * world_size
     try:
         for rank in range(world_size):
-            children.append(fork(work, rank, world_size))
+            connection, in_child = Pipe()
+            if (pid := os.fork()) == 0:
+                connection.close()
+                run_child(work, Group(rank, world_size, in_child))
+            in_child.close()
+            children.append((pid, connection))
         while len({each.how for each in last}) == 1 and last[0].how not in ENDS:
             by_rank = [each.value for each in last]
             last = [resume(connection, by_rank) for _, connection in children]
@@ -146,16 +151,6 @@ def run_ranks(work: Callable[[Group], Any], world_size: int) -> list[Outcome]:
             os.waitpid(pid, 0)
             connection.close()
     return last
-
-
-def fork(work: Callable[[Group], Any], rank: int, world_size: int) -> tuple[int, Connection]:
-    connection, in_child = Pipe()
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        run_child(work, Group(rank, world_size, in_child))
-    in_child.close()
-    return pid, connection
 
 
 def resume(connection: Connection, by_rank: list[Any]) -> Outcome:
