@@ -15,6 +15,7 @@ from typing import Any
 
 from autograder.exercise.attempt import SENT, Attempt, Finding
 from autograder.exercise.form import Sign
+from autograder.guest.case import Case
 from autograder.guest.library import CLOSED
 from shardlab.errors import RankError
 
@@ -67,6 +68,22 @@ def is_over(attempt: Attempt, heading: str = SENT) -> list[int]:
     if attempt.error is not None:
         return []
     return [rank for s in attempt.spent if s.heading == heading for rank in s.ranks_over]
+
+
+def over_budget(
+    heading: str, mistake: str, unit: str = "bytes", beyond: Callable[[Case], float] = lambda _: 0
+) -> Sign:
+    """A rank is over the budget of that heading, and used more than ``beyond``."""
+
+    @on_each_rank
+    def sign(output: Any, rank: int, attempt: Attempt) -> Said:
+        for spent in attempt.spent:
+            over = spent.heading == heading and rank in spent.ranks_over
+            if over and spent.used[rank] > beyond(attempt.case):
+                return mistake, f"{spent.used[rank]:,} {unit}, {spent.limit[rank]:,} are enough"
+        return None
+
+    return sign
 
 
 def expensive_calls(mistakes: dict[str, str]) -> Sign:

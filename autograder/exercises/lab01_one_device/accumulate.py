@@ -14,7 +14,8 @@ from torch.nn.utils import parameters_to_vector
 
 from autograder.exercise import NAMED, Attempt, Budget, Case, Limit, OnRanks, Plain, equal
 from autograder.exercise.process_memory import ROOM_BYTES, no_more_than_tensors
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import Said, on_each_rank, over_budget
+from autograder.exercises.lab01_one_device.dynamic_loss_scaler import as_number
 from autograder.guest.moments import BEGUN, mark
 from shardlab.models import GPT, IGNORE, GPTConfig
 from shardlab.paper_layer import saved_bytes
@@ -74,11 +75,6 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     return output_of(len(steps), model, losses)
 
 
-def as_number(loss: Any) -> Plain:
-    one = isinstance(loss, Tensor) and loss.numel() == 1
-    return float(loss.detach()) if one else loss
-
-
 @cache
 def kept_bytes(sequences: int, tokens: int) -> int:
     """What autograd keeps of one micro-batch."""
@@ -128,16 +124,11 @@ def wrong_loss(output: Any, rank: int, attempt: Attempt) -> Said:
     return mistake, f"{first}, expected {wanted['losses'][0]:.6f}"
 
 
-@on_each_rank
-def holds_them_all(output: Any, rank: int, attempt: Attempt) -> Said:
-    for spent in attempt.spent:
-        if rank in spent.ranks_over:
-            mistake = (
-                "keeps the activations of several micro-batches at a time: call backward for each "
-                "before the forward pass of the next"
-            )
-            return mistake, f"{spent.used[rank]:,} bytes, at most {spent.limit[rank]:,}"
-    return None
+holds_them_all = over_budget(
+    ONE_AT_A_TIME.heading,
+    "keeps the activations of several micro-batches at a time: call backward for each before the "
+    "forward pass of the next",
+)
 
 
 EXERCISE = OnRanks(

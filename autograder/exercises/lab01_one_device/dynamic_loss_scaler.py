@@ -74,8 +74,8 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     return output_of(steps, scales, weights.detach())
 
 
-def as_number(scale: Any) -> Plain:
-    return scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
+def as_number(value: Any) -> Plain:
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
 
 
 def scales_by_step(attempt: Attempt) -> Curves:

@@ -16,7 +16,6 @@ from autograder.exercises.lab10_save_resume.disk_changes import ChangeCounter
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     NEVER_ENTERED,
     RAISED,
-    RETURNED,
     Group,
     Outcome,
     raise_first_error,
@@ -67,35 +66,38 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
         root = Path(name)
         prepare(root, given)
-        outcomes, counter = commit(subject, root, given["new"])
+        counter = ChangeCounter()
+        outcomes = commit(subject, root, given["new"], counter)
         left = disk_of(root)
         if NEW in left and any(each.how == RAISED for each in outcomes):
             raise RuntimeError(RENAMED_TOO_EARLY)  # others were still writing in that folder
         raise_first_error(outcomes)
-        changes = range(1, min(counter.count, MOST_KILLS) + 1)
+        changes = range(1, min(counter.count.value, MOST_KILLS) + 1)
         kills = [kill(subject, root, given, case, change) for change in changes]
         return {
             "left": left,
             "returned too early": [r for r, each in enumerate(outcomes) if each.value is not True],
             "kills": kills,
             "broken by a kill": sum(each["broken"] for each in kills),
-            "restarts that failed": sum(each["failed"] for each in kills),
+            "restarts that failed": sum(each["failure"] is not None for each in kills),
             "was killed": len(kills) > 2,  # a folder, a file, a rename
         }
 
 
 def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[str, Any]:
-    """What a kill after that change leaves, and whether another start after it fails."""
+    """What a kill after that change leaves, and why another start after it fails."""
     prepare(root, given)
-    commit(subject, root, given["new"], kill_at=change)
+    commit(subject, root, given["new"], ChangeCounter(kill_at=change))
     left = disk_of(root)
-    found = {"left": left, "broken": is_broken(left, given), "failed": False, "errors": []}
+    found = {"left": left, "broken": is_broken(left, given), "failure": None}
     if not any(name.startswith(NEW) for name in left):
         texts = given["new"][: case.params.get("again on", case.params["ranks"])]
-        outcomes, _ = commit(subject, root, texts)
-        errors = errors_of(outcomes)
-        is_right = disk_of(root).get(NEW) == files_of(texts)
-        found |= {"failed": bool(errors) or not is_right, "errors": errors}
+        try:
+            raise_first_error(commit(subject, root, texts, ChangeCounter()))
+            if disk_of(root).get(NEW) != files_of(texts):
+                found["failure"] = ""  # no error, but other files than were written
+        except Exception as error:
+            found["failure"] = f"{type(error).__name__}: {error}"
     return found
 
 
@@ -107,11 +109,8 @@ def prepare(root: Path, given: Any) -> None:
         (root / OLD / name).write_text(text)
 
 
-def commit(
-    subject: Any, root: Path, texts: list[str], kill_at: int = 0
-) -> tuple[list[Outcome], ChangeCounter]:
+def commit(subject: Any, root: Path, texts: list[str], counter: ChangeCounter) -> list[Outcome]:
     """On a rank for each text; each returns whether the new step was there when the call ended."""
-    counter = ChangeCounter(kill_at)
 
     def on_rank(group: Group) -> bool:
         name, text = list(files_of(texts).items())[group.rank]
@@ -126,17 +125,8 @@ def commit(
         subject(root, int(NEW[5:]), write)
         return len(list((root / NEW).glob("*"))) >= len(texts)
 
-    return run_ranks(on_rank, len(texts)), counter
+    return run_ranks(on_rank, len(texts))
 
-
-def errors_of(outcomes: list[Outcome]) -> list[str]:
-    found = [": ".join(each.value) for each in outcomes if each.how == RAISED]
-    if not found and any(each.how != RETURNED for each in outcomes):
-        return [NEVER_ENTERED]
-    return found
-
-
-# ---- signs --------------------------------------------------------------------------------------
 
 NAMED_TOO_EARLY = "gives the final name before all ranks have written: wait for them, then rename"
 
@@ -194,12 +184,12 @@ def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
 
 @on_each_rank
 def failed_restart(output: Any, rank: int, attempt: Attempt) -> Said:
-    errors = next((each["errors"] for each in output["kills"] if each["failed"]), None)
-    if errors is None:
+    failures = [each["failure"] for each in output["kills"] if each["failure"] is not None]
+    if not failures:
         return None
     remove = "remove the temporary folder before it is used again"
-    if errors:
-        return f"trips over what a killed run left behind: {remove}", errors[0]
+    if failures[0]:
+        return f"trips over what a killed run left behind: {remove}", failures[0]
     return f"takes files of a killed run over into the new checkpoint: {remove}"
 
 

@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import sys
+from ctypes import c_int64
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,12 +24,8 @@ class ChangeCounter:
     """Counts, over all forked processes, and kills the one that makes change ``kill_at``."""
 
     def __init__(self, kill_at: int = 0) -> None:
-        self.shared = mmap.mmap(-1, 8)
+        self.count = c_int64.from_buffer(mmap.mmap(-1, 8))
         self.kill_at = kill_at
-
-    @property
-    def count(self) -> int:
-        return int.from_bytes(self.shared[:8], "little")
 
     def watch(self, folder: Path) -> None:
         """Looks at the folder before each line of whatever is called from now on."""
@@ -42,8 +39,8 @@ class ChangeCounter:
             now = sizes(path)  # not traced itself: no function is, while a trace function runs
             if now != seen:
                 seen = now
-                self.shared[:8] = (self.count + 1).to_bytes(8, "little")
-                if self.count == self.kill_at:
+                self.count.value += 1
+                if self.count.value == self.kill_at:
                     kill_self()
             return look
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -29,18 +29,16 @@ import torch.distributed as dist
 from autograder.guest.on_rank import COMMUNICATES
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
-WAITING = "waiting"  # in a collective that another rank never entered
 # Python's errors that take more than a text.
 NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 NEVER_ENTERED = "waits in a collective that another rank never enters"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a rank ended."""
+class Outcome(NamedTuple):
+    """How a rank ended, or in which collective it waits."""
 
     how: str
-    value: Any = None  # what it returned, or (kind, message) of what it raised
+    value: Any = None  # what it returned, (kind, message) of what it raised, or gave to the others
 
 
 def kill_self() -> None:
@@ -81,6 +79,9 @@ class Group:
 
     def all_gather_object(self, objects: list[Any], given: Any, **_: Any) -> None:
         objects[:] = self.exchange("all_gather_object", given)
+
+    def mean(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self.exchange("mean", tensor)).mean(dim=0)
 
     def replace_torch_distributed(self) -> None:
         """For the rest of this process."""
@@ -132,43 +133,41 @@ def run_ranks(work: Callable[[Group], Any], world_size: int) -> list[Outcome]:
     """
     sys.stdout.flush()
     children: list[tuple[int, Connection]] = []
-    last: list[tuple[str, Any]] = [("start", None)] * world_size  # (collective, what it was given)
+    last = [Outcome("start")] * world_size
     try:
         for rank in range(world_size):
-            children.append(fork(work, rank, world_size))
-        while len({name for name, _ in last}) == 1 and last[0][0] not in ENDS:
-            by_rank = [given for _, given in last]
+            connection, in_child = Pipe()
+            if (pid := os.fork()) == 0:
+                connection.close()
+                run_child(work, Group(rank, world_size, in_child))
+            in_child.close()
+            children.append((pid, connection))
+        while len({each.how for each in last}) == 1 and last[0].how not in ENDS:
+            by_rank = [each.value for each in last]
             last = [resume(connection, by_rank) for _, connection in children]
     finally:
         for pid, connection in children:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             connection.close()
-    return [Outcome(name, value) if name in ENDS else Outcome(WAITING) for name, value in last]
+    return last
 
 
-def fork(work: Callable[[Group], Any], rank: int, world_size: int) -> tuple[int, Connection]:
-    connection, in_child = Pipe()
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        run_child(work, Group(rank, world_size, in_child))
-    in_child.close()
-    return pid, connection
-
-
-def resume(connection: Connection, by_rank: list[Any]) -> tuple[str, Any]:
+def resume(connection: Connection, by_rank: list[Any]) -> Outcome:
     """Gives a child a collective's result; returns the next one that it enters, or its end."""
     try:
         connection.send_bytes(pickle.dumps(by_rank))
-        name, value = pickle.loads(connection.recv_bytes())
+        return Outcome(*pickle.loads(connection.recv_bytes()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return KILLED, None
-    return name, value
+        return Outcome(KILLED)
 
 
-def raise_first_error(outcomes: Sequence[Outcome], may_wait: bool = False) -> None:
-    """An error of a rank, as if it were this process's own. ``may_wait``: for a killed rank."""
+def was_killed(outcomes: Sequence[Outcome]) -> bool:
+    return any(each.how == KILLED for each in outcomes)
+
+
+def raise_first_error(outcomes: Sequence[Outcome]) -> None:
+    """An error of a rank, as if it were this process's own. Only for a killed one others wait."""
     for rank, outcome in enumerate(outcomes):
         if outcome.how == RAISED:
             name, message = outcome.value
@@ -177,5 +176,5 @@ def raise_first_error(outcomes: Sequence[Outcome], may_wait: bool = False) -> No
                 kind, message = RuntimeError, f"{name}: {message}"
             raise kind(f"on rank {rank} of {len(outcomes)}: {message}")
     for rank, outcome in enumerate(outcomes):
-        if outcome.how == WAITING and not may_wait:
+        if outcome.how not in ENDS and not was_killed(outcomes):
             raise RuntimeError(f"rank {rank} of {len(outcomes)} {NEVER_ENTERED}")

@@ -11,11 +11,10 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from autograder.exercise import NAMED, Attempt, Case, Finding, OnRanks, Plain
-from autograder.exercise.budget import Budget, from_outputs
+from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, from_outputs
+from autograder.exercise.signs import over_budget, raises
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
-from shardlab.errors import RankError
 
 OPENED = "files opened"
 LABEL = "opens the files that hold something of its slices, and no other"
@@ -35,41 +34,31 @@ def draw_saved(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    """Notes which files torch.load is asked for."""
-    shards, opened, load = given["shards"], set(), torch.load
-
-    def noting(file: Any, *args: Any, **options: Any) -> Any:
-        opened.add(str(file))
-        return load(file, *args, **options)
-
+    shards = given["shards"]
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         for rank, slices in enumerate(shards):
             torch.save(slices, folder / shard_name(rank, len(shards)))
         index = {"world_size": len(shards), "shapes": given["shapes"]}
         (folder / INDEX).write_text(json.dumps(index))
-        with patch.object(torch, "load", noting):
-            return {"slices": subject(folder), "opened": len(opened)}
+        with patch.object(torch, "load", wraps=torch.load) as load:
+            slices = subject(folder)
+        return {"slices": slices, "opened": len({str(args[0]) for args, _ in load.call_args_list})}
 
 
 def looks_for_other_names(attempt: Attempt) -> Finding | None:
-    error = attempt.error
-    if not isinstance(error, RankError) or error.kind != "FileNotFoundError":
-        return None
-    if f"_of_{attempt.case.world_size}.pt" not in error.message:
-        return None
-    return Finding(
-        f"rank {error.rank}",
+    return raises(
+        rf"No such file.*_of_{attempt.case.world_size}\.pt",
         "looks for files named after the present number of ranks: index.json has the one that "
         "saved them",
-    )
+    )(attempt)
 
 
-opens_too_many = shared.over_budget(
+opens_too_many = over_budget(
     OPENED,
-    "files",
     "opens files that hold nothing of its slices: N ranks that each read all of a checkpoint read "
     "it N times",
+    "files",
 )
 
 EXERCISE = OnRanks(

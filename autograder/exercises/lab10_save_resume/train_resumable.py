@@ -15,15 +15,14 @@ from torch import Tensor
 
 from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.budget import Budget, Limit, from_outputs
-from autograder.exercise.signs import Said, on_each_rank
-from autograder.exercises.lab10_save_resume import shared
+from autograder.exercise.signs import Said, on_each_rank, over_budget
 from autograder.exercises.lab10_save_resume.forked_ranks import (
-    KILLED,
     Group,
     Outcome,
     kill_self,
     raise_first_error,
     run_ranks,
+    was_killed,
 )
 from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
 from autograder.guest.on_rank import standing_in
@@ -53,12 +52,12 @@ def draw_job(case: Case, rng: np.random.Generator) -> Plain:
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape))
 
-    lives = len(case.params["lives"])
+    per_start = len(case.params["lives"]), case.params["ranks"]
     return {
         "weights": [normal(b, a) / a**0.5 for a, b in pairwise(WIDTHS)],
         "inputs": normal(samples, SAMPLES, WIDTHS[0]),
         "targets": 2 * normal(samples, SAMPLES, 1),
-        "seeds": rng.integers(1, 10**6, (lives, case.params["ranks"])).tolist(),
+        "seeds": rng.integers(1, 10**6, per_start).tolist(),
     }
 
 
@@ -68,17 +67,17 @@ def draw_job(case: Case, rng: np.random.Generator) -> Plain:
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
         root = Path(name)
-        was_killed = []
+        kills = []
         for life in range(len(case.params["lives"])):
             outcomes = live(subject, root, given, case, life)
-            was_killed.append(any(each.how == KILLED for each in outcomes))
-            raise_first_error(outcomes, may_wait=was_killed[-1])
+            kills.append(was_killed(outcomes))
+            raise_first_error(outcomes)
         straight, *_ = run_ranks(partial(without_a_kill, given, case), case.params["ranks"])
         returned = [in_pairs(each.value) for each in outcomes]
         return {
             "steps": [[step for step, _ in pairs] for pairs in returned],
             "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
-            "kills": was_killed,
+            "kills": kills,
             "bit for bit": all(
                 straight.value.get(step) == loss for pairs in returned for step, loss in pairs
             ),
@@ -101,7 +100,7 @@ def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Ou
         def mean(tensor: Tensor) -> Tensor:
             nonlocal done
             done += 1
-            mean = mean_of_ranks(group, tensor)
+            mean = group.mean(tensor)
             die_in("step")
             return mean
 
@@ -132,13 +131,9 @@ def done_before(case: Case, life: int) -> int:
     return done
 
 
-def mean_of_ranks(group: Group, tensor: Tensor) -> Tensor:
-    return torch.stack(group.exchange("mean", tensor)).mean(dim=0)
-
-
 def without_a_kill(given: Any, case: Case, group: Group) -> dict[int, float]:
     seed_all(given["seeds"][0][group.rank])
-    job = Job(given, group.rank, group.world_size, partial(mean_of_ranks, group))
+    job = Job(given, group.rank, group.world_size, group.mean)
     return {step: job.step() for step in range(case.params["steps"])}
 
 
@@ -160,6 +155,10 @@ def checkpoint_limit(case: Case) -> Limit:
     return Limit(1.1 * STATE_BYTES * parameters + RANDOM_BYTES * case.params["ranks"])
 
 
+LABEL = "saves what ranks have alike once"
+ALIKE_ONCE = Budget(LABEL, from_outputs("checkpoint bytes"), checkpoint_limit, IN_A_CHECKPOINT)
+
+
 @on_each_rank
 def wrong_steps(output: Any, rank: int, attempt: Attempt) -> Said:
     wanted, params = attempt.expected[rank]["steps"][0], attempt.case.params
@@ -178,21 +177,15 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> Said:
 
 @on_each_rank
 def other_losses(output: Any, rank: int, attempt: Attempt) -> Said:
-    if equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
-        return None
-    return "restores too little: the losses after a restart are not those of a run without"
+    if not equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
+        return "restores too little: the losses after a restart are not those of a run without"
+    if not output["bit for bit"]:
+        return "comes near the loss curve, but not to the bit: something was rounded or lost"
+    return None
 
 
-@on_each_rank
-def not_bit_for_bit(output: Any, rank: int, attempt: Attempt) -> Said:
-    if output["bit for bit"]:
-        return None
-    return "comes near the loss curve, but not to the bit: something was rounded or lost"
-
-
-saves_too_much = shared.over_budget(
+saves_too_much = over_budget(
     IN_A_CHECKPOINT,
-    "bytes",
     "saves what all ranks have alike more than once: let rank 0 write it, and each rank only what "
     "is its own",
 )
@@ -206,13 +199,6 @@ EXERCISE = OnRanks(
     inputs=draw_job,
     drive=drive,
     tolerance=TOLERANCE,
-    budgets=(
-        Budget(
-            "saves what ranks have alike once",
-            from_outputs("checkpoint bytes"),
-            checkpoint_limit,
-            IN_A_CHECKPOINT,
-        ),
-    ),
-    signs=(wrong_steps, NAMED, other_losses, not_bit_for_bit, saves_too_much),
+    budgets=(ALIKE_ONCE,),
+    signs=(wrong_steps, NAMED, other_losses, saves_too_much),
 )

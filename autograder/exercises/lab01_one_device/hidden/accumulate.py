@@ -1,9 +1,6 @@
 """The rule, one micro-batch at a time; a test holds it against one batch of all sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -61,12 +58,8 @@ def reference(
     return output_of(len(losses), model, losses)
 
 
-def wrong(case: Case, inputs: Any, **changes: Any) -> Plain:
-    return {"weights": reference(case, inputs, **changes)["weights"]}
-
-
-def divided_by(divisors: Divisors) -> Callable[..., Plain]:
-    return partial(wrong, divisors=divisors)
+def wrong(*divisors: Divisors, **changes: Any) -> Callable[..., Plain]:
+    return lambda *given: {"weights": reference(*given, *divisors, **changes)["weights"]}
 
 
 def steps(of_a_call: Callable[[list[Plain]], int]) -> Callable[..., Plain]:
@@ -78,24 +71,22 @@ MISTAKES = {
     "steps in every micro-batch: one optimizer step comes after all of them": steps(len),
     "never calls optimizer.step()": steps(lambda batches: 0),
     f"takes the mean of means, so a token weighs more in a short one: {BY_TOKENS}": (
-        divided_by(lambda counted, *_: counted * len(counted))
+        wrong(lambda counted, *_: counted * len(counted))
     ),
-    f"adds up the means of the micro-batches: {BY_TOKENS}": divided_by(lambda counted, *_: counted),
+    f"adds up the means of the micro-batches: {BY_TOKENS}": wrong(lambda counted, *_: counted),
     f"divides by the number of micro-batches only: {BY_TOKENS}": (
-        divided_by(lambda counted, *_: len(counted))
+        wrong(lambda counted, *_: len(counted))
     ),
-    f"never divides the sum of the losses: {BY_TOKENS}": divided_by(lambda *_: 1),
+    f"never divides the sum of the losses: {BY_TOKENS}": wrong(lambda *_: 1),
     "counts targets of -100 as tokens: they are in no sum, so they belong in no count": (
-        divided_by(lambda _, targets, __: targets.sum()),
-        divided_by(lambda counted, targets, _: counted * targets.sum() / targets),
+        wrong(lambda _, targets, __: targets.sum()),
+        wrong(lambda counted, targets, _: counted * targets.sum() / targets),
     ),
     f"weighs by sequences, and they differ in length: {BY_TOKENS}": (
-        divided_by(lambda counted, _, sequences: counted * sequences.sum() / sequences)
+        wrong(lambda counted, _, sequences: counted * sequences.sum() / sequences)
     ),
-    "forgets zero_grad: the gradients of the step before are still there": (
-        partial(wrong, clears=False)
-    ),
+    "forgets zero_grad: the gradients of the step before are still there": wrong(clears=False),
     "clears the gradients before each micro-batch: only the last one's are left for the step": (
-        partial(wrong, first=-1)
+        wrong(first=-1)
     ),
 }

@@ -1,7 +1,5 @@
 """The rule, and what each mistake makes of it, on all ranks in one process."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

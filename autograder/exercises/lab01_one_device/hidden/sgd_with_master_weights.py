@@ -1,7 +1,5 @@
 """The rule: all steps in fp32, rounded into the 16-bit weights at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The right numbers are counted in a real step of the lab's model; only mistakes are formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -36,11 +34,10 @@ EQUAL_ANSWERS = (EqualAnswer("(width * width + width)", "width * (width + 1)", "
 def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:
     """Biases are more than the tolerance, and Adam's counts of steps well below it: with width 12,
     6 layers and a tied matrix of 24 tokens, those counts would be 0.53 %."""
-    widths = (int(rng.integers(16, 33)) for _ in range(12))
     return [
         setting(
+            width=(width := int(rng.integers(16, 33))),
             vocabulary=width * 2 + int(rng.integers(0, width)),
-            width=width,
             layers=int(rng.integers(2, 7)),
             batch_size=int(rng.integers(8, 200)),
             activation=str(rng.choice(["relu", "gelu"])),
@@ -48,7 +45,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:
             precision=str(rng.choice(["fp32", "bf16"])),
             optimizer=str(rng.choice(["sgd", "momentum", "adam"])),
         )
-        for width in widths
+        for _ in range(12)
     ]
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -51,12 +49,10 @@ def without_padding(flat: Tensor, case: Case) -> tuple[Tensor, ...]:
 
 def needed_files(case: Case) -> list[int]:
     """By rank: how many of the saved files hold an element of its slices."""
-    needed: list[set[int]] = [set() for _ in range(case.world_size)]
-    for _, *shape in case.params["state"].values():
-        file_of = torch.arange(math.prod(shape)) // -(-math.prod(shape) // case.params["saved on"])
-        for files, own in zip(needed, without_padding(file_of, case), strict=True):
-            files.update(own.tolist())
-    return [len(files) for files in needed]
+    elements = [math.prod(shape) for _, *shape in case.params["state"].values()]
+    file_of = [torch.arange(n) // -(-n // case.params["saved on"]) for n in elements]
+    by_rank = zip(*(without_padding(each, case) for each in file_of), strict=True)
+    return [len(torch.cat(own).unique()) for own in by_rank]
 
 
 LIMITS = {
@@ -71,10 +67,6 @@ def as_float32(case: Case, inputs: Any) -> list[Plain]:
 def of_own_number(case: Case, inputs: Any) -> list[Plain]:
     shards = inputs[0]["shards"]
     return [{"slices": shards[rank % len(shards)]} for rank in range(case.world_size)]
-
-
-def old_padding_kept(case: Case, inputs: Any) -> list[Plain]:
-    return cut_again(case, with_padding(inputs[0]["shards"]))
 
 
 def names_as_text(case: Case, inputs: Any) -> list[Plain]:
@@ -93,7 +85,9 @@ MISTAKES = {
     "takes the slices of the file with its own number: on another number of ranks they are cut "
     "elsewhere": of_own_number,
     "takes the old padding for elements: cut each tensor to its shape's length before it is padded "
-    "for the new number of ranks": old_padding_kept,
+    "for the new number of ranks": (
+        lambda case, inputs: cut_again(case, with_padding(inputs[0]["shards"]))
+    ),
     "puts the files together in the order of their names as text, in which shard_10 comes before "
     "shard_2: count from 0 to the old world_size": names_as_text,
     "returns slices of different lengths: pad for the new number of ranks": new_padding_missing,

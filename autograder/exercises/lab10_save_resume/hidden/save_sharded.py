@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 from typing import Any
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
-from autograder.exercises.lab10_save_resume.save_sharded import outline
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
 THREE_DTYPES = {"a": ["float64", 7], "b": ["bfloat16", 3, 4, 2], "c": ["float32", 8]}
@@ -25,7 +22,7 @@ EQUAL_ANSWERS = (
 def reference(case: Case, inputs: Any) -> list[Plain]:
     outputs = []
     for rank, given in enumerate(inputs):
-        files = {shard_name(rank, case.world_size): outline(given["slices"])}
+        files = {shard_name(rank, case.world_size): given["slices"]}
         if rank == 0:
             files[INDEX] = {"world_size": case.world_size, "shapes": given["shapes"]}
         outputs.append({"files": files, "names": sorted(files)})

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,18 +6,14 @@ import torch
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab10_save_resume.train_resumable import (
-    NOWHERE,
-    done_before,
-    training_case,
-)
+from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
 
-Rank = dict[str, Any]  # its job, and its random states while it is another rank's turn
-
 CASES = (
-    training_case("2 ranks, killed twice", 2, 13, 3, ("step", 5, 0), ("save", 11, 1)),
-    training_case("1 rank, started again when all is done", 1, 6, 2, NOWHERE, weight=0.5),
+    public.training_case("2 ranks, killed twice", 2, 13, 3, ("step", 5, 0), ("save", 11, 1)),
+    public.training_case(
+        "1 rank, started again when all is done", 1, 6, 2, public.NOWHERE, weight=0.5
+    ),
 )
 BOUNDARIES = {
     "divides": "1 rank, killed in step 7",
@@ -44,7 +38,7 @@ def reference(case: Case, inputs: Any) -> Plain:
     return {
         "steps": [steps] * ranks,
         "losses": [losses] * ranks,
-        "kills": [kill != NOWHERE for kill in case.params["lives"]],
+        "kills": [kill != public.NOWHERE for kill in case.params["lives"]],
         "bit for bit": True,
     }
 
@@ -56,53 +50,51 @@ def last_life(
 
     ``whose``: the rank whose random states all ranks get.  Steps that a kill undoes are not run.
     """
-    before = torch.get_rng_state(), random.getstate()
-    try:
-        ranks = start(case, given, 0)
-        for life in range(len(case.params["lives"])):
-            if life:
-                restart(ranks, start(case, given, life), lost, whose)
-            is_last = life == len(case.params["lives"]) - 1
-            stop = case.params["steps"] if is_last else done_before(case, life + 1)
-            steps = list(range(done_before(case, life), stop))
+    lives, pythons_state = len(case.params["lives"]), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        for life in range(lives):
+            fresh = [Rank(case, given, life, rank) for rank in range(case.params["ranks"])]
+            if life == 0:
+                ranks = fresh
+            else:
+                for rank, new in zip(ranks, fresh, strict=True):
+                    rank.restart(new, lost, rank if whose is None else ranks[whose])
+            stop = public.done_before(case, life + 1) if life < lives - 1 else case.params["steps"]
+            steps = list(range(public.done_before(case, life), stop))
             losses = [step_together(ranks) for _ in steps]
-    finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
+    random.setstate(pythons_state)
     return steps, torch.tensor(losses, dtype=torch.float64)
 
 
-def start(case: Case, given: Any, life: int) -> list[Rank]:
-    ranks = []
-    for rank, seed in enumerate(given["seeds"][life]):
-        job = Job(given, rank, case.params["ranks"])
-        seed_all(seed)
-        ranks.append({"job": job, "torch": torch.get_rng_state(), "python": random.getstate()})
-    return ranks
+class Rank:
+    """A rank's job, and its random states while it is another rank's turn."""
 
+    def __init__(self, case: Case, given: Any, life: int, rank: int) -> None:
+        self.job = Job(given, rank, case.params["ranks"])
+        seed_all(given["seeds"][life][rank])
+        self.torch, self.python = torch.get_rng_state(), random.getstate()
 
-def restart(ranks: list[Rank], fresh: list[Rank], lost: Sequence[str], whose: int | None) -> None:
-    for rank, new in zip(ranks, fresh, strict=True):
-        if whose is not None:
-            rank |= {name: ranks[whose][name] for name in ("torch", "python")}
+    def restart(self, fresh: "Rank", lost: Sequence[str], other: "Rank") -> None:
+        self.torch, self.python = other.torch, other.python
         for name in lost:
-            if name in rank:
-                rank[name] = new[name]
+            if hasattr(self, name):
+                setattr(self, name, getattr(fresh, name))
             else:
-                state = getattr(new["job"], name).state_dict()
-                getattr(rank["job"], name).load_state_dict(state)
+                state = getattr(fresh.job, name).state_dict()
+                getattr(self.job, name).load_state_dict(state)
+
+    def forward_and_backward(self) -> torch.Tensor:
+        torch.set_rng_state(self.torch)
+        random.setstate(self.python)
+        computed = self.job.forward_and_backward()
+        self.torch, self.python = torch.get_rng_state(), random.getstate()
+        return computed
 
 
 def step_together(ranks: list[Rank]) -> float:
-    computed = []
-    for rank in ranks:
-        torch.set_rng_state(rank["torch"])
-        random.setstate(rank["python"])
-        computed.append(rank["job"].forward_and_backward())
-        rank |= {"torch": torch.get_rng_state(), "python": random.getstate()}
-    together = torch.stack(computed).mean(dim=0)
-    losses = [float(rank["job"].update(together)) for rank in ranks]  # all alike
-    return losses[0]
+    together = torch.stack([rank.forward_and_backward() for rank in ranks]).mean(dim=0)
+    *_, loss = (rank.job.update(together) for rank in ranks)  # all alike
+    return loss
 
 
 def without(*lost: str, whose: int | None = None) -> Callable[[Case, Any], Plain]:
