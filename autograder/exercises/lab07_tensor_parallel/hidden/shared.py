@@ -1,7 +1,5 @@
 """Right and wrong outputs of ranks, made from one process that has the whole layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
