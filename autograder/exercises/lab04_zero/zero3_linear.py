@@ -9,8 +9,9 @@ from torch import nn
 
 from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, equal
 from autograder.exercise.signs import Said, finished, is_over, on_each_rank
+from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import linear_of, with_right_bounds
+from autograder.exercises.lab04_zero.shared import with_right_bounds
 from autograder.guest.moments import BEGUN, mark, mark_in_backward
 from shardlab.errors import RankError
 from shardlab.run import Run
