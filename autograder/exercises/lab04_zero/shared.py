@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from autograder.exercise import Budget, Case, Limit, Plain, sent_bytes
 from autograder.exercise.process_memory import no_more_than_tensors
 from autograder.exercise.signs import expensive_calls, raises
+from autograder.exercises.common import linear_of
 from autograder.guest.on_rank import standing_in
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
@@ -85,16 +86,8 @@ def draw_inputs(case: Case, rng: np.random.Generator, batches: int, scale: float
 
 def mlp(tensors: Sequence[Tensor]) -> nn.Sequential:
     """Linear layers with tanh between them, that take over the tensors."""
-    layers: list[nn.Module] = []
-    for weight, bias in zip(tensors[::2], tensors[1::2], strict=True):
-        layers += [linear_of(weight, bias), nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
-
-
-def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
-    return layer
+    pairs = zip(tensors[::2], tensors[1::2], strict=True)
+    return nn.Sequential(*[each for pair in pairs for each in (linear_of(*pair), nn.Tanh())][:-1])
 
 
 def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -110,10 +103,15 @@ def slice_elements(elements: int, case: Case) -> int:
     return -(-elements // case.world_size)
 
 
+def together(layers: Sequence[Any], case: Case) -> list[Sequence[Any]]:
+    """So many layers in each unit or bucket, the last ones first, as backward reaches them."""
+    size = case.params.get("together", 1)
+    return [layers[::-1][i : i + size] for i in range(0, len(layers), size)]
+
+
 def unit_bytes(case: Case) -> list[int]:
-    """Of each unit or bucket, padded: so many layers ``together``, the last ones first."""
-    layers, together = sizes_of(case)[::-1], case.params.get("together", 1)
-    units = [sum(layers[i : i + together]) for i in range(0, len(layers), together)]
+    """Of each unit or bucket, padded."""
+    units = map(sum, together(sizes_of(case), case))
     return [FLOAT_BYTES * case.world_size * slice_elements(size, case) for size in units]
 
 

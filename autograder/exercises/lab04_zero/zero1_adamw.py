@@ -32,8 +32,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         optimizer.step()
     model.zero_grad()
     mark(HELD)
-    parameters = [parameter.detach().clone() for parameter in model.parameters()]
-    return {"parameters": parameters}
+    return {"parameters": [parameter.detach().clone() for parameter in model.parameters()]}
 
 
 def states_bytes(case: Case) -> int:

@@ -9,8 +9,9 @@ from torch import nn
 
 from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, equal
 from autograder.exercise.signs import Said, finished, is_over, on_each_rank
+from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import linear_of, with_right_bounds
+from autograder.exercises.lab04_zero.shared import held_bytes, with_right_bounds
 from autograder.guest.moments import BEGUN, mark, mark_in_backward
 from shardlab.errors import RankError
 from shardlab.run import Run
@@ -48,7 +49,7 @@ def live(phase: str, units: int, slices: int) -> Budget:
     def most(case: Case) -> float:
         # Each layer's output, its tanh and their gradients, at most.
         values = 4 * sum(case.params["widths"]) * case.params.get("samples", 2)
-        return shared.held_bytes(case, units, slices) + shared.FLOAT_BYTES * values
+        return held_bytes(case, units, slices) + shared.FLOAT_BYTES * values
 
     def peaks(run: Run) -> list[int]:
         by_rank = ([p for p in rank.phases if p.name == phase] for rank in run.memory)
@@ -96,7 +97,7 @@ def keeps_units(output: Any, rank: int, attempt: Attempt) -> Said:
     for phase in ("forward", "backward"):
         if attempt.run and rank in is_over(attempt, f"live in {phase}"):
             built = sum(attempt.run.memory[rank].at(BUILT).values())
-            if built > shared.held_bytes(attempt.case, units=1):
+            if built > held_bytes(attempt.case, units=1):
                 return (
                     "keeps whole units from the start: a slice is a view, and a view keeps all of "
                     "its tensor alive"
@@ -123,12 +124,8 @@ EXERCISE = OnRanks(
         # Of the unit at work two: whole and its gradient, or the latter as sent and as received.
         live("backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
         # Less all parameters, N slices, which a process begins with.
-        shared.seen_outside(
-            IN_FORWARD, lambda case: shared.held_bytes(case, 1, 1 - case.world_size)
-        ),
-        shared.seen_outside(
-            IN_BACKWARD, lambda case: shared.held_bytes(case, 2, 2 - case.world_size)
-        ),
+        shared.seen_outside(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
+        shared.seen_outside(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
     ),
     signs=(shared.unpadded, frees_early, no_gradient, NAMED, shared.expensive, keeps_units),
     memory=True,

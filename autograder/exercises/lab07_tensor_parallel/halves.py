@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
-from autograder.exercise import NAMED, Attempt, Case, Plain
+from autograder.exercise import Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import Said, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.shared import there_and_back
 from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInForColumns, StandInForRows
 from autograder.guest.on_rank import standing_in
 from shardlab import models
+
+Kind = type[models.MLP] | type[models.Attention]
 
 
 def half_case(world_size: int, heads: int, width: int, batch: int, tokens: int) -> Case:
@@ -25,37 +27,32 @@ def half_case(world_size: int, heads: int, width: int, batch: int, tokens: int) 
     return Case(name, world_size, params)
 
 
-def draw_half(linears: Callable[[int], dict[str, tuple[int, int]]]) -> Callable[..., Plain]:
-    """The same weights, input and gradient everywhere. ``linears``: (in, out) by name and width."""
-
-    def draw(case: Case, rng: np.random.Generator) -> Plain:
-        width = case.params["width"]
-        shape = (case.params["batch"], case.params["tokens"], width)
-        whole = {
-            f"{name}.{part}": tensor
-            for name, fans in linears(width).items()
-            for part, tensor in shared.draw_linear(rng, *fans).items()
-        }
-        x, y_grad = shared.normal(rng, *shape), shared.normal(rng, *shape)
-        return {"whole": whole, "x": x, "y.grad": y_grad}
-
-    return draw
-
-
-Kind = type[models.MLP] | type[models.Attention]
-
-
-def half_of(kind: Kind, given: Any, case: Case) -> nn.Module:
+def half_of(kind: Kind, case: Case, whole: dict[str, Tensor] | None = None) -> nn.Module:
+    """With the weights ``whole``, where they are given."""
     sizes = case.params
     half = kind(models.GPTConfig(1, sizes["heads"], sizes["width"], context=sizes["tokens"]))
-    half.load_state_dict(given["whole"])
+    if whole:
+        half.load_state_dict(whole)
     return half
+
+
+def draw(kind: Kind, case: Case, rng: np.random.Generator) -> Plain:
+    """The same weights, input and gradient everywhere."""
+    whole = {
+        f"{name}.{part}": tensor
+        for name, linear in half_of(kind, case).named_children()
+        for part, tensor in shared.draw_linear(
+            rng, *linear.get_parameter("weight").shape[::-1]
+        ).items()
+    }
+    shape = [case.params[key] for key in ("batch", "tokens", "width")]
+    return {"whole": whole, "x": shared.normal(rng, *shape), "y.grad": shared.normal(rng, *shape)}
 
 
 def drive(kind: Kind, subject: Any, given: Any, case: Case) -> Plain:
     """The student's cut of a half, on our linear layers."""
     cutter = standing_in(subject, ColumnLinear=StandInForColumns, RowLinear=StandInForRows)
-    returned = cutter(half_of(kind, given, case))
+    returned = cutter(half_of(kind, case, given["whole"]))
     if not isinstance(returned, nn.Module):
         return {"returned": type(returned).__name__}
     return there_and_back(returned, given)
@@ -67,13 +64,6 @@ def both_ways_bytes(case: Case) -> int:
     return 2 * shared.FLOAT_BYTES * math.prod(sizes)
 
 
-BUDGETS = (
-    shared.counted(shared.FORWARD, 1),
-    shared.counted(shared.BACKWARD, 1),
-    shared.handed_over("hands over no more than y and x's gradient", both_ways_bytes),
-)
-
-
 @on_each_rank
 def no_module(output: Any, rank: int, attempt: Attempt) -> Said:
     if "returned" in output:
@@ -81,24 +71,33 @@ def no_module(output: Any, rank: int, attempt: Attempt) -> Said:
     return None
 
 
-SIGNS = (
-    no_module,
-    raises(
-        "RowLinear takes",
-        "gives whole inputs to a RowLinear: it takes the part that a ColumnLinear has made",
-    ),
-    raises(
-        "ColumnLinear takes",
-        "gives a part of the input to a ColumnLinear: it takes whole inputs",
-    ),
-    shared.does_not_fit,
-    shared.other_parameters,
-    shared.no_gradient,
-    NAMED,
-    shared.exchanges_too_much(
-        forward="communicates between the two linear layers: what the first one makes is what the "
-        "second one takes, on each rank for itself",
-        backward="communicates more than once in backward: the gradient of the input is the only "
-        "sum there",
-    ),
-)
+def cut_half(kind: Kind, *, points: float, cases: tuple[Case, ...]) -> OnRanks:
+    return OnRanks(
+        points=points,
+        cases=cases,
+        inputs=partial(draw, kind),
+        drive=partial(drive, kind),
+        tolerance=shared.NEAR,
+        budgets=(
+            shared.counted(shared.FORWARD, 1),
+            shared.counted(shared.BACKWARD, 1),
+            shared.handed_over("hands over no more than y and x's gradient", both_ways_bytes),
+        ),
+        signs=(
+            no_module,
+            raises(
+                "RowLinear takes",
+                "gives whole inputs to a RowLinear: it takes the part that a ColumnLinear has made",
+            ),
+            raises(
+                "ColumnLinear takes",
+                "gives a part of the input to a ColumnLinear: it takes whole inputs",
+            ),
+            *shared.signs(
+                forward="communicates between the two linear layers: what the first one makes is "
+                "what the second one takes, on each rank for itself",
+                backward="communicates more than once in backward: the gradient of the input is "
+                "the only sum there",
+            ),
+        ),
+    )

@@ -16,10 +16,7 @@ def with_lists(place: Any) -> Plain:
     """Tuples and ranges will do for lists."""
     if not isinstance(place, dict):
         return place
-    return {
-        key: list(value) if isinstance(value, tuple | range) else value
-        for key, value in place.items()
-    }
+    return {k: list(v) if isinstance(v, tuple | range) else v for k, v in place.items()}
 
 
 EXERCISE = Formula(

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain, sent_bytes
+from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, Limit, Plain, sent_bytes
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import Said, is_over, on_each_rank, raises
+from autograder.exercises.common import linear_of
 from shardlab import measure
 from shardlab.estimate import ring_sent_bytes
 from shardlab.run import Call, Run
@@ -34,12 +35,6 @@ def draw_linear(rng: np.random.Generator, fan_in: int, fan_out: int) -> dict[str
     """A bias as large as what it is added to: forgotten or added twice, it shows."""
     weight = normal(rng, fan_out, fan_in, scale=fan_in**-0.5)
     return {"weight": weight, "bias": normal(rng, fan_out)}
-
-
-def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
-    return layer
 
 
 def linear_case(
@@ -61,6 +56,7 @@ def there_and_back(layer: Any, given: Any) -> Plain:
     """
     parameters = dict(layer.named_parameters())
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in parameters.values()}
+    alive_bytes = sum(storage.nbytes() for storage in storages.values())
     x = given["x"].requires_grad_()
     with measure(FORWARD):
         y = layer(x)
@@ -72,7 +68,7 @@ def there_and_back(layer: Any, given: Any) -> Plain:
         "y": y.detach() if isinstance(y, Tensor) else y,
         **{f"{name}.grad": parameter.grad for name, parameter in parameters.items()},
         "x.grad": x.grad,
-        "parameter bytes": sum(storage.nbytes() for storage in storages.values()),
+        "spare bytes": alive_bytes - sum(p.nbytes for p in parameters.values()),
     }
 
 
@@ -82,13 +78,8 @@ def there_and_back(layer: Any, given: Any) -> Plain:
 def exchanges(run: Run, rank: int, block: str) -> list[Call]:
     """The collectives that a rank began within a measured block."""
     spans = [(b.start_s, b.end_s) for b in run.traffic.blocks if (b.label, b.rank) == (block, rank)]
-    return [
-        call
-        for call in run.calls
-        if call.rank == rank
-        and call.op != "barrier"
-        and any(start <= call.start_s <= end for start, end in spans)
-    ]
+    calls = [call for call in run.calls if call.rank == rank and call.op != "barrier"]
+    return [call for call in calls if any(start <= call.start_s <= end for start, end in spans)]
 
 
 def counted(block: str, calls: int) -> Budget:
@@ -146,12 +137,12 @@ def other_parameters(output: Any, rank: int, attempt: Attempt) -> Said:
     if got.keys() != wanted.keys():
         mistake = f"should have parameters of the names {', '.join(wanted)}"
         return mistake, f"it has {', '.join(got) or 'none'}"
-    if got == wanted and output["parameter bytes"] > FLOAT_BYTES * of_share:
-        return (
-            "keeps the whole weights alive: its share is a view of them, and a view keeps all "
-            "of its tensor: clone it"
-        )
-    return None
+    if got != wanted or output["spare bytes"] <= 0:
+        return None
+    return (
+        "keeps the whole weights alive: its share is a view of them, and a view keeps all of its "
+        "tensor: clone it"
+    )
 
 
 @on_each_rank
@@ -171,10 +162,10 @@ does_not_fit = raises(
 )
 
 
-def exchanges_too_much(*, forward: str, backward: str) -> Sign:
-    """More collectives than there should be, and what is said of it."""
+def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
+    """``forward``, ``backward``: what is said of more collectives than there should be."""
 
-    def sign(attempt: Attempt) -> Finding | None:
+    def exchanges_too_much(attempt: Attempt) -> Finding | None:
         for block, mistake in ((FORWARD, forward), (BACKWARD, backward)):
             for rank in is_over(attempt, f"in {block}"):
                 assert attempt.run is not None
@@ -184,4 +175,4 @@ def exchanges_too_much(*, forward: str, backward: str) -> Sign:
                 return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
         return None
 
-    return sign
+    return (does_not_fit, other_parameters, *own, no_gradient, NAMED, exchanges_too_much)

@@ -83,17 +83,12 @@ def whole_logits(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def one_for_each_token(output: Any, rank: int, attempt: Attempt) -> Said:
-    if not isinstance(output["loss"], Tensor):
-        return "should return the loss as a tensor, for backward"
-    if output["loss"].shape == attempt.inputs[rank]["targets"].shape:
-        return "returns a loss for each token: return their mean"
-    return None
-
-
-@on_each_rank
-def overflows(output: Any, rank: int, attempt: Attempt) -> Said:
+def not_one_finite_tensor(output: Any, rank: int, attempt: Attempt) -> Said:
     loss = output["loss"]
+    if not isinstance(loss, Tensor):
+        return "should return the loss as a tensor, for backward"
+    if loss.shape == attempt.inputs[rank]["targets"].shape:
+        return "returns a loss for each token: return their mean"
     if loss.isfinite().all():
         return None
     mistake = (
@@ -124,7 +119,6 @@ EXERCISE = OnRanks(
             "rank · V/N, and of targets outside of its part it takes none",
         ),
         whole_logits,
-        one_for_each_token,
-        overflows,
+        not_one_finite_tensor,
     ),
 )

@@ -13,6 +13,7 @@ from autograder.evaluation.judge import judge
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import KeptRanks, Trials, rng_for
 from autograder.exercise import Attempt
+from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared, zero1_adamw, zero2_backward
 from autograder.exercises.lab04_zero.hidden import shard_bounds, zero_bytes
 from autograder.exercises.lab04_zero.hidden import shared as rules
@@ -351,7 +352,7 @@ def test_a_storage_emptied_under_autograd_is_named():
 def test_layers_take_over_the_tensors_they_are_made_of():
     """So that a drive can let go of them: what is live is what the answer keeps."""
     weight, bias = inputs_of(ZERO3_LINEAR, ZERO3_LINEAR.cases[0])[0]["layers"]
-    layer = shared.linear_of(weight, bias)
+    layer = linear_of(weight, bias)
     assert isinstance(layer, torch.nn.Linear)
     assert layer.weight.data_ptr() == weight.data_ptr()
     assert layer.bias.data_ptr() == bias.data_ptr()

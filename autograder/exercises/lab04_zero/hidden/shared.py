@@ -1,7 +1,5 @@
 """What decides in more than one exercise: bounds, and rules by which gradients are put together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, pairwise

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -36,7 +34,7 @@ def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[An
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    return [{**slices, "gradients left": 0} for slices in by_rank(case, inputs)]
+    return [{**slices, "gradients left": False} for slices in by_rank(case, inputs)]
 
 
 def of_another(step: int, case: Case, inputs: Any) -> list[Plain]:
@@ -50,5 +48,9 @@ MISTAKES = {
         lambda case, inputs: by_rank(case, inputs)[:1] * case.world_size,
         *(partial(of_another, step) for step in range(1, 6)),
     ),
-} | shared.by_wrong_rules(by_rank)
+    **shared.by_wrong_rules(by_rank),
+    "leaves whole gradients behind: set .grad to None once its bucket is reduced": (
+        lambda case, inputs: {"gradients left": True}
+    ),
+}
 EQUAL_ANSWERS = (EqualAnswer("handle.remove()", "pass", "no other backward pass will come"),)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -7,8 +5,9 @@ from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
-from autograder.exercises.lab07_tensor_parallel.shared import linear_case, linear_of
+from autograder.exercises.lab07_tensor_parallel.shared import linear_case
 
 CASES = (
     linear_case(2, [4], 7, 10),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -31,10 +29,6 @@ def swapped(rank: int, dp_size: int, tp_size: int, *names: str) -> Place:
     return {f"{a}_{name}": place[f"{b}_{name}"] for a, b in axes.items() for name in names}
 
 
-def left_out(*question: int) -> Place:
-    return {"dp_group": [rank for rank in right(*question)["dp_group"] if rank != question[0]]}
-
-
 MISTAKES = {
     "puts the ranks of a tensor-parallel group apart: they talk most, so neighbours have the same "
     "dp_rank": (
@@ -51,10 +45,12 @@ MISTAKES = {
     "steps through a dp_group by dp_size: between two of its ranks there lies a tp_group": (
         lambda rank, dp, tp: {"dp_group": [*range(rank % tp, dp * tp, dp)]}
     ),
-    "divides by dp_size: each dp_rank has tp_size ranks": lambda rank, dp, tp: {
+    "divides by dp_size: each dp_rank has tp_size ranks": lambda rank, dp, _: {
         "dp_rank": rank // dp
     },
-    "leaves a rank out of its own group": left_out,
+    "leaves a rank out of its own group": lambda *q: {
+        "dp_group": [rank for rank in right(*q)["dp_group"] if rank != q[0]]
+    },
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +6,9 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
-from autograder.exercises.lab07_tensor_parallel.shared import linear_case, linear_of
+from autograder.exercises.lab07_tensor_parallel.shared import linear_case
 
 CASES = (
     linear_case(2, [4], 10, 3),

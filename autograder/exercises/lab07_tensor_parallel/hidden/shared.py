@@ -1,8 +1,5 @@
 """Right and wrong outputs of ranks, made from one process that has the whole layer."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +7,7 @@ from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
 from autograder.exercises.lab07_tensor_parallel.halves import Kind, half_of
-from autograder.exercises.lab07_tensor_parallel.shared import FLOAT_BYTES, there_and_back
+from autograder.exercises.lab07_tensor_parallel.shared import there_and_back
 
 Outputs = Callable[[Case, Any], list[Plain]]
 
@@ -27,7 +24,7 @@ def whole_layer(layer: nn.Module, x: Tensor, y_grad: Tensor) -> dict[str, Plain]
 
 def whole_half(kind: Kind, case: Case, inputs: Any) -> dict[str, Plain]:
     given = inputs[0]
-    return whole_layer(half_of(kind, given, case), given["x"], given["y.grad"])
+    return whole_layer(half_of(kind, case, given["whole"]), given["x"], given["y.grad"])
 
 
 def shares(whole: Mapping[str, Plain], case: Case, cut: Mapping[str, int]) -> list[Plain]:
@@ -39,9 +36,8 @@ def shares(whole: Mapping[str, Plain], case: Case, cut: Mapping[str, int]) -> li
     for rank in range(case.world_size):
         own = {key: whole[key].chunk(case.world_size, dim)[rank] for key, dim in cut.items()}
         output = {**whole, **own}
-        shapes = {name: list(output[f"{name}.grad"].shape) for name, _ in whole["parameters"]}
-        output["parameters"] = [[name, shape] for name, shape in shapes.items()]
-        output["parameter bytes"] = FLOAT_BYTES * sum(map(math.prod, shapes.values()))
+        names = [name for name, _ in whole["parameters"]]
+        output["parameters"] = [[name, list(output[f"{name}.grad"].shape)] for name in names]
         outputs.append(output)
     return outputs
 

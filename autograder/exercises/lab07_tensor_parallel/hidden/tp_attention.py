@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +6,9 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.halves import half_case, half_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
-from autograder.exercises.lab07_tensor_parallel.shared import linear_of
 from shardlab import models
 
 CASES = (half_case(2, 6, 24, 2, 3), shaken(half_case(4, 8, 32, 1, 5)), half_case(4, 12, 48, 1, 3))
@@ -60,7 +58,7 @@ def attention(order: Order, *, own_heads: bool) -> Callable[[Case, Any], Plain]:
         qkv, qkv_bias, out, out_bias = inputs[0]["whole"].values()
         y, columns = out_bias, out.chunk(case.world_size, dim=1)
         for rank, rows in enumerate(rows_of(order, case)):
-            half: Any = half_of(models.Attention, inputs[0], case)
+            half: Any = half_of(models.Attention, case, inputs[0]["whole"])
             half.heads, half.qkv = heads, linear_of(qkv[rows], qkv_bias[rows])
             half.out = linear_of(columns[rank], torch.zeros_like(out_bias))
             y = y + half(inputs[0]["x"]).detach()

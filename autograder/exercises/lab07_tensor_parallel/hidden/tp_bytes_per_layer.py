@@ -1,21 +1,18 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 
 from autograder.exercise import Case, questions
 from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab07_tensor_parallel.hidden import shared
 
 CASES = (
     questions("other sizes and ranks", weight=2),
     questions("one rank, two ranks", (3, 9, 8, 1, 2), (7, 5, 8, 2, 4), (7, 5, 8, 2, 2)),
 )
-BOUNDARIES = {
+BOUNDARIES = shared.BOUNDARIES | {
     "divides": "other sizes and ranks",
-    "does not divide": "not asked: N divides the width that is cut",
     "one rank": "one rank, two ranks",
-    "more ranks than elements": "not asked: N divides the width that is cut",
 }
 
 
@@ -29,8 +26,8 @@ def twice_all(batch: int, tokens: int, width: int, tp_size: int, element_bytes: 
     return 8 * batch * tokens * width * element_bytes
 
 
-def times(factor: float) -> Callable[..., float]:
-    return lambda *question: factor * right(*question)
+def times(factor: float, formula: Callable[..., float] = right) -> Callable[..., float]:
+    return lambda *question: factor * formula(*question)
 
 
 MISTAKES = {
@@ -39,10 +36,8 @@ MISTAKES = {
     "is half of it: a layer has two all-reduces in forward and two in backward, and a rank sends "
     "2(N - 1)/N of a tensor in each": times(1 / 2),
     "forgets (N - 1)/N: a ring sends 2(N - 1)/N of a tensor, not twice all of it": twice_all,
-    "counts a tensor for each all-reduce: a ring sends 2(N - 1)/N of it": (
-        lambda *q: twice_all(*q) / 2
-    ),
-    "counts tensors, two of them: there are four all-reduces": lambda *q: twice_all(*q) / 4,
+    "counts a tensor for each all-reduce: a ring sends 2(N - 1)/N of it": times(1 / 2, twice_all),
+    "counts tensors, two of them: there are four all-reduces": times(1 / 4, twice_all),
     "counts what all ranks send together: the answer is for one rank": lambda *q: right(*q) * q[3],
     "divides by N: the parts are of the weights, what is summed is whole": (
         lambda *q: right(*q) / q[3]

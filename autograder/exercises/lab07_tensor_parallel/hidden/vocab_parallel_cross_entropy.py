@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -61,16 +59,14 @@ def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
     return [{"loss": right, "logits.grad": gradient} for gradient in gradients]
 
 
-def without_a_gradient(case: Case, inputs: Any) -> Plain:
-    return {"loss": reference(case, inputs)[0]["loss"], "logits.grad": None}
-
-
 LOCAL = (
     "takes the softmax over its own part of the vocabulary: the sum of exponentials runs over the "
     "words of all ranks"
 )
 MISTAKES = {
-    "leaves no gradient in its logits: backward has to reach them": without_a_gradient,
+    "leaves no gradient in its logits: backward has to reach them": (
+        lambda case, inputs: reference(case, inputs)[0] | {"logits.grad": None}
+    ),
     LOCAL: (
         mean_of(lambda p: p.own_total - p.found),
         mean_of(lambda p: p.own_total - p.owns * p.found),
