@@ -1,7 +1,5 @@
 """GPipe: all forwards, then all backwards."""
 
-from __future__ import annotations
-
 from autograder.exercises.lab08_pipeline import plans
 from autograder.exercises.lab08_pipeline.plans import Look, plan_case
 

@@ -1,7 +1,5 @@
 """1F1B: backwards begin as soon as the first gradient can be there."""
 
-from __future__ import annotations
-
 from autograder.exercises.lab08_pipeline import plans
 from autograder.exercises.lab08_pipeline.plans import Look, plan_case
 

@@ -1,7 +1,5 @@
 """What a transformer layer keeps on each rank, in 16 bit: the paper's formula, and a real layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from autograder.exercise import Case, Formula, questions

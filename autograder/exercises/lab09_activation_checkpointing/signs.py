@@ -1,7 +1,5 @@
 """Mistakes in a checkpoint that outputs do not show: for whole inputs and for those in pieces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab09_activation_checkpointing.checkpoint import network_case
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared

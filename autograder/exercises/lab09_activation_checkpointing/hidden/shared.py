@@ -1,7 +1,5 @@
 """What decides in more than one exercise: a step without checkpointing, and other gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import cycle
 from typing import Any
