@@ -26,6 +26,4 @@ def added(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": torch.cat(chunks)} for chunks in held]
 
 
-MISTAKES = {
-    "adds what arrives to what was there: in all-gather it takes its place": added,
-}
+MISTAKES = {"adds what arrives to what was there: in all-gather it takes its place": added}

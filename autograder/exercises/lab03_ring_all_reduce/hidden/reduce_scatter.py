@@ -43,5 +43,5 @@ def chunk_of(step: int) -> Callable[[Case, Any], list[Plain] | None]:
 MISTAKES = {
     "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
         chunk_of(step) for step in range(1, 8)
-    ),
+    )
 }
