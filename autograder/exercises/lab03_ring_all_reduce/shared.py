@@ -69,6 +69,7 @@ def past_the_neighbour(run: Run) -> list[int]:
 
 
 RIGHT_NEIGHBOUR_ONLY = Budget("sends to the right neighbour only", past_the_neighbour)
+HALVES_BUDGETS = (WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY)
 
 
 # ---- signs --------------------------------------------------------------------------------------
@@ -119,6 +120,9 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
                 f"{call.bytes:,} bytes in one send, a chunk has {most_bytes:,}",
             )
     return None
+
+
+IN_THE_CALLS = (hub, wrong_neighbour, whole_tensors)
 
 
 @on_each_rank

@@ -70,6 +70,13 @@ def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: A
     return Case(name, devices if runs else 1, sizes | params)
 
 
+# For GPipe and for 1F1B alike.
+CASES = (
+    plan_case("2 devices, 4 micro-batches", (2, 4)),
+    plan_case("4 devices, 8 micro-batches", (4, 8)),
+)
+
+
 def emitted(
     answer: str,
     points: float,

@@ -34,6 +34,9 @@ def sent(case: Case) -> Limit:
 
 LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
 MISTAKES = {
+    "leaves .grad empty: let it hold the mean gradient that the step used": (
+        lambda case, inputs: {"step 0": {"gradients": None}}
+    ),
     "all-reduces the parameters, not the gradients: its .grad is still that of its own batch": (
         step_by(lambda f, _: f.mean, gradients=own),
         first_step(parameters=lambda f, _: f.n * f.weights - public.LR * f.sum, gradients=own),

@@ -41,7 +41,8 @@ def chunk_of(step: int) -> Callable[[Case, Any], list[Plain] | None]:
 
 
 MISTAKES = {
+    "returned nothing: return the chunk that it reduced": lambda case, inputs: {"returned": None},
     "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
         chunk_of(step) for step in range(1, 8)
-    )
+    ),
 }

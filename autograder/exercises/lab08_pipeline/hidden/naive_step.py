@@ -3,7 +3,12 @@ from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.naive_step import naive_case
 
 CASES = (shaken(naive_case(3, 5, 3)), naive_case(1, 4, 4))
-reference, MISTAKES = shared.reference, shared.WRONG_PASSES
+reference = shared.reference
+MISTAKES = shared.WRONG_PASSES | {
+    "returned no loss: the last rank returns it": (
+        lambda case, inputs: [{}] * (case.world_size - 1) + [{"loss": None}]
+    )
+}
 BOUNDARIES = {
     "divides": "not asked: a batch goes through whole",
     "does not divide": "not asked, as above",
