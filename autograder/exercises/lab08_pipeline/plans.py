@@ -14,14 +14,8 @@ from torch.nn.functional import mse_loss
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain
 from autograder.exercise.form import Sign
-from autograder.exercises.lab08_pipeline.shared import (
-    NEAR,
-    P2P_ONLY,
-    Plan,
-    Stage,
-    draw_model,
-    gradients_of,
-)
+from autograder.exercises.lab08_pipeline import shared
+from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 from shardlab.pipeline import run_schedule
 from shardlab.run import Run
 from shardlab.simulate.pipeline import KINDS, Illegal, simulate
@@ -89,12 +83,12 @@ def emitted(
     return OnRanks(
         points=points,
         cases=cases,
-        inputs=lambda case, rng: draw_model(case, rng) if case.params["runs"] else None,
+        inputs=lambda case, rng: shared.draw_model(case, rng) if case.params["runs"] else None,
         drive=drive,
         execute=execute,
-        tolerance=NEAR,
+        tolerance=shared.NEAR,
         budgets=budgets,
-        allows=P2P_ONLY,
+        allows=shared.P2P_ONLY,
         signs=(named(answer, rules, evidence),),
     )
 
@@ -227,15 +221,13 @@ def at_most(rule: ByDevice, exactly: bool = False) -> Callable[[Case], Limit]:
 
 def fills_and_drains(where: str) -> Budget:
     limit = at_most(lambda p, *_: [(p - 1) * F_AND_B] * p)
-    label = f"idles ≤ (p - 1)(F + B) {where}"
-    return Budget(label, measured("idle"), limit, heading="idle", unit="slots")
+    return Budget(f"idles ≤ (p - 1)(F + B) {where}", measured("idle"), limit, "idle", "slots")
 
 
 def holds(
     label: str, rule: ByDevice, *, exactly: bool = False, unit: str = "micro-batches"
 ) -> Budget:
-    limit = at_most(rule, exactly)
-    return Budget(label, measured("in_flight"), limit, heading="in flight", unit=unit)
+    return Budget(label, measured("in_flight"), at_most(rule, exactly), "in flight", unit)
 
 
 # ---- signs --------------------------------------------------------------------------------------

@@ -29,15 +29,13 @@ def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
     """By rank: its own stages' weights; inputs where the first stage is, targets where the last."""
     ranks, width, samples = case.world_size, case.params["width"], case.params["samples"]
     stages = ranks * case.params.get("chunks", 1)
-    weights = [
-        [
-            torch.from_numpy(rng.standard_normal(shape) / width**0.5).float()
-            for shape in ((width, width), (width,))
-        ]
-        for _ in range(stages)
-    ]
-    shape = (case.params["micro_batches"], samples, width)
-    inputs, targets = (torch.from_numpy(rng.standard_normal(shape)).float() for _ in range(2))
+
+    def normal(*shape: int, over: float = 1.0) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape) / over).float()
+
+    of_a_stage = (width, width), (width,)
+    weights = [[normal(*of, over=width**0.5) for of in of_a_stage] for _ in range(stages)]
+    inputs, targets = (normal(case.params["micro_batches"], samples, width) for _ in range(2))
     return [
         {
             "weights": weights[rank::ranks],

@@ -16,12 +16,6 @@ BOUNDARIES = {
     "more ranks than elements": "4 ranks, a batch of 2, width 6",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer(
-        "dist.send(x.grad, rank - 1)", "dist.isend(x.grad, rank - 1).wait()", "a send is a send"
-    ),
-    EqualAnswer(
-        "return loss.detach() if is_last else None",
-        "return loss if is_last else None",
-        "whoever takes the loss may detach it",
-    ),
+    EqualAnswer("send(x.grad, rank - 1)", "isend(x.grad, rank - 1).wait()", "a send is a send"),
+    EqualAnswer("return loss.detach() if", "return loss if", "who takes the loss may detach it"),
 )
