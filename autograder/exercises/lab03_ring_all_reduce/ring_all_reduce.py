@@ -61,15 +61,14 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
     return {"tensor": tensor, "returned": tensor_or_none(returned)}
 
 
-# Both operations at 4 ranks: who knows only one of them is not sent to look for a 4.
+# Both at 4 ranks: who knows only one of them is not sent to look for a 4.
+OPERATIONS = ("mean", "sum", "mean", "sum", "mean")
+
 EXERCISE = OnRanks(
     points=5,
-    cases=(
-        ring_case(4, 12, op="mean", suffix=", mean"),
-        ring_case(3, 10, op="sum", suffix=", sum"),
-        ring_case(2, shared.HALF_MIB_OF_FLOAT32, op="mean", suffix=", mean"),
-        ring_case(4, shared.HALF_MIB_OF_FLOAT32, op="sum", suffix=", sum"),
-        ring_case(8, shared.HALF_MIB_OF_FLOAT32, op="mean", suffix=", mean"),
+    cases=tuple(
+        ring_case(*size, op=op, suffix=f", {op}")
+        for size, op in zip(shared.SIZES, OPERATIONS, strict=True)
     ),
     inputs=shared.draw_tensors,
     drive=drive,

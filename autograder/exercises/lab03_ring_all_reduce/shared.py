@@ -29,14 +29,9 @@ def ring_case(
     return Case(f"{world_size} ranks, {size}{suffix}", world_size, params)
 
 
-# For reduce-scatter and for all-gather alike.
-HALVES_CASES = (
-    ring_case(4, 12),
-    ring_case(3, 10),
-    ring_case(2, HALF_MIB_OF_FLOAT32),
-    ring_case(4, HALF_MIB_OF_FLOAT32),
-    ring_case(8, HALF_MIB_OF_FLOAT32),
-)
+# (ranks, elements): for the whole ring, and for each of its halves.
+SIZES = ((4, 12), (3, 10), *((ranks, HALF_MIB_OF_FLOAT32) for ranks in (2, 4, 8)))
+HALVES_CASES = tuple(ring_case(*size) for size in SIZES)
 
 
 def draw_tensors(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:

@@ -22,7 +22,6 @@ from shardlab.simulate.pipeline import KINDS, Illegal, simulate
 
 # Of one schedule: what is larger is no answer, and is not looked into.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
-ENDS = ("inputs", "targets")
 F_AND_B = 3  # slots: a forward takes 1, a backward 2
 NOT_A_SCHEDULE = -1  # slots or activations of what cannot run
 
@@ -57,7 +56,6 @@ def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: A
         "micro_batches": micro_batches,
         "chunks": chunks[0] if chunks else 1,
         "runs": runs,
-        "may_split": False,
         "samples": 2,
         "width": 3,
     }
@@ -128,7 +126,7 @@ def as_schedule(returned: Any) -> Plan | str:
 
 def execute(returned: Sequence[Any], given: Any, case: Case) -> Plain:
     """What rank 0's schedules cost; and the gradients of the first, where it is to run and can."""
-    plans, may_split = returned[0]["plans"], case.params["may_split"]
+    plans, may_split = returned[0]["plans"], case.params.get("may_split", False)
     costs = [cost_of(plan) for plan in plans]
     pairs = zip(plans, case.params["asked"], strict=True)
     whole = all(is_complete(plan, sizes, may_split) for plan, sizes in pairs)
@@ -184,9 +182,9 @@ def carried_out(plan: Plan, given: Any, case: Case) -> Plain:
     rank, ranks = dist.get_rank(), case.world_size
     stages = {rank + chunk * ranks: Stage(*each) for chunk, each in enumerate(given["weights"])}
     nothing = [None] * case.params["micro_batches"]  # a rank between the ends has no such data
-    inputs, targets = (nothing if given[end] is None else given[end] for end in ENDS)
+    ends = (nothing if end is None else end for end in (given["inputs"], given["targets"]))
     shape = (case.params["samples"], case.params["width"])
-    run_schedule(plan, stages, inputs, targets, mse_loss, between=shape)
+    run_schedule(plan, stages, *ends, mse_loss, between=shape)
     return [gradients_of(stage) for stage in stages.values()]
 
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
-from autograder.exercise.signs import Said, on_each_rank
-from shardlab.errors import DeadlockError, RankError, Waiting
+from autograder.exercise.signs import Said, on_each_rank, raises
+from shardlab.errors import DeadlockError, Waiting
 from shardlab.run import Run
 
 P2P_ONLY = frozenset({"send", "recv"})
@@ -95,16 +95,12 @@ def all_wait_in_recv(attempt: Attempt) -> Finding | None:
     )
 
 
-def no_input_gradient(attempt: Attempt) -> Finding | None:
-    error = attempt.error
-    if isinstance(error, RankError) and "NoneType" in error.message:
-        return Finding(
-            f"rank {error.rank}",
-            "has no gradient to send: call requires_grad_() on what arrives, before the stage "
-            "computes with it, and send its .grad",
-            error.message.splitlines()[0],
-        )
-    return None
+no_input_gradient = raises(
+    "NoneType",
+    "has no gradient to send: call requires_grad_() on what arrives, before the stage computes "
+    "with it, and send its .grad",
+    quoted=True,
+)
 
 
 @on_each_rank

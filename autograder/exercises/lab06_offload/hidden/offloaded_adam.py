@@ -31,8 +31,7 @@ EQUAL_ANSWERS = (
 def reference(case: Case, inputs: Any) -> Plain:
     """torch's own AdamW on fp32 masters of the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
-    way_bytes = 2 * elements(case)
-    moved = {"host bfloat16": way_bytes, "device bfloat16": way_bytes}
+    moved = dict.fromkeys(("host bfloat16", "device bfloat16"), 2 * elements(case))
     return {
         "parameters": [master.to(HALF) for master in masters],
         "parameters are on": [DEVICE] * len(masters),
