@@ -182,9 +182,10 @@ def carried_out(plan: Plan, given: Any, case: Case) -> Plain:
     rank, ranks = dist.get_rank(), case.world_size
     stages = {rank + chunk * ranks: Stage(*each) for chunk, each in enumerate(given["weights"])}
     nothing = [None] * case.params["micro_batches"]  # a rank between the ends has no such data
-    ends = (nothing if end is None else end for end in (given["inputs"], given["targets"]))
+    ends = ("inputs", "targets")
+    inputs, targets = (nothing if given[end] is None else given[end] for end in ends)
     shape = (case.params["samples"], case.params["width"])
-    run_schedule(plan, stages, *ends, mse_loss, between=shape)
+    run_schedule(plan, stages, inputs, targets, mse_loss, between=shape)
     return [gradients_of(stage) for stage in stages.values()]
 
 
