@@ -51,13 +51,17 @@ def on_each_rank(of_rank: OfRank) -> Sign:
     return sign
 
 
-def raises(pattern: str, mistake: str) -> Sign:
-    """A rank stopped with an error whose message holds ``pattern``, a regular expression."""
+def raises(pattern: str, mistake: str, who: str = "", quoted: bool = False) -> Sign:
+    """A rank stopped with an error whose ``kind: message`` holds ``pattern``, a regular expression.
+
+    ``who`` is said in the rank's place; the message is the evidence where it is ``quoted``.
+    """
 
     def sign(attempt: Attempt) -> Finding | None:
         error = attempt.error
-        if isinstance(error, RankError) and re.search(pattern, error.message):
-            return Finding(f"rank {error.rank}", mistake)
+        if isinstance(error, RankError) and re.search(pattern, f"{error.kind}: {error.message}"):
+            evidence = " ".join(error.message.split()) if quoted else ""
+            return Finding(who or f"rank {error.rank}", mistake, evidence, who or "a rank")
         return None
 
     return sign

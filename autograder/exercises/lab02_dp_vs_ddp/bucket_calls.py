@@ -1,7 +1,5 @@
 """What the recorded calls show of an answer's buckets: when they start, their bytes, mistakes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

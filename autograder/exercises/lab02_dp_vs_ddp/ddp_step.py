@@ -30,13 +30,6 @@ def each_its_own_source(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def no_gradient_left(output: Any, rank: int, attempt: Attempt) -> Said:
-    if any(step["gradients"] is None for step in output.values()):
-        return "leaves .grad empty: let it hold the mean gradient that the step used"
-    return None
-
-
-@on_each_rank
 def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
     enough = shared.start_bytes(attempt.case)
     handed_in = shared.handed_in_bytes(attempt, "broadcast", rank)
@@ -57,7 +50,6 @@ EXERCISE = OnRanks(
     allows=frozenset({"broadcast", "all_reduce"}),
     signs=(
         each_its_own_source,
-        no_gradient_left,
         NAMED,
         shared.wrong_from_the_second_step,
         broadcasts_too_much,

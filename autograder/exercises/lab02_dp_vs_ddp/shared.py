@@ -76,7 +76,10 @@ def build_with(case: Case, state: Mapping[str, Tensor]) -> nn.Module:
 def draw(case: Case, rng: np.random.Generator, state: Plain = None) -> list[Plain]:
     """Each rank's own batches, and its own weights and buffers, or ``state`` for all."""
     return [
-        {"state": state or draw_state(case, rng), "batches": draw_batches(case, rng)}
+        {
+            "state": state or draw_state(case, rng),
+            "batches": [draw_batch(case, rng) for _ in range(STEPS)],
+        }
         for _ in range(case.world_size)
     ]
 
@@ -92,10 +95,6 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
 
 def buffers_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if name == "shift"}
-
-
-def draw_batches(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
-    return [draw_batch(case, rng) for _ in range(STEPS)]
 
 
 def draw_batch(case: Case, rng: np.random.Generator) -> list[Tensor]:
@@ -124,15 +123,11 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 def after_step(model: nn.Module) -> dict[str, Any]:
     """Sorted, gradients show whether right numbers are in wrong places."""
-    gradients = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
+    parts = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
+    whole = flat(parts) if len(parts) == len(trainable(model)) else None
+    in_order = None if whole is None else whole.sort().values
     parameters = flat(model.parameters())
-    if len(gradients) < len(trainable(model)):
-        return {"gradients": None, "sorted gradients": None, "parameters": parameters}
-    return {
-        "gradients": flat(gradients),
-        "sorted gradients": flat(gradients).sort().values,
-        "parameters": parameters,
-    }
+    return {"gradients": whole, "sorted gradients": in_order, "parameters": parameters}
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:

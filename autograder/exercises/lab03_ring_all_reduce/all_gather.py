@@ -10,26 +10,18 @@ import torch
 
 from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercises.lab03_ring_all_reduce import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import (
-    HALVES_CASES,
-    P2P_ONLY,
-    RIGHT_NEIGHBOUR_ONLY,
-    WITHIN_ONE_PERCENT,
     Bounds,
     bounds_in,
     chunks_of,
-    draw_tensors,
-    hub,
     tensor_or_none,
-    whole_tensors,
-    works_on_a_copy,
-    wrong_neighbour,
 )
 
 
 def draw_buffers(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
     """Rank r's own chunk of its buffer counts; what the rest holds must not matter."""
-    buffers = draw_tensors(case, rng)
+    buffers = shared.draw_tensors(case, rng)
     for rank, buffer in enumerate(buffers):
         for chunk, values in enumerate(chunks_of(case, buffer)):
             if chunk != rank:
@@ -59,10 +51,10 @@ def missing_chunks(output: Any, rank: int, attempt: Attempt) -> Said:
 
 EXERCISE = OnRanks(
     points=4,
-    cases=HALVES_CASES,
+    cases=shared.HALVES_CASES,
     inputs=draw_buffers,
     drive=drive,
-    budgets=(WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY),
-    allows=P2P_ONLY,
-    signs=(hub, wrong_neighbour, whole_tensors, works_on_a_copy, NAMED, missing_chunks),
+    budgets=shared.HALVES_BUDGETS,
+    allows=shared.P2P_ONLY,
+    signs=(*shared.IN_THE_CALLS, shared.works_on_a_copy, NAMED, missing_chunks),
 )

@@ -1,7 +1,5 @@
 """Which part of a tensor is each rank's chunk."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 from autograder.exercise import Formula, questions

@@ -10,19 +10,8 @@ import torch.distributed as dist
 
 from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import Said, on_each_rank
-from autograder.exercises.lab03_ring_all_reduce.shared import (
-    HALVES_CASES,
-    P2P_ONLY,
-    RIGHT_NEIGHBOUR_ONLY,
-    WITHIN_ONE_PERCENT,
-    Bounds,
-    bounds_in,
-    chunks_of,
-    draw_tensors,
-    hub,
-    whole_tensors,
-    wrong_neighbour,
-)
+from autograder.exercises.lab03_ring_all_reduce import shared
+from autograder.exercises.lab03_ring_all_reduce.shared import Bounds, bounds_in
 
 
 def drive(
@@ -34,19 +23,12 @@ def drive(
 
 
 @on_each_rank
-def returns_nothing(output: Any, rank: int, attempt: Attempt) -> Said:
-    if output["returned"] is None:
-        return "returned nothing: return the chunk that it reduced"
-    return None
-
-
-@on_each_rank
 def nothing_added(output: Any, rank: int, attempt: Attempt) -> Said:
     """Chunk r reaches rank r in the last step, so stopping early leaves it as it was.
 
     So does starting with one's own chunk: then the sum of chunk r + 1 ends on rank r.
     """
-    own = chunks_of(attempt.case, attempt.inputs[rank])[rank]
+    own = shared.chunks_of(attempt.case, attempt.inputs[rank])[rank]
     if not len(own) or not torch.equal(own, output["returned"]):
         return None
     said = "the sum arrives in the last of N - 1 steps"
@@ -59,10 +41,10 @@ def nothing_added(output: Any, rank: int, attempt: Attempt) -> Said:
 
 EXERCISE = OnRanks(
     points=5,
-    cases=HALVES_CASES,
-    inputs=draw_tensors,
+    cases=shared.HALVES_CASES,
+    inputs=shared.draw_tensors,
     drive=drive,
-    budgets=(WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY),
-    allows=P2P_ONLY,
-    signs=(hub, wrong_neighbour, whole_tensors, returns_nothing, NAMED, nothing_added),
+    budgets=shared.HALVES_BUDGETS,
+    allows=shared.P2P_ONLY,
+    signs=(*shared.IN_THE_CALLS, NAMED, nothing_added),
 )

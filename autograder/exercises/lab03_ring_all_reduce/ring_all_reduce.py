@@ -9,57 +9,46 @@ import torch
 import torch.distributed as dist
 
 from autograder.exercise import NAMED, Case, OnRanks, Plain
+from autograder.exercises.lab03_ring_all_reduce import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import (
-    HALF_MIB_OF_FLOAT32,
-    P2P_ONLY,
-    WITHIN_ONE_PERCENT,
     Bounds,
     bounds_in,
-    draw_tensors,
-    hub,
     ring_case,
     tensor_or_none,
-    whole_tensors,
-    works_on_a_copy,
 )
 from autograder.guest.on_rank import standing_in
 
 
 def direct_reduce_scatter(tensor: torch.Tensor, bounds: Bounds) -> torch.Tensor:
     """Stands in for the student's: as many bytes as in a ring, sent straight to their owners."""
-    rank = dist.get_rank()
-    start, stop = bounds[rank]
-    own = tensor[start:stop]
-    others = [peer for peer in range(len(bounds)) if peer != rank]
-    received = [torch.empty_like(own) for _ in others]
-    works = [dist.irecv(part, peer) for part, peer in zip(received, others, strict=True)]
-    works += [dist.isend(tensor[slice(*bounds[peer])], peer) for peer in others]
-    wait_for(works)
+    chunks = [tensor[start:stop] for start, stop in bounds]
+    own = chunks[dist.get_rank()]
+    received = [torch.zeros_like(own) for _ in chunks]
+    exchange(chunks, received)
     for part in received:
         own += part
     return own
 
 
-def wait_for(works: list[dist.Work | None]) -> None:
+def direct_all_gather(tensor: torch.Tensor, bounds: Bounds) -> None:
+    chunks = [tensor[start:stop] for start, stop in bounds]
+    exchange([chunks[dist.get_rank()]] * len(chunks), chunks)
+
+
+def exchange(to_send: list[torch.Tensor], to_receive: list[torch.Tensor]) -> None:
+    """One tensor to each other rank, and one from it; both are lists by rank."""
+    others = [peer for peer in range(len(to_send)) if peer != dist.get_rank()]
+    works = [dist.irecv(to_receive[peer], peer) for peer in others]
+    works += [dist.isend(to_send[peer], peer) for peer in others]
     for work in works:
         if work is not None:
             work.wait()
 
 
-def direct_all_gather(tensor: torch.Tensor, bounds: Bounds) -> None:
-    rank = dist.get_rank()
-    others = [peer for peer in range(len(bounds)) if peer != rank]
-    works = [dist.irecv(tensor[slice(*bounds[peer])], peer) for peer in others]
-    works += [dist.isend(tensor[slice(*bounds[rank])], peer) for peer in others]
-    wait_for(works)
-
-
 def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plain:
     def chunk_bounds(length: int, world_size: int) -> Bounds:
         if (length, world_size) != (case.params["length"], case.world_size):
-            raise ValueError(
-                f"chunk_bounds({length}, {world_size}) is not of this tensor and group"
-            )
+            raise ValueError(f"chunk_bounds{length, world_size} is not of this tensor and group")
         return bounds_in(case)
 
     subject = standing_in(
@@ -72,19 +61,18 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
     return {"tensor": tensor, "returned": tensor_or_none(returned)}
 
 
-# Both operations at 4 ranks: who knows only one of them is not sent to look for a 4.
+# Both at 4 ranks: who knows only one of them is not sent to look for a 4.
+OPERATIONS = ("mean", "sum", "mean", "sum", "mean")
+
 EXERCISE = OnRanks(
     points=5,
-    cases=(
-        ring_case(4, 12, op="mean", suffix=", mean"),
-        ring_case(3, 10, op="sum", suffix=", sum"),
-        ring_case(2, HALF_MIB_OF_FLOAT32, op="mean", suffix=", mean"),
-        ring_case(4, HALF_MIB_OF_FLOAT32, op="sum", suffix=", sum"),
-        ring_case(8, HALF_MIB_OF_FLOAT32, op="mean", suffix=", mean"),
+    cases=tuple(
+        ring_case(*size, op=op, suffix=f", {op}")
+        for size, op in zip(shared.SIZES, OPERATIONS, strict=True)
     ),
-    inputs=draw_tensors,
+    inputs=shared.draw_tensors,
     drive=drive,
-    budgets=(WITHIN_ONE_PERCENT,),
-    allows=P2P_ONLY,
-    signs=(works_on_a_copy, NAMED, hub, whole_tensors),
+    budgets=(shared.WITHIN_ONE_PERCENT,),
+    allows=shared.P2P_ONLY,
+    signs=(shared.works_on_a_copy, NAMED, shared.hub, shared.whole_tensors),
 )

@@ -29,14 +29,9 @@ def ring_case(
     return Case(f"{world_size} ranks, {size}{suffix}", world_size, params)
 
 
-# For reduce-scatter and for all-gather alike.
-HALVES_CASES = (
-    ring_case(4, 12),
-    ring_case(3, 10),
-    ring_case(2, HALF_MIB_OF_FLOAT32),
-    ring_case(4, HALF_MIB_OF_FLOAT32),
-    ring_case(8, HALF_MIB_OF_FLOAT32),
-)
+# (ranks, elements): for the whole ring, and for each of its halves.
+SIZES = ((4, 12), (3, 10), *((ranks, HALF_MIB_OF_FLOAT32) for ranks in (2, 4, 8)))
+HALVES_CASES = tuple(ring_case(*size) for size in SIZES)
 
 
 def draw_tensors(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
@@ -69,6 +64,7 @@ def past_the_neighbour(run: Run) -> list[int]:
 
 
 RIGHT_NEIGHBOUR_ONLY = Budget("sends to the right neighbour only", past_the_neighbour)
+HALVES_BUDGETS = (WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY)
 
 
 # ---- signs --------------------------------------------------------------------------------------
@@ -119,6 +115,9 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
                 f"{call.bytes:,} bytes in one send, a chunk has {most_bytes:,}",
             )
     return None
+
+
+IN_THE_CALLS = (hub, wrong_neighbour, whole_tensors)
 
 
 @on_each_rank

@@ -66,7 +66,7 @@ EXERCISE = OnRanks(
     drive=drive,
     signs=(
         not_parsed,
-        shared.stopped(r"^(?!NotImplementedError)\w+:\s*\S", "is still refused by DeepSpeed"),
+        shared.refused(r"^(?!NotImplementedError)\w+:\s*\S", "is still refused by DeepSpeed"),
         # It starts, but not with what its author wanted.
         shared.other_than_wanted(
             optimizer="starts, but the optimizer stays on the device: its author wanted it off",

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import NAMED, Attempt, Budget, Case, Limit, OnRanks, Plain, from_outputs
-from autograder.exercise.signs import Said, on_each_rank
-from autograder.exercises.lab06_offload.shared import stopped
+from autograder.exercise.signs import Said, on_each_rank, raises
 from shardlab.pools import DEVICE, HOST, Pools
 
 HALF = torch.bfloat16
@@ -85,11 +84,12 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
     }
 
 
-mixes_pools = stopped(
+mixes_pools = raises(
     "^PoolError",
     "uses tensors of the device and of the host in one operation, or moves one that is there "
     "already: a gradient comes by pools.to_host, weights go back by pools.to_device",
-    "your answer",
+    who="your answer",
+    quoted=True,
 )
 
 UP, DOWN = "device float32", "host float32"

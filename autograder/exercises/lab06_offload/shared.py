@@ -7,7 +7,6 @@ asked for: stage, batch, precision, what lives where, and the sizes of its own b
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +15,8 @@ from torch import nn
 
 from autograder.exercise import Attempt, Finding, equal
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import Said, finding
+from autograder.exercise.signs import Said, finding, raises
 from shardlab import placement
-from shardlab.errors import RankError
 
 WIDTH = 64  # of the square layers of the model that is trained
 # Added to every configuration: they allow torch's own AdamW, which the driver passes in.
@@ -66,16 +64,7 @@ def about_the_config(of_output: Callable[[Mapping[str, Any], Attempt], Said]) ->
     return sign
 
 
-def stopped(pattern: str, mistake: str, who: str = "the configuration") -> Sign:
-    """By an error whose ``kind: message`` matches."""
-
-    def is_stopped(attempt: Attempt) -> Finding | None:
-        error = attempt.error
-        if isinstance(error, RankError) and re.search(pattern, f"{error.kind}: {error.message}"):
-            return finding(who, (mistake, " ".join(error.message.split())), anyone=who)
-        return None
-
-    return is_stopped
+refused = functools.partial(raises, who="the configuration", quoted=True)
 
 
 def other_than_wanted(**mistakes: str) -> Sign:

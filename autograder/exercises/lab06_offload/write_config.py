@@ -112,7 +112,7 @@ EXERCISE = OnRanks(
     inputs=budget_of,
     drive=drive,
     signs=(
-        shared.stopped(
+        shared.refused(
             "train_batch_size",
             "has a train_batch_size that is not micro-batch × accumulation × world size",
         ),

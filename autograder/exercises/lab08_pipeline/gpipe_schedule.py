@@ -1,9 +1,7 @@
 """GPipe: all forwards, then all backwards."""
 
-from __future__ import annotations
-
 from autograder.exercises.lab08_pipeline import plans
-from autograder.exercises.lab08_pipeline.plans import Look, plan_case
+from autograder.exercises.lab08_pipeline.plans import Look
 
 
 def wrong_order(look: Look) -> str | None:
@@ -18,10 +16,7 @@ def wrong_order(look: Look) -> str | None:
 EXERCISE = plans.emitted(
     "gpipe_schedule",
     points=3,
-    cases=(
-        plan_case("2 devices, 4 micro-batches", (2, 4)),
-        plan_case("4 devices, 8 micro-batches", (4, 8)),
-    ),
+    cases=plans.CASES,
     budgets=(
         plans.fills_and_drains("on each device"),
         plans.holds("holds all m micro-batches", lambda p, m: [m] * p, exactly=True),

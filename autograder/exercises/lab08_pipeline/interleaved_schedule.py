@@ -1,7 +1,5 @@
 """Interleaved 1F1B: several chunks of the model on each device."""
 
-from __future__ import annotations
-
 from autograder.exercises.lab08_pipeline import plans
 from autograder.exercises.lab08_pipeline.plans import Look, plan_case
 

@@ -1,9 +1,7 @@
 """1F1B: backwards begin as soon as the first gradient can be there."""
 
-from __future__ import annotations
-
 from autograder.exercises.lab08_pipeline import plans
-from autograder.exercises.lab08_pipeline.plans import Look, plan_case
+from autograder.exercises.lab08_pipeline.plans import Look
 
 
 def in_flight(devices: int, micro_batches: int) -> list[int]:
@@ -34,10 +32,7 @@ def wrong_warm_up(look: Look) -> str | None:
 EXERCISE = plans.emitted(
     "one_f_one_b_schedule",
     points=4,
-    cases=(
-        plan_case("2 devices, 4 micro-batches", (2, 4)),
-        plan_case("4 devices, 8 micro-batches", (4, 8)),
-    ),
+    cases=plans.CASES,
     budgets=(
         plans.fills_and_drains("on each device"),
         plans.holds("device i holds ≤ p - i micro-batches", in_flight),

@@ -14,14 +14,8 @@ from torch.nn.functional import mse_loss
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain
 from autograder.exercise.form import Sign
-from autograder.exercises.lab08_pipeline.shared import (
-    NEAR,
-    P2P_ONLY,
-    Plan,
-    Stage,
-    draw_model,
-    gradients_of,
-)
+from autograder.exercises.lab08_pipeline import shared
+from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 from shardlab.pipeline import run_schedule
 from shardlab.run import Run
 from shardlab.simulate.pipeline import KINDS, Illegal, simulate
@@ -30,7 +24,6 @@ from shardlab.simulate.pipeline import KINDS, Illegal, simulate
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
 # Of all ranks: every clean rank is sent what all of them returned.
 MOST_OUTPUT_BYTES = 32_000_000
-ENDS = ("inputs", "targets")
 F_AND_B = 3  # slots: a forward takes 1, a backward 2
 NOT_A_SCHEDULE = -1  # slots or activations of what cannot run
 
@@ -65,11 +58,17 @@ def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: A
         "micro_batches": micro_batches,
         "chunks": chunks[0] if chunks else 1,
         "runs": runs,
-        "may_split": False,
         "samples": 2,
         "width": 3,
     }
     return Case(name, devices if runs else 1, sizes | params)
+
+
+# For GPipe and for 1F1B alike.
+CASES = (
+    plan_case("2 devices, 4 micro-batches", (2, 4)),
+    plan_case("4 devices, 8 micro-batches", (4, 8)),
+)
 
 
 def emitted(
@@ -84,13 +83,13 @@ def emitted(
     return OnRanks(
         points=points,
         cases=cases,
-        inputs=lambda case, rng: draw_model(case, rng) if case.params["runs"] else None,
+        inputs=lambda case, rng: shared.draw_model(case, rng) if case.params["runs"] else None,
         drive=drive,
         execute=execute,
-        tolerance=NEAR,
+        tolerance=shared.NEAR,
         output_bytes=MOST_OUTPUT_BYTES,
         budgets=budgets,
-        allows=P2P_ONLY,
+        allows=shared.P2P_ONLY,
         signs=(named(answer, rules, evidence),),
     )
 
@@ -130,7 +129,7 @@ def as_schedule(returned: Any) -> Plan | str:
 
 def execute(returned: Sequence[Any], given: Any, case: Case) -> Plain:
     """What rank 0's schedules cost; and the gradients of the first, where it is to run and can."""
-    plans, may_split = returned[0]["plans"], case.params["may_split"]
+    plans, may_split = returned[0]["plans"], case.params.get("may_split", False)
     costs = [cost_of(plan) for plan in plans]
     pairs = zip(plans, case.params["asked"], strict=True)
     whole = all(is_complete(plan, sizes, may_split) for plan, sizes in pairs)
@@ -186,7 +185,8 @@ def carried_out(plan: Plan, given: Any, case: Case) -> Plain:
     rank, ranks = dist.get_rank(), case.world_size
     stages = {rank + chunk * ranks: Stage(*each) for chunk, each in enumerate(given["weights"])}
     nothing = [None] * case.params["micro_batches"]  # a rank between the ends has no such data
-    inputs, targets = (nothing if given[end] is None else given[end] for end in ENDS)
+    ends = ("inputs", "targets")
+    inputs, targets = (nothing if given[end] is None else given[end] for end in ends)
     shape = (case.params["samples"], case.params["width"])
     run_schedule(plan, stages, inputs, targets, mse_loss, between=shape)
     return [gradients_of(stage) for stage in stages.values()]
@@ -223,15 +223,13 @@ def at_most(rule: ByDevice, exactly: bool = False) -> Callable[[Case], Limit]:
 
 def fills_and_drains(where: str) -> Budget:
     limit = at_most(lambda p, *_: [(p - 1) * F_AND_B] * p)
-    label = f"idles ≤ (p - 1)(F + B) {where}"
-    return Budget(label, measured("idle"), limit, heading="idle", unit="slots")
+    return Budget(f"idles ≤ (p - 1)(F + B) {where}", measured("idle"), limit, "idle", "slots")
 
 
 def holds(
     label: str, rule: ByDevice, *, exactly: bool = False, unit: str = "micro-batches"
 ) -> Budget:
-    limit = at_most(rule, exactly)
-    return Budget(label, measured("in_flight"), limit, heading="in flight", unit=unit)
+    return Budget(label, measured("in_flight"), at_most(rule, exactly), "in flight", unit)
 
 
 # ---- signs --------------------------------------------------------------------------------------

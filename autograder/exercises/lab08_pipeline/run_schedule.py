@@ -65,7 +65,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     ends = (None if end is None else list(end) for end in (given["inputs"], given["targets"]))
     loss = subject(plan, stages, *ends, (case.params["samples"], case.params["width"]))
     return {
-        "loss": loss.detach() if isinstance(loss, Tensor) else loss,
+        "loss": loss,
         "did": did,
         "gradients": [gradients_of(stage) for stage in stages.values()],
     }

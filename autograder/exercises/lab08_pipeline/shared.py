@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
-from autograder.exercise.signs import Said, on_each_rank
-from shardlab.errors import DeadlockError, RankError, Waiting
+from autograder.exercise.signs import Said, on_each_rank, raises
+from shardlab.errors import DeadlockError, Waiting
 from shardlab.run import Run
 
 P2P_ONLY = frozenset({"send", "recv"})
@@ -29,15 +29,13 @@ def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
     """By rank: its own stages' weights; inputs where the first stage is, targets where the last."""
     ranks, width, samples = case.world_size, case.params["width"], case.params["samples"]
     stages = ranks * case.params.get("chunks", 1)
-    weights = [
-        [
-            torch.from_numpy(rng.standard_normal(shape) / width**0.5).float()
-            for shape in ((width, width), (width,))
-        ]
-        for _ in range(stages)
-    ]
-    shape = (case.params["micro_batches"], samples, width)
-    inputs, targets = (torch.from_numpy(rng.standard_normal(shape)).float() for _ in range(2))
+
+    def normal(*shape: int, over: float = 1.0) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape) / over).float()
+
+    of_a_stage = (width, width), (width,)
+    weights = [[normal(*of, over=width**0.5) for of in of_a_stage] for _ in range(stages)]
+    inputs, targets = (normal(case.params["micro_batches"], samples, width) for _ in range(2))
     return [
         {
             "weights": weights[rank::ranks],
@@ -97,16 +95,12 @@ def all_wait_in_recv(attempt: Attempt) -> Finding | None:
     )
 
 
-def no_input_gradient(attempt: Attempt) -> Finding | None:
-    error = attempt.error
-    if isinstance(error, RankError) and "NoneType" in error.message:
-        return Finding(
-            f"rank {error.rank}",
-            "has no gradient to send: call requires_grad_() on what arrives, before the stage "
-            "computes with it, and send its .grad",
-            error.message.splitlines()[0],
-        )
-    return None
+no_input_gradient = raises(
+    "NoneType",
+    "has no gradient to send: call requires_grad_() on what arrives, before the stage computes "
+    "with it, and send its .grad",
+    quoted=True,
+)
 
 
 @on_each_rank

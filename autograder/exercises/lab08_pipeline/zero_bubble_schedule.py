@@ -5,8 +5,6 @@ schedule of one stage per device idles less than p - 1: the last device gets its
 after p - 1 forwards.  ZB-H1 (Qi et al., arXiv 2401.10241, section 2) reaches that for m ≥ p.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from autograder.exercise import Budget, Case, Limit

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
+from autograder.exercise import Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import Said, is_over, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
@@ -71,8 +71,6 @@ EXERCISE = OnRanks(
         keeps_a_graph,
         signs.draws_anew,
         signs.leaves_the_generator,
-        NAMED,
-        signs.off_by_bits,
     ),
     memory=True,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import call
 from typing import Any
 
 import torch
@@ -20,10 +21,6 @@ from autograder.exercises.lab09_activation_checkpointing.shared import (
 from shardlab import measure
 
 
-def plainly(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
-
-
 def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
     for block in blocks:
         x = checkpoint(block, x)
@@ -33,7 +30,7 @@ def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
     """All blocks in one checkpoint, and all but the first in another within it."""
 
-    inner = partial(chain, plainly, blocks[1:])
+    inner = partial(chain, call, blocks[1:])
     return checkpoint(lambda x: checkpoint(inner, blocks[0](x)), x)
 
 
@@ -69,7 +66,7 @@ def network(
 
 def plain_step(given: Any, case: Case, **how: Any) -> dict[str, Any]:
     """Without checkpointing."""
-    return step(partial(network, plainly), given, case, **how)
+    return step(partial(network, call), given, case, **how)
 
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:

@@ -12,7 +12,6 @@ import numpy as np
 
 from autograder.exercise import (
     NAMED,
-    SENT,
     Attempt,
     Budget,
     Case,
@@ -115,7 +114,7 @@ def saves_it_whole(output: Any, rank: int, attempt: Attempt) -> Said:
 
 @on_each_rank
 def expensive_gather(output: Any, rank: int, attempt: Attempt) -> Said:
-    if rank not in is_over(attempt, SENT):
+    if rank not in is_over(attempt):
         return None
     ops = {call.op for call in attempt.run.calls} if attempt.run else set()
     if ops == {"all_reduce"}:

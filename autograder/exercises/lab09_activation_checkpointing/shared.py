@@ -34,18 +34,12 @@ Blocks = list[Block]
 
 
 def blocks_case(
-    name: str,
-    world_size: int,
-    blocks: int,
-    rows: int = 3,
-    width: int = 4,
-    keep: float = 1.0,
-    weight: float = 1.0,
-    **others: Any,
+    name: str, world_size: int, blocks: int, rows: int = 3, width: int = 4, **others: Any
 ) -> Case:
     """x has ``rows`` and ``width``; dropout keeps each element with probability ``keep``."""
-    params = {"blocks": blocks, "rows": rows, "width": width, "keep": keep}
-    return Case(name, world_size, params | others, weight=weight)
+    weight = others.pop("weight", 1.0)
+    params = {"blocks": blocks, "rows": rows, "width": width, "keep": 1.0} | others
+    return Case(name, world_size, params, weight=weight)
 
 
 def draw_weights(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
@@ -107,13 +101,11 @@ def step(
         sum(losses[1:], losses[0]).backward()
         next_draw = torch.rand(4)
     found = {"next draw": next_draw, "log": log, "again": log[first_runs:], "saved": saved}
-    gradients = [gradients_of(arguments), gradients_of(weights)]
+    gradients = [  # what nothing hangs on may have none, or zeros
+        [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+        for leaves in (arguments, weights)
+    ]
     return found | dict(zip(VALUES, (outputs, *gradients), strict=True))
-
-
-def gradients_of(leaves: list[Tensor]) -> list[Tensor]:
-    """What nothing hangs on may have no gradient, or zeros."""
-    return [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
 
 
 def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:

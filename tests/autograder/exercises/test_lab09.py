@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import combinations
+from operator import call
 
 import cloudpickle
 import pytest
@@ -160,7 +161,7 @@ def held_bytes(case, cut):
 def test_the_right_cut_is_the_best_of_all(layers, keep):
     for of_kept in range(layers + 1):
         for of_passed in range(0, 12, 2):
-            case = shared.blocks_case("", 1, layers, 2, 3, keep, budget=(of_kept, of_passed))
+            case = shared.blocks_case("", 1, layers, 2, 3, keep=keep, budget=(of_kept, of_passed))
             most = checkpoint_sequential.budget_bytes(case)
             fits = [cut for cut in all_cuts(layers) if held_bytes(case, cut) <= most]
             right = right_cut(case)
@@ -185,7 +186,7 @@ def test_what_graphs_hold_is_what_the_formula_says_to_the_byte(case):
             start += length
         return [in_order(layers[start:], x)]
 
-    in_order = partial(networks.chain, networks.plainly)
+    in_order = partial(networks.chain, call)
     ran = shared.step(by_the_cut, given, case, **checkpoint_sequential.HOW)
     assert max(ran["saved"]) == held_bytes(case, cut)
     assert len(ran["again"]) == sum(cut[:-1])

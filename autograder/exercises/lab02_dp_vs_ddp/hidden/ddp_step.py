@@ -35,6 +35,9 @@ def sent(case: Case) -> Limit:
 LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
 # The last ones are not recorded for students where there is no room (exercise/recorded.py).
 MISTAKES = {
+    "leaves .grad empty: let it hold the mean gradient that the step used": (
+        lambda case, inputs: {"step 0": {"gradients": None}}
+    ),
     "forgets the buffers: the broadcast at the start has to bring model.buffers(), too": step_by(
         lambda f, _: f.mean_apart(same_weights=True)
     ),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -28,6 +26,4 @@ def added(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": torch.cat(chunks)} for chunks in held]
 
 
-MISTAKES = {
-    "adds what arrives to what was there: in all-gather it takes its place": added,
-}
+MISTAKES = {"adds what arrives to what was there: in all-gather it takes its place": added}

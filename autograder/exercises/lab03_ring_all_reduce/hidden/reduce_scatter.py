@@ -1,6 +1,4 @@
-from __future__ import annotations
-
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,20 +28,15 @@ def sums(case: Case, inputs: Any) -> list[torch.Tensor]:
     return chunks_of(case, torch.stack(inputs).sum(dim=0))
 
 
-def chunk_of(step: int) -> Callable[[Case, Any], list[Plain] | None]:
-    """Rank r returns the sum of chunk r + step."""
-
-    def outputs(case: Case, inputs: Any) -> list[Plain] | None:
-        found, n = sums(case, inputs), case.world_size
-        if step % n == 0:
-            return None
-        return [{"returned": found[(rank + step) % n]} for rank in range(n)]
-
-    return outputs
+def of_another(case: Case, inputs: Any, away: int) -> list[Plain] | None:
+    """Rank r returns the sum of chunk r + away."""
+    found, n = sums(case, inputs), case.world_size
+    return [{"returned": found[(r + away) % n]} for r in range(n)] if away % n else None
 
 
 MISTAKES = {
+    "returned nothing: return the chunk that it reduced": lambda case, inputs: {"returned": None},
     "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
-        chunk_of(step) for step in range(1, 8)
+        partial(of_another, away=away) for away in range(1, 8)
     ),
 }

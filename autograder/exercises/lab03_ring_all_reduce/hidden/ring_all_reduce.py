@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -20,27 +18,19 @@ CASES = (
 BOUNDARIES = shared.HALVES_BOUNDARIES | {"divides": "4 ranks, 12 elements, mean"}
 
 
+def total(case: Case, inputs: Any) -> Plain:
+    return {"tensor": torch.stack(inputs).sum(dim=0)}
+
+
+def mean(case: Case, inputs: Any) -> Plain:
+    return {"tensor": (torch.stack(inputs).sum(dim=0) / case.world_size).to(inputs[0].dtype)}
+
+
 def reference(case: Case, inputs: Any) -> Plain:
-    return {"tensor": mean(case, inputs) if case.params["op"] == "mean" else total(inputs)}
-
-
-def total(inputs: Any) -> torch.Tensor:
-    return torch.stack(inputs).sum(dim=0)
-
-
-def mean(case: Case, inputs: Any) -> torch.Tensor:
-    return total(inputs) / case.world_size
-
-
-def always_the_sum(case: Case, inputs: Any) -> Plain:
-    return {"tensor": total(inputs)}
-
-
-def always_the_mean(case: Case, inputs: Any) -> Plain:
-    return {"tensor": mean(case, inputs).to(inputs[0].dtype)}
+    return (mean if case.params["op"] == "mean" else total)(case, inputs)
 
 
 MISTAKES = {
-    "returned the sum, not the mean: divide by world_size": always_the_sum,
-    "returned the mean, not the sum: divide for op='mean' only": always_the_mean,
+    "returned the sum, not the mean: divide by world_size": total,
+    "returned the mean, not the sum: divide for op='mean' only": mean,
 }

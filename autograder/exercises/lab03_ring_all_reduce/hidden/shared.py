@@ -1,7 +1,5 @@
 """What decides in more than one exercise: bounds, and limits on bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

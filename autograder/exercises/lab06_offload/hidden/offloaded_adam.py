@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -33,8 +31,7 @@ EQUAL_ANSWERS = (
 def reference(case: Case, inputs: Any) -> Plain:
     """torch's own AdamW on fp32 masters of the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
-    way_bytes = 2 * elements(case)
-    moved = {"host bfloat16": way_bytes, "device bfloat16": way_bytes}
+    moved = dict.fromkeys(("host bfloat16", "device bfloat16"), 2 * elements(case))
     return {
         "parameters": [master.to(HALF) for master in masters],
         "parameters are on": [DEVICE] * len(masters),
@@ -58,23 +55,19 @@ def trained(case: Case, inputs: Any, is_stale: bool = False, **rates: float) -> 
     return [master.detach() for master in masters]
 
 
-def stale(case: Case, inputs: Any) -> Plain:
-    """Compared bit for bit: within the tolerance of bf16 few lost updates show."""
-    return {"as fp32": trained(case, inputs, is_stale=True)}
-
-
-def without_decay(case: Case, inputs: Any) -> Plain:
-    return {"masters": trained(case, inputs, weight_decay=0.0)}
-
-
 MISTAKES = {
+    # Of fp32, compared bit for bit: within the tolerance of bf16 few lost updates show.
     "updates the stale 16-bit weights: what rounding cuts off in one step is lost for the next; "
-    "keep fp32 masters and update those": stale,
+    "keep fp32 masters and update those": (
+        lambda case, inputs: {"as fp32": trained(case, inputs, is_stale=True)}
+    ),
     "leaves its masters as they were": lambda case, inputs: {
         "masters": [weight.float() for weight in inputs[0]["weights"]]
     },
     "leaves the device's weights as they were: bring the new ones up in each step": (
         lambda case, inputs: {"parameters": inputs[0]["weights"]}
     ),
-    "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": without_decay,
+    "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": (
+        lambda case, inputs: {"masters": trained(case, inputs, weight_decay=0.0)}
+    ),
 }

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.plans import plan_case

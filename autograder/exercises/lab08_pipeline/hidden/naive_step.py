@@ -1,11 +1,14 @@
-from __future__ import annotations
-
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.naive_step import naive_case
 
 CASES = (shaken(naive_case(3, 5, 3)), naive_case(1, 4, 4))
-reference, MISTAKES = shared.reference, shared.WRONG_PASSES
+reference = shared.reference
+MISTAKES = shared.WRONG_PASSES | {
+    "returned no loss: the last rank returns it": (
+        lambda case, inputs: [{}] * (case.world_size - 1) + [{"loss": None}]
+    )
+}
 BOUNDARIES = {
     "divides": "not asked: a batch goes through whole",
     "does not divide": "not asked, as above",
@@ -13,12 +16,6 @@ BOUNDARIES = {
     "more ranks than elements": "4 ranks, a batch of 2, width 6",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer(
-        "dist.send(x.grad, rank - 1)", "dist.isend(x.grad, rank - 1).wait()", "a send is a send"
-    ),
-    EqualAnswer(
-        "return loss.detach() if is_last else None",
-        "return loss if is_last else None",
-        "whoever takes the loss may detach it",
-    ),
+    EqualAnswer("send(x.grad, rank - 1)", "isend(x.grad, rank - 1).wait()", "a send is a send"),
+    EqualAnswer("return loss.detach() if", "return loss if", "who takes the loss may detach it"),
 )

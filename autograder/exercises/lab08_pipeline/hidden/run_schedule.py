@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 from autograder.exercise import Case, Plain
@@ -8,14 +6,10 @@ from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.run_schedule import all_forwards_first, run_case
 from shardlab.simulate.pipeline import one_f_one_b
 
+ORDERS = all_forwards_first(([0, 1, 2, 3], [2, 0, 3, 1]), ([3, 1, 0, 2], [1, 3, 2, 0]))
 CASES = (
     run_case("1 rank, 3 micro-batches", one_f_one_b(1, 3)),
-    shaken(
-        run_case(
-            "2 ranks, in yet other orders",
-            all_forwards_first(([0, 1, 2, 3], [2, 0, 3, 1]), ([3, 1, 0, 2], [1, 3, 2, 0])),
-        )
-    ),
+    shaken(run_case("2 ranks, in yet other orders", ORDERS)),
 )
 BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches",

@@ -1,7 +1,5 @@
 """What decides in several exercises: right gradients, and wrong ones, in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

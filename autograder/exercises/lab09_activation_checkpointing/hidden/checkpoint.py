@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab09_activation_checkpointing.checkpoint import network_case
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
 
-reference, MISTAKES = shared.reference, shared.MISTAKES
+reference, MISTAKES = shared.reference, shared.MISTAKES | shared.OFF_BY_BITS
 ONE_UNUSED, LARGE = "several, dropout, one not used", "nested, 1 MiB with dropout"
 CASES = (
     network_case(ONE_UNUSED, "several", 2, width=6, keep=0.6, **{"one unused": True}),

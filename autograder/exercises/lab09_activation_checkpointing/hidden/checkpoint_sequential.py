@@ -1,13 +1,13 @@
-from __future__ import annotations
-
 from typing import Any
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab09_activation_checkpointing import checkpoint_sequential as public
 from autograder.exercises.lab09_activation_checkpointing import shared
+from autograder.exercises.lab09_activation_checkpointing.hidden.shared import OFF_BY_BITS
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
 
+MISTAKES = OFF_BY_BITS
 TIGHT = "13 layers, dropout, tight"
 CASES = (
     shared.blocks_case("16 layers, dropout", 1, 16, 64, 16, keep=0.8, budget=(5, 2)),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -42,7 +40,4 @@ def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
     return {shared.ARGUMENTS: [times * torch.stack(own).sum(dim=0)]}
 
 
-MISTAKES = {
-    public.EXCHANGES_GRADIENTS: (summed, partial(summed, average=True)),
-    **shared.MISTAKES,
-}
+MISTAKES = {public.EXCHANGES_GRADIENTS: (summed, partial(summed, average=True)), **shared.MISTAKES}
