@@ -47,16 +47,14 @@ class RecordedHalf:
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        content: dict[str, Any] = codec.decode_plain(lzma.decompress(self.path.read_bytes()))
-        return content
+        return codec.decode_plain(lzma.decompress(self.path.read_bytes()))
 
     def _of(self, case: Case, part: str) -> Any:
         # Copies: who changes what it was given changes nothing here.
         return _unpacked(self._content["cases"][case.name][part], self._content["tensors"])
 
     def facts(self, case: Case) -> Mapping[str, Plain]:
-        facts: Mapping[str, Plain] = self._of(case, "facts")
-        return facts
+        return self._of(case, "facts")
 
     def draw(self, case: Case, rng: np.random.Generator) -> Plain:
         raise LookupError(f"{case.name}: a students' copy has no hidden cases")
@@ -67,8 +65,7 @@ class RecordedHalf:
                 f"{case.name}: this copy draws other inputs than those its references were made "
                 "for. Are its packages those of requirements.lock? `make lab` installs them"
             )
-        outputs: Outputs = self._of(case, "expected")
-        return outputs
+        return self._of(case, "expected")
 
     def mistakes(self, case: Case, inputs: Sequence[Plain]) -> Iterator[tuple[str, Outputs | None]]:
         yield from self._of(case, "mistakes")
