@@ -14,7 +14,9 @@ import torch
 from autograder.exercise.attempt import Finding, shorten
 from autograder.guest.case import Plain
 
-Difference = tuple[str, str] | None  # in general terms; the evidence, which may show inputs
+Found = (
+    tuple[str, str] | None
+)  # what differs, in general terms; the evidence, which may show inputs
 RUN = 64
 _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 100
@@ -44,7 +46,7 @@ def equal(expected: Plain, got: Plain, tolerance: float | None = None) -> bool:
     return difference(expected, got, tolerance) is None
 
 
-def difference(expected: Plain, got: Plain, tolerance: float | None = None) -> Difference:
+def difference(expected: Plain, got: Plain, tolerance: float | None = None) -> Found:
     try:
         return _difference(expected, got, tolerance)
     except (ValueError, OverflowError, RuntimeError) as error:  # 10**5000, say
@@ -57,7 +59,7 @@ def with_key(differs: str, evidence: str) -> str:
     return f"{key}: {evidence}" if key and evidence else evidence
 
 
-def _difference(expected: Plain, got: Plain, tolerance: float | None) -> Difference:
+def _difference(expected: Plain, got: Plain, tolerance: float | None) -> Found:
     if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
         if expected.dtype != got.dtype:
             return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
@@ -94,9 +96,7 @@ class Sums:
         return cls(torch.stack(runs).to(tensor.dtype), tensor.dtype, tuple(tensor.shape))
 
 
-def _tensor_difference(
-    expected: torch.Tensor | Sums, got: Plain, tolerance: float | None
-) -> Difference:
+def _tensor_difference(expected: torch.Tensor | Sums, got: Plain, tolerance: float | None) -> Found:
     if not isinstance(got, torch.Tensor):
         return "should be a tensor", _instead(got)
     if got.layout != torch.strided or got.device.type != "cpu":
@@ -125,7 +125,7 @@ def _tensor_difference(
     )
 
 
-def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | None) -> Difference:
+def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | None) -> Found:
     if not isinstance(got, dict):
         return "should be a dict", _instead(got)
     for key, wanted in expected.items():
@@ -136,7 +136,7 @@ def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | 
     return None
 
 
-def _list_difference(expected: Sequence[Plain], got: Plain, tolerance: float | None) -> Difference:
+def _list_difference(expected: Sequence[Plain], got: Plain, tolerance: float | None) -> Found:
     if type(got) is not type(expected):
         return f"should be a {type(expected).__name__}", _instead(got)
     if len(got) != len(expected):
@@ -158,7 +158,7 @@ def _in_words(numbers: Sequence[float]) -> str:
     return " and ".join(f"{number:,.15g}" for number in numbers)
 
 
-def _number_difference(expected: float, got: Plain, tolerance: float | None) -> Difference:
+def _number_difference(expected: float, got: Plain, tolerance: float | None) -> Found:
     """3.0 is 3, and so is a tensor or an array that holds this one number."""
     if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 0:
         got = got.item()

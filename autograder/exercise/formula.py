@@ -109,9 +109,7 @@ def call_of(answer: str, question: Question) -> str:
 
 
 def _typed(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
-        return f"{value:_}"
-    return repr(value)
+    return f"{value:_}" if type(value) is int and abs(value) >= 10_000 else repr(value)
 
 
 def _ratio(right: Plain, got: Plain) -> str:

@@ -76,14 +76,13 @@ def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> FoundAnswer:
             (i for i in (grade_id(cell), cell.get("id")) if isinstance(i, str) and i in known),
             ids_by_essence.get(_essence(cell)),
         )
+        own_types = ["code", "markdown"]
         if cell_id is not None:
             found.copies.setdefault(cell_id, []).append(cell)
-            behind = cell_id
-            is_own = grade_id(known[cell_id]) is None and cell.cell_type == "code"
-            is_own = is_own and _essence(cell) != _essence(known[cell_id])
-        else:
-            is_own = True
-        if is_own and cell.cell_type in ("code", "markdown") and _text(cell).strip():
+            behind, lab_cell = cell_id, known[cell_id]
+            is_changed = grade_id(lab_cell) is None and _essence(cell) != _essence(lab_cell)
+            own_types = ["code"] if is_changed else []
+        if cell.cell_type in own_types and _text(cell).strip():
             found.own[behind].append(cell)
         if cell.cell_type != "markdown":
             found.code.append((behind, cell))

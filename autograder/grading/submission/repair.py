@@ -175,9 +175,8 @@ def _side(text: str, wanted: str) -> str:
 def _take_a_side(text: str) -> tuple[Any, str]:
     """Of the sides that can be read the one with fewer answers not given; else the first."""
     found = "The file held the marks of a merge conflict"
-    sides = zip(
-        sides_of(text), ("first (your own branch)", "second (the other branch)"), strict=True
-    )
+    names = ("first (your own branch)", "second (the other branch)")
+    sides = zip(sides_of(text), names, strict=True)
     for side, which in sorted(sides, key=lambda each: each[0].count(BLANK)):
         if (document := _parse(side)) is not None:
             return document, f"{found}: the {which} side was graded."
