@@ -14,9 +14,8 @@ import torch
 from autograder.exercise.attempt import Finding, shorten
 from autograder.guest.case import Plain
 
-Found = (
-    tuple[str, str] | None
-)  # what differs, in general terms; the evidence, which may show inputs
+# What differs, in general terms, and the evidence, which may show inputs and sizes.
+Found = tuple[str, str] | None
 RUN = 64
 _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 100

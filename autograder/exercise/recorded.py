@@ -91,11 +91,8 @@ def fingerprint(value: Plain) -> Plain:
 def record(exercise: Exercise, inputs_of: InputsOf, facts: Mapping[str, Plain]) -> bytes:
     """The file of an exercise. ``inputs_of(case)`` are those of a student's own check."""
     store = _Store()
-    cases = {
-        case.name: _of_case(exercise, case, inputs_of(case), store)
-        for case in exercise.cases
-        if not case.hidden
-    }
+    visible = [case for case in exercise.cases if not case.hidden]
+    cases = {case.name: _of_case(exercise, case, inputs_of(case), store) for case in visible}
     content = {"facts": dict(facts), "cases": cases, "tensors": store.tensors}
     return lzma.compress(codec.encode_plain(content))
 
@@ -116,9 +113,8 @@ def _of_case(
     mistakes, before = [], store.taken_bytes
     for said, outputs in half.mistakes(case, inputs):
         room = MOST_MISTAKES_BYTES - (store.taken_bytes - before)
-        kept = next(
-            (each for each in (outputs, _in_sums(outputs)) if store.new_bytes(each) <= room), None
-        )
+        forms = (outputs, _in_sums(outputs))
+        kept = next((form for form in forms if store.new_bytes(form) <= room), None)
         mistakes.append(store.packed([said, kept]))
     return {
         "inputs": store.packed(fingerprint(inputs)),
