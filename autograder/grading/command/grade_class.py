@@ -47,12 +47,9 @@ def grade(arguments: argparse.Namespace) -> int:
         run = _Run(arguments)
         with run.journal.locked():
             return run.grade()
-    except (WrongUsage, CourseError, GradebookError, Refused) as error:
+    except (WrongUsage, CourseError, GradebookError, Refused, JournalError) as error:
         print(error, file=sys.stderr)
-        return WRONG_USAGE
-    except JournalError as error:
-        print(error, file=sys.stderr)
-        return NOT_ALL_GRADED
+        return NOT_ALL_GRADED if isinstance(error, JournalError) else WRONG_USAGE
     except KeyboardInterrupt:
         kept = "Every grade that was reported is kept: the same command goes on from there"
         print(f"\nStopped. {kept}", file=sys.stderr)
