@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from autograder import exercises
 from autograder.build.release import release
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
-from autograder.grading.submission.template import checks_of
+from autograder.grading.submission.template import find_check, is_check
 
 REBUILD = "python -m autograder build"
 SCRATCH = {".ipynb_checkpoints", "__pycache__"}  # git does not see them either
@@ -54,10 +54,8 @@ def products(repo: Path) -> dict[Path, bytes]:
 def check(repo: Path) -> list[Drift]:
     """Every file that differs from what its source makes, is missing, or has no source."""
     made = products(repo)
-    drifts = []
-    for path in _stale(made):
-        what = "not what its source makes" if path.exists() else "not built yet"
-        drifts.append(Drift(path, f"is {what}: run `{REBUILD}`"))
+    why = {True: "is not what its source makes", False: "is not built yet"}
+    drifts = [Drift(path, f"{why[path.exists()]}: run `{REBUILD}`") for path in _stale(made)]
     return drifts + _strays(repo, made)
 
 
@@ -78,31 +76,25 @@ def build(repo: Path, *, overwrite: bool = False) -> tuple[list[Path], list[Drif
 
 
 def _sources(repo: Path) -> list[Path]:
-    patterns = ("course/chapters/*.nb.py", "solutions/*/*.nb.py")
-    return [path for pattern in patterns for path in sorted(repo.glob(pattern))]
+    return sorted(repo.glob("course/chapters/*.nb.py")) + sorted(repo.glob("solutions/*/*.nb.py"))
 
 
 def _require_exercises(source: Path, notebook: NotebookNode) -> None:
     """Every check cell names an exercise and its points; raises SourceError."""
-    points = {
-        cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader.points
-        for cell in notebook.cells
-        if cell.metadata.get("nbgrader", {}).get("grade")
-    }
     seen: set[str] = set()
-    for grade_id, check in checks_of(notebook).items():
-        cell = f"{source}, cell {grade_id!r}"
+    for cell in filter(is_check, notebook.cells):
+        name, meta = find_check(cell.source).exercise, cell.metadata.nbgrader
+        where = f"{source}, cell {meta.grade_id!r}"
         try:
-            worth = exercises.load(check.exercise).points
+            worth = exercises.load(name).points
         except KeyError as error:
-            raise SourceError(f"{cell}: {error.args[0]}") from error
-        if points[grade_id] != worth:
-            raise SourceError(
-                f"{cell}: says {points[grade_id]} points, its exercise is worth {worth:g}"
-            )
-        if check.exercise in seen:
-            raise SourceError(f"{cell}: {check.exercise} is checked by an earlier cell, too")
-        seen.add(check.exercise)
+            raise SourceError(f"{where}: {error.args[0]}") from error
+        if meta.points != worth:
+            differ = f"says {meta.points} points, its exercise is worth {worth:g}"
+            raise SourceError(f"{where}: {differ}")
+        if name in seen:
+            raise SourceError(f"{where}: {name} is checked by an earlier cell, too")
+        seen.add(name)
 
 
 def _stale(made: dict[Path, bytes]) -> list[Path]:

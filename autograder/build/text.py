@@ -116,9 +116,8 @@ def _check_solution_regions(cell: NotebookNode) -> None:
         if not (begins or ends):
             continue
         if not cell.metadata.get("nbgrader", {}).get("solution"):
-            raise _CellError(
-                "a solution in a cell without `solution: true` reaches students", number
-            )
+            why = "a solution in a cell without `solution: true` reaches students"
+            raise _CellError(why, number)
         if begins == inside:
             raise _CellError("BEGIN SOLUTION and END SOLUTION do not pair up", number)
         inside = begins

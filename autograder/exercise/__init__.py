@@ -1,6 +1,6 @@
 """The form of an exercise: what a lab's modules declare, and what decides an answer reads."""
 
-from autograder.exercise.attempt import SENT, Attempt, Curves, Finding, Spent, shorten
+from autograder.exercise.attempt import SENT, Attempt, Curves, Finding, Spent
 from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
 from autograder.exercise.compare import equal
 from autograder.exercise.form import NAMED, Exercise
@@ -26,5 +26,4 @@ __all__ = [
     "from_outputs",
     "questions",
     "sent_bytes",
-    "shorten",
 ]

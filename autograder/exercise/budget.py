@@ -47,8 +47,7 @@ class Budget:
 
 def sent_bytes(run: Run) -> list[int]:
     """On the wire, by rank."""
-    found: list[int] = run.traffic.sent_by_rank.tolist()
-    return found
+    return run.traffic.sent_by_rank.tolist()
 
 
 def from_outputs(key: str) -> Callable[[Run], list[int]]:

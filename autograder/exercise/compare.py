@@ -14,6 +14,8 @@ import torch
 from autograder.exercise.attempt import Finding, shorten
 from autograder.guest.case import Plain
 
+# What differs, in general terms, and the evidence, which may show inputs and sizes.
+Found = tuple[str, str] | None
 RUN = 64
 _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 100
@@ -33,10 +35,9 @@ def find_difference(
     """The first rank whose output is not as expected, or None. Both are lists by rank."""
     for rank, wanted in enumerate(expected):
         if found := difference(wanted, outputs[rank], tolerance):
-            mistake, evidence = found
             if len(expected) == 1:
-                return Finding("your answer", mistake, evidence, anyone="your answer")
-            return Finding(f"rank {rank}", mistake, evidence)
+                return Finding("your answer", *found, anyone="your answer")
+            return Finding(f"rank {rank}", *found)
     return None
 
 
@@ -44,10 +45,7 @@ def equal(expected: Plain, got: Plain, tolerance: float | None = None) -> bool:
     return difference(expected, got, tolerance) is None
 
 
-def difference(
-    expected: Plain, got: Plain, tolerance: float | None = None
-) -> tuple[str, str] | None:
-    """(what differs, in general terms; the evidence, which may show inputs and sizes)."""
+def difference(expected: Plain, got: Plain, tolerance: float | None = None) -> Found:
     try:
         return _difference(expected, got, tolerance)
     except (ValueError, OverflowError, RuntimeError) as error:  # 10**5000, say
@@ -60,7 +58,7 @@ def with_key(differs: str, evidence: str) -> str:
     return f"{key}: {evidence}" if key and evidence else evidence
 
 
-def _difference(expected: Plain, got: Plain, tolerance: float | None) -> tuple[str, str] | None:
+def _difference(expected: Plain, got: Plain, tolerance: float | None) -> Found:
     if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
         if expected.dtype != got.dtype:
             return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
@@ -71,7 +69,7 @@ def _difference(expected: Plain, got: Plain, tolerance: float | None) -> tuple[s
         return _dict_difference(expected, got, tolerance)
     if isinstance(expected, list | tuple):
         return _list_difference(expected, got, tolerance)
-    if isinstance(expected, int | float) and not isinstance(expected, bool):
+    if is_number(expected):
         return _number_difference(expected, got, tolerance)
     if type(expected) is not type(got):
         return "has the wrong type", f"{_kind(got)}, expected {_kind(expected)}"
@@ -97,9 +95,7 @@ class Sums:
         return cls(torch.stack(runs).to(tensor.dtype), tensor.dtype, tuple(tensor.shape))
 
 
-def _tensor_difference(
-    expected: torch.Tensor | Sums, got: Plain, tolerance: float | None
-) -> tuple[str, str] | None:
+def _tensor_difference(expected: torch.Tensor | Sums, got: Plain, tolerance: float | None) -> Found:
     if not isinstance(got, torch.Tensor):
         return "should be a tensor", _instead(got)
     if got.layout != torch.strided or got.device.type != "cpu":
@@ -108,21 +104,15 @@ def _tensor_difference(
         return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
     if got.shape != expected.shape:
         return "has the wrong shape", f"{tuple(got.shape)}, expected {tuple(expected.shape)}"
-    if isinstance(expected, Sums):
-        near = TOLERANCE.get(expected.dtype, (0.0, 0.0))[0] if tolerance is None else tolerance
-        return _value_difference(expected.sums, Sums.of(got).sums, near * RUN**0.5, RUN)
-    return _value_difference(expected, got, tolerance)
-
-
-def _value_difference(
-    expected: torch.Tensor, got: torch.Tensor, tolerance: float | None, run: int = 1
-) -> tuple[str, str] | None:
-    """``run``: how many elements of an output were added up for each of these."""
-    if torch.equal(got, expected):  # most are, and this is far quicker to say
-        return None
     rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
     if tolerance is not None:
         rtol = atol = tolerance
+    run = 1  # how many elements of an output were added up for each of these
+    if isinstance(expected, Sums):
+        run, rtol = RUN, rtol * RUN**0.5
+        expected, got, atol = expected.sums, Sums.of(got).sums, rtol
+    if torch.equal(got, expected):  # most are, and this is far quicker to say
+        return None
     wrong = ~torch.isclose(got, expected, rtol=rtol, atol=atol, equal_nan=True)
     if not wrong.any():
         return None
@@ -137,54 +127,46 @@ def _value_difference(
     )
 
 
-def _dict_difference(
-    expected: dict[str, Plain], got: Plain, tolerance: float | None
-) -> tuple[str, str] | None:
+def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | None) -> Found:
     if not isinstance(got, dict):
         return "should be a dict", _instead(got)
     for key, wanted in expected.items():
         if key not in got:
             return f"lacks {key!r}", f"it has {_QUOTE.repr(list(got))}"
-        found = _difference(wanted, got[key], tolerance)
-        if found:
+        if found := _difference(wanted, got[key], tolerance):
             return f"{found[0]} in {key!r}", found[1]
     return None
 
 
-def _list_difference(
-    expected: Sequence[Plain], got: Plain, tolerance: float | None
-) -> tuple[str, str] | None:
+def _list_difference(expected: Sequence[Plain], got: Plain, tolerance: float | None) -> Found:
     if type(got) is not type(expected):
         return f"should be a {type(expected).__name__}", _instead(got)
     if len(got) != len(expected):
         return "has the wrong length", f"length {len(got)}, expected {len(expected)}"
     for index, (wanted, item) in enumerate(zip(expected, got, strict=True)):
-        found = _difference(wanted, item, tolerance)
-        if found:
+        if found := _difference(wanted, item, tolerance):
             mistake, evidence = found
             if mistake.startswith("should be"):
                 mistake = f"has an item that {mistake}"
-            if isinstance(expected, tuple) and _are_numbers(expected) and _are_numbers(got):
+            if isinstance(expected, tuple) and all(map(is_number, (*expected, *got))):
                 return mistake, f"{_in_words(got)}, expected {_in_words(expected)}"
             return mistake, evidence if len(expected) == 1 else f"item {index}: {evidence}"
     return None
 
 
-def _are_numbers(values: Sequence[Plain]) -> bool:
-    return all(type(value) in (int, float) for value in values)
+def is_number(value: Plain) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _in_words(numbers: Sequence[float]) -> str:
     return " and ".join(map(_in_digits, numbers))
 
 
-def _number_difference(
-    expected: float, got: Plain, tolerance: float | None
-) -> tuple[str, str] | None:
+def _number_difference(expected: float, got: Plain, tolerance: float | None) -> Found:
     """3.0 is 3, and so is a tensor or an array that holds this one number."""
     if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 0:
         got = got.item()
-    if isinstance(got, bool) or not isinstance(got, int | float):
+    if not is_number(got):
         return "should be a number", _instead(got)
     near = 1e-9 if tolerance is None else tolerance
     if not math.isclose(got, expected, rel_tol=near, abs_tol=near):
@@ -216,7 +198,7 @@ def size_of(value: Plain) -> int:
     if isinstance(value, Sums):
         return math.prod(value.shape) * value.dtype.itemsize + 100
     if isinstance(value, dict):
-        return sum(map(size_of, value.values())) + 100 * len(value) + 100
+        return size_of(list(value.values())) + 100 * len(value)
     if isinstance(value, list | tuple):
         return sum(map(size_of, value)) + 100
     return 100 + (len(value) if isinstance(value, str | bytes) else 0)

@@ -9,7 +9,7 @@ data (recorded.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,6 +91,13 @@ class Exercise:
             raise ValueError(f"{self.name}: a student needs at least one visible case")
         if len({case.name for case in self.cases}) < len(self.cases):
             raise ValueError(f"{self.name}: two cases share a name, and so would share inputs")
+
+    def joined(self, half: Half, chapter: str, module: str, closed: tuple[str, ...]) -> Exercise:
+        """This public half, with what decides of the other one."""
+        answer, cases = self.answer or module, (*self.cases, *half.cases)
+        name = f"{chapter}.{answer}"
+        cases = tuple(replace(c, params={**c.params, **half.facts(c)}) for c in cases)
+        return replace(self, answer=answer, name=name, closed=closed, half=half, cases=cases)
 
     @property
     def is_point_to_point(self) -> bool:

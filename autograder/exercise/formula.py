@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise.attempt import Attempt, Finding
-from autograder.exercise.compare import difference, equal, with_key
+from autograder.exercise.compare import difference, equal, is_number, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
 from autograder.guest.on_rank import answers_of, as_it_is
@@ -57,15 +57,14 @@ class Formula(Exercise):
         return [[_plain(question) for question in self.decides.draw(case, rng)]]
 
     def difference(self, attempt: Attempt) -> Finding | None:
-        (asked,), (expected,), (got,) = attempt.inputs, attempt.expected, attempt.outputs
-        if not isinstance(got, list) or len(got) != len(asked):
+        wrong = self._wrong(attempt)
+        if not wrong:
             return super().difference(attempt)
-        for index in self._wrong(attempt):
-            right, answer = expected[index], got[index]
-            mistake, evidence = difference(right, answer, self.tolerance) or ("", "")
-            mistake = self._wrong_form(asked[index], right, answer) or mistake
-            return self._finding(asked[index], mistake, evidence + _ratio(right, answer))
-        return None
+        (asked,), (expected,), (got,) = attempt.inputs, attempt.expected, attempt.outputs
+        question, right, answer = asked[wrong[0]], expected[wrong[0]], got[wrong[0]]
+        mistake, evidence = difference(right, answer, self.tolerance) or ("", "")
+        mistake = self._wrong_form(question, right, answer) or mistake
+        return self._finding(question, mistake, evidence + _ratio(right, answer))
 
     def named(self, attempt: Attempt) -> tuple[Named, ...] | None:
         if attempt.error is not None or self.difference(attempt) is None:
@@ -89,14 +88,11 @@ class Formula(Exercise):
         return tuple(found)
 
     def _wrong(self, attempt: Attempt) -> list[int]:
-        """Numbers of the questions with a wrong answer."""
-        if attempt.error is not None:
-            return []
+        """Numbers of the questions with a wrong answer, where there is an answer to each."""
         (expected,), (got,) = attempt.expected, attempt.outputs
         if not isinstance(got, list) or len(got) != len(expected):
             return []
-        pairs = enumerate(zip(expected, got, strict=True))
-        return [index for index, pair in pairs if not equal(*pair, self.tolerance)]
+        return [i for i, right in enumerate(expected) if not equal(right, got[i], self.tolerance)]
 
     def _wrong_form(self, question: Question, right: Plain, got: Plain) -> str:
         return next((text for form in self.forms if (text := form(question, right, got))), "")
@@ -107,22 +103,16 @@ class Formula(Exercise):
 
 def call_of(answer: str, question: Question) -> str:
     """As one would type it: ``zero_bytes(7_500_000_000, 64, stage=1)``."""
-    if isinstance(question, Mapping):
-        arguments = [f"{name}={_typed(value)}" for name, value in question.items()]
-    else:
-        arguments = [_typed(value) for value in question]
+    named = isinstance(question, Mapping)
+    arguments = [f"{each}={_typed(question[each])}" if named else _typed(each) for each in question]
     return f"{answer}({', '.join(arguments)})"
 
 
 def _typed(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
-        return f"{value:_}"
-    return repr(value)
+    return f"{value:_}" if type(value) is int and abs(value) >= 10_000 else repr(value)
 
 
 def _ratio(right: Plain, got: Plain) -> str:
-    if isinstance(right, bool) or not isinstance(right, int | float) or not right:
-        return ""
-    if isinstance(got, bool) or not isinstance(got, int | float) or not got or not np.isfinite(got):
+    if not (is_number(right) and right and is_number(got) and got and np.isfinite(got)):
         return ""
     return f", {got / right:.4g} times that"

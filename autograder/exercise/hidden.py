@@ -21,6 +21,7 @@ Where a dict of outputs lacks keys, only those that it has are compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,47 +58,36 @@ class HiddenHalf:
 
     @property
     def cases(self) -> Sequence[Case]:
-        return [replace(case, hidden=True) for case in self._has("CASES", ())]
+        return [replace(case, hidden=True) for case in getattr(self.module, "CASES", ())]
 
     def facts(self, case: Case) -> Mapping[str, Plain]:
-        facts: Mapping[str, Plain] = self._has("facts", lambda case: {})(case)
-        return facts
+        return getattr(self.module, "facts", lambda case: {})(case)
 
     def draw(self, case: Case, rng: np.random.Generator) -> Plain:
         return self.module.draw(case, rng)
 
     def expected(self, case: Case, inputs: Sequence[Plain]) -> Outputs:
-        return self._outputs(case, inputs, self._has("right", None), self._has("reference", None))
+        if hasattr(self.module, "right"):
+            return [[_answer(self.module.right, question) for question in inputs[0]]]
+        return on_every_rank(self.module.reference(case, inputs), case)
 
     def mistakes(self, case: Case, inputs: Sequence[Plain]) -> Iterator[tuple[str, Outputs | None]]:
-        for said, wrong in self._has("MISTAKES", {}).items():
+        for said, wrong in getattr(self.module, "MISTAKES", {}).items():
             for each in wrong if isinstance(wrong, tuple) else (wrong,):
                 if hasattr(self.module, "right"):
-                    yield said, self._outputs(case, inputs, _or_none(each), None)
+                    yield said, [[_wrong_answer(each, question) for question in inputs[0]]]
                 elif (outputs := each(case, inputs)) is not None:
                     yield said, on_every_rank(outputs, case)
 
     def limit(self, label: str, case: Case) -> Limit | None:
-        limits: Mapping[str, Callable[[Case], Limit | None]] = self._has("LIMITS", {})
-        return limits[label](case)
-
-    def _outputs(
-        self, case: Case, inputs: Sequence[Plain], formula: Any, reference: Any
-    ) -> Outputs:
-        if formula is None:
-            return on_every_rank(reference(case, inputs), case)
-        (asked,) = inputs
-        return [[formula(**q) if isinstance(q, Mapping) else formula(*q) for q in asked]]
-
-    def _has(self, name: str, otherwise: Any) -> Any:
-        return getattr(self.module, name, otherwise)
+        return self.module.LIMITS[label](case)
 
 
-def _or_none(formula: Callable[..., Plain]) -> Callable[..., Plain]:
-    def wrong(*question: Any, **named: Any) -> Plain:
-        try:
-            return formula(*question, **named)
-        except ZeroDivisionError:
-            return None
+def _answer(formula: Callable[..., Plain], question: Any) -> Plain:
+    return formula(**question) if isinstance(question, Mapping) else formula(*question)
 
-    return wrong
+
+def _wrong_answer(formula: Callable[..., Plain], question: Any) -> Plain:
+    with suppress(ZeroDivisionError):
+        return _answer(formula, question)
+    return None

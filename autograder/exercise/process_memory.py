@@ -18,20 +18,16 @@ from shardlab.run import Run
 ROOM_BYTES = 4 << 20
 
 
-def rise(run: Run, before: str, after: str) -> list[int]:
-    """By rank: bytes in use when a block ended over those when another did.
-
-    Raises KeyError where a rank never came to the end of one.
-    """
-    seen = [memory.seen_bytes for memory in run.memory]
-    return [blocks[after].most - blocks[before].least for blocks in seen]
-
-
 def no_more_than_tensors(
     moment: str, tensors_bytes: Callable[[Case], float | None], before: str = BEGUN
 ) -> Budget:
     """``tensors_bytes``: what a right answer's tensors may take at that moment; None: too little
     to see."""
+
+    def rise(run: Run) -> list[int]:
+        """Raises KeyError where a rank never came to the end of one of the two moments."""
+        seen = [memory.seen_bytes for memory in run.memory]
+        return [blocks[moment].most - blocks[before].least for blocks in seen]
 
     def limit(case: Case) -> Limit | None:
         size = tensors_bytes(case)
@@ -39,8 +35,8 @@ def no_more_than_tensors(
 
     return Budget(
         "its process holds what its tensors take",
-        limit=limit,
-        used=lambda run: rise(run, before, moment),
+        rise,
+        limit,
         heading="seen from outside",
         from_outside=True,
     )

@@ -47,16 +47,14 @@ class RecordedHalf:
 
     @cached_property
     def _content(self) -> dict[str, Any]:
-        content: dict[str, Any] = codec.decode_plain(lzma.decompress(self.path.read_bytes()))
-        return content
+        return codec.decode_plain(lzma.decompress(self.path.read_bytes()))
 
     def _of(self, case: Case, part: str) -> Any:
         # Copies: who changes what it was given changes nothing here.
         return _unpacked(self._content["cases"][case.name][part], self._content["tensors"])
 
     def facts(self, case: Case) -> Mapping[str, Plain]:
-        facts: Mapping[str, Plain] = self._of(case, "facts")
-        return facts
+        return self._of(case, "facts")
 
     def draw(self, case: Case, rng: np.random.Generator) -> Plain:
         raise LookupError(f"{case.name}: a students' copy has no hidden cases")
@@ -67,8 +65,7 @@ class RecordedHalf:
                 f"{case.name}: this copy draws other inputs than those its references were made "
                 "for. Are its packages those of requirements.lock? `make lab` installs them"
             )
-        outputs: Outputs = self._of(case, "expected")
-        return outputs
+        return self._of(case, "expected")
 
     def mistakes(self, case: Case, inputs: Sequence[Plain]) -> Iterator[tuple[str, Outputs | None]]:
         yield from self._of(case, "mistakes")
@@ -94,11 +91,8 @@ def fingerprint(value: Plain) -> Plain:
 def record(exercise: Exercise, inputs_of: InputsOf, facts: Mapping[str, Plain]) -> bytes:
     """The file of an exercise. ``inputs_of(case)`` are those of a student's own check."""
     store = _Store()
-    cases = {
-        case.name: _of_case(exercise, case, inputs_of(case), store)
-        for case in exercise.cases
-        if not case.hidden
-    }
+    visible = [case for case in exercise.cases if not case.hidden]
+    cases = {case.name: _of_case(exercise, case, inputs_of(case), store) for case in visible}
     content = {"facts": dict(facts), "cases": cases, "tensors": store.tensors}
     return lzma.compress(codec.encode_plain(content))
 
@@ -119,9 +113,8 @@ def _of_case(
     mistakes, before = [], store.taken_bytes
     for said, outputs in half.mistakes(case, inputs):
         room = MOST_MISTAKES_BYTES - (store.taken_bytes - before)
-        kept = next(
-            (each for each in (outputs, _in_sums(outputs)) if store.new_bytes(each) <= room), None
-        )
+        forms = (outputs, _in_sums(outputs))
+        kept = next((form for form in forms if store.new_bytes(form) <= room), None)
         mistakes.append(store.packed([said, kept]))
     return {
         "inputs": store.packed(fingerprint(inputs)),

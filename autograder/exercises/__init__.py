@@ -49,7 +49,8 @@ def setting(lab: str, name: str, otherwise: Any = ()) -> Any:
 @functools.cache
 def of_lab(lab: str) -> tuple[Exercise, ...]:
     """All exercises of a lab: ``of_lab("03_ring_all_reduce")``."""
-    from autograder.exercise.join import joined
+    from autograder.exercise.hidden import HiddenHalf
+    from autograder.exercise.recorded import SUFFIX, RecordedHalf
 
     package = lab_module(lab)
     closed = tuple(setting(lab, "CLOSED"))
@@ -58,10 +59,10 @@ def of_lab(lab: str) -> tuple[Exercise, ...]:
         public = import_module(f"{package.__name__}.{name}").EXERCISE
         hidden = f"{package.__name__}.hidden"
         if find_spec(hidden):
-            half: Any = import_module(f"{hidden}.{name}")
+            half: Any = HiddenHalf(import_module(f"{hidden}.{name}"))
         else:
-            half = HERE / f"lab{lab}" / "recorded" / name
-        found.append(joined(public, half, lab.partition("_")[2], name, closed))
+            half = RecordedHalf(HERE / f"lab{lab}" / "recorded" / f"{name}{SUFFIX}")
+        found.append(public.joined(half, lab.partition("_")[2], name, closed))
     return tuple(found)
 
 

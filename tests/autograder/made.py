@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from autograder.exercise import Case, Exercise, OnRanks
-from autograder.exercise.join import joined
+from autograder.exercise.hidden import HiddenHalf
 
 
 def on_ranks(
@@ -31,4 +31,4 @@ def on_ranks(
         reference=reference,
         MISTAKES=mistakes or {},
     )
-    return joined(public, hidden, chapter, answer, ())
+    return public.joined(HiddenHalf(hidden), chapter, answer, ())

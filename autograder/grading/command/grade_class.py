@@ -15,14 +15,9 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SAWarning
 
-from autograder.grading.command.outcomes import Outcome, table
+from autograder.grading.command.outcomes import Outcome, changes, table
 from autograder.grading.command.progress import Progress
-from autograder.grading.command.regrade import changes
-from autograder.grading.gradebook.database import (
-    GradebookError,
-    prepare,
-    require_same_gradebook,
-)
+from autograder.grading.gradebook.database import GradebookError, prepare, require_same_gradebook
 from autograder.grading.gradebook.run_and_decide import RunAndDecide
 from autograder.grading.gradebook.writer import NotWritten, Writer
 from autograder.grading.pool.journal import Journal, JournalError
@@ -52,23 +47,16 @@ def grade(arguments: argparse.Namespace) -> int:
         run = _Run(arguments)
         with run.journal.locked():
             return run.grade()
-    except (WrongUsage, CourseError, GradebookError, Refused) as error:
+    except (WrongUsage, CourseError, GradebookError, Refused, JournalError) as error:
         print(error, file=sys.stderr)
-        return WRONG_USAGE
-    except JournalError as error:
-        print(error, file=sys.stderr)
-        return NOT_ALL_GRADED
+        return NOT_ALL_GRADED if isinstance(error, JournalError) else WRONG_USAGE
     except KeyboardInterrupt:
-        print(
-            "\nStopped. Every grade that was reported is kept: the same command goes on from there",
-            file=sys.stderr,
-        )
+        kept = "Every grade that was reported is kept: the same command goes on from there"
+        print(f"\nStopped. {kept}", file=sys.stderr)
         return INTERRUPTED
 
 
 class _Run:
-    """One run of the command."""
-
     def __init__(self, arguments: argparse.Namespace) -> None:
         """Raises whatever makes it pointless to begin."""
         lab = arguments.lab
@@ -95,8 +83,7 @@ class _Run:
         self.regrade, self.yes = arguments.regrade, arguments.yes
 
     def grade(self) -> int:
-        began_s = time.monotonic()
-        outcome = self.outcome
+        began_s, outcome = time.monotonic(), self.outcome
         todo, keep = self._sort()
         scores = self.writer.scores()
         for record in keep:
@@ -118,8 +105,7 @@ class _Run:
 
     def _sort(self) -> tuple[list[str], list[Record]]:
         """(students to be graded, records that stay as they are, of whatever version)."""
-        todo: list[str] = []
-        keep: list[Record] = []
+        todo, keep = [], []
         for student in self.students:
             record = self._final(self.journal, student)
             task = self.maker.task(student)
@@ -171,8 +157,7 @@ class _Run:
 
     def _regraded(self, pool: Pool) -> list[Record]:
         """What the present version makes of those that an older one graded; nothing is changed."""
-        done: list[Record] = []
-        todo: list[str] = []
+        done, todo = [], []
         for student in sorted(self.outcome.older):
             record = self._final(self.waiting, student)
             if record and record.key == self.maker.task(student).key:
@@ -189,15 +174,13 @@ class _Run:
     def _approve(self, regraded: list[Record]) -> None:
         """Shows who changes by how much, and writes where that is wanted."""
         changed = changes(regraded, self.writer.scores())
-        who = "nobody's points change" if not changed else f"{len(changed)} change"
+        who = f"{len(changed)} change" if changed else "nobody's points change"
         print(f"\nRegraded {len(regraded)} by the present version: {who}.")
         for line in changed:
             print(f"  {line}")
         if changed and not self.yes and not _agreed():
-            print(
-                "Nothing was changed. The same command with --yes writes these, and grades none "
-                "of them again."
-            )
+            again = "The same command with --yes writes these, and grades none of them again."
+            print(f"Nothing was changed. {again}")
             return
         for record in regraded:
             self.waiting.move_to(self.journal, record.student)
@@ -219,10 +202,8 @@ def _require_lab(course: CourseDirectory, lab: str) -> None:
     folder = Path(course.format_path(course.source_directory, ".", "."))
     labs = sorted(path.stem for path in folder.glob("*/*.ipynb") if path.parent.name == path.stem)
     if not labs:
-        raise WrongUsage(
-            f"{folder} holds no labs: start this in the root of the repository, where "
-            "nbgrader_config.py is"
-        )
+        root = "the root of the repository, where nbgrader_config.py is"
+        raise WrongUsage(f"{folder} holds no labs: start this in {root}")
     if lab not in labs:
         raise WrongUsage(f"no lab is called {lab!r}: there are {', '.join(labs)}")
 
@@ -236,10 +217,8 @@ def _chosen(
 ) -> list[str]:
     if not handed_in and not refused:
         place = submission_folder(course, lab, "STUDENT") / f"{lab}.ipynb"
-        raise WrongUsage(
-            f"nobody has handed in {lab}: put notebooks at {place}, or let "
-            f"`nbgrader collect {lab}` do it"
-        )
+        how = f"put notebooks at {place}, or let `nbgrader collect {lab}` do it"
+        raise WrongUsage(f"nobody has handed in {lab}: {how}")
     for name in asked or ():
         if name in refused:
             raise WrongUsage(f"the folder's name {name!r} {refused[name]}: rename the folder")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -36,30 +36,24 @@ def table(outcome: Outcome) -> str:
     submissions = _count([*outcome.records, *outcome.refused], "submission")
     now = "none to be graded"
     if outcome.new:
-        each = f"{outcome.took_s / len(outcome.new):.1f} s each"
-        now = (
-            f"{len(outcome.new)} graded now in {timedelta(seconds=round(outcome.took_s))} ({each})"
-        )
+        took, each_s = timedelta(seconds=round(outcome.took_s)), outcome.took_s / len(outcome.new)
+        now = f"{len(outcome.new)} graded now in {took} ({each_s:.1f} s each)"
     lines = [f"{outcome.lab}: {submissions}, {now}", ""]
     width = max(map(len, STATES))
     lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]
-    lines += _listed("slowest (the workers' start not counted)", _slowest(outcome))
-    lines += _listed(
-        "not graded, the folder has a name that cannot be used (rename it, then the same command)",
-        [f"{name!r} {why}" for name, why in outcome.refused.items()],
-    )
-    lines += _listed(
-        "no grade, the machine failed (nothing was written; the next run tries them again)",
-        [f"{record.student}: {record.reason}" for record in outcome.failed],
-    )
-    lines += _listed(
-        "graded, and not yet in the gradebook (the next run writes them)",
-        [f"{student}: {why}" for student, why in sorted(outcome.not_written.items())],
-    )
-    lines += _listed(
-        "graded anew, their records were broken",
-        [f"{student}: {why}" for student, why in sorted(outcome.broken.items())],
-    )
+    listed = {
+        "slowest (the workers' start not counted)": _slowest(outcome),
+        "not graded, the folder has a name that cannot be used (rename it, then the same command)":
+            [f"{name!r} {why}" for name, why in outcome.refused.items()],
+        "no grade, the machine failed (nothing was written; the next run tries them again)":
+            [f"{record.student}: {record.reason}" for record in outcome.failed],
+        "graded, and not yet in the gradebook (the next run writes them)":
+            [f"{student}: {why}" for student, why in sorted(outcome.not_written.items())],
+        "graded anew, their records were broken":
+            [f"{student}: {why}" for student, why in sorted(outcome.broken.items())],
+    }  # fmt: skip
+    for title, rows in listed.items():
+        lines += ["", f"{title}:", *(f"  {row}" for row in rows)] if rows else []
     if outcome.older:
         verb = "was" if len(outcome.older) == 1 else "were"
         lines += ["", f"{len(outcome.older)} {verb} graded by an older version: --regrade"]
@@ -69,17 +63,32 @@ def table(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
+def changes(records: Iterable[Record], scores: dict[str, dict[str, float | None]]) -> list[str]:
+    """What a regrade would change: a line for each student whose automatic points change, who
+    loses most first.
+
+    ``scores``: writer.Writer.scores()
+    """
+    found = []
+    for record in records:
+        before = {cell: scores.get(record.student, {}).get(cell) or 0.0 for cell in record.points}
+        answers = [
+            f"{cell.removeprefix('check_')} {before[cell]:g} → {points:g}"
+            for cell, points in sorted(record.points.items())
+            if before[cell] != points
+        ]
+        if answers:
+            old, new = sum(before.values()), sum(record.points.values())
+            line = f"{record.student}: {old:g} → {new:g} ({new - old:+g}): {', '.join(answers)}"
+            found.append((new - old, line))
+    return [line for _, line in sorted(found)]
+
+
 def _slowest(outcome: Outcome) -> list[str]:
-    timing = {student: outcome.records[student].timing for student in outcome.new}
-    spent = {
-        student: t.get("ran_s", 0.0) + t.get("decided_s", 0.0) for student, t in timing.items()
-    }
-    most = sorted(spent, key=lambda student: -spent[student])[:SLOWEST]
-    return [f"{student}: {spent[student]:.1f} s" for student in most if spent[student]]
-
-
-def _listed(title: str, lines: list[str]) -> list[str]:
-    return ["", f"{title}:", *(f"  {line}" for line in lines)] if lines else []
+    timings = [(student, outcome.records[student].timing) for student in outcome.new]
+    spent = [(t.get("ran_s", 0.0) + t.get("decided_s", 0.0), student) for student, t in timings]
+    most = sorted(spent, reverse=True)[:SLOWEST]
+    return [f"{student}: {spent_s:.1f} s" for spent_s, student in most if spent_s]
 
 
 def _count(things: Sequence[object], name: str) -> str:

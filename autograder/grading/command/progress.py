@@ -32,10 +32,8 @@ class Progress:
             points = f"{record.state}, {sum(record.points.values()):g} points"
             outcome = points if record.is_final else f"{record.state} ({record.reason})"
             line = f"{record.student}: {outcome}, {took_s:.1f} s"
-            if self._live:
-                self._show("" if record.is_final else line)
-            else:
-                self._show(f"{line}{self._eta()}")
+            on_terminal = "" if record.is_final else line
+            self._show(on_terminal if self._live else f"{line}{self._eta()}")
 
     def end(self) -> None:
         if self._live:

@@ -46,9 +46,8 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
         cells = [cell for cell in map(_cell, raw[:MAX_CELLS]) if cell is not None]
         if dropped := attached.limit(cells):
             most = attached.MAX_CHARS * 0.75 / 1_000_000  # in base64, 3 bytes are 4 characters
-            notes.append(
-                f"Pictures left out: {dropped}, as all together were larger than {most:g} MB."
-            )
+            why = f"as all together were larger than {most:g} MB"
+            notes.append(f"Pictures left out: {dropped}, {why}.")
     except Unreadable:
         raise
     except Exception as error:  # deep nesting, odd shapes: there is no end of what JSON may hold

@@ -19,6 +19,8 @@ from autograder.grading.submission.attached import pictures_for
 from autograder.grading.submission.repair import has_conflict, sides_of
 from autograder.grading.submission.template import grade_id, is_answer
 
+Cells = list[NotebookNode]
+
 MAX_CHARS = 200_000  # of one cell's text
 MAX_COPIES = 20  # of one answer that are looked at one by one
 # By their looks, not by IPython's own transformer: that takes minutes for a cell of 400 magics.
@@ -59,8 +61,8 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
 class FoundAnswer:
     """The submission's cells, by the id of the lab's cell that they are or stood behind."""
 
-    copies: dict[str, list[NotebookNode]] = field(default_factory=dict)  # as they first came
-    own: dict[str, list[NotebookNode]] = field(default_factory=lambda: defaultdict(list))
+    copies: dict[str, Cells] = field(default_factory=dict)  # as they first came
+    own: dict[str, Cells] = field(default_factory=lambda: defaultdict(list))
     code: list[tuple[str, NotebookNode]] = field(default_factory=list)  # copies and own alike
 
 
@@ -74,23 +76,20 @@ def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> FoundAnswer:
             (i for i in (grade_id(cell), cell.get("id")) if isinstance(i, str) and i in known),
             ids_by_essence.get(_essence(cell)),
         )
+        own_types = ["code", "markdown"]
         if cell_id is not None:
             found.copies.setdefault(cell_id, []).append(cell)
-            behind = cell_id
-            is_own = grade_id(known[cell_id]) is None and cell.cell_type == "code"
-            is_own = is_own and _essence(cell) != _essence(known[cell_id])
-        else:
-            is_own = True
-        if is_own and cell.cell_type in ("code", "markdown") and _text(cell).strip():
+            behind, lab_cell = cell_id, known[cell_id]
+            is_changed = grade_id(lab_cell) is None and _essence(cell) != _essence(lab_cell)
+            own_types = ["code"] if is_changed else []
+        if cell.cell_type in own_types and _text(cell).strip():
             found.own[behind].append(cell)
         if cell.cell_type != "markdown":
             found.code.append((behind, cell))
     return found
 
 
-def _answer(
-    cell: NotebookNode, found: FoundAnswer, before: list[NotebookNode], notes: list[str]
-) -> str:
+def _answer(cell: NotebookNode, found: FoundAnswer, before: Cells, notes: list[str]) -> str:
     """The text of one answer cell, out of however many cells claim to be it, or out of others.
 
     ``before`` are the lab's cells that stand before it.
@@ -116,7 +115,7 @@ def _answer(
     return _with_its_rest(cell, text, found, notes) if cell.cell_type == "code" else text
 
 
-def _filled_in(cell: NotebookNode, copies: list[NotebookNode], notes: list[str]) -> list[str]:
+def _filled_in(cell: NotebookNode, copies: Cells, notes: list[str]) -> list[str]:
     """The different texts of the copies that are not the stub, merge conflicts settled."""
     bare = _bones if cell.cell_type == "code" else str.strip  # a heading is an answer
     blank = bare(cell.source)
@@ -156,21 +155,16 @@ def _with_its_rest(cell: NotebookNode, text: str, found: FoundAnswer, notes: lis
     return f"{text}\n{rest}"
 
 
-def _written_elsewhere(
-    cell: NotebookNode, found: FoundAnswer, before: list[NotebookNode]
-) -> str | None:
+def _written_elsewhere(cell: NotebookNode, found: FoundAnswer, before: Cells) -> str | None:
     """What the student wrote behind the blank or, where that is gone, behind the question."""
     for place in [cell.id, *(above.id for above in before[-1:])]:
-        written = [own for own in found.own[place] if own.cell_type == "markdown"]
-        if written:
+        if written := [own for own in found.own[place] if own.cell_type == "markdown"]:
             found.own[place] = [own for own in found.own[place] if own.cell_type != "markdown"]
             return "\n\n".join(map(_text, written))
     return None
 
 
-def _defined_elsewhere(
-    cell: NotebookNode, found: FoundAnswer, before: list[NotebookNode]
-) -> str | None:
+def _defined_elsewhere(cell: NotebookNode, found: FoundAnswer, before: Cells) -> str | None:
     """The last cell that defines what this one should, moved here unless it stands before it."""
     names = _defined(cell.source)
     wanted = {cell.id} if cell.id in names else names
@@ -192,7 +186,7 @@ def _defined(source: str) -> set[str]:
     return {function or value for function, value in DEFINITION.findall(source)}
 
 
-def _note_changes(cell: NotebookNode, copies: list[NotebookNode], notes: list[str]) -> None:
+def _note_changes(cell: NotebookNode, copies: Cells, notes: list[str]) -> None:
     """A check or read-only cell is always the lab's own; say so where the student's was not."""
     name = f"`{cell.id}`"
     if not copies:
@@ -203,13 +197,11 @@ def _note_changes(cell: NotebookNode, copies: list[NotebookNode], notes: list[st
         notes.append(f"The cell {name} was there {len(copies)} times: it was graded once.")
 
 
-def _with_own_cells(
-    cells: list[NotebookNode], own: dict[str, list[NotebookNode]]
-) -> list[NotebookNode]:
-    placed: list[NotebookNode] = []
-    for lab_cell in [None, *cells]:
-        placed += [lab_cell] if lab_cell else []
-        for cell in own.get(lab_cell.id if lab_cell else "", []):
+def _with_own_cells(cells: Cells, own: dict[str, Cells]) -> Cells:
+    placed: Cells = []
+    for lab_id, lab_cells in [("", []), *((cell.id, [cell]) for cell in cells)]:
+        placed += lab_cells
+        for cell in own.get(lab_id, []):
             new = new_code_cell if cell.cell_type == "code" else new_markdown_cell
             placed.append(new(_text(cell), id=f"own-{len(placed):03d}"))
             if cell.cell_type == "markdown":
@@ -217,7 +209,7 @@ def _with_own_cells(
     return placed
 
 
-def _attach(cell: NotebookNode, sources: list[NotebookNode]) -> None:
+def _attach(cell: NotebookNode, sources: Cells) -> None:
     if pictures := pictures_for(cell.source, sources):
         cell.attachments = nbformat.from_dict(pictures)
 

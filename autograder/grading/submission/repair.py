@@ -22,7 +22,7 @@ CELLS = re.compile(r'"cells"\s*:\s*\[')
 # A string, to be kept as it is, or a comma before a closing bracket.  A string without an end is
 # one to the last character, so that no file makes this slow.
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(\s*+[\]}])')
-SCRIPT_CELL = re.compile(r"^# (?:%%(?P<percent>.*)|In\s?\[[ \d]*\]:)\s*$", re.MULTILINE)
+SCRIPT_CELL = re.compile(r"^# (?:%%(.*)|In\s?\[[ \d]*\]:)\s*$", re.MULTILINE)
 
 MAX_LOST = 20  # places in a damaged file from which no cell can be read
 
@@ -175,9 +175,8 @@ def _side(text: str, wanted: str) -> str:
 def _take_a_side(text: str) -> tuple[Any, str]:
     """Of the sides that can be read the one with fewer answers not given; else the first."""
     found = "The file held the marks of a merge conflict"
-    sides = zip(
-        sides_of(text), ("first (your own branch)", "second (the other branch)"), strict=True
-    )
+    names = ("first (your own branch)", "second (the other branch)")
+    sides = zip(sides_of(text), names, strict=True)
     for side, which in sorted(sides, key=lambda each: each[0].count(BLANK)):
         if (document := _parse(side)) is not None:
             return document, f"{found}: the {which} side was graded."
@@ -196,15 +195,12 @@ def is_script(text: str) -> bool:
 def cells_of_script(text: str) -> tuple[Cells, Notes]:
     """Jupytext's and VS Code's `# %%` and nbconvert's `# In[1]:`; without these, one cell."""
     text = text.lstrip("\ufeff").replace("\r\n", "\n")
-    starts = list(SCRIPT_CELL.finditer(text))
+    # [source, what the next marker says, source, ...]
+    parts = ["", *SCRIPT_CELL.split(text)]
     cells: Cells = []
-    begin, kind = 0, "code"
-    for start in [*starts, None]:
-        source = text[begin : start.start() if start else len(text)].strip("\n")
+    for mark, source in zip(parts[::2], parts[1::2], strict=True):
+        kind, source = "markdown" if "[markdown]" in (mark or "") else "code", source.strip("\n")
         if kind == "markdown":
             source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
         cells.append({"cell_type": kind, "source": source})
-        if start:
-            begin = start.end()
-            kind = "markdown" if "[markdown]" in (start["percent"] or "") else "code"
     return cells, ["You handed in a Python script: its code was graded in the lab's notebook."]

@@ -50,14 +50,8 @@ def _exercises(summary: Summary) -> str:
             marks.append(Rect(x=x, y=bottom, width=10, height=10, fill=color, radius=2))
             marks.append(Text(x=x + 16, y=bottom + 9, text=words, size=11, fill="muted"))
             x += 34 + text_width(words, 11)
-    return to_svg(
-        marks,
-        WIDTH,
-        bottom + 22,
-        title="Points by exercise",
-        subtitle=f"{len(summary.totals)} students",
-        footer="In each part: how many students. At the right: the mean of the points.",
-    )
+    footer = "In each part: how many students. At the right: the mean of the points."
+    return _chart(summary, marks, bottom, "Points by exercise", footer)
 
 
 def _bar(exercise: ExerciseResult, top: float, left: float, right: float) -> list[Mark]:
@@ -100,11 +94,10 @@ def _totals(summary: Summary) -> str:
     for place in range(len(bins) + 1):
         words = f"{summary.max_points * place / len(bins):g}"
         marks.append(_number(left + place * step, bottom + 16, words, "muted"))
-    return to_svg(
-        marks,
-        WIDTH,
-        bottom + 22,
-        title="Points of the whole lab",
-        subtitle=f"{len(summary.totals)} students",
-        footer="Above each bar: how many students. Below: points, less what being late cost.",
-    )
+    footer = "Above each bar: how many students. Below: points, less what being late cost."
+    return _chart(summary, marks, bottom, "Points of the whole lab", footer)
+
+
+def _chart(summary: Summary, marks: list[Mark], bottom: float, title: str, footer: str) -> str:
+    subtitle = f"{len(summary.totals)} students"
+    return to_svg(marks, WIDTH, bottom + 22, title=title, subtitle=subtitle, footer=footer)

@@ -37,8 +37,7 @@ class Lab:
 
     def state(self, scores: Scores) -> str:
         """One of the record's states, or what else may be said."""
-        record = self.records.get(scores.student)
-        if record is not None:
+        if record := self.records.get(scores.student):
             return record.state
         if scores.marks:
             return "graded without a record"

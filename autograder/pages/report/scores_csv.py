@@ -44,9 +44,8 @@ def _write(labs: Sequence[Lab], out: TextIO) -> None:
             at = f"{scores.submitted_at:%Y-%m-%d %H:%M:%S}" if scores.submitted_at else ""
             points = [_points(scores, cell) if other is lab else "" for other, cell in columns]
             sums = map(_number, (scores.penalty, scores.total, scores.max_points))
-            writer.writerow(
-                [*person, lab.name, lab.state(scores), at, *points, scores.waits, *sums]
-            )
+            row = [*person, lab.name, lab.state(scores), at, *points, scores.waits, *sums]
+            writer.writerow(row)
 
 
 def _points(scores: Scores, cell: str) -> str:

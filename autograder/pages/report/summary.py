@@ -7,19 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autograder.grading.record.record import (
-    INFRASTRUCTURE_ERROR,
-    RESOURCE_LIMIT,
-    STATES,
-    TAMPERING,
-    Record,
-)
+from autograder.grading.record import record as states
+from autograder.grading.record.record import STATES, Record
 from autograder.pages.report.course import NOT_GRADED, NOT_HANDED_IN, Lab, exercise_of
 from autograder.pages.scores import Mark, Scores
 
 BINS = 10
 MOST_MISTAKES = 15
-TO_LOOK_AT = (TAMPERING, INFRASTRUCTURE_ERROR, RESOURCE_LIMIT)
+TO_LOOK_AT = (states.TAMPERING, states.INFRASTRUCTURE_ERROR, states.RESOURCE_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -79,12 +74,8 @@ def summarize(lab: Lab) -> Summary:
         (repr(name), NOT_GRADED, f"The name of this folder {why}: rename it, and grade.")
         for name, why in lab.refused.items()
     ]
-    odd = [
-        (record.student, record.state, record.reason)
-        for state in TO_LOOK_AT
-        for record in records
-        if record.state == state
-    ]
+    odd = [(r.student, r.state, r.reason) for r in records if r.state in TO_LOOK_AT]
+    odd.sort(key=lambda row: TO_LOOK_AT.index(row[1]))
     return Summary(
         lab=lab.name,
         students=len(lab.scores),

@@ -16,6 +16,7 @@ from autograder.evaluation.trial import InfrastructureError
 from autograder.exercise import Case
 from autograder.guest.library import CLOSED
 from shardlab.ranks.trust import Trust
+from tests.autograder import made
 from tests.autograder.made import on_ranks
 
 pytestmark = pytest.mark.ranks
@@ -237,7 +238,7 @@ def test_the_same_failure_is_told_in_the_same_words():
             time.sleep(0.02)
         names["f"](f"{object()} at {time.time()}")
 
-    stolen_from = trial.__file__
+    stolen_from = made.__file__
     case = (Case("3 ranks", 3),)
     verdicts = [decide(echo(case), cloudpickle.dumps(fail), seed=1) for _ in range(2)]
     assert verdicts[0].to_plain() == verdicts[1].to_plain()
@@ -246,8 +247,8 @@ def test_the_same_failure_is_told_in_the_same_words():
         .cases[0]
         .diagnosis.startswith("rank 0 failed: ValueError: <object object at 0x…> at …")
     )
-    assert "trial.py, line 2" in verdicts[0].cases[0].diagnosis
-    assert "Tries an answer" not in str(verdicts[0])
+    assert "made.py, line 2" in verdicts[0].cases[0].diagnosis
+    assert "Exercises made by hand" not in str(verdicts[0])
 
 
 def test_too_large_an_output_is_not_taken():
