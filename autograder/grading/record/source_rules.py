@@ -38,8 +38,8 @@ RECORDED_AS = {
 }
 # What has no use in an answer and some in an attack.  A name stands for all below it.
 TOOLS = (
-    *("shardlab.trace", "shardlab.ranks", "shardlab.launch", "shardlab.lifetimes", "autograder"),
-    "cloudpickle",
+    *("shardlab.trace", "shardlab.ranks", "shardlab.launch", "shardlab.rank_set"),
+    *("shardlab.lifetimes", "autograder", "cloudpickle"),
     *("ctypes", "cffi", "_ctypes", "socket", "_socket", "mmap", "multiprocessing", "subprocess"),
     *("signal", "faulthandler", "gc", "builtins.exec", "builtins.eval", "builtins.compile"),
     *("sys._getframe", "sys.settrace", "sys.setprofile", "sys.modules", "sys.meta_path"),
