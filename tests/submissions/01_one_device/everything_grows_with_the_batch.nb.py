@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {step_bytes = 5.0}
-# says = {step_bytes = "grows with the batch: only activations do"}
+# says = {step_bytes = "grows with the batch in 'parameters': only activations do"}
 # ///
 
 # %% nbgrader={"grade_id": "step_bytes", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6}
-# says = {checkpoint = "calls torch.utils.checkpoint"}
+# says = {checkpoint = "is ready-made: this answer is yours to write"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
