@@ -155,8 +155,8 @@ ILLEGAL = {
     "devices wait for one another": (
         changed(one_f_one_b(2, 4), other_order_of_micro_batches),
         "waits",
-        r"stage 0's backward of micro-batch 0 needs stage 1's backward first: device 0 waits for "
-        r"ever \(device 0 waits in 0B0 for 1B0 of device 1; device 1 waits in 1F3 for 0F3 of ",
+        r"stage 0's backward of micro-batch 0 needs stage 1's backward first: device 0 waits "
+        r"forever \(device 0 waits in 0B0 for 1B0 of device 1; device 1 waits in 1F3 for 0F3 of ",
     ),
 }
 
