@@ -6,6 +6,7 @@ the source rules report to the instructor, and a text that was copied.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,14 +29,9 @@ def without(closed: Sequence[str]) -> Iterator[None]:
         return
     for name in closed:  # its package stays open, and may import it
         import_module(name.rpartition(".")[0])
-    kept = {
-        function: function.__code__
-        for name, module in list(sys.modules.items())
-        if is_closed(name, closed)
-        for function in functions_in(module)
-    }
-    for function in kept:
-        function.__code__ = refusal_of(f"{function.__module__}.{function.__qualname__}")
+    codes = _codes_of(tuple(closed), len(sys.modules))
+    for function, (_, refusal) in codes.items():
+        function.__code__ = refusal
 
     def find_spec(module: str, *_: object) -> None:
         """Asked for modules that are not loaded yet."""
@@ -48,8 +44,19 @@ def without(closed: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(refuses_imports)
-        for function, code in kept.items():
+        for function, (code, _) in codes.items():
             function.__code__ = code
+
+
+@functools.cache  # ranks run many cases, and there are thousands of modules to look through
+def _codes_of(closed: tuple[str, ...], modules: int) -> dict[FunctionType, tuple[CodeType, ...]]:
+    """{function that is closed: (its code, one that refuses)}, as long as so many are loaded"""
+    return {
+        function: (function.__code__, refusal_of(f"{function.__module__}.{function.__qualname__}"))
+        for name, module in list(sys.modules.items())
+        if is_closed(name, closed)
+        for function in functions_in(module)
+    }
 
 
 def is_closed(module: str, closed: Sequence[str]) -> bool:

@@ -70,7 +70,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 
 CALLBACK_S = 5.0  # for a thread that has only a line to write, on a machine that is full
-PAUSE_S, MOST_PAUSES = 0.02, 50  # of a rank that is shaken: longer than a call of any lab takes
+PAUSE_S, MOST_PAUSES = 0.005, 16  # of a rank that is shaken: a call of a lab takes about 1 ms
 MOST_HELD = 256  # from here on a script that makes and destroys groups for ever goes without
 BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
 
