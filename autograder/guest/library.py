@@ -6,8 +6,8 @@ the source rules report to the instructor, and a text that was copied.
 
 from __future__ import annotations
 
-import functools
 import inspect
+import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,9 +29,10 @@ def without(closed: Sequence[str]) -> Iterator[None]:
         return
     for name in closed:  # its package stays open, and may import it
         import_module(name.rpartition(".")[0])
-    codes = _codes_of(tuple(closed), len(sys.modules))
-    for function, (_, refusal) in codes.items():
-        function.__code__ = refusal
+    functions = [f for name in closed for module in loaded(name) for f in functions_in(module)]
+    codes = {function: function.__code__ for function in functions}
+    for function in functions:
+        function.__code__ = refusal_of(f"{function.__module__}.{function.__qualname__}")
 
     def find_spec(module: str, *_: object) -> None:
         """Asked for modules that are not loaded yet."""
@@ -44,19 +45,16 @@ def without(closed: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(refuses_imports)
-        for function, (code, _) in codes.items():
+        for function, code in codes.items():
             function.__code__ = code
 
 
-@functools.cache  # ranks run many cases, and there are thousands of modules to look through
-def _codes_of(closed: tuple[str, ...], modules: int) -> dict[FunctionType, tuple[CodeType, ...]]:
-    """{function that is closed: (its code, one that refuses)}, as long as so many are loaded"""
-    return {
-        function: (function.__code__, refusal_of(f"{function.__module__}.{function.__qualname__}"))
-        for name, module in list(sys.modules.items())
-        if is_closed(name, closed)
-        for function in functions_in(module)
-    }
+def loaded(name: str) -> Iterator[ModuleType]:
+    """The module, and those below it. To go through all modules would copy a forked rank's heap."""
+    if module := sys.modules.get(name):
+        yield module
+        for below in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            yield from loaded(f"{name}.{below.name}")
 
 
 def is_closed(module: str, closed: Sequence[str]) -> bool:
