@@ -70,7 +70,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 
 CALLBACK_S = 5.0  # for a thread that has only a line to write, on a machine that is full
-PAUSE_S, MOST_PAUSES = 0.005, 16  # of a rank that is shaken: a call of a lab takes about 1 ms
+PAUSE_S, MOST_PAUSES = 0.005, 10  # of a rank that is shaken: a call of a lab takes about 1 ms
 MOST_HELD = 256  # from here on a script that makes and destroys groups for ever goes without
 BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
 
@@ -121,7 +121,8 @@ class Recorder:
             caller = _caller(sys._getframe(1))
             is_main = threading.get_ident() == self.main_thread
             waits = is_main and op not in ("send", "recv") and _waits_itself(caller)
-            time.sleep(next(self.pauses_s, 0.0))
+            if pause_s := next(self.pauses_s, 0.0):
+                time.sleep(pause_s)
             call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
             self._follow(call, name, result, waits)
@@ -231,7 +232,8 @@ class Recorder:
             if known is None:
                 return original(work, *args, **kwargs)
             if not known.waits and threading.get_ident() == self.main_thread:
-                time.sleep(next(self.pauses_s, 0.0))
+                if pause_s := next(self.pauses_s, 0.0):
+                    time.sleep(pause_s)
                 self.log.write("wait", known.call)
             result = original(work, *args, **kwargs)
             self._end(id(work), known.call)
