@@ -18,6 +18,7 @@ from autograder.guest.on_rank import answers_of, as_it_is
 Question = Any  # a list of arguments, or a dict of named ones
 # (question, right answer, answer) -> what is wrong with the answer's form, not with its numbers
 FormSign = Callable[[Question, Plain, Plain], str | None]
+_partial = functools.cache(functools.partial)  # one object for a class, which is pickled once
 
 
 def questions(name: str, *asked: Any, weight: float = 1.0) -> Case:
@@ -48,7 +49,7 @@ class Formula(Exercise):
     drive: Callable[[Any, Plain, Case], Plain] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "drive", functools.partial(answers_of, self.read))
+        object.__setattr__(self, "drive", _partial(answers_of, self.read))
         super().__post_init__()
 
     def draw(self, case: Case, rng: np.random.Generator) -> Sequence[Plain]:
