@@ -29,6 +29,9 @@ STORED_BYTES = 16_384  # of each rank's addresses: a new group of four ranks tak
 OVERHEAD_BYTES = 256  # at most, of gloo's own messages for one send or receive (about 150)
 
 
+NO_SUSPECTS: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class Judged:
     """``named``: the mistakes that explain wrong outputs, None where outputs are not what failed.
@@ -41,8 +44,12 @@ class Judged:
     otherwise: Finding | None = None
 
 
-def judge(exercise: Exercise, attempt: Attempt) -> Judged:
-    """A case passes with right outputs on every rank, within budgets, by allowed calls."""
+def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = NO_SUSPECTS) -> Judged:
+    """A case passes with right outputs on every rank, within budgets, by allowed calls.
+
+    ``suspects``: mistakes that explain the earlier cases. Where one explains this case too, the
+    outputs of the others, which can cost a training run each, are not computed.
+    """
     case, run = attempt.case, attempt.run
     difference = exercise.difference(attempt) if attempt.error is None else None
     right = attempt.error is None and difference is None
@@ -56,7 +63,7 @@ def judge(exercise: Exercise, attempt: Attempt) -> Judged:
     failure = _failure(attempt.error, attempt.trust) if attempt.error else None
     otherwise = failure or difference or _over_budget(attempt)
     if not passed and finding is None:
-        finding, named = _named_by_exercise(exercise, attempt)
+        finding, named = _named_by_exercise(exercise, attempt, suspects)
         if finding is None and difference is not None:
             finding = next((each.finding for each in named or () if each.is_certain), None)
     result = CaseResult(
@@ -77,6 +84,10 @@ def judge(exercise: Exercise, attempt: Attempt) -> Judged:
     if passed:
         return Judged(result)
     return Judged(explained(result, finding or otherwise, attempt.trust), named, otherwise)
+
+
+def certain_in(named: tuple[Named, ...] | None) -> frozenset[str]:
+    return frozenset(each.finding.mistake for each in named or () if each.is_certain)
 
 
 def explained(result: CaseResult, finding: Finding | None, trust: Trust) -> CaseResult:
@@ -120,7 +131,7 @@ def is_unwritten(attempt: Attempt) -> bool:
 
 
 def _named_by_exercise(
-    exercise: Exercise, attempt: Attempt
+    exercise: Exercise, attempt: Attempt, suspects: frozenset[str]
 ) -> tuple[Finding | None, tuple[Named, ...] | None]:
     """What the first sign says; or else the named mistakes, where outputs are wrong."""
     if isinstance(attempt.error, RankError) and attempt.error.kind == "TooLarge":
@@ -133,8 +144,10 @@ def _named_by_exercise(
     for sign in (calls_the_library, *order):
         try:
             if sign is NAMED:
-                named = exercise.named(attempt)
-                if named and any(each.is_certain for each in named):
+                named = exercise.named(attempt, suspects) if suspects else None
+                if not certain_in(named):
+                    named = exercise.named(attempt)
+                if certain_in(named):
                     return None, named
             elif finding := sign(attempt):
                 return finding, None

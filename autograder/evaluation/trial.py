@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograder.evaluation.judge import Judged, judge
-from autograder.evaluation.verdict import CaseResult
+from autograder.evaluation.judge import NO_SUSPECTS, Judged, certain_in, judge
 from autograder.exercise import Attempt, Case, Exercise, Plain, Spent
 from autograder.exercise.budget import by_rank
 from autograder.guest.on_rank import on_clean_rank, on_rank
@@ -135,6 +134,7 @@ class Trials:
         self.ranks, self.trust = ranks, ranks.trust
         self.goes_well = True  # the last case has passed
         self.mistakes: set[str] = set()  # made on new ranks
+        self.suspects: frozenset[str] = NO_SUSPECTS  # named mistakes that explain the cases so far
 
     def of(self, case: Case) -> tuple[Attempt, Judged]:
         """One case. A failure of student code is part of what it returns.
@@ -148,26 +148,27 @@ class Trials:
             ranks = self.ranks.standing(kind)
             were_new = ranks.is_fresh
             attempt = self._attempt(ranks, case, inputs, expected)
-            judged = judge(exercise, attempt)
+            judged = judge(exercise, attempt, self.suspects)
             if not ranks.can_go_on:
                 self.ranks.end(kind)
             result = judged.result
             is_known = result.mistake in self.mistakes and not result.trouble
             if were_new or (self.goes_well if result.passed else is_known):
-                self._remember(result)
+                self._remember(judged)
                 return attempt, judged
         with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
             attempt = self._attempt(fresh, case, inputs, expected)
-        judged = judge(exercise, attempt)
+        judged = judge(exercise, attempt, self.suspects)
         if judged.result.passed and may_stay:
             self.ranks.end(kind)  # they hold what a failed case has left behind
-        self._remember(judged.result)
+        self._remember(judged)
         return attempt, judged
 
-    def _remember(self, result: CaseResult) -> None:
-        self.goes_well = result.passed
-        if result.mistake:
-            self.mistakes.add(result.mistake)
+    def _remember(self, judged: Judged) -> None:
+        self.goes_well = judged.result.passed
+        if judged.result.mistake:
+            self.mistakes.add(judged.result.mistake)
+        self.suspects = certain_in(judged.named) or self.suspects
 
     def _attempt(
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]

@@ -8,7 +8,7 @@ data (recorded.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -46,9 +46,11 @@ class Half(Protocol):
 
     def expected(self, case: Case, inputs: Sequence[Plain]) -> Outputs: ...
 
-    def mistakes(self, case: Case, inputs: Sequence[Plain]) -> Iterator[tuple[str, Outputs | None]]:
-        """What is said of each named mistake, and the outputs that it leads to; None where that
-        is not recorded."""
+    def mistakes(
+        self, case: Case, inputs: Sequence[Plain], among: Container[str] | None = None
+    ) -> Iterator[tuple[str, Outputs | None]]:
+        """The message of each named mistake (of those in ``among``) and the outputs it leads to;
+        None where these are not recorded."""
 
     def limit(self, label: str, case: Case) -> Limit | None: ...
 
@@ -126,6 +128,9 @@ class Exercise:
         """The first place where the outputs are not as expected."""
         return find_difference(attempt.expected, attempt.outputs, self.tolerance)
 
-    def named(self, attempt: Attempt) -> tuple[Named, ...] | None:
-        """Each mistake that leads to just the outputs at hand; None where these are right."""
+    def named(
+        self, attempt: Attempt, among: Container[str] | None = None
+    ) -> tuple[Named, ...] | None:
+        """Each mistake (of those in ``among``) that leads to exactly these outputs; None where the
+        outputs are right."""
         raise NotImplementedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +67,9 @@ class Formula(Exercise):
         mistake = self._wrong_form(question, right, answer) or mistake
         return self._finding(question, mistake, evidence + _ratio(right, answer))
 
-    def named(self, attempt: Attempt) -> tuple[Named, ...] | None:
+    def named(
+        self, attempt: Attempt, among: Container[str] | None = None
+    ) -> tuple[Named, ...] | None:
         if attempt.error is not None or self.difference(attempt) is None:
             return None
         wrong = self._wrong(attempt)
@@ -77,7 +79,7 @@ class Formula(Exercise):
         first = wrong[0]
         evidence = with_key(*difference(expected[first], got[first], self.tolerance) or ("", ""))
         found = []
-        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs):
+        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs, among):
             if outputs is None or all(
                 outputs[0][i] is not None
                 and equal(outputs[0][i], got[i], self.tolerance)

@@ -20,7 +20,7 @@ Where a dict of outputs lacks keys, only those that it has are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,8 +71,12 @@ class HiddenHalf:
             return [[_answer(self.module.right, question) for question in inputs[0]]]
         return on_every_rank(self.module.reference(case, inputs), case)
 
-    def mistakes(self, case: Case, inputs: Sequence[Plain]) -> Iterator[tuple[str, Outputs | None]]:
+    def mistakes(
+        self, case: Case, inputs: Sequence[Plain], among: Container[str] | None = None
+    ) -> Iterator[tuple[str, Outputs | None]]:
         for said, wrong in getattr(self.module, "MISTAKES", {}).items():
+            if among is not None and said not in among:
+                continue
             for each in wrong if isinstance(wrong, tuple) else (wrong,):
                 if hasattr(self.module, "right"):
                     yield said, [[_wrong_answer(each, question) for question in inputs[0]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +32,15 @@ class OnRanks(Exercise):
     def draw(self, case: Case, rng: np.random.Generator) -> Sequence[Plain]:
         return on_every_rank(self.inputs(case, rng), case)
 
-    def named(self, attempt: Attempt) -> tuple[Named, ...] | None:
+    def named(
+        self, attempt: Attempt, among: Container[str] | None = None
+    ) -> tuple[Named, ...] | None:
         difference = self.difference(attempt) if attempt.error is None else None
         if difference is None:
             return None
         within = self.tolerance if self.named_within is None else self.named_within
         found = []
-        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs):
+        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs, among):
             if outputs is None or (
                 _all_equal(outputs, attempt.outputs, within)
                 and not _all_equal(outputs, attempt.expected, within)

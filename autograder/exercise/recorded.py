@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -67,8 +67,12 @@ class RecordedHalf:
             )
         return self._of(case, "expected")
 
-    def mistakes(self, case: Case, inputs: Sequence[Plain]) -> Iterator[tuple[str, Outputs | None]]:
-        yield from self._of(case, "mistakes")
+    def mistakes(
+        self, case: Case, inputs: Sequence[Plain], among: Container[str] | None = None
+    ) -> Iterator[tuple[str, Outputs | None]]:
+        for said, outputs in self._of(case, "mistakes"):
+            if among is None or said in among:
+                yield said, outputs
 
     def limit(self, label: str, case: Case) -> Limit | None:
         limit = self._of(case, "limits").get(label)
