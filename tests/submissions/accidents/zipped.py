@@ -1,4 +1,4 @@
-"""The notebook was handed in as a zip, with macOS's own files in it."""
+"""The notebook was submitted as a zip, with macOS's extra files in it."""
 
 import io
 import json

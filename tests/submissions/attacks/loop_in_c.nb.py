@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "a C function that holds the interpreter's lock and never returns"
+# tries = "a C function that holds the GIL and never returns"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///

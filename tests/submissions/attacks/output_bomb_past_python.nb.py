@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "bytes without end, straight to the file descriptors"
+# tries = "endless bytes, written directly to the file descriptors"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "a regular expression that takes the age of the universe and hears nothing"
+# tries = "a regular expression that takes exponential time and cannot be interrupted"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///
