@@ -163,7 +163,7 @@ def _forged(attempt: Attempt) -> Finding | None:
         return None
     # It may write to other ranks' channels as well, and the rank that fails first varies.
     who = f"rank {attempt.error.rank}" if attempt.trust is Trust.OWN else "a rank"
-    return Finding(who, "wrote to a rank's channel to the checker")
+    return Finding(who, "wrote to the checker's private channel")
 
 
 def _wire_mismatch(exercise: Exercise, attempt: Attempt) -> Finding | None:

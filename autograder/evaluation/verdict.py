@@ -60,7 +60,7 @@ class Verdict:
         """Partial credit by weight: a plain float from 0 to ``max_points``; 0 without any case.
 
         An answer that tampers in one case, or whose record contradicts the measurement from
-        outside, gets no points: the same cheating may go unnoticed in its smaller cases.
+        outside, gets no points: the same may go unnoticed in its smaller cases.
         """
         if self.trouble == TAMPERING or not all(case.believed for case in self.cases):
             return 0.0

@@ -92,4 +92,4 @@ class Curves:
     title: str
     got: Mapping[str, Sequence[float]]  # by name: "rank 0", "your weight"
     expected: Sequence[float] = ()
-    level: float | None = None  # the expected final value, if only that is known
+    level: float | None = None  # the level they should reach, if only that is known

@@ -47,7 +47,7 @@ class Half(Protocol):
     def expected(self, case: Case, inputs: Sequence[Plain]) -> Outputs: ...
 
     def mistakes(self, case: Case, inputs: Sequence[Plain]) -> Iterator[tuple[str, Outputs | None]]:
-        """Each named mistake: its message and outputs, None where these are not recorded."""
+        """Each named mistake: its message and its outputs, or None if these are not recorded."""
 
     def limit(self, label: str, case: Case) -> Limit | None: ...
 

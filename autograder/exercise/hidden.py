@@ -4,7 +4,7 @@ For an exercise on ranks it defines
     reference(case, inputs)     the correct outputs: a list by rank, or one value for every rank
     MISTAKES                    {message: function like ``reference`` with the mistake, or several}
     facts(case)                 parameters of a case that come from another exercise's reference
-                                (for those from this one's, see `kept_from_ranks`)
+                                (see also `kept_from_ranks`)
 for a formula
     right(*question)            the correct answer
     MISTAKES                    {message: wrong formula, or several}; if one returns None or divides

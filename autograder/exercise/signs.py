@@ -23,10 +23,10 @@ Said = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
 RankSign = Callable[[Any, int, Attempt], Said]
 
 
-def finding(who: str, said: Said, anyone: str = "a rank") -> Finding | None:
-    if said is None or isinstance(said, Finding):
-        return said
-    mistake, evidence = (said, "") if isinstance(said, str) else said
+def finding(who: str, found: Said, anyone: str = "a rank") -> Finding | None:
+    if found is None or isinstance(found, Finding):
+        return found
+    mistake, evidence = (found, "") if isinstance(found, str) else found
     return Finding(who, mistake, evidence, anyone)
 
 

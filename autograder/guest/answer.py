@@ -12,7 +12,7 @@ MAX_ANSWER_BYTES = 64_000_000
 
 
 class CheckFailed(AssertionError):
-    """An answer failed its check; the message, which Validate shows, says where and why."""
+    """An answer failed its check. Validate shows the message, which says where and why."""
 
     def _render_traceback_(self) -> list[str]:
         """IPython's hook: no frames, because none of them is the student's."""

@@ -62,8 +62,8 @@ def preload() -> None:
         raise ValueError("never shown")
     except ValueError as error:
         formatter.structured_traceback(type(error), error, error.__traceback__)
-    sys.modules["matplotlib.pyplot"].Figure().savefig(io.BytesIO())  # reads the fonts
-    sys.modules["matplotlib"].rcsetup.validate_backend(FIGURES)  # reads what is installed
+    sys.modules["matplotlib.pyplot"].Figure().savefig(io.BytesIO())  # loads the fonts
+    sys.modules["matplotlib"].rcsetup.validate_backend(FIGURES)  # scans the installed packages
     server.preload()
 
 

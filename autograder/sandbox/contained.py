@@ -15,7 +15,7 @@ class Ending:
     """How a process ended: "killed by SIGSEGV", "it exited with status 3", "out of memory"."""
 
     sentence: str
-    by_limit: bool = False  # memory, CPU time or processes
+    by_limit: bool = False  # whether a resource limit ended it
 
     @classmethod
     def by(cls, code: int | None) -> Ending:

@@ -24,7 +24,7 @@ _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 _OF_SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
 _OF_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 # With these, several messages can leave in one packet, which hides from the wire trace where they
-# begin: socket options, and the flag "more to come" of the sending calls.
+# begin: socket options, splice and sendfile, and the flag "more to come" of the sending calls.
 _OPTIONS = ("setsockopt", "splice", "sendfile")
 _FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # index of the flags argument
 _MSG_MORE = 0x8000
@@ -101,7 +101,7 @@ def install() -> None:
 
 def refuse_connections() -> None:
     """From now on this process and its children cannot create sockets, accept connections or signal
-    other processes.  Existing connections stay, and they cannot delay messages.  Raises OSError.
+    other processes.  Existing connections stay and send without delay.  Raises OSError.
     """
     number, lines = _first_lines()
     for name in (*_OF_SOCKETS, *_OPTIONS, "pidfd_send_signal"):

@@ -1,6 +1,6 @@
 """Malicious submissions, and honest ones that look odd: one file each, named by what it does.
 
-``NAME.nb.py`` holds answers by grade id, as in planted.py, below a header:
+``NAME.nb.py`` contains answers by grade id, as in planted.py, below a header:
 
     # /// shardlab-submission
     # lab = "03_ring_all_reduce"
