@@ -115,8 +115,8 @@ class Container(Channel):
         self.group.add(self.pid)
 
     def _wait_for_start(self, fork_server: SharedForkServer) -> tuple[int, list[socket.socket]]:
-        """(outer PID of its first process; sockets that monitor its connections, its interfaces and,
-        if the system allows it, its collectives)."""
+        """(outer PID of its first process; sockets that monitor its connections, its interfaces
+        and, if the system allows it, its collectives)."""
         self.sock.settimeout(START_TIMEOUT_S)
         space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(12)
         try:
