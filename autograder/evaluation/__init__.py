@@ -1,1 +1,1 @@
-"""What `check` runs, and a grader: try an answer on ranks, judge each case, decide, present."""
+"""Evaluates answers, for `check` and for grading: run on ranks, judge each case, present."""

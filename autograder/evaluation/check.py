@@ -1,4 +1,4 @@
-"""``check``: what a graded cell calls, in the student's kernel, and the one output it makes."""
+"""``check``, which a graded cell calls in the student's kernel, and the table it shows."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from shardlab.ranks.trust import Trust
 
 
 def check(name: str, subject: Any) -> None:
-    """Put an answer through its visible cases and show how it did.
+    """Run an answer on its visible cases and show the results.
 
-    ``name`` is the exercise's ("ring_all_reduce.reduce_scatter"), ``subject`` whatever was asked
-    for: a function, a class, plain data, a number.  Raises CheckFailed where it falls short and
-    KeyError for a name that no exercise has.
+    ``name`` is the exercise's ("ring_all_reduce.reduce_scatter"); ``subject`` is the answer: a
+    function, a class, plain data or a number.  Raises CheckFailed if a case fails and KeyError if
+    there is no such exercise.
 
-    When a grader executes the cell, guest/kernel.py's ``check`` stands here instead: it passes the
-    pickled answer to the grader's process.
+    When a grader executes the cell, guest/kernel.py's ``check`` runs instead: it passes the pickled
+    answer to the grader's process.
     """
     exercise = exercises.load(name)
-    if subject is None or subject is ...:  # the blank of a number or of plain data
+    if subject is None or subject is ...:  # the placeholder for a number or plain data
         verdict = Verdict(name, exercise.points, (), VISIBLE_SEED, unwritten=True)
     else:
         blob = pickled(exercise.answer, subject)
-        screen = Screen(sum(not case.hidden for case in exercise.cases))
+        output = CheckOutput(sum(not case.hidden for case in exercise.cases))
         verdict = decide(
-            exercise, blob, VISIBLE_SEED, trust=Trust.OWN, on_case=screen.show_progress
+            exercise, blob, VISIBLE_SEED, trust=Trust.OWN, on_case=output.show_progress
         )
-        screen.show(verdict)
+        output.show(verdict)
     if not verdict.passed:
         raise CheckFailed(verdict.headline)
 
 
-class Screen:
-    """A notebook's output area, where the table takes the progress's place; or a terminal, which
-    gets the table alone."""
+class CheckOutput:
+    """In a notebook: progress, then the table in its place. In a terminal: the table only."""
 
     def __init__(self, cases: int) -> None:
         self.cases = cases
@@ -50,7 +49,7 @@ class Screen:
         self.is_notebook = hasattr(ipython.get_ipython() if ipython else None, "kernel")
 
     def show_progress(self, done: int, case: Case) -> None:
-        """At once, for each case: one that hangs takes seconds, and is the one to know about."""
+        """Before each case, so that a student sees which one hangs."""
         if self.is_notebook:
             line = f"running case {done + 1} of {self.cases}: {case.name}"
             self._put(progress_html(line), line)

@@ -1,4 +1,4 @@
-"""Decides an answer: every case tried on ranks (trial.py), and what shows across the cases."""
+"""Decides the verdict on an answer: runs its cases on ranks (trial.py) and compares the results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from autograder.exercise import Attempt, Case, Exercise
 from shardlab.errors import DeadlockError, RunTimeout
 from shardlab.ranks.trust import Trust
 
-MOST_LATE = 2  # cases of one answer that may run out of time: the others then cost a class nothing
+MAX_TIMEOUTS = (
+    2  # cases of one answer that may time out; the rest is skipped to save a class's time
+)
 
 OnCase = Callable[[int, Case], None]  # (cases done, the one that starts now)
-OnAttempt = Callable[[Attempt], None]  # what one case left behind
+OnAttempt = Callable[[Attempt], None]  # the results of one case
 
 
 @one_thread()
@@ -30,19 +32,19 @@ def decide(
     on_attempt: OnAttempt | None = None,
     ranks: KeptRanks | None = None,
 ) -> Verdict:
-    """Tries an answer on its cases. ``subject_blob`` is a cloudpickle of the answer, or None.
+    """Runs an answer on its cases. ``subject_blob`` is a cloudpickle of the answer, or None.
 
-    ``trust``: OWN is a student's own check: the visible cases, up to the first that hangs, which
-    is the one to fix.  UNTRUSTED is a grader's: all cases, until MOST_LATE have run out of time;
-    for the same answer and seed the same verdict to the byte, however busy the machine is.
-    ``ranks``: of the same trust, and shared with other answers; by default its own.
-    Raises InfrastructureError where ranks could not be had.
+    ``trust``: OWN for a student's own check: the visible cases, up to the first that hangs.
+    UNTRUSTED for grading: all cases, until MAX_TIMEOUTS have timed out; the same answer and seed
+    give the same verdict to the byte, however busy the machine is.
+    ``ranks``: of the same trust, shared with other answers; by default a new set.
+    Raises InfrastructureError if ranks cannot be started.
     """
     cases = [case for case in exercise.cases if trust is Trust.UNTRUSTED or not case.hidden]
     found: list[Judged] = []
-    late = 0
+    timeouts = 0
     unwritten = False
-    skipped = "nothing was handed in" if subject_blob is None else ""
+    skipped = "no answer was submitted" if subject_blob is None else ""
     with contextlib.ExitStack() as stack:
         ranks = ranks or stack.enter_context(KeptRanks(trust=trust))
         ranks.expect(exercise, cases)
@@ -61,23 +63,23 @@ def decide(
                 unwritten, skipped = True, "not written yet"
             elif trust is Trust.OWN and isinstance(attempt.error, DeadlockError | RunTimeout):
                 skipped = "not run: fix the hanging case first"
-            late += isinstance(attempt.error, RunTimeout)
-            if late == MOST_LATE:
-                skipped = f"{MOST_LATE} cases had run out of time"
-    results = _by_one_mistake(found, trust)
+            timeouts += isinstance(attempt.error, RunTimeout)
+            if timeouts == MAX_TIMEOUTS:
+                skipped = f"not run: {MAX_TIMEOUTS} cases timed out"
+    results = _with_one_mistake(found, trust)
     return Verdict(
         exercise=exercise.name,
         max_points=float(exercise.points),
         cases=tuple(results),
         seed=seed,
         unwritten=unwritten,
-        note="" if unwritten else _seen_across(cases, results),
+        note="" if unwritten else _pattern_across_cases(cases, results),
     )
 
 
-def _by_one_mistake(found: list[Judged], trust: Trust) -> list[CaseResult]:
-    """A mistake is named where it explains every case that failed by its outputs; of several, the
-    first.  Where none does, each case says what it has seen."""
+def _with_one_mistake(found: list[Judged], trust: Trust) -> list[CaseResult]:
+    """A mistake is named if it explains every case with wrong outputs; of several, the first.
+    Otherwise each case reports its own finding."""
     by_outputs = [each.named for each in found if each.named is not None]
     explain = [{one.finding.mistake for one in named} for named in by_outputs]
     certain = [one.finding.mistake for named in by_outputs for one in named if one.is_certain]
@@ -96,10 +98,10 @@ def _not_run(case: Case, why: str) -> CaseResult:
     return CaseResult(case.name, case.hidden, case.weight, False, why, why, why, was_run=False)
 
 
-def _seen_across(cases: list[Case], results: list[CaseResult]) -> str:
-    """Passing at one world size and at no other means that its number is written in the code.
+def _pattern_across_cases(cases: list[Case], results: list[CaseResult]) -> str:
+    """Passing at only one world size means that this number is hard-coded.
 
-    Two ranks do not count: there a hub, a ring and an exchange of whole tensors are the same.
+    Two ranks do not count: with two, a hub, a ring and an exchange of whole tensors are the same.
     """
     passed, failed = set[int](), set[int]()
     for case, result in zip(cases, results, strict=True):
@@ -107,7 +109,7 @@ def _seen_across(cases: list[Case], results: list[CaseResult]) -> str:
     if len(passed) == 1 and len(failed) > 1 and not passed & failed and min(passed) > 2:
         (only,) = passed
         return (
-            f"It works only for N = {only}: look for a {only} or a {only - 1} written where "
+            f"It works only for N = {only}: look for a hard-coded {only} or {only - 1} where "
             "world_size belongs."
         )
     return ""

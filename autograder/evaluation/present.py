@@ -1,4 +1,4 @@
-"""A verdict as a table: HTML for notebooks, text for terminals, and in both words for one case."""
+"""A verdict as a table: HTML for notebooks, text for terminals."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from autograder.evaluation.verdict import CaseResult, Verdict
 from shardlab.widgets.palette import ERROR, OK
 
 MARK = {True: "✓", False: "✗"}
-ONE = {"calls": "call", "chunks": "chunk", "micro-batches": "micro-batch", "slots": "slot"}
-# JupyterLab's own variables, so that both themes fit; the fallback is for nbconvert and GitHub.
-# Selectors are long to outweigh JupyterLab's own for tables in outputs.
+SINGULAR = {"calls": "call", "chunks": "chunk", "micro-batches": "micro-batch", "slots": "slot"}
+# JupyterLab's CSS variables follow its theme; the fallbacks are for nbconvert and GitHub.
+# The long selectors override JupyterLab's own for tables in outputs.
 _STYLE = f"""<style>
 .shardlab-check {{ color: var(--jp-ui-font-color1, inherit);
   font-family: var(--jp-ui-font-family, system-ui, sans-serif);
@@ -55,26 +55,26 @@ def as_html(verdict: Verdict) -> str:
     return (
         f'{_STYLE}<div class="shardlab-check" data-exercise="{escape(verdict.exercise)}" '
         f'data-passed="{str(verdict.passed).lower()}">'
-        f'<div class="line {_look(verdict.passed)}">{escape(_top_line(verdict))}</div>{table}</div>'
+        f'<div class="line {_css(verdict.passed)}">{escape(_top_line(verdict))}</div>{table}</div>'
     )
 
 
 def _budgets(verdict: Verdict) -> list[str]:
-    """A column each: the headings of all budgets, in the order of their declaration."""
+    """The headings of all budgets in order of declaration, one column each."""
     return list(dict.fromkeys(spent.heading for case in verdict.cases for spent in case.spent))
 
 
 def _html_rows(case: CaseResult, why: str, budgets: list[str]) -> str:
-    look = _look(case.passed)
+    css = _css(case.passed)
     cells = [
-        f'<td class="case"><span class="mark {look}">{MARK[case.passed]}</span>'
+        f'<td class="case"><span class="mark {css}">{MARK[case.passed]}</span>'
         f"{escape(case.title)}</td>",
-        f'<td class="{_look(case.outputs_right or not case.was_run)}">{escape(_output(case))}</td>',
+        f'<td class="{_css(case.outputs_right or not case.was_run)}">{escape(_output(case))}</td>',
     ]
     for heading in budgets:
         fits = all(spent.fits for spent in case.spent if spent.heading == heading)
         used, limit = _used_and_limit(case, heading)
-        cells.append(f'<td class="number {_look(fits)}">{escape(used)}</td>')
+        cells.append(f'<td class="number {_css(fits)}">{escape(used)}</td>')
         cells.append(f'<td class="number">{escape(limit)}</td>')
     followed = ' class="followed"' if why else ""
     row = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
@@ -109,28 +109,28 @@ def _top_line(verdict: Verdict) -> str:
 
 
 def _reasons(verdict: Verdict) -> Iterator[tuple[CaseResult, str]]:
-    """Each case and why it falls short; a mistake is told once, then it is "the same"."""
-    told: set[tuple[str, bool]] = set()
+    """Each case and why it fails; a repeated mistake is not written out again."""
+    shown: set[tuple[str, bool]] = set()
     for case in verdict.cases:
         key = (case.mistake, case.hidden)
-        yield case, "the same" if case.diagnosis and key in told else case.diagnosis
-        told.add(key)
+        yield case, "the same mistake" if case.diagnosis and key in shown else case.diagnosis
+        shown.add(key)
 
 
-def _look(good: bool) -> str:
+def _css(good: bool) -> str:
     return "ok" if good else "bad"
 
 
 def _output(case: CaseResult) -> str:
     if not case.was_run:
         return "not run"
-    return "as expected" if case.outputs_right else "not right"
+    return "as expected" if case.outputs_right else "wrong"
 
 
 def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
-    """Of the rank that is furthest over its limit, else of the one that used most.
+    """Of the rank furthest over its limit, else of the rank that used most.
 
-    A hidden case's bytes would tell its size.
+    Empty for a hidden case, whose bytes would reveal its size.
     """
     budgets = [spent for spent in case.spent if spent.heading == heading]
     if case.hidden or not budgets:
@@ -142,4 +142,4 @@ def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
 
 
 def _amount(count: int, unit: str) -> str:
-    return f"{count:,} {ONE.get(unit, unit) if count == 1 else unit}"
+    return f"{count:,} {SINGULAR.get(unit, unit) if count == 1 else unit}"

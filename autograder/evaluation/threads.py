@@ -1,4 +1,4 @@
-"""How many threads torch computes with, in the checker."""
+"""The number of threads that torch uses in the checker."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """As on a rank: the same digits on every machine.
+    """One thread, as on a rank: results are the same on every machine.
 
-    And quicker: oracles' matrices are small, and on a busy machine threads that wait for each other
+    It is also faster: the references' matrices are small, and on a busy machine several threads
     take up to ten times as long.
     """
     threads = torch.get_num_threads()

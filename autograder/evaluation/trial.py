@@ -1,7 +1,7 @@
-"""Tries an answer on real ranks, case after case, in a process that runs no student code.
+"""Runs an answer on real ranks, case by case, from a process that runs no student code.
 
-Inputs are drawn here, from a seed that is written down; every rank gets its own and no other.
-The answer is unpickled on ranks only, and what comes back is plain data, compared here.
+Inputs are drawn here, from a recorded seed; every rank gets only its own.  The answer is unpickled
+on ranks only; they return plain data, which is compared here.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from shardlab.ranks.client import Host
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 
-VISIBLE_SEED = 2026  # of a student's own checks: the same inputs each time
+VISIBLE_SEED = 2026  # for a student's own checks: the same inputs each time
 
 
 class InfrastructureError(Exception):
-    """The case could not be run, and that is not the student's doing: try again."""
+    """The case could not be run because of the machine, not the student: try again."""
 
     def _render_traceback_(self) -> list[str]:
-        """IPython's hook: the checker's own frames tell a student nothing."""
-        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your doing: try again)"]
+        """IPython's hook: no frames, because the checker's do not help a student."""
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your fault: try again)"]
 
 
-class Kind(NamedTuple):
+class RankKind(NamedTuple):
     """Exercises of one kind can share ranks. ``is_clean``: student code never runs on them."""
 
     engine: str
@@ -48,26 +48,26 @@ class Kind(NamedTuple):
 
 
 class KeptRanks:
-    """`with KeptRanks() as ranks`: ranks that stay from case to case, and from answer to answer.
+    """`with KeptRanks() as ranks`: keeps ranks running from case to case and answer to answer.
 
-    To start them costs far more than what an answer does on them.
+    Starting them takes far longer than running an answer on them.
     """
 
     def __init__(self, *, host: Host | None = None, trust: Trust = Trust.OWN) -> None:
         self.host, self.trust = host, trust
-        self._sizes: dict[Kind, set[int]] = defaultdict(set)
-        self._timeout_s: dict[Kind, float] = defaultdict(float)
-        self._standing: dict[Kind, RankSet] = {}
+        self._sizes: dict[RankKind, set[int]] = defaultdict(set)
+        self._timeout_s: dict[RankKind, float] = defaultdict(float)
+        self._rank_sets: dict[RankKind, RankSet] = {}
 
     def __enter__(self) -> KeptRanks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for kind in [*self._standing]:
+        for kind in [*self._rank_sets]:
             self.end(kind)
 
     def expect(self, exercise: Exercise, cases: Iterable[Case]) -> None:
-        """These are to come: ranks that are started from now on serve all of them."""
+        """Ranks started from now on can run all of these cases."""
         sizes = {case.world_size for case in cases}
         kinds = [_kind(exercise)] if _may_stay(exercise) else []
         if exercise.execute:
@@ -76,23 +76,23 @@ class KeptRanks:
             self._sizes[kind] |= sizes
             self._timeout_s[kind] = max(self._timeout_s[kind], exercise.timeout_s)
 
-    def standing(self, kind: Kind) -> RankSet:
-        """Those that earlier cases ran on, or new ones: as many as any expected case needs."""
-        if self.are_standing(kind) and not self._standing[kind].can_go_on:
+    def get(self, kind: RankKind) -> RankSet:
+        """Ranks that earlier cases used, or new ones: as many as any expected case needs."""
+        if self.has(kind) and not self._rank_sets[kind].can_go_on:
             self.end(kind)
-        if not self.are_standing(kind):
-            self._standing[kind] = self.new(kind, self._sizes[kind], self._timeout_s[kind])
-        return self._standing[kind]
+        if not self.has(kind):
+            self._rank_sets[kind] = self.new(kind, self._sizes[kind], self._timeout_s[kind])
+        return self._rank_sets[kind]
 
-    def are_standing(self, kind: Kind) -> bool:
-        return kind in self._standing
+    def has(self, kind: RankKind) -> bool:
+        return kind in self._rank_sets
 
-    def end(self, kind: Kind) -> None:
-        if kind in self._standing:
-            self._standing.pop(kind).close()
+    def end(self, kind: RankKind) -> None:
+        if kind in self._rank_sets:
+            self._rank_sets.pop(kind).close()
 
-    def new(self, kind: Kind, sizes: set[int], timeout_s: float) -> RankSet:
-        """Whoever asks has to close them."""
+    def new(self, kind: RankKind, sizes: set[int], timeout_s: float) -> RankSet:
+        """New ranks; the caller closes them."""
         return RankSet(
             max(sizes),
             smaller=sizes,
@@ -101,28 +101,28 @@ class KeptRanks:
             engine=kind.engine,
             quiet=True,
             host=self.host,
-            # all are connected from the start: who opens another connection hides something
+            # all are connected from the start: only cheating needs another connection
             may_connect=not kind.is_point_to_point,
             trust=self.trust,
         )
 
 
-def _kind(exercise: Exercise, is_clean: bool = False) -> Kind:
-    return Kind(exercise.engine, exercise.is_point_to_point, is_clean)
+def _kind(exercise: Exercise, is_clean: bool = False) -> RankKind:
+    return RankKind(exercise.engine, exercise.is_point_to_point, is_clean)
 
 
 def _may_stay(exercise: Exercise) -> bool:
-    """Tensors of an earlier case would be in no later one's memory; DeepSpeed keeps much of what it
-    was told first."""
+    """Whether ranks can be kept: not if memory is measured, which needs fresh processes, and not
+    with DeepSpeed, which keeps global state."""
     return not exercise.memory and exercise.engine != "deepspeed"
 
 
 class Trials:
     """`trials = Trials(exercise, blob, seed, ranks); attempt, judged = trials.of(case)`.
 
-    On ranks that other cases have used, what counts is a mistake that this answer has made on new
-    ones before, and a pass as long as the case before it has passed.  Anything else is tried again
-    on new ranks, and counts as it ends there.
+    On used ranks, a failure counts if this answer has made the same mistake on new ranks before,
+    and a pass counts if the previous case passed.  Otherwise the case is run again on new ranks,
+    and that result counts.
 
     ``subject_blob``: a cloudpickle of the answer.
     """
@@ -132,20 +132,20 @@ class Trials:
     ) -> None:
         self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
         self.ranks, self.trust = ranks, ranks.trust
-        self.goes_well = True  # the last case has passed
+        self.last_passed = True
         self.mistakes: set[str] = set()  # made on new ranks
         self.suspects: frozenset[str] = NO_SUSPECTS  # named mistakes that explain the cases so far
 
     def of(self, case: Case) -> tuple[Attempt, Judged]:
-        """One case. A failure of student code is part of what it returns.
+        """Runs one case; a failure of student code is part of the result.
 
-        Raises InfrastructureError for a failure that is the machine's.
+        Raises InfrastructureError for a failure of the machine.
         """
         exercise, kind, may_stay = self.exercise, _kind(self.exercise), _may_stay(self.exercise)
         inputs = list(exercise.draw(case, rng_for(exercise, case, self.seed)))
         expected = list(exercise.expect(case, inputs))
-        if may_stay and (self.goes_well or self.ranks.are_standing(kind)):
-            ranks = self.ranks.standing(kind)
+        if may_stay and (self.last_passed or self.ranks.has(kind)):
+            ranks = self.ranks.get(kind)
             were_new = ranks.is_fresh
             attempt = self._attempt(ranks, case, inputs, expected)
             judged = judge(exercise, attempt, self.suspects)
@@ -153,19 +153,19 @@ class Trials:
                 self.ranks.end(kind)
             result = judged.result
             is_known = result.mistake in self.mistakes and not result.trouble
-            if were_new or (self.goes_well if result.passed else is_known):
+            if were_new or (self.last_passed if result.passed else is_known):
                 self._remember(judged)
                 return attempt, judged
         with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
             attempt = self._attempt(fresh, case, inputs, expected)
         judged = judge(exercise, attempt, self.suspects)
         if judged.result.passed and may_stay:
-            self.ranks.end(kind)  # they hold what a failed case has left behind
+            self.ranks.end(kind)  # they have state from a failed case
         self._remember(judged)
         return attempt, judged
 
     def _remember(self, judged: Judged) -> None:
-        self.goes_well = judged.result.passed
+        self.last_passed = judged.result.passed
         if judged.result.mistake:
             self.mistakes.add(judged.result.mistake)
         self.suspects = certain_in(judged.named) or self.suspects
@@ -183,14 +183,14 @@ class Trials:
         run, error = self._run(ranks, case, inputs, on_rank, *given)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
-            clean = self.ranks.standing(_kind(exercise, is_clean=True))
+            clean = self.ranks.get(_kind(exercise, is_clean=True))
             blob = _pickled(exercise.execute)
             run, error = self._run(clean, case, inputs, on_clean_rank, blob, case, returned)
             if run is not None:
                 pairs = zip(returned, run.outputs, strict=True)
                 run.outputs = [_merged(*pair) for pair in pairs]
         has_outputs = run is not None and (error is None or self.trust is Trust.OWN)
-        spent, unmeasured = self._held_against_budgets(case, run) if run else ((), ())
+        spent, unmeasured = self._measured_budgets(case, run) if run else ((), ())
         return Attempt(
             case=case,
             inputs=inputs,
@@ -203,11 +203,9 @@ class Trials:
             trust=self.trust,
         )
 
-    def _held_against_budgets(
-        self, case: Case, run: Run
-    ) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
-        """What the case's budgets measured, and the labels of those for which nothing is there."""
-        held, unmeasured = [], []
+    def _measured_budgets(self, case: Case, run: Run) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
+        """The case's budgets with what was used, and labels of those that could not be measured."""
+        measured, unmeasured = [], []
         for budget in self.exercise.budgets:
             limit = self.exercise.limit_of(budget, case)
             if limit is None or (budget.from_outside and self.trust is Trust.OWN):
@@ -226,18 +224,18 @@ class Trials:
                 unit=budget.unit,
                 from_outside=budget.from_outside,
             )
-            held.append(spent)
-        return tuple(held), tuple(unmeasured)
+            measured.append(spent)
+        return tuple(measured), tuple(unmeasured)
 
     def _run(
         self, ranks: RankSet, case: Case, inputs: list[Plain], fn: Callable[..., Any], *given: Any
     ) -> tuple[Run | None, LaunchError | None]:
-        """The run, partial where there is an error of student code."""
+        """The run, and the error of student code if there is one; then the run is partial."""
         exercise = self.exercise
         run: Run | None
         error: LaunchError | None = None
         try:
-            # What student code says of a file's name must not have that file read here.
+            # Student code can forge file names in tracebacks: do not read these files here.
             with contextlib.nullcontext() if self.trust is Trust.OWN else source.without_files():
                 run = ranks.run(
                     fn,
@@ -246,7 +244,7 @@ class Trials:
                     inputs=inputs,
                     memory=exercise.memory,
                     shaken=case.shaken,
-                    seed=seed_of_ranks(exercise, case, self.seed),
+                    seed=rank_seed(exercise, case, self.seed),
                     results="plain",
                     timeout_s=exercise.timeout_s,
                     output_bytes=exercise.output_bytes,
@@ -255,13 +253,13 @@ class Trials:
             error, run = failure, failure.run
         except Exception as failure:
             raise InfrastructureError(f"{exercise.name}, {case.name}: {failure}") from failure
-        if run is not None:  # so that whose call is found first does not hang on a moment
+        if run is not None:  # by rank, so that diagnoses do not depend on timing
             run.calls.sort(key=lambda call: call.rank)
         return run, error
 
 
 def _on_ranks(exercise: Exercise, case: Case) -> Case:
-    """The case as a rank gets it, where student code can read all of it."""
+    """The case as sent to ranks, where student code can read all of it."""
     kept = exercise.kept_from_ranks
     return replace(case, params={k: v for k, v in case.params.items() if k not in kept})
 
@@ -271,16 +269,18 @@ def _merged(returned: Plain, executed: Plain) -> Plain:
     return {**returned, **executed} if both_are_dicts else returned
 
 
-_pickled = functools.cache(codec.encode_any)  # once for a class: it holds all that `drive` calls
+_pickled = functools.cache(
+    codec.encode_any
+)  # once for all submissions: it includes all that `drive` calls
 
 
 def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
-    """A case's own generator: adding or reordering cases leaves the others' inputs alone."""
+    """A separate generator per case: adding or reordering cases keeps the others' inputs."""
     return np.random.default_rng(_derived(f"{seed}/{exercise.name}/{case.name}"))
 
 
-def seed_of_ranks(exercise: Exercise, case: Case, seed: int) -> int:
-    """What ranks draw from. Not ``seed``: a rank that knew it would know the others' inputs."""
+def rank_seed(exercise: Exercise, case: Case, seed: int) -> int:
+    """The seed on ranks. Not ``seed`` itself, from which a rank could draw the others' inputs."""
     return _derived(f"ranks/{seed}/{exercise.name}/{case.name}")
 
 

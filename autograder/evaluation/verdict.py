@@ -1,4 +1,4 @@
-"""What was decided about one answer: plain data, safe to store and to show."""
+"""The verdict on one answer: plain data, safe to store and to show."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ TROUBLES = get_args(Trouble)
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case. ``diagnosis`` may be shown to the student, even that of a hidden case."""
+    """The result of one case. ``diagnosis`` may be shown to the student, even for a hidden case."""
 
-    name: str  # for a hidden case: for instructors' eyes only
+    name: str  # of a hidden case: for instructors only
     hidden: bool
     weight: float
     passed: bool
-    mistake: str = ""  # its name, the same for all cases that fail by it
+    mistake: str = ""  # its name, the same for all cases that it explains
     diagnosis: str = ""
     instructor_note: str = ""  # the diagnosis with its evidence, also for a hidden case
     outputs_right: bool = False
     was_run: bool = True
     sent_bytes: tuple[int, ...] = ()  # by rank
     spent: tuple[Spent, ...] = ()
-    trouble: Trouble = ""  # why it failed, where that is more than a wrong answer
-    believed: bool = True  # False: what it told of itself is not so, here and likely elsewhere
+    trouble: Trouble = ""  # set if it failed for more than a wrong answer
+    believed: bool = True  # False: its own record is wrong, here and probably in other cases
 
     @property
     def title(self) -> str:
@@ -49,7 +49,7 @@ class Verdict:
     cases: tuple[CaseResult, ...]
     seed: int
     unwritten: bool = False
-    note: str = ""  # what only all cases together show, such as "works only for 4 ranks"
+    note: str = ""  # a pattern across cases, such as "works only for 4 ranks"
 
     @property
     def passed(self) -> bool:
@@ -59,8 +59,8 @@ class Verdict:
     def points(self) -> float:
         """Partial credit by weight: a plain float from 0 to ``max_points``; 0 without any case.
 
-        An answer that tampers in one case, or tells other than what is seen from outside, is
-        believed in none: what it does unseen in small cases shows in large ones.
+        An answer that tampers in one case, or whose record contradicts the measurement from
+        outside, gets no points: the same may go unnoticed in its smaller cases.
         """
         if self.trouble == TAMPERING or not all(case.believed for case in self.cases):
             return 0.0
@@ -72,7 +72,7 @@ class Verdict:
 
     @property
     def trouble(self) -> Trouble:
-        """The worst of the cases': tampering before a limit, a limit before nothing."""
+        """The worst of all cases: tampering, then a resource limit, then none."""
         return max((case.trouble for case in self.cases), key=TROUBLES.index, default="")
 
     @property
@@ -87,7 +87,7 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """One line for the student: all is well, or the first thing to put right."""
+        """One line for the student: all cases pass, or the first thing to fix."""
         if self.unwritten:
             return f"Not written yet: {self.answer}. Fill in its cell above, run it, then this one."
         first = next((case for case in self.cases if not case.passed), None)
@@ -96,15 +96,15 @@ class Verdict:
         return f"{self.score}. {self.note or f'{first.title}: {first.diagnosis}'}"
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON has it, with the points for who reads that alone; `from_plain` reads it back."""
+        """JSON-compatible data, including the points; `from_plain` reads it back."""
         return {**json.loads(json.dumps(asdict(self))), "points": self.points}
 
     @classmethod
     def from_plain(cls, plain: Any) -> Verdict:
-        """Raises ValueError for what `to_plain` would not have written."""
+        """Raises ValueError for data that `to_plain` does not write."""
         verdict = _VERDICTS.validate_json(json.dumps(plain), strict=True)
         if {**verdict.to_plain(), "points": None} != {**plain, "points": None}:
-            raise ValueError("a Verdict lacks something, or has what is no part of one")
+            raise ValueError("a Verdict with missing or unknown fields")
         return verdict
 
 

@@ -1,4 +1,4 @@
-"""The form of an exercise: what a lab's modules declare, and what decides an answer reads."""
+"""How an exercise is declared: the classes that a lab's modules use and the evaluation reads."""
 
 from autograder.exercise.attempt import SENT, Attempt, Curves, Finding, Spent
 from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes

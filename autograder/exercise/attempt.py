@@ -1,4 +1,4 @@
-"""What one case left behind, and what can be said of it."""
+"""The results of one case, and the findings about them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SENT = "sent by a rank"  # the heading of budgets of traffic
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake by its name. ``who`` and ``evidence`` are shown for visible cases only.
+    """A named mistake. ``who`` and ``evidence`` are shown for visible cases only.
 
     visible: "rank 2 returned the sum, not the mean: divide by world_size (element 0: 8, not 2)"
     hidden:  "a rank returned the sum, not the mean: divide by world_size"
     """
 
     who: str  # "rank 2", "ranks 0 and 1", "chunk_bounds(10, 4)"
-    mistake: str  # a verb and what follows; says nothing of a case's inputs or sizes
+    mistake: str  # starts with a verb; reveals nothing about a case's inputs or sizes
     evidence: str = ""
-    anyone: str = "a rank"  # stands for ``who`` where the case is hidden
-    in_full: str = ""  # said of a visible case instead, where an error has put it best
+    anyone: str = "a rank"  # replaces ``who`` if the case is hidden
+    in_full: str = ""  # replaces the whole text if the case is visible, such as an error message
 
     def text(self, hidden: bool) -> str:
         if hidden:
@@ -38,13 +38,13 @@ class Finding:
 
 
 def shorten(text: str) -> str:
-    """Evidence quotes what student code made, and that may be of any length."""
+    """Evidence quotes output of student code, which may be of any length."""
     return text if len(text) <= MAX_QUOTE else f"{text[:MAX_QUOTE]} …"
 
 
 @dataclass(frozen=True)
 class Spent:
-    """A budget held against what one run used, by rank."""
+    """A budget and what one run used of it, by rank."""
 
     label: str
     used: tuple[int, ...]
@@ -66,30 +66,30 @@ class Spent:
 
     @property
     def ranks_under(self) -> list[int]:
-        """Ranks below what a right answer cannot do without: something went another way."""
+        """Ranks below the minimum of a correct answer: data took a path that is not measured."""
         return [rank for rank, used in enumerate(self.used) if used < self.least[rank]]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What one case left behind: all that the judge and the diagnoses look at."""
+    """The results of one case: all that the judge and the signs read."""
 
     case: Case
     inputs: Sequence[Plain]  # by rank
     expected: Sequence[Plain]  # by rank
     outputs: Sequence[Plain]  # by rank; None for ranks that did not finish
-    run: Run | None  # partial after an error; None where nothing is known
+    run: Run | None  # partial after an error; None if nothing is known
     error: LaunchError | None
     spent: tuple[Spent, ...] = ()
-    trust: Trust = Trust.OWN  # untrusted: what is said of it must be the same each time
-    unmeasured: tuple[str, ...] = ()  # budgets that the run has left nothing to hold against
+    trust: Trust = Trust.OWN  # untrusted: its diagnosis must be the same in every run
+    unmeasured: tuple[str, ...] = ()  # labels of budgets for which the run has no measurement
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Numbers after each step, for the feedback's picture: of this run, and what they should be."""
+    """Values after each step, actual and expected, for the plot in the feedback."""
 
     title: str
     got: Mapping[str, Sequence[float]]  # by name: "rank 0", "your weight"
     expected: Sequence[float] = ()
-    level: float | None = None  # what they should come to, where only that is known
+    level: float | None = None  # the level they should reach, if only that is known

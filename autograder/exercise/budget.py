@@ -14,7 +14,7 @@ ByRank = float | Sequence[float]  # one number: the same for every rank
 
 @dataclass(frozen=True)
 class Limit:
-    """``least``: what a right answer cannot do without; less means that data went another way."""
+    """``least``: the minimum of a correct answer; less means that data took an unmeasured path."""
 
     most: ByRank
     least: ByRank = 0
@@ -31,17 +31,17 @@ class Limit:
 class Budget:
     """A limit for every rank on something that the run measured.
 
-    Where ``limit`` would give an answer away, leave it out here and write it in the hidden half,
-    ``limits = {label: ...}``.
+    If ``limit`` would reveal an answer, leave it out here and define it in the hidden half,
+    ``LIMITS = {label: ...}``.
     """
 
     label: str
     used: Callable[[Run], Sequence[int]]  # by rank
-    limit: Callable[[Case], Limit | None] | None = None  # returns None where a case has no limit
+    limit: Callable[[Case], Limit | None] | None = None  # returns None if a case has no limit
     heading: str = SENT  # of its column in the check's table
     unit: str = "B"
-    # Whether it is read off the ranks' processes, where none of their code can change it: for
-    # graders alone.  Missed where all others are kept, it says that these were forged.
+    # Whether it is measured from outside the ranks' processes, where their code cannot change it.
+    # For graders only.  If it is exceeded and all other budgets fit, their records were forged.
     from_outside: bool = False
 
 
@@ -51,7 +51,7 @@ def sent_bytes(run: Run) -> list[int]:
 
 
 def from_outputs(key: str) -> Callable[[Run], list[int]]:
-    """A whole number that each rank returned, 0 where it did not come to its end."""
+    """An int that each rank returned under ``key``; 0 if it did not finish."""
 
     def used(run: Run) -> list[int]:
         found = (out.get(key) if isinstance(out, dict) else 0 for out in run.outputs)

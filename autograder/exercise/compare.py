@@ -1,8 +1,9 @@
-"""How an output differs from what was expected: in type, dtype, shape or value."""
+"""How an output differs from the expected one: in type, dtype, shape or value."""
 
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from autograder.exercise.attempt import Finding, shorten
 from autograder.guest.case import Plain
 
 # What differs, in general terms, and the evidence, which may show inputs and sizes.
-Found = tuple[str, str] | None
-RUN = 64
+Difference = tuple[str, str] | None
+BLOCK = 64  # elements
 _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 100
 
-# Those of torch.testing.assert_close: (relative, absolute) by dtype; exact where not listed.
+# As in torch.testing.assert_close: (relative, absolute) by dtype; exact if not listed.
 TOLERANCE = {
     torch.float16: (1e-3, 1e-5),
     torch.bfloat16: (1.6e-2, 1e-5),
@@ -32,7 +33,7 @@ TOLERANCE = {
 def find_difference(
     expected: Sequence[Plain], outputs: Sequence[Plain], tolerance: float | None = None
 ) -> Finding | None:
-    """The first rank whose output is not as expected, or None. Both are lists by rank."""
+    """The first rank whose output differs, or None. Both arguments are lists by rank."""
     for rank, wanted in enumerate(expected):
         if found := difference(wanted, outputs[rank], tolerance):
             if len(expected) == 1:
@@ -45,20 +46,20 @@ def equal(expected: Plain, got: Plain, tolerance: float | None = None) -> bool:
     return difference(expected, got, tolerance) is None
 
 
-def difference(expected: Plain, got: Plain, tolerance: float | None = None) -> Found:
+def difference(expected: Plain, got: Plain, tolerance: float | None = None) -> Difference:
     try:
         return _difference(expected, got, tolerance)
-    except (ValueError, OverflowError, RuntimeError) as error:  # 10**5000, say
-        return "cannot be compared with what was expected", shorten(str(error))
+    except (ValueError, OverflowError, RuntimeError) as error:  # for instance, 10**5000
+        return "cannot be compared with the expected output", shorten(str(error))
 
 
 def with_key(differs: str, evidence: str) -> str:
-    """The evidence, where another mistake is named by it: in which key of a dict it was found."""
+    """The evidence with the dict key it was found in, for use with another mistake's name."""
     key = differs.partition(" in ")[2]
     return f"{key}: {evidence}" if key and evidence else evidence
 
 
-def _difference(expected: Plain, got: Plain, tolerance: float | None) -> Found:
+def _difference(expected: Plain, got: Plain, tolerance: float | None) -> Difference:
     if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
         if expected.dtype != got.dtype:
             return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
@@ -72,7 +73,7 @@ def _difference(expected: Plain, got: Plain, tolerance: float | None) -> Found:
     if is_number(expected):
         return _number_difference(expected, got, tolerance)
     if type(expected) is not type(got):
-        return "has the wrong type", f"{_kind(got)}, expected {_kind(expected)}"
+        return "has the wrong type", f"{_type_name(got)}, expected {_type_name(expected)}"
     if expected != got:
         return "has the wrong value", f"{_QUOTE.repr(got)}, expected {_QUOTE.repr(expected)}"
     return None
@@ -80,9 +81,9 @@ def _difference(expected: Plain, got: Plain, tolerance: float | None) -> Found:
 
 @dataclass(frozen=True)
 class Sums:
-    """Stands for a large tensor in a students' copy: each run of RUN elements, added up.
+    """Replaces a large tensor in a students' copy: the sum of each block of BLOCK elements.
 
-    Every element counts, and it takes a small part of the room.
+    It depends on every element and takes a fraction of the space.
     """
 
     sums: torch.Tensor
@@ -91,15 +92,17 @@ class Sums:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Sums:
-        runs = [run.sum() for run in tensor.detach().flatten().double().split(RUN)]
-        return cls(torch.stack(runs).to(tensor.dtype), tensor.dtype, tuple(tensor.shape))
+        sums = [block.sum() for block in tensor.detach().flatten().double().split(BLOCK)]
+        return cls(torch.stack(sums).to(tensor.dtype), tensor.dtype, tuple(tensor.shape))
 
 
-def _tensor_difference(expected: torch.Tensor | Sums, got: Plain, tolerance: float | None) -> Found:
+def _tensor_difference(
+    expected: torch.Tensor | Sums, got: Plain, tolerance: float | None
+) -> Difference:
     if not isinstance(got, torch.Tensor):
-        return "should be a tensor", _instead(got)
+        return "should give a tensor", _what_it_is(got)
     if got.layout != torch.strided or got.device.type != "cpu":
-        return "should be an ordinary tensor", f"{got.layout} on {got.device}"
+        return "should give a dense CPU tensor", f"{got.layout} on {got.device}"
     if got.dtype != expected.dtype:
         return "has the wrong dtype", f"{got.dtype}, expected {expected.dtype}"
     if got.shape != expected.shape:
@@ -107,29 +110,29 @@ def _tensor_difference(expected: torch.Tensor | Sums, got: Plain, tolerance: flo
     rtol, atol = TOLERANCE.get(expected.dtype, (0.0, 0.0))
     if tolerance is not None:
         rtol = atol = tolerance
-    run = 1  # how many elements of an output were added up for each of these
+    block = 1  # elements of an output in each element of `expected`
     if isinstance(expected, Sums):
-        run, rtol = RUN, rtol * RUN**0.5
+        block, rtol = BLOCK, rtol * BLOCK**0.5
         expected, got, atol = expected.sums, Sums.of(got).sums, rtol
-    if torch.equal(got, expected):  # most are, and this is far quicker to say
+    if torch.equal(got, expected):  # the usual case, and much faster
         return None
     wrong = ~torch.isclose(got, expected, rtol=rtol, atol=atol, equal_nan=True)
     if not wrong.any():
         return None
     first = tuple(int(i) for i in wrong.nonzero()[0])
     where = f"element {first[0] if len(first) == 1 else first} is"
-    if run > 1:
-        where = f"the sum of {run} elements from {first[0] * run:,} on is"
+    if block > 1:
+        where = f"the sum of {block} elements starting at {first[0] * block:,} is"
     return (
         "has wrong values",
         f"{where} {got[first].item():g}, expected {expected[first].item():g}; "
-        f"{int(wrong.sum()):,} of {wrong.numel():,}{' such sums' * (run > 1)} differ",
+        f"{int(wrong.sum()):,} of {wrong.numel():,}{' such sums' * (block > 1)} differ",
     )
 
 
-def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | None) -> Found:
+def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | None) -> Difference:
     if not isinstance(got, dict):
-        return "should be a dict", _instead(got)
+        return "should give a dict", _what_it_is(got)
     for key, wanted in expected.items():
         if key not in got:
             return f"lacks {key!r}", f"it has {_QUOTE.repr(list(got))}"
@@ -138,59 +141,68 @@ def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | 
     return None
 
 
-def _list_difference(expected: Sequence[Plain], got: Plain, tolerance: float | None) -> Found:
+def _list_difference(expected: Sequence[Plain], got: Plain, tolerance: float | None) -> Difference:
     if type(got) is not type(expected):
-        return f"should be a {type(expected).__name__}", _instead(got)
+        return f"should give a {type(expected).__name__}", _what_it_is(got)
     if len(got) != len(expected):
         return "has the wrong length", f"length {len(got)}, expected {len(expected)}"
     for index, (wanted, item) in enumerate(zip(expected, got, strict=True)):
         if found := _difference(wanted, item, tolerance):
             mistake, evidence = found
-            if mistake.startswith("should be"):
-                mistake = f"has an item that {mistake}"
+            if mistake.startswith("should give "):
+                mistake = f"has an item that should be {mistake.removeprefix('should give ')}"
             if isinstance(expected, tuple) and all(map(is_number, (*expected, *got))):
-                return mistake, f"{_in_words(got)}, expected {_in_words(expected)}"
-            return mistake, evidence if len(expected) == 1 else f"item {index}: {evidence}"
+                return mistake, f"{_joined(got)}, expected {_joined(expected)}"
+            return mistake, evidence if len(expected) == 1 else _at_index(index, evidence)
     return None
+
+
+def _at_index(index: int, evidence: str) -> str:
+    """``item 1: …``, or in a list of lists ``item [1][2]: …``."""
+    nested = re.match(r"item (\d+|(?:\[\d+\])+): ", evidence)
+    if nested is None:
+        return f"item {index}: {evidence}"
+    inner = nested[1] if nested[1].startswith("[") else f"[{nested[1]}]"
+    return f"item [{index}]{inner}: {evidence[nested.end() :]}"
 
 
 def is_number(value: Plain) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _in_words(numbers: Sequence[float]) -> str:
-    return " and ".join(map(_in_digits, numbers))
+def _joined(numbers: Sequence[float]) -> str:
+    return " and ".join(map(_formatted, numbers))
 
 
-def _number_difference(expected: float, got: Plain, tolerance: float | None) -> Found:
-    """3.0 is 3, and so is a tensor or an array that holds this one number."""
+def _number_difference(expected: float, got: Plain, tolerance: float | None) -> Difference:
+    """3.0 equals 3, and so does a 0-dim tensor or array of that value."""
     if isinstance(got, torch.Tensor | np.ndarray) and got.ndim == 0:
         got = got.item()
     if not is_number(got):
-        return "should be a number", _instead(got)
+        return "should give a number", _what_it_is(got)
     near = 1e-9 if tolerance is None else tolerance
     if not math.isclose(got, expected, rel_tol=near, abs_tol=near):
-        return "is not the right number", f"{_in_digits(got)}, expected {_in_digits(expected)}"
+        return "gives the wrong number", f"{_formatted(got)}, expected {_formatted(expected)}"
     return None
 
 
-def _in_digits(number: float) -> str:
-    """A fraction in 6 digits: of 10 and more, feedback shows none (evaluation.wording)."""
+def _formatted(number: float) -> str:
+    """Fractions with 6 digits: feedback masks numbers of 10 or more digits (evaluation.wording)."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,.6g}" if abs(number) < 1e6 else f"{number:,.15g}"
 
 
-def _instead(got: Plain) -> str:
-    return "it is None, as of a function without return" if got is None else f"it is {_kind(got)}"
+def _what_it_is(got: Plain) -> str:
+    return "it is None: is a return missing?" if got is None else f"it is {_type_name(got)}"
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
 def size_of(value: Plain) -> int:
-    """Bytes of a value's tensors, and some for each other thing in it."""
+    """Approximate bytes of a value: its tensors, and an overhead for each object in it."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size() + 100
     if isinstance(value, np.ndarray):

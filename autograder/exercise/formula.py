@@ -1,4 +1,4 @@
-"""A formula: a plain function that is asked questions, on one rank, and has one right answer."""
+"""Exercises whose answer is a formula: a plain function, called with questions on one rank."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from autograder.guest.case import Case, Plain
 from autograder.guest.on_rank import answers_of, as_it_is
 
 Question = Any  # a list of arguments, or a dict of named ones
-# (question, right answer, answer) -> what is wrong with the answer's form, not with its numbers
+# (question, right answer, answer) -> what is wrong with the form of the answer, not its numbers
 FormSign = Callable[[Question, Plain, Plain], str | None]
-_partial = functools.cache(functools.partial)  # one object for a class, which is pickled once
+_partial = functools.cache(functools.partial)  # one object for all submissions, pickled once
 
 
 def questions(name: str, *asked: Any, weight: float = 1.0) -> Case:
-    """A case of a formula: what the function is called with, a tuple or dict for each call.
+    """A case of a formula: the arguments of each call, as a tuple or a dict.
 
-    Without any, the hidden half's ``draw(case, rng)`` makes them up.
+    Without arguments, the hidden half's ``draw(case, rng)`` draws them.
     """
     params = {"questions": [_plain(each) for each in asked]} if asked else {}
     return Case(name, 1, params, weight=weight)
@@ -36,10 +36,10 @@ def _plain(question: Any) -> Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Formula(Exercise):
-    """``read``: makes plain data of an answer, such as pairs of lists.
+    """``read``: converts an answer to plain data, for instance lists to pairs.
 
-    One rule names a mistake: the wrong formula that gives every wrong answer exactly; of several,
-    the first.  Where none does, the first wrong question is shown with both answers.
+    A named mistake is reported if its wrong formula reproduces every wrong answer exactly; of
+    several, the first.  Otherwise the first wrong question is shown with both answers.
     """
 
     read: Callable[[Any], Plain] = as_it_is
@@ -91,7 +91,7 @@ class Formula(Exercise):
         return tuple(found)
 
     def _wrong(self, attempt: Attempt) -> list[int]:
-        """Numbers of the questions with a wrong answer, where there is an answer to each."""
+        """Indices of the questions with a wrong answer; [] if not every question has an answer."""
         (expected,), (got,) = attempt.expected, attempt.outputs
         if not isinstance(got, list) or len(got) != len(expected):
             return []
@@ -105,7 +105,7 @@ class Formula(Exercise):
 
 
 def call_of(answer: str, question: Question) -> str:
-    """As one would type it: ``zero_bytes(7_500_000_000, 64, stage=1)``."""
+    """The call as Python code: ``zero_bytes(7_500_000_000, 64, stage=1)``."""
     named = isinstance(question, Mapping)
     arguments = [f"{each}={_typed(question[each])}" if named else _typed(each) for each in question]
     return f"{answer}({', '.join(arguments)})"
@@ -118,4 +118,4 @@ def _typed(value: Any) -> str:
 def _ratio(right: Plain, got: Plain) -> str:
     if not (is_number(right) and right and is_number(got) and got and np.isfinite(got)):
         return ""
-    return f", {got / right:.4g} times that"
+    return f", {got / right:.4g} × the expected value"

@@ -1,21 +1,21 @@
 """The hidden half of an exercise, in an instructor's checkout: a module of ``hidden/``.
 
-It defines, on ranks
-    reference(case, inputs)     the right outputs: a list by rank, or one thing for every rank
-    MISTAKES                    {what is said of it: outputs as of ``reference``, or several such}
-    facts(case)                 parameters of a case that are another exercise's answer; what is
-                                this one's own, `kept_from_ranks` names
-and of a formula
-    right(*question)            the right answer
-    MISTAKES                    {what is said of it: wrong formula, or several}; an answer of None,
-                                or a division by 0, says that it does not apply
-    draw(case, rng)             the questions of a hidden case that names none
-and of both
+For an exercise on ranks it defines
+    reference(case, inputs)     the correct outputs: a list by rank, or one value for every rank
+    MISTAKES                    {message: function like ``reference`` with the mistake, or several}
+    facts(case)                 parameters of a case that come from another exercise's reference
+                                (see also `kept_from_ranks`)
+for a formula
+    right(*question)            the correct answer
+    MISTAKES                    {message: wrong formula, or several}; if one returns None or divides
+                                by 0, the mistake does not apply
+    draw(case, rng)             the questions of a hidden case that lists none
+and for both
     CASES                       the hidden cases
-    LIMITS                      {label of a budget: case -> Limit, or None where it has none}
-    BOUNDARIES                  {"one rank": name of the case that has it, or why none has}
-    EQUAL_ANSWERS               changes of the solution that are right as well, each with its reason
-Where a dict of outputs lacks keys, only those that it has are compared.
+    LIMITS                      {label of a budget: case -> Limit, or None if there is none}
+    BOUNDARIES                  {"one rank": name of the case that covers it, or why none does}
+    EQUAL_ANSWERS               other correct versions of the solution, each with its reason
+If a reference output is a dict, only its keys are compared.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from autograder.exercise.form import Outputs
 from autograder.exercise.on_ranks import on_every_rank
 from autograder.guest.case import Case, Plain
 
-# What every exercise says of itself: which case has it, or why it is not asked.
+# For each boundary an exercise names the case that covers it, or says why none does.
 BOUNDARIES = ("divides", "does not divide", "one rank", "more ranks than elements")
 
 
 def shaken(case: Case) -> Case:
-    """Ranks pause at drawn moments: what is only right when they arrive together fails here."""
+    """Ranks pause at random, so an answer that depends on their timing fails."""
     return replace(case, shaken=True)
 
 
 @dataclass(frozen=True)
 class EqualAnswer:
-    """``old`` in the solution's cell, replaced by ``new``, is right as well."""
+    """The solution stays correct if ``old`` in its cell is replaced by ``new``."""
 
     old: str
     new: str
@@ -74,14 +74,14 @@ class HiddenHalf:
     def mistakes(
         self, case: Case, inputs: Sequence[Plain], among: Container[str] | None = None
     ) -> Iterator[tuple[str, Outputs | None]]:
-        for said, wrong in getattr(self.module, "MISTAKES", {}).items():
-            if among is not None and said not in among:
+        for message, wrong in getattr(self.module, "MISTAKES", {}).items():
+            if among is not None and message not in among:
                 continue
             for each in wrong if isinstance(wrong, tuple) else (wrong,):
                 if hasattr(self.module, "right"):
-                    yield said, [[_wrong_answer(each, question) for question in inputs[0]]]
+                    yield message, [[_wrong_answer(each, question) for question in inputs[0]]]
                 elif (outputs := each(case, inputs)) is not None:
-                    yield said, on_every_rank(outputs, case)
+                    yield message, on_every_rank(outputs, case)
 
     def limit(self, label: str, case: Case) -> Limit | None:
         return self.module.LIMITS[label](case)

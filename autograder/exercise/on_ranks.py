@@ -1,4 +1,4 @@
-"""An exercise on ranks: cases, inputs by rank, a drive, budgets; references by rank."""
+"""Exercises that run on ranks: cases, inputs by rank, `drive`, budgets, references by rank."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from shardlab.ranks.explain import ranks_text
 
 @dataclass(frozen=True, kw_only=True)
 class OnRanks(Exercise):
-    """``inputs``: (case, rng) -> a list by rank, or anything else that every rank gets.
+    """``inputs``: (case, rng) -> a list by rank, or one value that every rank gets.
 
-    The answer may be a function that runs on ranks, a class, or plain data: only ``drive`` knows.
+    The answer may be a function that runs on ranks, a class, or plain data; ``drive`` uses it.
 
-    ``execute``: where the answer is data to be carried out, such as a schedule.  Once ``drive`` has
+    ``execute``: for answers that are data to execute, such as a schedule.  After ``drive`` has
     returned on all ranks, ``execute(outputs of all ranks, this rank's input, case)`` runs on ranks
-    that never saw student code; what it returns is merged into that rank's output, a dict.
+    that never ran student code; the dict it returns is merged into that rank's output.
     """
 
     inputs: Callable[[Case, np.random.Generator], Plain]
-    named_within: float | None = None  # the tolerance for named mistakes, where it is another
+    named_within: float | None = None  # the tolerance for named mistakes, if it differs
 
     def draw(self, case: Case, rng: np.random.Generator) -> Sequence[Plain]:
         return on_every_rank(self.inputs(case, rng), case)
@@ -58,7 +58,7 @@ class OnRanks(Exercise):
         evidence = f"{difference.who}: {with_key(difference.mistake, difference.evidence)}"
         if len(wrong) == len(attempt.outputs):
             return Finding("every rank", mistake, evidence, anyone="every rank")
-        each_of = "each of " if len(wrong) > 1 else ""  # a mistake is said of one rank
+        each_of = "each of " if len(wrong) > 1 else ""  # mistakes are worded for one rank
         return Finding(f"{each_of}{ranks_text(wrong)}", mistake, evidence)
 
 

@@ -1,8 +1,8 @@
-"""Budgets of memory that are seen from outside: private pages of the ranks' processes.
+"""Memory budgets that are measured from outside: private pages of the ranks' processes.
 
-`run.memory` is recorded in the rank, next to the student's code.  So where an exercise has a
-budget of live bytes, one hidden case is large, and there the process itself may not have grown by
-much more than a right answer's does, at moments that the drive marks (guest/moments.py).
+`run.memory` is recorded in the rank, next to the student's code, which could forge it.  So an
+exercise with a budget of live bytes has one large hidden case, in which the process itself must not
+grow much more than it does for a correct answer, at moments that `drive` marks (guest/moments.py).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from autograder.guest.case import Case
 from autograder.guest.moments import BEGUN
 from shardlab.run import Run
 
-# Python's own objects, and pages half in use: less than 1 MiB was seen in right answers.
+# Python objects and partly used pages: correct answers stayed below 1 MiB.
 ROOM_BYTES = 4 << 20
 
 
 def no_more_than_tensors(
     moment: str, tensors_bytes: Callable[[Case], float | None], before: str = BEGUN
 ) -> Budget:
-    """``tensors_bytes``: what a right answer's tensors may take at that moment; None: too little
-    to see."""
+    """``tensors_bytes``: bytes of a correct answer's tensors at that moment; None: too few to
+    measure."""
 
     def rise(run: Run) -> list[int]:
-        """Raises KeyError where a rank never came to the end of one of the two moments."""
+        """Raises KeyError if a rank did not complete one of the two moments."""
         seen = [memory.seen_bytes for memory in run.memory]
         return [blocks[moment].most - blocks[before].least for blocks in seen]
 
@@ -34,9 +34,9 @@ def no_more_than_tensors(
         return None if size is None else Limit(size + ROOM_BYTES, -(2**62))  # it may have shrunk
 
     return Budget(
-        "its process holds what its tensors take",
+        "process memory ≤ tensors + overhead",
         rise,
         limit,
-        heading="seen from outside",
+        heading="process memory",
         from_outside=True,
     )

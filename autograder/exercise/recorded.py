@@ -1,9 +1,9 @@
-"""The hidden half of an exercise in a students' copy: what it gave for the visible cases, as data.
+"""The hidden half of an exercise in a students' copy: its results for the visible cases, as data.
 
-A file for each exercise, ``exercises/labNN_name/recorded/answer.plain``, written by ``python -m
-autograder release``: for each case a fingerprint of its inputs, which are drawn again, and the
-case's facts, limits, right outputs and the outputs of each named mistake.  Equal tensors are there
-once.
+``python -m autograder release`` writes one file per exercise,
+``exercises/labNN_name/recorded/answer.plain``: for each case a fingerprint of its inputs, which the
+copy draws again, and the case's facts, limits, correct outputs and the outputs of each named
+mistake.  Equal tensors are stored once.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from autograder.exercise.form import Exercise, Outputs
 from autograder.guest.case import Case, Plain
 from shardlab.ranks import codec
 
-SUFFIX = ".plain"  # as shardlab.ranks.codec packs it, and lzma: JSON, then safetensors
+SUFFIX = ".plain"  # lzma of what shardlab.ranks.codec packs: JSON, then safetensors
 InputsOf = Callable[[Case], Sequence[Plain]]
-NEAR = 1e-4  # of sums of inputs: another kind of CPU may differ in their last digits
-# Of one case: mistakes whose outputs would take more are named in its smaller cases alone.
-MOST_MISTAKES_BYTES = 100_000
-# Of one case's right outputs: where they would take more, large tensors are there as sums.
-MOST_WHOLE_BYTES, WHOLE_ELEMENTS = 600_000, 4096
+# For sums of inputs: on another kind of CPU the last digits may differ.
+INPUT_TOLERANCE = 1e-4
+# For one case: mistakes whose outputs would take more are named in smaller cases only.
+MAX_MISTAKES_BYTES = 100_000
+# For one case's correct outputs: beyond it, tensors with more elements are stored as sums.
+MAX_EXPECTED_BYTES, MAX_WHOLE_ELEMENTS = 600_000, 4096
 
 
 class OtherInputs(LookupError):
-    """The inputs that this copy draws are not those that its references were recorded for."""
+    """This copy draws different inputs from the ones its references were recorded for."""
 
 
 @dataclass(frozen=True)
 class RecordedHalf:
-    """See `form.Half`. Raises OtherInputs where this copy's versions are not the release's."""
+    """See `form.Half`. Raises OtherInputs if package versions differ from the release's."""
 
     path: Path
     cases: Sequence[Case] = ()
@@ -50,20 +51,20 @@ class RecordedHalf:
         return codec.decode_plain(lzma.decompress(self.path.read_bytes()))
 
     def _of(self, case: Case, part: str) -> Any:
-        # Copies: who changes what it was given changes nothing here.
+        # A copy, so that callers may change it.
         return _unpacked(self._content["cases"][case.name][part], self._content["tensors"])
 
     def facts(self, case: Case) -> Mapping[str, Plain]:
         return self._of(case, "facts")
 
     def draw(self, case: Case, rng: np.random.Generator) -> Plain:
-        raise LookupError(f"{case.name}: a students' copy has no hidden cases")
+        raise LookupError(f"{case.name}: the students' copy has no hidden cases")
 
     def expected(self, case: Case, inputs: Sequence[Plain]) -> Outputs:
-        if not equal(self._of(case, "inputs"), fingerprint(list(inputs)), NEAR):
+        if not equal(self._of(case, "inputs"), fingerprint(list(inputs)), INPUT_TOLERANCE):
             raise OtherInputs(
-                f"{case.name}: this copy draws other inputs than those its references were made "
-                "for. Are its packages those of requirements.lock? `make lab` installs them"
+                f"{case.name}: this copy draws different inputs from the ones its references were "
+                "recorded for. Do its packages match requirements.lock? `make lab` installs them"
             )
         return self._of(case, "expected")
 
@@ -80,7 +81,7 @@ class RecordedHalf:
 
 
 def fingerprint(value: Plain) -> Plain:
-    """The same for the same inputs on any machine: dtypes, shapes, sums of what tensors hold."""
+    """Dtypes, shapes and sums of the elements: the same for the same inputs on any machine."""
     if isinstance(value, torch.Tensor | np.ndarray):
         tensor = torch.as_tensor(value)
         total = float(tensor.double().nan_to_num(1.0, 2.0, 3.0).abs().sum())
@@ -93,7 +94,7 @@ def fingerprint(value: Plain) -> Plain:
 
 
 def record(exercise: Exercise, inputs_of: InputsOf, facts: Mapping[str, Plain]) -> bytes:
-    """The file of an exercise. ``inputs_of(case)`` are those of a student's own check."""
+    """The file's content. ``inputs_of(case)`` are the inputs of a student's own check."""
     store = _Store()
     visible = [case for case in exercise.cases if not case.hidden]
     cases = {case.name: _of_case(exercise, case, inputs_of(case), store) for case in visible}
@@ -111,15 +112,15 @@ def _of_case(
         if not budget.limit and (limit := half.limit(budget.label, case))
     }
     expected = list(half.expected(case, inputs))
-    if store.new_bytes(expected) > MOST_WHOLE_BYTES:
+    if store.new_bytes(expected) > MAX_EXPECTED_BYTES:
         expected = _in_sums(expected)
     expected = store.packed(expected)
     mistakes, before = [], store.taken_bytes
-    for said, outputs in half.mistakes(case, inputs):
-        room = MOST_MISTAKES_BYTES - (store.taken_bytes - before)
+    for message, outputs in half.mistakes(case, inputs):
+        left_bytes = MAX_MISTAKES_BYTES - (store.taken_bytes - before)
         forms = (outputs, _in_sums(outputs))
-        kept = next((form for form in forms if store.new_bytes(form) <= room), None)
-        mistakes.append(store.packed([said, kept]))
+        kept = next((form for form in forms if store.new_bytes(form) <= left_bytes), None)
+        mistakes.append(store.packed([message, kept]))
     return {
         "inputs": store.packed(fingerprint(inputs)),
         "facts": store.packed(half.facts(case)),
@@ -132,18 +133,18 @@ def _of_case(
 @dataclass
 class _Store:
     tensors: list[torch.Tensor] = field(default_factory=list)
-    numbers: dict[bytes, int] = field(default_factory=dict)
+    indices: dict[bytes, int] = field(default_factory=dict)
     taken_bytes: int = 0
 
     def packed(self, value: Plain) -> Plain:
-        """With a number in the place of each tensor: {"tensor": 3}."""
+        """Each tensor is replaced by its index: {"tensor": 3}."""
         if isinstance(value, torch.Tensor):
             key = _digest(value)
-            if key not in self.numbers:
-                self.numbers[key] = len(self.tensors)
+            if key not in self.indices:
+                self.indices[key] = len(self.tensors)
                 self.tensors.append(value.detach().clone())
                 self.taken_bytes += value.nbytes
-            return {"tensor": self.numbers[key]}
+            return {"tensor": self.indices[key]}
         if isinstance(value, Sums):
             of = [str(value.dtype).removeprefix("torch."), list(value.shape)]
             return {"sums": [self.packed(value.sums), *of]}
@@ -156,14 +157,14 @@ class _Store:
     def new_bytes(self, value: Plain) -> int:
         value = value.sums if isinstance(value, Sums) else value
         if isinstance(value, torch.Tensor):
-            return 0 if _digest(value) in self.numbers else value.nbytes
+            return 0 if _digest(value) in self.indices else value.nbytes
         items = value.values() if isinstance(value, Mapping) else value
         return sum(map(self.new_bytes, items)) if isinstance(value, Mapping | list | tuple) else 0
 
 
 def _in_sums(value: Plain) -> Plain:
     if isinstance(value, torch.Tensor):
-        return Sums.of(value) if value.numel() > WHOLE_ELEMENTS else value
+        return Sums.of(value) if value.numel() > MAX_WHOLE_ELEMENTS else value
     if isinstance(value, Mapping):
         return {key: _in_sums(item) for key, item in value.items()}
     return type(value)(map(_in_sums, value)) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Signs: mistakes that outputs alone do not show, read off calls, memory, errors and forms.
+"""Signs: functions that detect mistakes from calls, memory and errors, not outputs alone.
 
 @on_each_rank
 def returns_nothing(output, rank, attempt):
@@ -19,32 +19,32 @@ from autograder.guest.case import Case
 from autograder.guest.library import CLOSED
 from shardlab.errors import RankError
 
-Said = str | tuple[str, str] | None  # a mistake, perhaps with its evidence
-OfRank = Callable[[Any, int, Attempt], Said]
+Said = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
+RankSign = Callable[[Any, int, Attempt], Said]
 
 
-def finding(who: str, said: Said, anyone: str = "a rank") -> Finding | None:
-    if said is None or isinstance(said, Finding):
-        return said
-    mistake, evidence = (said, "") if isinstance(said, str) else said
+def finding(who: str, found: Said, anyone: str = "a rank") -> Finding | None:
+    if found is None or isinstance(found, Finding):
+        return found
+    mistake, evidence = (found, "") if isinstance(found, str) else found
     return Finding(who, mistake, evidence, anyone)
 
 
 def finished(attempt: Attempt) -> Iterator[tuple[int, Any]]:
-    """(rank, output) of a case in which no rank failed."""
+    """(rank, output) of each rank, if no rank failed."""
     if attempt.error is None:
         yield from enumerate(attempt.outputs)
 
 
-def on_each_rank(of_rank: OfRank) -> Sign:
-    """Asks ``of_rank(output, rank, attempt)`` for each rank where none failed; the first counts."""
+def on_each_rank(rank_sign: RankSign) -> Sign:
+    """``rank_sign(output, rank, attempt)`` on each rank, if none failed; the first match counts."""
 
-    @functools.wraps(of_rank)
+    @functools.wraps(rank_sign)
     def sign(attempt: Attempt) -> Finding | None:
         for rank, output in finished(attempt):
             who = f"rank {rank}" if len(attempt.outputs) > 1 else "your answer"
             anyone = "a rank" if len(attempt.outputs) > 1 else "your answer"
-            if found := finding(who, of_rank(output, rank, attempt), anyone):
+            if found := finding(who, rank_sign(output, rank, attempt), anyone):
                 return found
         return None
 
@@ -52,9 +52,9 @@ def on_each_rank(of_rank: OfRank) -> Sign:
 
 
 def raises(pattern: str, mistake: str, who: str = "", quoted: bool = False) -> Sign:
-    """A rank stopped with an error whose ``kind: message`` holds ``pattern``, a regular expression.
+    """A rank stopped with an error whose ``kind: message`` matches the regular expression.
 
-    ``who`` is said in the rank's place; the message is the evidence where it is ``quoted``.
+    ``who`` replaces the rank; if ``quoted``, the error message is the evidence.
     """
 
     def sign(attempt: Attempt) -> Finding | None:
@@ -68,7 +68,7 @@ def raises(pattern: str, mistake: str, who: str = "", quoted: bool = False) -> S
 
 
 def is_over(attempt: Attempt, heading: str = SENT) -> list[int]:
-    """Ranks over a budget of that heading, where none failed; the furthest first."""
+    """Ranks over a budget of that heading, the furthest first; [] if a rank failed."""
     if attempt.error is not None:
         return []
     return [rank for s in attempt.spent if s.heading == heading for rank in s.ranks_over]
@@ -91,7 +91,7 @@ def over_budget(
 
 
 def expensive_calls(mistakes: dict[str, str]) -> Sign:
-    """{op: why it costs more than it should}: the right thing by a call that misses the budget."""
+    """{op: why it costs too much}: a correct result from a call that exceeds the budget."""
 
     def sign(attempt: Attempt) -> Finding | None:
         if attempt.run is None or not is_over(attempt):
@@ -105,20 +105,20 @@ def expensive_calls(mistakes: dict[str, str]) -> Sign:
     return sign
 
 
-def calls_the_library(attempt: Attempt) -> Finding | None:
-    """One that is closed while an answer runs, since it is the answer. True of every exercise.
+def calls_closed_function(attempt: Attempt) -> Finding | None:
+    """The answer calls a function that is closed because it solves the exercise.
 
-    Of a hidden case it does not say which: student code can raise this error itself, with the
-    case's inputs where the function's name belongs.
+    For a hidden case the function is not named: student code can raise this error itself, with the
+    case's inputs in place of the name.
     """
     error = attempt.error
     found = re.search(rf"(\S+) {CLOSED}", error.message) if isinstance(error, RankError) else None
     if found is None:
         return None
-    which = "ready-made: this answer is yours to write"
+    which = CLOSED.removeprefix("is ")
     return Finding(
         "your answer",
-        f"calls what is {which}",
+        f"calls {which}",
         anyone="your answer",
-        in_full=f"your answer calls {found[1]}, which is {which}",
+        in_full=f"your answer calls {found[1]}, which {CLOSED}",
     )

@@ -1,1 +1,1 @@
-"""Everything that runs in a process next to student code, and nothing else."""
+"""The code that runs in the same process as student code, and nothing else."""

@@ -1,4 +1,4 @@
-"""One situation that an answer is tried in: the only part of an exercise that travels to ranks."""
+"""A test case: the only part of an exercise that is sent to the ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Plain = Any  # tensors, numpy arrays, numbers, str, bytes, None; lists, tuples, 
 
 @dataclass(frozen=True)
 class Case:
-    """One situation that the answer has to master. ``params`` is plain data.
+    """One test case of an exercise. ``params`` is plain data.
 
-    Students see a case's name and inputs unless it is hidden; a hidden case is for grading only.
+    Students see the name and the inputs of a visible case; hidden cases are for grading only.
     """
 
     name: str
@@ -21,4 +21,4 @@ class Case:
     params: Mapping[str, Any] = field(default_factory=dict)
     hidden: bool = False
     weight: float = 1.0
-    shaken: bool = False  # ranks pause before calls and waits, at moments drawn for the case
+    shaken: bool = False  # ranks pause at random before calls and waits, seeded by the case

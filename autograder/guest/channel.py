@@ -1,4 +1,4 @@
-"""Inside a container: how a student's cells speak with the outside (the words are in kernel.py)."""
+"""Inside a container: the connection from a student's cells to the grader (protocol: kernel.py)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from typing import Any
 from shardlab.ranks import messages
 
 ALL_SIGNALS = signal.valid_signals()
-MAX_MARKS = 2000  # of one cell: from there on stdout and stderr are only told apart
-MAX_SHOWN = 50_000  # messages about outputs, of one cell
+MAX_MARKS = 2000  # of one cell: after that, the order between stdout and stderr is lost
+MAX_SHOWN = 50_000  # output messages of one cell
 
 
 class Channel:
-    """The way out: one message at a time, whole, whatever interrupts us."""
+    """Sends messages to the grader, each one whole even when a signal arrives."""
 
     def __init__(self, sock: socket.socket, fds: list[int], output_bytes: int) -> None:
         self.sock = sock
-        # Out of the way of a cell's own files; it may redirect 1 and 2, and those stay.
+        # High numbers, which a cell's own files do not reach; it may redirect 1 and 2, not these.
         self.files = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in fds]
         for fd in fds:
             os.close(fd)
@@ -40,34 +40,34 @@ class Channel:
         self.begin()
 
     def begin(self) -> None:
-        """A new cell."""
+        """Start a new cell."""
         self.marks = 0
         self.shown = 0
         self.errors = 0
-        self.written = 0  # characters, through Python, since the cell or its output was new
+        self.written = 0  # characters through Python since the cell began or its output was cleared
 
-    def take_standard_files(self) -> None:
+    def redirect_standard_streams(self) -> None:
         for fd, ours in zip((1, 2), self.files, strict=True):
             os.dup2(ours, fd)
-        with open(os.devnull) as nothing:
-            os.dup2(nothing.fileno(), 0)
+        with open(os.devnull) as empty:
+            os.dup2(empty.fileno(), 0)
         sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115
         sys.stdout = sys.__stdout__ = Stream(self, 1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = Stream(self, 2)  # type: ignore[misc]
 
-    def at(self) -> list[int]:
+    def file_sizes(self) -> list[int]:
         return [os.fstat(fd).st_size for fd in self.files]
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
         if os.getpid() != self.owner:
-            return  # two processes would speak at once
+            return  # a fork: messages of two processes would mix
         data = messages.pack(header, body)
-        with self.lock, self._undisturbed():
+        with self.lock, self._signals_blocked():
             self.sock.sendall(data)
 
     @contextlib.contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        # Handlers run in the main thread: another one's message is in no danger.
+    def _signals_blocked(self) -> Iterator[None]:
+        # Signal handlers run in the main thread, so only its messages need this.
         self.sending = threading.current_thread() is threading.main_thread()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ALL_SIGNALS)
         try:
@@ -79,8 +79,8 @@ class Channel:
             self.was_interrupted = False
             raise KeyboardInterrupt
 
-    def interrupted(self, *_: object) -> None:
-        """The handler of SIGINT: half a message would be taken for a forged one."""
+    def on_interrupt(self, *_: object) -> None:
+        """SIGINT handler: deferred while sending, because half a message would look forged."""
         if self.sending:
             self.was_interrupted = True
         else:
@@ -93,37 +93,37 @@ class Channel:
         body = as_json(content)
         if len(body) > self.output_bytes:
             kind, body = "too much", b""
-        self.send({"is": kind, "at": self.at()}, body)
+        self.send({"is": kind, "at": self.file_sizes()}, body)
 
     def error(self, error: BaseException, traceback: list[str]) -> None:
         self.errors += 1
         name = type(error).__name__
         try:
-            said = str(error)
+            message = str(error)
         except BaseException:
-            said = "(its message cannot be made)"
-        lines = traceback or [f"{name}: {said}"]
-        content = {"ename": name, "evalue": said, "traceback": [str(line) for line in lines]}
+            message = "(its message could not be produced)"
+        lines = traceback or [f"{name}: {message}"]
+        content = {"ename": name, "evalue": message, "traceback": [str(line) for line in lines]}
         if len(as_json(content)) > self.output_bytes:
-            content = {"ename": name, "evalue": said[:1000], "traceback": [said[:1000]]}
+            content = {"ename": name, "evalue": message[:1000], "traceback": [message[:1000]]}
         self.output("error", content)
 
     def clear(self, wait: bool) -> None:
         self.written = 0
         self.shown += 1
         if self.shown <= MAX_SHOWN:
-            self.send({"is": "clear", "wait": bool(wait), "at": self.at()})
+            self.send({"is": "clear", "wait": bool(wait), "at": self.file_sizes()})
 
     def mark(self, writer: Stream) -> None:
-        """Before ``writer`` writes: what the other one wrote until now comes first."""
+        """Before ``writer`` writes: mark what the other stream has written so far as earlier."""
         if self.last_writer is not None and self.marks < MAX_MARKS:
             self.marks += 1
-            self.send({"is": "mark", "at": self.at()})
+            self.send({"is": "mark", "at": self.file_sizes()})
         self.last_writer = writer
 
 
 class Stream(io.TextIOWrapper):
-    """sys.stdout and sys.stderr: at once into the file, and no more than will be kept."""
+    """sys.stdout and sys.stderr: unbuffered, and no more than the grader keeps."""
 
     def __init__(self, channel: Channel, fd: int) -> None:
         file = io.FileIO(fd, "w", closefd=False)
@@ -136,23 +136,23 @@ class Stream(io.TextIOWrapper):
             return super().write(text)
         if channel.last_writer is not self:
             channel.mark(self)
-        if channel.written <= channel.output_bytes:  # or the outside has seen that there was more
+        if channel.written <= channel.output_bytes:  # beyond it, the grader knows that it was cut
             channel.written += len(text)
             super().write(text[: channel.output_bytes + 1])
         return len(text)
 
 
 def as_json(content: dict[str, Any]) -> bytes:
-    """Text, whatever a ``_repr_mimebundle_`` returned; of what cannot be written, its repr."""
+    """JSON of any ``_repr_mimebundle_``; the text/plain alone where that is not valid JSON."""
     try:
         return json.dumps(content, allow_nan=False, default=_plain).encode()
     except (ValueError, TypeError, RecursionError):
         data = content.get("data", {})
-        said = {"text/plain": str(data.get("text/plain", "(an output that is no JSON)"))}
-        return json.dumps({"data": said, "metadata": {}}).encode()
+        text = {"text/plain": str(data.get("text/plain", "(this output is not valid JSON)"))}
+        return json.dumps({"data": text, "metadata": {}}).encode()
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, bytes):  # a picture
+    if isinstance(value, bytes):  # an image
         return b64encode(value).decode()
     return str(value)

@@ -1,21 +1,21 @@
-"""Inside a container: a student's cells in IPython, without Jupyter's sockets and threads.
+"""Inside a container: runs a student's cells in IPython, without Jupyter's sockets and threads.
 
-``grading/notebook/process.py`` drives it and believes nothing that comes from here, because student
-code runs in this process.  Over one stream socket (shardlab.ranks.messages):
+``grading/notebook/process.py`` drives it and treats every message from here as untrusted, because
+student code runs in this process.  The protocol, over one stream socket (shardlab.ranks.messages):
 
     to here    {"do": "start", "output_bytes": n}, with two memory files: stdout and stderr
                {"do": "run", "cell": k}, the body is its source
     from here  {"is": "ready"}
-               {"is": "display", "result", "update" or "error", "at": [o, e]}, a body of JSON
+               {"is": "display", "result", "update" or "error", "at": [o, e]}, the body is JSON
                {"is": "clear", "wait": bool, "at": [o, e]}
                {"is": "mark", "at": [o, e]}
                {"is": "too much", "at": [o, e]}
                {"is": "answer", "name": exercise}, the body is a cloudpickle
                {"is": "done", "cell": k, "raised": bool, "at": [o, e]}
 
-stdout and stderr are files in memory, not pipes: what Python, C code and child processes write
-keeps its order, nobody waits for a reader, and it can still be read after the process has died.
-``at`` tells how long both are, so that text and pictures come out in the order they were made.
+stdout and stderr are memory files, not pipes: output of Python, C code and child processes keeps
+its order, no writer blocks, and it can still be read after the process has died.  ``at`` is the
+size of both files, so that text and figures appear in the order in which they were produced.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ from shardlab.ranks import messages, server
 PRELOAD = (
     "matplotlib.pyplot",
     "shardlab.widgets",
-    # What a shell imports when it is made; one that is made here would take this process over.
+    # What a shell imports when it is created; creating one here would take over this process.
     "IPython.core.completer",
     "IPython.core.macro",
     "IPython.core.magics.script",
     "IPython.core.payload",
     "IPython.core.prefilter",
 )
-FIGURES = "module://matplotlib_inline.backend_inline"  # to the notebook, as in Jupyter
+FIGURES = "module://matplotlib_inline.backend_inline"  # into the notebook, as in Jupyter
 
 
 def preload() -> None:
-    """In the process that this one is forked from: what ``main``, most cells and ranks import.
+    """In the parent process of the fork: import what ``main``, most cells and most ranks need.
 
-    5 s of a processor once for each worker; what lab 01 takes for each submission without it is 9.
+    It costs 5 s of CPU time once per worker; without it, lab 01 takes 9 s for each submission.
     """
     server.preload(*PRELOAD, *server.PRELOAD_WHEN_IDLE)
     formatter = IPython.core.ultratb.AutoFormattedTB(mode="Context")
     try:
-        raise ValueError("shown to nobody")
+        raise ValueError("never shown")
     except ValueError as error:
         formatter.structured_traceback(type(error), error, error.__traceback__)
-    sys.modules["matplotlib.pyplot"].Figure().savefig(io.BytesIO())  # reads the fonts
-    sys.modules["matplotlib"].rcsetup.validate_backend(FIGURES)  # reads what is installed
+    sys.modules["matplotlib.pyplot"].Figure().savefig(io.BytesIO())  # loads the fonts
+    sys.modules["matplotlib"].rcsetup.validate_backend(FIGURES)  # scans the installed packages
     server.preload()
 
 
 def main(sock: socket.socket) -> NoReturn:
-    """Runs what comes over ``sock`` in the current folder, until the other side closes it."""
+    """Runs the cells that arrive over ``sock`` in the current folder, until it is closed."""
     try:
         _serve(sock)
-    except BaseException:  # a cell closed our files, say
+    except BaseException:  # for instance, a cell closed our files
         os._exit(70)
-    os._exit(0)  # no student's threads are waited for, nor any atexit run
+    os._exit(0)  # does not wait for student threads or run atexit handlers
 
 
 def _serve(sock: socket.socket) -> None:
@@ -84,7 +84,7 @@ def _serve(sock: socket.socket) -> None:
     first = inbox.next()
     assert first is not None
     channel = Channel(sock, fds, int(first[0]["output_bytes"]))
-    channel.take_standard_files()
+    channel.redirect_standard_streams()
     os.environ.update(MPLBACKEND=FIGURES, PAGER="cat", TERM="dumb")
     if "matplotlib" in sys.modules:
         sys.modules["matplotlib"].rcParams["backend"] = FIGURES
@@ -94,10 +94,10 @@ def _serve(sock: socket.socket) -> None:
     shell = make_shell(channel)
 
     def check(name: str, subject: Any) -> None:
-        """As cells find it here: the exercises are out of reach, a name is only a name."""
+        """`check` for cells in here: sends the pickled answer to the grader, which evaluates it."""
         channel.send({"is": "answer", "name": name}, pickled(name.partition(".")[2], subject))
 
-    # What a cell's `from autograder import check` finds here.
+    # For a cell's `from autograder import check`.
     vars(autograder).update(check=check, CheckFailed=CheckFailed)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
@@ -110,8 +110,10 @@ def _serve(sock: socket.socket) -> None:
         channel.begin()
         raised = _run(shell, channel, loop, source.decode())
         if os.getpid() != channel.owner:
-            return  # a fork of the student's that ran on: not ours to speak for
-        channel.send({"is": "done", "cell": header["cell"], "raised": raised, "at": channel.at()})
+            return  # a process that the student's code forked
+        channel.send(
+            {"is": "done", "cell": header["cell"], "raised": raised, "at": channel.file_sizes()}
+        )
 
 
 def _run(shell: Shell, channel: Channel, loop: asyncio.AbstractEventLoop, source: str) -> bool:
@@ -120,10 +122,10 @@ def _run(shell: Shell, channel: Channel, loop: asyncio.AbstractEventLoop, source
     error: BaseException | None = None
     try:
         task = loop.create_task(_cell(shell, source))
-        signal.signal(signal.SIGINT, channel.interrupted)
+        signal.signal(signal.SIGINT, channel.on_interrupt)
         try:
             result = loop.run_until_complete(task)
-        except KeyboardInterrupt:  # it waited for something: IPython saw nothing of this
+        except KeyboardInterrupt:  # the cell was awaiting, so IPython did not see it
             task.cancel()
             result = loop.run_until_complete(task)
     except BaseException as failure:  # also SystemExit, or what a broken shell raises
@@ -142,7 +144,7 @@ def _run(shell: Shell, channel: Channel, loop: asyncio.AbstractEventLoop, source
 
 
 async def _cell(shell: Shell, source: str) -> Any:
-    """As Jupyter does it: inside a running loop, whether the cell awaits anything or not."""
+    """As in Jupyter: inside a running event loop, whether or not the cell awaits anything."""
     failure = None
     try:
         transformed = shell.transform_cell(source)
@@ -163,11 +165,11 @@ async def _cell(shell: Shell, source: str) -> Any:
 
 
 def _no_input(prompt: object = "") -> str:
-    raise EOFError("nobody can answer input() while a notebook is graded: write the value down")
+    raise EOFError("input() is not available during grading: write the value into the cell")
 
 
 if __name__ == "__main__":
-    # As a module of its own: __main__ is to be the student's.
+    # Imported under its own name, because __main__ becomes the student's module.
     from autograder.guest import kernel as cells
 
     cells.main(socket.socket(fileno=int(sys.argv[1])))

@@ -1,7 +1,7 @@
-"""Closes modules of the library, and of torch, that have a lab's answer ready-made.
+"""Closes the modules of shardlab and torch that contain a ready-made solution of a lab.
 
-What is not stopped here: answers that were worked out beforehand and brought along as data, which
-the source rules report to the instructor, and a text that was copied.
+It does not stop precomputed results that an answer includes as data, which the source rules report
+to the instructor, or copied source code.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ from importlib import import_module
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-CLOSED = "is ready-made: this answer is yours to write"
+CLOSED = "is a ready-made solution: write this answer yourself"
 
 
 @contextmanager
-def without(closed: Sequence[str]) -> Iterator[None]:
-    """While an answer runs, these modules, and all below them, raise PermissionError.
+def modules_closed(closed: Sequence[str]) -> Iterator[None]:
+    """While an answer runs, functions of these modules and their submodules raise PermissionError.
 
-    The functions' code is changed, not their names: an answer may have brought the functions along.
+    This replaces the functions' code, not their names, because an answer may have imported them
+    before.
     """
     if not closed:
         yield
         return
-    for name in closed:  # its package stays open, and may import it
+    for name in closed:  # the parent package stays open, and may import it
         import_module(name.rpartition(".")[0])
-    functions = [f for name in closed for module in loaded(name) for f in functions_in(module)]
+    functions = [
+        f for name in closed for module in loaded_modules(name) for f in functions_in(module)
+    ]
     codes = {function: function.__code__ for function in functions}
     for function in functions:
         function.__code__ = refusal_of(f"{function.__module__}.{function.__qualname__}")
 
     def find_spec(module: str, *_: object) -> None:
-        """Asked for modules that are not loaded yet."""
+        """For modules that are not imported yet."""
         if is_closed(module, closed):
             raise PermissionError(f"{module} {CLOSED}")
 
@@ -49,12 +52,12 @@ def without(closed: Sequence[str]) -> Iterator[None]:
             function.__code__ = code
 
 
-def loaded(name: str) -> Iterator[ModuleType]:
-    """The module, and those below it. To go through all modules would copy a forked rank's heap."""
+def loaded_modules(name: str) -> Iterator[ModuleType]:
+    """The module and its submodules. Searching all modules would copy a forked rank's heap."""
     if module := sys.modules.get(name):
         yield module
         for below in pkgutil.iter_modules(getattr(module, "__path__", ())):
-            yield from loaded(f"{name}.{below.name}")
+            yield from loaded_modules(f"{name}.{below.name}")
 
 
 def is_closed(module: str, closed: Sequence[str]) -> bool:
@@ -62,7 +65,7 @@ def is_closed(module: str, closed: Sequence[str]) -> bool:
 
 
 def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
-    """Those that it defines, its classes' as well."""
+    """Functions and methods that the module defines."""
     for value in list(vars(module).values()) if module else []:
         if getattr(value, "__module__", None) != getattr(module, "__name__", ""):
             continue
@@ -70,18 +73,18 @@ def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
             function = inspect.unwrap(member) if callable(member) else None
             if not isinstance(function, FunctionType) or function.__code__.co_freevars:
                 continue
-            if function.__module__ == value.__module__:  # and not enum's, in a class of its own
+            if function.__module__ == value.__module__:  # not inherited, as from enum
                 yield function
 
 
 def refusal_of(name: str) -> CodeType:
-    """For the function of that name, whose module's globals it gets: its message is within it."""
-    constants = refuses.__code__.co_consts
-    says = f"{name} {CLOSED}"
-    return refuses.__code__.replace(
-        co_consts=tuple(says if each == "its message" else each for each in constants)
+    """Code that raises PermissionError and names the function; it uses no globals of its module."""
+    constants = refuse.__code__.co_consts
+    message = f"{name} {CLOSED}"
+    return refuse.__code__.replace(
+        co_consts=tuple(message if each == "its message" else each for each in constants)
     )
 
 
-def refuses(*_: Any, **__: Any) -> Any:
+def refuse(*_: Any, **__: Any) -> Any:
     raise PermissionError("its message")

@@ -1,4 +1,4 @@
-"""Moments at which a rank pauses while the checker reads its process's memory from outside."""
+"""Marked moments: the rank pauses while the checker measures its process memory from outside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from shardlab import measure
 
-BEGUN = "begun"  # when a drive has all that it was given
+BEGUN = "begun"  # once `drive` has its inputs in memory
 
 
 def mark(moment: str) -> None:
@@ -17,7 +17,7 @@ def mark(moment: str) -> None:
 
 
 def mark_in_backward(module: nn.Module, moment: str) -> None:
-    """When backward comes to ``module``, from the next pass on."""
+    """Marks the moment when backward reaches ``module``, from the next forward pass on."""
 
     def after(_: nn.Module, given: Any, output: Tensor) -> None:
         if output.requires_grad:

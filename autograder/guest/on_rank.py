@@ -1,4 +1,4 @@
-"""What runs on a rank, next to the student's code. Nothing here decides anything."""
+"""Runs on a rank, next to the student's code. No verdict is decided here."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import cloudpickle
 import torch.distributed as dist
 
 from autograder.guest.case import Case, Plain
-from autograder.guest.library import without
+from autograder.guest.library import modules_closed
 from shardlab import source
 
-source.leave_out(str(Path(__file__).parents[1]))  # an error names the student's line, not ours
+source.leave_out(str(Path(__file__).parents[1]))  # so that errors point to the student's line
 
-# torch.distributed's functions by which ranks communicate.
+# The communication functions of torch.distributed.
 COMMUNICATES = {
     name
     for name in dir(dist)
@@ -33,20 +33,21 @@ COMMUNICATES = {
 def on_rank(
     given: Plain, drive_blob: bytes, case: Case, subject_blob: bytes, closed: Sequence[str]
 ) -> Plain:
-    """Unpickles the student's answer here, in a rank's process, and puts it through one case.
+    """Unpickles the student's answer, in this rank's process, and runs one case.
 
-    ``drive_blob``: a cloudpickle of the exercise's ``drive``.  ``closed``: see library.without.
+    ``drive_blob``: a cloudpickle of the exercise's ``drive``.  ``closed``: see
+    library.modules_closed.
     """
     drive: Callable[[Any, Plain, Case], Plain] = cloudpickle.loads(drive_blob)
     subject = cloudpickle.loads(subject_blob)
-    with without(closed):
+    with modules_closed(closed):
         return drive(subject, given, case)
 
 
 def on_clean_rank(
     given: Plain, execute_blob: bytes, case: Case, returned: Sequence[Plain]
 ) -> Plain:
-    """Carries out, where no student code has run, what a student's code returned as plain data."""
+    """On a rank that never ran student code: executes the plain data that an answer returned."""
     execute: Callable[[Sequence[Plain], Plain, Case], Plain] = cloudpickle.loads(execute_blob)
     return execute(returned, given, case)
 
@@ -54,7 +55,7 @@ def on_clean_rank(
 def answers_of(
     read: Callable[[Any], Plain], subject: Callable[..., Any], questions: Sequence[Any], case: Case
 ) -> list[Plain]:
-    """Of a formula: what it says to each question, a list of arguments or a dict of named ones."""
+    """A formula's result for each question, a list of arguments or a dict of named ones."""
     return [
         read(subject(**each) if isinstance(each, dict) else subject(*each)) for each in questions
     ]
@@ -65,10 +66,10 @@ def as_it_is(answer: Plain) -> Plain:
 
 
 def standing_in(subject: Any, **pieces: Callable[..., Any]) -> Any:
-    """``subject`` with the functions it calls by these names replaced by ours.
+    """Replaces functions that ``subject`` calls by name with ours.
 
-    An answer built on earlier answers is examined for itself: a mistake in an earlier one costs its
-    points once.  ``subject`` came out of a pickle, so the globals changed here are its own copy.
+    A mistake in an earlier answer then costs points once, not again in the answers that call it.
+    ``subject`` was unpickled, so this changes only its own copy of the globals.
     """
     namespace = getattr(inspect.unwrap(subject), "__globals__", None)
     if namespace is not None:

@@ -1,4 +1,4 @@
-"""Inside a container: IPython as a notebook's kernel has it, whose outputs leave by the channel."""
+"""Inside a container: a notebook's IPython shell that sends its outputs over the channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autograder.guest.channel import Channel, Stream
 
 
 class Publisher(DisplayPublisher):
-    """Where ``display`` leads."""
+    """Receives the outputs of ``display``."""
 
     def publish(self, data: Any, metadata: Any = None, *_: Any, **more: Any) -> None:
         self._validate_data(data, metadata)
@@ -46,24 +46,24 @@ class Hook(DisplayHook):
 
 class Shell(InteractiveShell):
     channel: Channel
-    kernel = None  # what tells a notebook from a terminal; it has no live widgets
+    kernel = None  # its presence marks a notebook, not a terminal; no live widgets
 
     def init_virtualenv(self) -> None:
-        """We are in the right one already."""
+        """Already in the right environment."""
 
     def init_hooks(self) -> None:
         super().init_hooks()
-        # `thing?`: a notebook shows it beside the cells, and keeps nothing
+        # `thing?`: JupyterLab shows it outside the notebook
         self.set_hook("show_in_pager", lambda *_, **__: None, 99)
 
     def enable_gui(self, gui: object = None) -> None:
-        """There is none; figures are drawn into the notebook."""
+        """No GUI; figures are drawn into the notebook."""
 
     def ask_exit(self) -> None:
-        """``exit`` in a cell: the cells behind it count all the same."""
+        """``exit`` in a cell: later cells still run."""
 
     def system(self, cmd: str) -> None:
-        """``!command``: into the cell's output, or where %%capture has redirected that."""
+        """``!command``: output goes to the cell, or to where %%capture has redirected it."""
         captured = not isinstance(sys.stdout, Stream)
         done = subprocess.run(
             self.var_expand(cmd, depth=1),
@@ -81,7 +81,7 @@ class Shell(InteractiveShell):
 
 
 def make_shell(channel: Channel) -> Shell:
-    """The process's only one; writes no file and reads none of anybody's settings."""
+    """The only shell of this process; it writes no files and reads no user settings."""
     config = Config()
     config.HistoryManager.enabled = False
     config.Completer.use_jedi = False

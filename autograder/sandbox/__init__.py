@@ -1,6 +1,6 @@
-"""Where student code runs: contained, counted, and gone with its container.
+"""Containers in which student code runs, with limits, and which leave no processes behind.
 
-with open_sandbox(limits_of("03_ring_all_reduce")) as sandbox:  # one for each worker process
+with open_sandbox(limits_of("03_ring_all_reduce")) as sandbox:  # one per worker process
     RankSet(..., host=sandbox.host)  # ranks
     with sandbox.cells() as cells: ...  # a notebook's cells
 """
@@ -21,12 +21,12 @@ __all__ = ["Limits", "limits_of", "open_sandbox"]
 def open_sandbox(
     limits: Limits, unsandboxed: bool = False, kind: str = "torch", doors: Doors | None = None
 ) -> Sandbox | Unsandboxed:
-    """A sandbox, or its stand-in without walls where that was asked for by name.
+    """A sandbox, or with ``unsandboxed`` its replacement without isolation.
 
-    ``kind``: of rank server ("deepspeed" for labs whose cells use it).  ``doors``: of fork servers
-    that other processes use as well; without one a sandbox has its own.  Raises Unavailable.
+    ``kind``: of rank server ("deepspeed" for labs whose cells use it).  ``doors``: sockets of fork
+    servers that other processes share; without one the sandbox starts its own.  Raises Unavailable.
     """
-    # Only here: the fork server imports this package too, and needs nothing of what starts it.
+    # Imported only here: the fork server imports this package too and does not need these.
     from autograder.sandbox.host import Sandbox
     from autograder.sandbox.plain_kernel import Unsandboxed
 

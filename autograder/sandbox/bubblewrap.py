@@ -1,8 +1,8 @@
-"""Outside: the command line that gives a fork server its view of the machine.
+"""Outside: the bubblewrap command that starts a fork server with a restricted file system.
 
-Read-only: the system, this Python, its packages, the course's library and the rooms of the
-autograder that work next to student code.  Everything else is not forbidden but absent: solutions,
-exercises with their hidden cases, gradebook, other submissions, homes.
+Read-only: the system, this Python, its packages, shardlab and the autograder packages that run next
+to student code.  Nothing else exists in there: no solutions, exercises with their hidden cases,
+gradebook, other submissions or home directories.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from shardlab.ranks.client import SERVER_ENVIRONMENT
 
 AUTOGRADER = Path(autograder.__file__).parent
 COURSE = Path(shardlab.__file__).parents[1]
-ROOMS = ("__init__.py", "guest", "sandbox")  # of the autograder: nothing that decides
+ROOMS = ("__init__.py", "guest", "sandbox")  # of the autograder, without what decides grades
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# Of /etc: how programs and libraries are found, names of users, time zone, fonts, certificates.
+# From /etc: library search paths, user names, time zone, fonts, certificates.
 ETC = (
     "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "passwd", "group", "localtime",
     "nsswitch.conf", "protocols", "services", "fonts", "ssl", "mime.types",
 )  # fmt: skip
-UID = "1000"  # inside, whoever grades: nobody is root there
+UID = "1000"  # inside, so that student code is never root
 ADVICE = (
     "Student code is not run without a sandbox. Grade on a machine (or in a container) that allows "
-    "user namespaces, or add --unsandboxed: then every submission runs with your rights, and can "
-    "read and change whatever you can."
+    "user namespaces, or add --unsandboxed: every submission then runs with your permissions and "
+    "can read and change whatever you can."
 )
 
 
 class Unavailable(RuntimeError):
-    """This machine has no sandbox: why, and what to do."""
+    """The sandbox does not work on this machine; says why and what to do."""
 
 
 def fork_server_command(kind: str, door_fd: int) -> list[str]:
-    """Starts `python -m autograder.sandbox.fork_server` behind bubblewrap; raises Unavailable."""
+    """Runs `python -m autograder.sandbox.fork_server` in bubblewrap; raises Unavailable."""
     return [
         program(),
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
@@ -58,7 +58,7 @@ def fork_server_command(kind: str, door_fd: int) -> list[str]:
 
 
 def environment(kind: str) -> dict[str, str]:
-    """All that processes in a sandbox find: nothing of whoever grades."""
+    """All environment variables in a sandbox; none are the grader's own."""
     return {
         **SERVER_ENVIRONMENT,
         **engines.environment_of(kind),
@@ -76,7 +76,7 @@ def environment(kind: str) -> dict[str, str]:
 
 def _view() -> Iterator[str]:
     yield from ("--tmpfs", "/tmp", "--dev", "/dev")
-    # The machine's own, for the fork server alone: a container mounts one that shows only itself.
+    # The machine's /proc, for the fork server only; a container mounts its own.
     yield from ("--bind", "/proc", "/proc")
     yield from ("--ro-bind-try", "/sys", "/sys")  # gloo looks up its interface's speed
     for path in SYSTEM:
@@ -92,14 +92,18 @@ def _view() -> Iterator[str]:
     for name in ROOMS:
         yield from ("--ro-bind", str(AUTOGRADER / name), str(AUTOGRADER / name))
     built = _cache() / "shardlab" / "torch_extensions"
-    with contextlib.suppress(OSError):  # a home that can't be written to holds no ops either
+    with contextlib.suppress(OSError):  # a read-only home has no compiled ops either
         built.mkdir(parents=True, exist_ok=True)
-    yield from ("--ro-bind-try", str(built), str(built))  # DeepSpeed's ops, those to come as well
+    yield from (
+        "--ro-bind-try",
+        str(built),
+        str(built),
+    )  # DeepSpeed's compiled ops, also later ones
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
 
 
 def _python() -> Iterator[str]:
-    """The environment that runs now, and the Python that it was made from."""
+    """The current virtual environment and its base Python."""
     for path in (sys.prefix, sys.base_prefix, sysconfig.get_path("purelib")):
         if not path.startswith("/usr/"):
             yield path
@@ -120,26 +124,28 @@ def program() -> str:
             "bubblewrap is not installed (the command bwrap): `apt install bubblewrap` or "
             f"`dnf install bubblewrap`. {ADVICE}"
         )
-    walls = ("--unshare-user", "--unshare-net", "--unshare-pid", "--proc", "/proc")
+    isolation = ("--unshare-user", "--unshare-net", "--unshare-pid", "--proc", "/proc")
     view = ("--ro-bind", "/", "/")
     tried = subprocess.run(
-        [found, *view, *walls, "--cap-drop", "ALL", "/bin/true"], capture_output=True, text=True
+        [found, *view, *isolation, "--cap-drop", "ALL", "/bin/true"], capture_output=True, text=True
     )
     if tried.returncode != 0:
-        said = tried.stderr.strip() or f"bwrap ended with status {tried.returncode}"
-        raise Unavailable(f"This machine refuses user namespaces ({said}). {_remedy()}{ADVICE}")
+        error = tried.stderr.strip() or f"bwrap ended with status {tried.returncode}"
+        raise Unavailable(
+            f"This machine does not allow user namespaces ({error}). {_remedy()}{ADVICE}"
+        )
     return found
 
 
 def _remedy() -> str:
-    """Of settings that refuse user namespaces: what they are then, and what they should be."""
-    settings = {
+    """Which system setting forbids user namespaces, and how to change it."""
+    settings = {  # name: (forbids, allows)
         "kernel.unprivileged_userns_clone": ("0", "1"),
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
         "user.max_user_namespaces": ("0", "10000"),
     }
-    for name, (refusing, allowing) in settings.items():
+    for name, (forbids, allows) in settings.items():
         with contextlib.suppress(OSError):
-            if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == refusing:
-                return f"Its administrator can allow them: `sysctl {name}={allowing}`. "
+            if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == forbids:
+                return f"Its administrator can allow them: `sysctl {name}={allows}`. "
     return ""

@@ -1,8 +1,8 @@
-"""Outside: bounds on what a whole container uses, where this machine lets us set them.
+"""Outside: limits on a container as a whole, by control groups, if we may create them here.
 
-Control groups count memory and processes of everything in a container together, which limits of
-single processes cannot.  Version 2 is looked for first, then version 1; where neither can be
-written there are the limits of each process alone (container.py).
+Control groups count the memory and processes of a container in total, which per-process limits
+cannot.  Version 2 is tried first, then version 1; if neither is writable, only the per-process
+limits apply (container.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _count = itertools.count()
 
 
 class ControlGroup:
-    """Of one container. ``folders`` is empty where the machine lets us make none."""
+    """The group of one container. ``folders`` is empty if we cannot create any."""
 
     def __init__(self, memory_bytes: int, processes: int) -> None:
         name = f"shardlab-{os.getpid()}-{next(_count)}"
@@ -38,12 +38,12 @@ class ControlGroup:
             folder.mkdir()
         swap_bytes = 0 if self.version == 2 else memory_bytes  # version 1 counts both together
         limits = {"memory": memory_bytes, "swap": swap_bytes, "processes": processes}
-        for what, most in limits.items():
-            with contextlib.suppress(KeyError, OSError):  # swap is often not counted
-                self._file(what).write_text(str(most))
+        for what, limit in limits.items():
+            with contextlib.suppress(KeyError, OSError):  # swap accounting is often off
+                self._file(what).write_text(str(limit))
 
     def _file(self, what: str) -> Path:
-        """Raises KeyError where nobody counts."""
+        """Raises KeyError if it is not counted."""
         controller, name = FILES[what][self.version]
         return self.folders[controller] / name
 
@@ -55,13 +55,13 @@ class ControlGroup:
         return int(found[1]) if found else None
 
     def add(self, pid: int) -> None:
-        """With all that it forks from now on."""
+        """Add a process and all that it forks from now on."""
         for folder in self.folders.values():
             (folder / "cgroup.procs").write_text(str(pid))
 
     @property
     def peak_bytes(self) -> int:
-        """Of memory, all processes together; 0 where nobody counts."""
+        """Peak memory of all processes in total; 0 if it is not counted."""
         return self._number("peak") or 0
 
     @property
@@ -70,7 +70,7 @@ class ControlGroup:
 
     @property
     def cpu_s(self) -> float | None:
-        """Of all its processes, the dead included; None where nobody counts."""
+        """CPU time of all its processes, ended ones included; None if it is not counted."""
         if self.version == 1:
             used_ns = self._number("processor")
             return None if used_ns is None else used_ns / 1e9
@@ -78,7 +78,7 @@ class ControlGroup:
         return None if used_us is None else used_us / 1e6
 
     def remove(self) -> list[int]:
-        """Returns the processes that are still in it: none, once the container has ended."""
+        """Returns the processes still in it: none after the container has ended."""
         left: list[int] = []
         for folder in self.folders.values():
             for _ in range(50):
@@ -87,7 +87,7 @@ class ControlGroup:
                     break
                 except FileNotFoundError:
                     break
-                except OSError:  # the last one is just going
+                except OSError:  # the last process is still exiting
                     time.sleep(0.01)
             else:
                 left += [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
@@ -96,7 +96,7 @@ class ControlGroup:
 
 @cache
 def _places() -> tuple[int, dict[str, Path]]:
-    """As found; with the first group of a process goes what killed graders have left there."""
+    """See _find_places; also removes the groups of killed graders, once per process."""
     version, places = _find_places()
     for place in places.values():
         clear(place)
@@ -104,22 +104,22 @@ def _places() -> tuple[int, dict[str, Path]]:
 
 
 def clear(place: Path) -> None:
-    """Removes groups whose maker is dead. The kernel keeps each that still holds a process."""
+    """Removes groups whose creator is dead; rmdir fails for those that still have processes."""
     for folder in place.glob("shardlab-*-*"):
-        maker = folder.name.split("-")[1]
-        if maker.isdecimal() and not Path("/proc", maker).exists():
+        creator = folder.name.split("-")[1]
+        if creator.isdecimal() and not Path("/proc", creator).exists():
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def _find_places() -> tuple[int, dict[str, Path]]:
-    """(version, {controller: where groups can be made}); no place where we may not."""
+    """(version, {controller: a folder in which we can create groups})."""
     own, version = _own_groups(), 2 if (ROOT / "cgroup.controllers").exists() else 1
     places = {}
     for controller in ("",) if version == 2 else ("memory", "pids", "cpuacct"):
         root = ROOT / controller
         for place in (root / own.get(controller, "").lstrip("/"), root):
-            if (version == 1 or _is_delegated(place)) and _can_make(place):
+            if (version == 1 or _is_delegated(place)) and _can_create_in(place):
                 places[controller] = place
                 break
     return version, places
@@ -137,13 +137,13 @@ def _own_groups() -> dict[str, str]:
 
 def _is_delegated(place: Path) -> bool:
     try:
-        handed_down = (place / "cgroup.subtree_control").read_text().split()
+        delegated = (place / "cgroup.subtree_control").read_text().split()
     except OSError:
         return False
-    return {"memory", "pids"} <= set(handed_down)
+    return {"memory", "pids"} <= set(delegated)
 
 
-def _can_make(place: Path) -> bool:
+def _can_create_in(place: Path) -> bool:
     trial = place / f"shardlab-{os.getpid()}-trial"
     try:
         trial.mkdir()

@@ -1,4 +1,4 @@
-"""What the outside holds of one process that runs a notebook's cells (guest/kernel.py)."""
+"""The grader's handle on one process that runs a notebook's cells (guest/kernel.py)."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ class Ending:
     """How a process ended: "killed by SIGSEGV", "it exited with status 3", "out of memory"."""
 
     sentence: str
-    by_limit: bool = False  # memory, processors' time, processes: not its own doing alone
+    by_limit: bool = False  # whether a resource limit ended it
 
     @classmethod
     def by(cls, code: int | None) -> Ending:
-        """``code``: as subprocess tells it, None where nobody knows."""
+        """``code``: as in subprocess; None if unknown."""
         if code is None:
-            return cls("it is gone")
+            return cls("it disappeared")
         if code >= 0:
             return cls(f"it exited with status {code}")
         if -code == signal.SIGXCPU:
-            return cls("it used up its processor time", by_limit=True)
+            return cls("it used up its CPU time", by_limit=True)
         names = {each.value: each.name for each in signal.Signals}
         name = names.get(-code, f"signal {-code}")
         return cls(f"killed by {name}", by_limit=-code == signal.SIGXFSZ)
 
 
 class ContainedCells(Protocol):
-    """One cells process and all that it starts: ended together, and nothing of it survives."""
+    """The process that runs the cells and all processes it starts; they are killed together."""
 
     @property
     def sock(self) -> socket.socket:
-        """A stream socket; its other end is what its ``main`` was given. Closed by the owner."""
+        """A stream socket to ``kernel.main``. The owner closes it."""
 
     @property
     def pid(self) -> int:
-        """Of the process that runs the cells, as seen from here."""
+        """Of the process that runs the cells, in the grader's PID namespace."""
 
     def interrupt(self) -> None:
-        """SIGINT to that process; nothing where it has ended."""
+        """SIGINT to that process; does nothing if it has ended."""
 
     def kill(self) -> None:
-        """End everything in the container and wait until all is gone; nothing where it is."""
+        """Kill everything in the container and wait; does nothing if it has ended."""
 
     def why_ended(self) -> Ending:
-        """Once the process has ended by itself or by ``kill``."""
+        """Call it after the process has ended by itself or by ``kill``."""
 
     def cpu_s(self) -> float:
-        """Processor time used so far by everything in the container, the dead included."""
+        """CPU time of everything in the container so far, ended processes included."""
 
 
 Start = Callable[[], AbstractContextManager[ContainedCells]]

@@ -1,9 +1,9 @@
-"""Inside: the walls around one run of ranks or one notebook, put up without a new program.
+"""Inside: isolates one run of ranks or one notebook with namespaces, without exec.
 
-bubblewrap (bubblewrap.py) has given the fork server its view of the files.  For each run it
-forks a child that takes namespaces of its own and forks once more: that second process is number 1
-of its process namespace, is our own code, and takes everything with it when it ends.  Every rank
-then takes another user, mount and IPC namespace, so that ranks share nothing but the network.
+bubblewrap (bubblewrap.py) has restricted the fork server's file system.  For each run the server
+forks a child that enters new namespaces and forks again: the second process is PID 1 of its PID
+namespace, runs our own code, and all other processes there die with it.  Every rank then enters
+another user, mount and IPC namespace, so that ranks share only the network.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _SIOCSIFFLAGS, _IFF_UP_AND_RUNNING = 0x8914, 0x41
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter_network_of_its_own() -> None:
-    """Own user, process, network, IPC and host-name namespaces; loopback is up, all else is not.
+def enter_new_namespaces() -> None:
+    """New user, PID, network, IPC and host-name namespaces, in which only loopback is up.
 
-    The process namespace holds what this process forks from now on.  Raises OSError.
+    The PID namespace applies to processes forked from now on.  Raises OSError.
     """
     _unshare(_NEWUSER | _NEWPID | _NEWNET | _NEWIPC | _NEWUTS | _NEWNS | _NEWCGROUP)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -45,26 +45,26 @@ def enter_network_of_its_own() -> None:
 
 
 def become_first_process() -> None:
-    """In number 1: a /proc that shows this container alone. Raises OSError."""
+    """In PID 1: mounts a /proc of this container only. Raises OSError."""
     die_with_parent()
     _mount(b"proc", "/proc", b"proc", _PROC_FLAGS)
     drop_capabilities()
-    hide()
+    forbid_tracing()
 
 
 def enclose(limits: Mapping[str, float]) -> None:
-    """In a rank or a notebook's process, before any student code. Raises OSError.
+    """Isolates a rank or a notebook's process, before any student code. Raises OSError.
 
-    ``limits`` holds the fields of autograder.sandbox.Limits.
+    ``limits`` has the fields of autograder.sandbox.Limits.
     """
-    # Own user namespace: others with the same user can't look into this process's memory.
+    # In a new user namespace, processes of the same user cannot read this process's memory.
     _unshare(_NEWUSER | _NEWNS | _NEWIPC)
     size = f"size={int(limits['scratch_bytes'])},nr_inodes=20000,mode=0700".encode()
-    with _kept("/tmp/"):
+    with _mounts_kept("/tmp/"):
         for folder in ("/tmp", "/dev/shm"):
             _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
     os.chdir("/tmp")
-    # Where root grades, its sysctls are the machine's, and uid 0 may write them.
+    # If root grades, these are the machine's sysctls, and uid 0 may write them.
     _mount(b"none", "/proc", b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _PROC_FLAGS)
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
@@ -74,7 +74,7 @@ def enclose(limits: Mapping[str, float]) -> None:
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_NPROC, limits["processes"]),
-        # Where no cgroup counts memory this is what remains: room for torch's own mappings, too.
+        # The only memory limit if there is no cgroup; it includes torch's own mappings.
         (resource.RLIMIT_DATA, limits["memory_bytes"]),
     ):
         _, hard = resource.getrlimit(kind)
@@ -82,11 +82,11 @@ def enclose(limits: Mapping[str, float]) -> None:
         resource.setrlimit(kind, (at_most, at_most))
     drop_capabilities()
     seccomp.install()
-    show()
+    allow_tracing()
 
 
 def drop_capabilities() -> None:
-    """All of them, for good: nor does executing a program as uid 0 bring one back."""
+    """Drops all of them permanently, even for programs executed as uid 0."""
     last = 0
     while _libc.prctl(_PR_CAPBSET_DROP, last, 0, 0, 0) == 0:
         last += 1
@@ -95,12 +95,12 @@ def drop_capabilities() -> None:
     _check(_libc.capset(header, bytes(24)), "capset")
 
 
-def hide() -> None:
-    """No other process of this user may look into this one, nor trace it."""
+def forbid_tracing() -> None:
+    """Other processes of this user cannot read this one's memory or trace it."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def show() -> None:
+def allow_tracing() -> None:
     _prctl(_PR_SET_DUMPABLE, 1)
 
 
@@ -111,7 +111,7 @@ def die_with_parent() -> None:
 def _unshare(flags: int) -> None:
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(flags), "unshare")
-    show()  # or the files below belong to root
+    allow_tracing()  # otherwise the files below belong to root
     for name, content in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {uid} 1"),
@@ -122,9 +122,8 @@ def _unshare(flags: int) -> None:
 
 
 @contextlib.contextmanager
-def _kept(above: str) -> Iterator[None]:
-    """What bubblewrap shows below a folder that is mounted over meanwhile: a course that lies in
-    /tmp."""
+def _mounts_kept(above: str) -> Iterator[None]:
+    """Restores bubblewrap's mounts below a folder that is mounted over: a course in /tmp."""
     with open("/proc/thread-self/mountinfo") as file:
         paths = [line.split()[4].encode().decode("unicode_escape") for line in file]
     kept = {path: os.open(path, os.O_PATH) for path in paths if path.startswith(above)}

@@ -1,10 +1,10 @@
-"""Inside: the process that has everything imported and forks a container for each run.
+"""Inside: a preloaded process that forks a container for each run.
 
-Starting it costs seconds, a container milliseconds.  It runs no student code itself, and nothing
-that happens in a container can come back to it: requests come from outside alone.
+It takes seconds to start, a container takes milliseconds.  It runs no student code itself and takes
+requests only from outside, so nothing in a container can reach it.
 
-Its door is a rank server's (shardlab.ranks.server) with one more word in each packet, which says
-what the container's first process serves, and under which limits.
+Requests are those of a rank server (shardlab.ranks.server), with the container's limits in each
+packet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shardlab.ranks import client, rank, server
 from shardlab.ranks.pages import collapse_heap
 from shardlab.trace import gloo_collectives, wire
 
-CELLS = "cells"  # stands for a rank's number where a notebook's cells are to be run
+CELLS = "cells"  # in place of a rank's number: run a notebook's cells
 CELLS_MODULE = "autograder.guest.kernel"
 PRELOAD = (
     "IPython.core.interactiveshell",
@@ -39,7 +39,7 @@ PRELOAD = (
 
 
 class ForkServer(server.Server):
-    """Hands every run to a container's first process."""
+    """Forwards every run to PID 1 of a new container."""
 
     def __init__(self, door: socket.socket, kind: str) -> None:
         super().__init__(door, kind)
@@ -76,7 +76,7 @@ class ForkServer(server.Server):
             self.containers.discard(pid)
 
     def _become_container(self, run: server.RunOfRanks, limits: Mapping[str, float]) -> None:
-        """In the forked child: never returns. Its own child is the container's first process."""
+        """In the forked child, which never returns; its own child is the container's PID 1."""
         try:
             container.die_with_parent()
             signal.set_wakeup_fd(-1)
@@ -84,12 +84,12 @@ class ForkServer(server.Server):
             self.selector.close()
             assert self.door is not None
             self.door.close()
-            container.enter_network_of_its_own()
-            # Ours is the last to be closed: that takes the kernel some ms, and nobody waits for us.
+            container.enter_new_namespaces()
+            # This process closes it last: closing takes some ms, and nobody waits for this process.
             tap = gloo_collectives.open_tap()
             first = os.fork()
             if first == 0:
-                _be_first_process(run, self.kind, limits, tap)
+                _serve_as_pid_1(run, self.kind, limits, tap)
             run.channel.close()
             _, status = os.waitpid(first, 0)
             os._exit(os.waitstatus_to_exitcode(status) & 0x7F)
@@ -100,7 +100,7 @@ class ForkServer(server.Server):
 
 
 class FirstProcess(server.Server):
-    """Number 1 of a container: a server of one run, whose children are behind walls."""
+    """PID 1 of a container: a server of one run, whose children are isolated."""
 
     def __init__(self, kind: str, limits: Mapping[str, float]) -> None:
         super().__init__(None, kind)
@@ -115,7 +115,7 @@ class FirstProcess(server.Server):
         elif "interrupt" in question:
             for pid in run.rank_of:
                 os.kill(pid, signal.SIGINT)
-        else:  # compiled outside: told as a rank server would that had done it itself
+        else:  # compiled outside: reported as if this server had done it
             run.tell(rank=question["built"], exit=question["exit"])
 
     def enclose(self) -> None:
@@ -123,7 +123,7 @@ class FirstProcess(server.Server):
         rank.refuse_connections = seccomp.refuse_connections
 
     def become_other(self, run: server.RunOfRanks, name: str, fds: list[int]) -> None:
-        """A notebook's cells, with a rank server of their own for `launch` in a cell."""
+        """Runs a notebook's cells, with a separate rank server for `launch` in a cell."""
         os.close(run.setup_fd)
         os.close(run.store_fd)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -133,15 +133,15 @@ class FirstProcess(server.Server):
         importlib.import_module(CELLS_MODULE).main(socket.socket(fileno=fds[0]))
 
 
-def _be_first_process(
+def _serve_as_pid_1(
     run: server.RunOfRanks, kind: str, limits: Mapping[str, float], tap: socket.socket | None
 ) -> None:
     try:
         container.become_first_process()
         with contextlib.ExitStack() as stack:
-            shown = [wire.open_netlink(), wire.open_interfaces(), *filter(None, [tap])]
-            fds = [stack.enter_context(sock).fileno() for sock in shown]
-            # The credentials that go with it tell this process's number as it is seen outside.
+            sockets = [wire.open_netlink(), wire.open_interfaces(), *filter(None, [tap])]
+            fds = [stack.enter_context(sock).fileno() for sock in sockets]
+            # The receiver gets this process's PID in its own namespace from the credentials.
             socket.send_fds(run.channel, [b'{"contained": true}'], fds)
         FirstProcess(kind, limits).serve_only(run)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -155,13 +155,13 @@ def _be_first_process(
 
 
 def _fork_server() -> client.RankServer:
-    """What is imported here is imported there."""
+    """A rank server forked from this process, with the same modules imported."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     pid = os.fork()
     if pid:
         theirs.close()
-        return client.RankServer(ours, Forked(pid))
+        return client.RankServer(ours, ForkedProcess(pid))
     try:
         ours.close()
         container.die_with_parent()
@@ -175,8 +175,8 @@ def _fork_server() -> client.RankServer:
         os._exit(0)
 
 
-class Forked(psutil.Process):
-    """A forked child as subprocess.Popen would show it."""
+class ForkedProcess(psutil.Process):
+    """A forked child with the interface of subprocess.Popen."""
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -192,11 +192,11 @@ class Forked(psutil.Process):
 
 def main() -> None:
     door, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
-    container.hide()
+    container.forbid_tracing()
     server.preload_for_kind(kind)
     server.preload(*PRELOAD, CELLS_MODULE)
     importlib.import_module(CELLS_MODULE).preload()
-    collapse_heap()  # at once: in the middle of a class it is never idle
+    collapse_heap()  # now, because it is never idle while it grades a class
     ForkServer(door, kind).serve(os.getppid())
 
 

@@ -1,4 +1,4 @@
-"""Outside: a sandbox for each worker, and its containers as a run and a notebook see them."""
+"""Outside: a worker's sandbox, and its containers for runs of ranks and for notebooks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from shardlab.errors import LaunchError
 from shardlab.ranks import engines
 from shardlab.ranks.client import Channel, memory_file
 
-HELLO_LIMIT_S = 300.0  # a first import of torch, and of all of DeepSpeed, on a cold disk
-GONE_LIMIT_S = 60.0
-Doors = Mapping[str, socket.socket]  # of fork servers that several processes share, by their kind
-NOTHING_USED = {"cpu_s": 0.0, "peak_bytes": 0}  # peak: of the largest; 0 where nobody counts
+START_TIMEOUT_S = 300.0  # includes importing torch and DeepSpeed from a cold disk
+END_TIMEOUT_S = 60.0
+Doors = Mapping[str, socket.socket]  # by kind: request sockets of fork servers shared by processes
+NOTHING_USED = {"cpu_s": 0.0, "peak_bytes": 0}  # peak_bytes: of the largest container, 0 if unknown
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
-class Survivors(RuntimeError):
-    """Processes of a container that has ended: must not be, and grading stops."""
+class LeftoverProcesses(RuntimeError):
+    """A container ended but processes of it are left, which should be impossible; grading stops."""
 
 
-class LentForkServer:
-    """A fork server of the process that started this one: both hold its door."""
+class SharedForkServer:
+    """A fork server that this process's parent started; both have its request socket."""
 
     def __init__(self, door: socket.socket) -> None:
         self.door = door
@@ -45,18 +45,18 @@ class LentForkServer:
     @property
     def is_usable(self) -> bool:
         poll = select.poll()
-        poll.register(self.door, 0)  # only whether its other end is closed
+        poll.register(self.door, 0)  # only to see whether the other end is closed
         return not poll.poll(0)
 
-    def why_silent(self) -> str:
-        return "the process that makes containers has ended"
+    def why_unavailable(self) -> str:
+        return "the fork server has exited"
 
     def close(self) -> None:
         self.door.close()
 
 
-class ForkServerProcess(LentForkServer):
-    """The preloaded process behind bubblewrap (fork_server.py), one for each engine."""
+class ForkServerProcess(SharedForkServer):
+    """The preloaded process in bubblewrap (fork_server.py), one per engine."""
 
     def __init__(self, kind: str) -> None:
         door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -74,19 +74,19 @@ class ForkServerProcess(LentForkServer):
     def is_usable(self) -> bool:
         return self.process.poll() is None
 
-    def why_silent(self) -> str:
+    def why_unavailable(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=1)
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
-        said = (self.process.stderr.read() or b"").decode(errors="replace").strip()
-        return said[-2000:] or f"no answer (status {self.process.poll()})"
+        errors = (self.process.stderr.read() or b"").decode(errors="replace").strip()
+        return errors[-2000:] or f"no answer (status {self.process.poll()})"
 
     def close(self) -> None:
         super().close()
         try:
             self.process.wait(timeout=2)
-        except subprocess.TimeoutExpired:  # amid an import
+        except subprocess.TimeoutExpired:  # in the middle of an import
             self.process.kill()
             self.process.wait()
         assert self.process.stderr is not None
@@ -94,59 +94,59 @@ class ForkServerProcess(LentForkServer):
 
 
 class Container(Channel):
-    """One run's line to the first process of its container, which dies with all it holds."""
+    """A run's channel to PID 1 of its container."""
 
     def __init__(
         self,
         sock: socket.socket,
         limits: Limits,
-        fork_server: LentForkServer,
+        fork_server: SharedForkServer,
         account: dict[str, float],
     ) -> None:
         super().__init__(sock)
         self.limits = limits
         self.account = account
         self.was_out_of_memory = False
-        self._cpu_s: float | None = None  # once it has ended
-        self.pid, shown = self._wait_for_hello(fork_server)
-        self.netlink, self.interfaces, self.tap = [*shown, None][:3]
+        self._cpu_s: float | None = None  # set when it has ended
+        self.pid, sockets = self._wait_for_start(fork_server)
+        self.netlink, self.interfaces, self.tap = [*sockets, None][:3]
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
-    def _wait_for_hello(self, fork_server: LentForkServer) -> tuple[int, list[socket.socket]]:
-        """(its first process as numbered here; what shows its sockets, its interfaces and, where
-        this kernel lets us, its collectives)."""
-        self.sock.settimeout(HELLO_LIMIT_S)
+    def _wait_for_start(self, fork_server: SharedForkServer) -> tuple[int, list[socket.socket]]:
+        """(outer PID of its first process; sockets that monitor its connections, its interfaces
+        and, if the system allows it, its collectives)."""
+        self.sock.settimeout(START_TIMEOUT_S)
         space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(12)
         try:
             packet, ancillary, _, _ = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
         except (TimeoutError, ConnectionError):
             packet, ancillary = b"", []
         self.sock.settimeout(None)
-        said = json.loads(packet) if packet else {}
-        pid, shown = 0, list[socket.socket]()
+        message = json.loads(packet) if packet else {}
+        pid, sockets = 0, list[socket.socket]()
         for _, kind, data in ancillary:
             if kind == socket.SCM_CREDENTIALS:
                 pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
             elif kind == socket.SCM_RIGHTS:
-                shown = [socket.socket(fileno=fd) for (fd,) in struct.iter_unpack("i", data)]
-        if not said.get("contained") or len(shown) < 2 or not pid:
+                sockets = [socket.socket(fileno=fd) for (fd,) in struct.iter_unpack("i", data)]
+        if not message.get("contained") or len(sockets) < 2 or not pid:
             self.sock.close()
-            why = said.get("refused") or fork_server.why_silent()
-            raise LaunchError(f"a container could not be made: {why}")
+            why = message.get("refused") or fork_server.why_unavailable()
+            raise LaunchError(f"could not start a container: {why}")
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        return pid, shown
+        return pid, sockets
 
     def receive(self) -> dict[str, Any] | None:
-        """As a server tells it, with pids as they are seen from outside."""
+        """As from a rank server, with PIDs translated to the outer namespace."""
         message = super().receive()
         if message is not None and "pid" in message:
-            message["pid"] = self._seen_from_outside(message["pid"])
+            message["pid"] = self._outer_pid(message["pid"])
         return message
 
-    def _seen_from_outside(self, inner: int) -> int | None:
-        """None for one that is gone already."""
+    def _outer_pid(self, inner: int) -> int | None:
+        """None if it has ended."""
         with contextlib.suppress(OSError):
             with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
                 children = file.read().split()
@@ -158,7 +158,7 @@ class Container(Channel):
         return None
 
     def build(self, op: str, report_fd: int) -> None:
-        """Outside, where there are a compiler and a cache to write to; waits until it is done."""
+        """Compiles outside, where a compiler and a writable cache exist; blocks until done."""
         ended = subprocess.run(
             [sys.executable, "-P", "-m", "shardlab.ranks.builds", op],
             stdin=subprocess.DEVNULL,
@@ -176,23 +176,23 @@ class Container(Channel):
             self.sock.send(b'{"interrupt": true}')
 
     def kill(self, patience_s: float | None = None) -> list[dict[str, Any]]:
-        """Ends all; returns once nothing is left. Raises Survivors, which cannot be."""
+        """Kills all its processes and waits for their end; else raises LeftoverProcesses."""
         if self.sock.fileno() < 0:  # it has ended
             return []
         if self.tap is not None:
-            self.tap.close()  # while a process of the container holds it too (fork server.py)
+            self.tap.close()  # before the container's last copy is closed (fork_server.py)
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         ended = self._wait_for_end(2.0)
-        if not ended:  # busy, or out of memory itself: the kernel takes the whole namespace
+        if not ended:  # busy or out of memory: killing PID 1 ends the whole namespace
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, 9)
-            ended = self._wait_for_end(GONE_LIMIT_S)
-        told = []
+            ended = self._wait_for_end(END_TIMEOUT_S)
+        messages = []
         with self.sock, contextlib.suppress(OSError):
             self.sock.settimeout(0)
             while (message := super().receive()) is not None:
-                told.append(message)
+                messages.append(message)
         self.was_out_of_memory = self.group.out_of_memory
         self._cpu_s = self.cpu_s()
         self.account["cpu_s"] += self._cpu_s
@@ -203,38 +203,37 @@ class Container(Channel):
         os.close(self.pidfd)
         left = self.group.remove()
         if left or not ended:
-            raise Survivors(f"a container ended and left processes: {left or self.pid}")
-        return told
+            raise LeftoverProcesses(f"a container ended and left processes: {left or self.pid}")
+        return messages
 
     def _wait_for_end(self, seconds: float) -> bool:
-        """The first process is reported as ended only when all others of its namespace have."""
+        """PID 1 is reported as ended only after all others in its namespace have ended."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(int(seconds * 1000)))
 
     def cpu_s(self) -> float:
-        """Processor time of everything in it; without control groups, of what has been waited for
-        alone."""
+        """CPU time of everything in it; without control groups, only of reaped processes."""
         used_s = self.group.cpu_s if self._cpu_s is None else self._cpu_s
         if used_s is None:
             with contextlib.suppress(psutil.Error):
-                used_s = sum(psutil.Process(self.pid).cpu_times()[:4])  # children's as well
+                used_s = sum(psutil.Process(self.pid).cpu_times()[:4])  # includes its children's
         return used_s or 0.0
 
 
 class SandboxedHost:
-    """For `RankSet(host=...)`: every run in a container of its own."""
+    """For `RankSet(host=...)`: every run in a separate container."""
 
     def __init__(self, limits: Limits, doors: Doors) -> None:
         self.limits = limits
         self.account = dict(NOTHING_USED)
-        self._fork_servers: dict[str, LentForkServer] = {
-            kind: LentForkServer(door.dup()) for kind, door in doors.items()
+        self._fork_servers: dict[str, SharedForkServer] = {
+            kind: SharedForkServer(door.dup()) for kind, door in doors.items()
         }
         self._lock = threading.Lock()
 
     def surroundings(self) -> dict[str, Any]:
-        """Nothing of this process's own."""
+        """Without anything from this process's environment."""
         environment = bubblewrap.environment("torch")
         return {"environment": environment, "cwd": "/tmp", "sys_path": None, "argv": [""]}
 
@@ -253,11 +252,11 @@ class SandboxedHost:
                 socket.send_fds(fork_server.door, [limits], [theirs.fileno(), store_fd, setup_fd])
             except OSError as error:
                 ours.close()
-                raise LaunchError(f"no sandbox: {fork_server.why_silent()}") from error
+                raise LaunchError(f"no sandbox: {fork_server.why_unavailable()}") from error
         return Container(ours, self.limits, fork_server, self.account)
 
     def discard(self, kind: str) -> None:
-        """A container's first process was killed; its fork server goes on."""
+        """A container's PID 1 was killed; the fork server keeps running."""
 
     def close(self) -> None:
         for fork_server in self._fork_servers.values():
@@ -266,7 +265,7 @@ class SandboxedHost:
 
 
 class Cells:
-    """A container that runs a notebook's cells: ``sock`` speaks with autograder.guest.kernel."""
+    """A container that runs a notebook's cells; ``sock`` connects to autograder.guest.kernel."""
 
     def __init__(self, host: SandboxedHost, kind: str) -> None:
         setup_fd, store_fd = memory_file("shardlab-none"), memory_file("shardlab-none")
@@ -278,11 +277,11 @@ class Cells:
         self.sock, theirs = socket.socketpair()
         with theirs:
             self.container.start_cells(theirs.fileno())
-        told = self.container.receive() or {}
-        if not told.get("pid"):
+        started = self.container.receive() or {}
+        if not started.get("pid"):
             self.kill()
-            raise LaunchError(f"the notebook's process could not be started: {told}")
-        self.pid: int = told["pid"]
+            raise LaunchError(f"the notebook's process could not be started: {started}")
+        self.pid: int = started["pid"]
         self.exit_code: int | None = None
 
     def __enter__(self) -> Cells:
@@ -311,10 +310,10 @@ class Cells:
 
 
 class Sandbox:
-    """One for each worker process, for its life."""
+    """One per worker process, for as long as that runs."""
 
     def __init__(self, limits: Limits, kind: str, doors: Doors) -> None:
-        """``kind``: of the rank server that cells find; raises Unavailable."""
+        """``kind``: of the rank server for cells; raises Unavailable."""
         bubblewrap.program()
         self.limits = limits
         self.kind = kind
@@ -330,6 +329,6 @@ class Sandbox:
         return Cells(self.host, self.kind)
 
     def take_account(self) -> dict[str, float]:
-        """What containers have used since this was last asked."""
+        """What containers have used since the last call."""
         used, self.host.account = self.host.account, dict(NOTHING_USED)
         return used

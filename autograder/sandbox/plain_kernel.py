@@ -1,6 +1,6 @@
-"""A notebook's cells without walls: only for tests, and where --unsandboxed was typed.
+"""Runs a notebook's cells without a sandbox: for tests and for --unsandboxed.
 
-Between the grader and the cells stands a rank server of one run, which ends what they leave behind:
+A rank server of one run starts the cells and ends the processes they leave behind:
 ``python -P -m autograder.sandbox.plain_kernel CHANNEL FILE_BYTES CPU_S``.
 """
 
@@ -27,12 +27,12 @@ from autograder.sandbox.limits import Limits
 from shardlab.ranks import server
 from shardlab.ranks.client import Channel
 
-PATIENCE_S = 10.0  # with a server that does not answer
+KILL_TIMEOUT_S = 10.0  # for a server that does not respond
 _ROOT = Path(__file__).parents[2]
 
 
 class Unsandboxed:
-    """The stand-in for a sandbox: student code runs with the rights of whoever grades."""
+    """Replaces a sandbox: student code runs with the permissions of the grader."""
 
     host = None  # ranks come from this process's own rank server
 
@@ -49,13 +49,13 @@ class Unsandboxed:
         return start_cells(self.limits)
 
     def take_account(self) -> dict[str, float]:
-        """Nobody counts."""
+        """Not counted."""
         return {}
 
 
 @contextlib.contextmanager
 def start_cells(limits: Limits) -> Iterator[PlainCells]:
-    """A fresh process in a fresh folder, with its limits on files and processor time."""
+    """A new process in a new folder, with limits on file size and CPU time."""
     with tempfile.TemporaryDirectory(prefix="shardlab-", ignore_cleanup_errors=True) as folder:
         cells = PlainCells(folder, limits)
         try:
@@ -80,7 +80,7 @@ class PlainCells:
             "OMP_NUM_THREADS": "1",
         }
         with theirs, their_channel:
-            self.keeper = subprocess.Popen(
+            self.server = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, *map(str, numbers)],
                 pass_fds=[their_channel.fileno()],
                 cwd=folder,
@@ -98,13 +98,13 @@ class PlainCells:
             os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        for message in self.channel.kill(PATIENCE_S):
+        for message in self.channel.kill(KILL_TIMEOUT_S):
             self.exit_code = message.get("exit", self.exit_code)
         try:
-            self.keeper.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:  # stopped, by what it keeps
-            self.keeper.kill()
-            self.keeper.wait()
+            self.server.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # the cells stopped it
+            self.server.kill()
+            self.server.wait()
 
     def why_ended(self) -> Ending:
         self.kill()
@@ -113,14 +113,14 @@ class PlainCells:
     def cpu_s(self) -> float:
         used_s = 0.0
         with contextlib.suppress(psutil.Error):
-            keeper = psutil.Process(self.keeper.pid)
-            for process in (keeper, *keeper.children(recursive=True)):
+            server = psutil.Process(self.server.pid)
+            for process in (server, *server.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    used_s += sum(process.cpu_times()[:4])  # with those of its dead children
+                    used_s += sum(process.cpu_times()[:4])  # includes its ended children
         return used_s
 
 
-class Keeper(server.Server):
+class CellsServer(server.Server):
     """A server of one run, whose only process runs the cells."""
 
     def __init__(self, file_bytes: int, cpu_s: int) -> None:
@@ -139,15 +139,15 @@ class Keeper(server.Server):
     def become_other(self, run: server.RunOfRanks, name: str, fds: list[int]) -> None:
         from autograder.guest import kernel
 
-        for kind, most in self.limits:
-            resource.setrlimit(kind, (most, most))
+        for kind, limit in self.limits:
+            resource.setrlimit(kind, (limit, limit))
         kernel.main(socket.socket(fileno=fds[0]))
 
 
 def main(channel_fd: int, file_bytes: int, cpu_s: int) -> None:
     ctypes.CDLL(None).prctl(server.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    nothing = [os.open(os.devnull, os.O_RDONLY) for _ in ("store", "setup")]
-    Keeper(file_bytes, cpu_s).serve_only(server.run_of([channel_fd, *nothing]))
+    unused = [os.open(os.devnull, os.O_RDONLY) for _ in ("store", "setup")]
+    CellsServer(file_bytes, cpu_s).serve_only(server.run_of([channel_fd, *unused]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Inside: a filter on system calls (seccomp), for this process and all that it starts.
+"""Inside: a seccomp filter on system calls, for this process and all that it starts.
 
-Ranks are to speak by TCP, because that is what is counted: no datagrams, no System V memory, no
-reading of each other's memory, and no signals where no exercise needs any.  And what widens the
-kernel's surface without serving a lab is off.
+Ranks must communicate by TCP, which is counted: no datagrams, no System V memory, no reading of
+each other's memory, and no signals if the exercise needs none.  System calls that no lab needs are
+refused as well, to reduce the operating system's attack surface.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import struct
 _LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _ALLOWED, _REFUSED = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)
-_Line = tuple[int, int, int, int]  # operation, lines to skip if so, and if not, operand
+_Line = tuple[int, int, int, int]  # operation, lines to skip if true, if false, operand
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _NEW_NAMESPACES = 0x7E020000
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
 _OF_SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
 _OF_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
-# By which messages can be held back and leave as one, which hides from whoever watches the wire
-# where they begin: options of a socket, and "more is to come", where the kernel takes that from.
+# With these, several messages can leave in one packet, which hides from the wire trace where they
+# begin: socket options, splice and sendfile, and the flag "more to come" of the sending calls.
 _OPTIONS = ("setsockopt", "splice", "sendfile")
-_FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # the how-many-eth argument
+_FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # index of the flags argument
 _MSG_MORE = 0x8000
 _WHEN_SEALED = (*_OF_SOCKETS, *_OF_SIGNALS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT)
-# By the machine's name: the kernel's word for it, and the column with the numbers of its calls.
+# By machine: its audit architecture, and its column in _NUMBERS.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _NUMBERS: dict[str, tuple[int, int | None]] = {
     "socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "unshare": (272, 97),
@@ -62,11 +62,11 @@ def is_known() -> bool:
 
 
 def install() -> None:
-    """For this thread and all that it starts, and it cannot be taken off. Raises OSError."""
-    number, lines = _begun()
-    if platform.machine() == "x86_64":  # x32, which numbers its calls otherwise
+    """For this thread and all that it starts; it cannot be removed. Raises OSError."""
+    number, lines = _first_lines()
+    if platform.machine() == "x86_64":  # refuse x32, which has other system call numbers
         lines += [(_JUMP_ANY_BIT, 0, 1, 0x40000000), _REFUSED]
-    # The C library then uses clone, whose flags can be read.
+    # The C library then falls back to clone, whose flags a filter can read.
     lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
     for name, at in number.items():
         if name not in ("clone", "clone3", *_WHEN_SEALED):
@@ -79,7 +79,7 @@ def install() -> None:
         _ALLOWED,
         (_JUMP_EQUAL, 1, 0, number["socket"]),
         _ALLOWED,
-        # socket(family, type, protocol): TCP, or what getifaddrs asks the kernel with
+        # socket(family, type, protocol): TCP, or netlink for getifaddrs
         (_LOAD, 0, 0, 16),
         (_JUMP_EQUAL, 9, 0, _AF_NETLINK),
         (_JUMP_EQUAL, 2, 0, _AF_INET),
@@ -91,7 +91,7 @@ def install() -> None:
         _REFUSED,
         (_LOAD, 0, 0, 32),
         (_JUMP_EQUAL, 3, 0, _TCP),
-        (_LOAD, 0, 0, 32),  # where netlink jumps to: its protocol 0 is routing
+        (_LOAD, 0, 0, 32),  # target of the netlink jump: protocol 0 is routing
         (_JUMP_EQUAL, 1, 0, 0),
         _REFUSED,
         _ALLOWED,
@@ -100,14 +100,13 @@ def install() -> None:
 
 
 def refuse_connections() -> None:
-    """From now on this process and what it starts make no sockets, take in no connections and send
-    signals to this process alone: what is connected stays so, by what is counted, and sends what it
-    is given at once.  Raises OSError.
+    """From now on this process and its children cannot create sockets, accept connections or signal
+    other processes.  Existing connections stay and send without delay.  Raises OSError.
     """
-    number, lines = _begun()
+    number, lines = _first_lines()
     for name in (*_OF_SOCKETS, *_OPTIONS, "pidfd_send_signal"):
         lines += [(_JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
-    for name in _OF_SIGNALS:  # to whom is said first
+    for name in _OF_SIGNALS:  # the first argument is the target
         to_itself = [(_LOAD, 0, 0, 16), (_JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
         lines += [(_JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
     for name, argument in _FLAGS_AT.items():
@@ -116,13 +115,13 @@ def refuse_connections() -> None:
     _load([*lines, _ALLOWED])
 
 
-def _begun() -> tuple[dict[str, int], list[_Line]]:
-    """The numbers of the machine's calls, and a filter's first lines: a call by another machine's
-    convention kills, else its number is loaded.  Raises KeyError for an unknown machine."""
-    word, column = _MACHINES[platform.machine()]
+def _first_lines() -> tuple[dict[str, int], list[_Line]]:
+    """The machine's system call numbers, and the first lines of a filter: kill on a call of another
+    architecture, else load its number.  Raises KeyError for an unknown machine."""
+    architecture, column = _MACHINES[platform.machine()]
     numbers = {name: at for name, both in _NUMBERS.items() if (at := both[column]) is not None}
     # struct seccomp_data: number, machine, instruction pointer, 6 arguments
-    check = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, word), (_RETURN, 0, 0, _KILL)]
+    check = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
     return numbers, [*check, (_LOAD, 0, 0, 0)]
 
 
@@ -134,4 +133,4 @@ def _load(lines: list[_Line]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, pointer, 0, 0) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, "the kernel does not take a seccomp filter")
+        raise OSError(code, "the operating system rejected the seccomp filter")

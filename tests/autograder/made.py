@@ -1,4 +1,4 @@
-"""Exercises made by hand: both halves in one call."""
+"""Both halves of an exercise in one call, for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def on_ranks(
     points: float = 1,
     **more: Any,
 ) -> Exercise:
-    """``cases`` that are marked hidden are the hidden half's."""
+    """``cases`` marked as hidden go to the hidden half."""
     chapter, _, answer = name.partition(".")
     visible = tuple(case for case in cases if not case.hidden)
     public = OnRanks(

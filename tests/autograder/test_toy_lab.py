@@ -1,7 +1,7 @@
-"""What the next lab costs: files in four folders, and no other file touched.
+"""Adding a lab: files in four folders, without changing any other file.
 
-One chapter, one formula, one exercise on ranks and two planted mistakes are added to a copy of the
-repository, which then builds, checks, grades and releases them.
+The test adds a chapter, a formula, an exercise on ranks and two planted mistakes to a copy of the
+repository, and then builds, checks, grades and releases them.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def python(root: Path, *arguments: str, returns: int = 0) -> str:
     return done.stdout
 
 
-def test_the_folders_are_four(repo: Path) -> None:
+def test_a_lab_needs_files_in_four_folders(repo: Path) -> None:
     folders = {tuple(name.split("/")[:2]) for name in FILES}
     assert {first for first, _ in folders} == {"course", "solutions", "autograder", "tests"}
     lab = json.loads((repo / f"labs/{LAB}/{LAB}.ipynb").read_text())
@@ -174,26 +174,28 @@ def test_the_folders_are_four(repo: Path) -> None:
 
 
 def test_a_student_can_check(repo: Path) -> None:
-    said = python(
+    output = python(
         repo,
         "-c",
         "from autograder import check\n"
         'check("toy.mean_bytes", lambda n, ranks: 8 * n * (ranks - 1) / ranks)',
     )
-    assert said.startswith("✓ mean_bytes: all 2 cases pass")
+    assert output.startswith("✓ mean_bytes: all 2 cases pass")
 
 
 def test_planted_mistakes_are_found_and_named(repo: Path) -> None:
     planted = "tests/autograder/exercises/test_planted.py"
-    found = ("-k", f"{LAB} and not three", planted)
-    said = python(repo, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *found)
-    assert "3 passed" in said
+    selected = ("-k", f"{LAB} and not three", planted)
+    output = python(repo, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *selected)
+    assert "3 passed" in output
     hidden = "tests/autograder/exercises/test_hidden.py"
-    said = python(repo, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", "toy", hidden)
-    assert "passed" in said
+    output = python(
+        repo, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", "toy", hidden
+    )
+    assert "passed" in output
 
 
-def test_it_is_graded_by_nbgrader(repo: Path) -> None:
+def test_nbgrader_grades_it(repo: Path) -> None:
     python(repo, "-m", "nbgrader", "generate_assignment", LAB)
     solved = repo / f"grading/submitted/anna/{LAB}/{LAB}.ipynb"
     solved.parent.mkdir(parents=True)

@@ -1,25 +1,25 @@
-"""Submissions that mean harm, and honest ones that look odd: a file each, named by what they do.
+"""Malicious submissions, and honest ones that look odd: one file each, named by what it does.
 
-``NAME.nb.py`` holds answers by grade id, as in planted.py, below a header:
+``NAME.nb.py`` contains answers by grade id, as in planted.py, below a header:
 
     # /// shardlab-submission
     # lab = "03_ring_all_reduce"
     # kind = "forging"            forging, theft, destruction, smuggling, distributed; or honest
-    # tries = "..."               what it is up to
-    # seen_by = "points"          how it would be seen that it did harm, see below
-    # state = "graded"            the one that it ends in, whatever the machine is like
-    # earns = {chunk_bounds = 2}  points at most (honest: exactly); 0 for answers not named
+    # tries = "..."               what it attempts
+    # seen_by = "points"          how its harm would show, see below
+    # state = "graded"            the state it ends in, on any machine
+    # earns = {chunk_bounds = 2}  maximum points (honest: exact points); 0 for answers not listed
     # ///
 
-All other answers are the blanks that students find.  ``NAME.py`` does what text cannot: its
-``hand_in(place)`` lays out the submission, and its constants are the header.  In the text @HOME@,
-@COURSE@, @MARK@, @HOST@ and @PORT@ stand for the very places on the grader's machine: an attacker
-is taken to know them.
+All other answers are the stubs that students start from.  ``NAME.py`` does what text cannot: its
+``hand_in(place)`` creates the submission, and its constants are the header.  In the text, @HOME@,
+@COURSE@, @MARK@, @HOST@ and @PORT@ are replaced by the real values on the grader's machine: we
+assume that an attacker knows them.
 
-Harm is seen by *points* not earned; by *loot*, the word LOOT in anything that was recorded of the
-submission; by a *canary*, a file that is new or changed in home, course or /tmp; by *neighbours*
-whose records differ from those of a quiet class; by *survivors* that bear the mark.  All of these
-are looked for with each; ``seen_by`` names the one that is to the point.
+Harm shows as undeserved *points*; as *loot*, the word LOOT anywhere in the submission's record; as
+a *canary*, a new or changed file in home, course or /tmp; in *neighbours* whose records differ from
+those of a class without attacks; as *survivors*, processes that carry the mark.  Every submission
+is tested for all of these; ``seen_by`` names the relevant one.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from tests.submissions.planted import HEADER
 HERE = Path(__file__).parent
 LAB = "03_ring_all_reduce"
 NAME = f"{LAB}.ipynb"
-LABS = HERE.parents[1] / "labs"  # a test may hand in another course's
+LABS = HERE.parents[1] / "labs"  # a test may use those of another course
 Notebook = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a submission is handed in, and what its attacker knows of the machine."""
+    """Where a submission goes, and what its attacker knows about the machine."""
 
     folder: Path  # submitted/STUDENT/LAB
     course: Path
     home: Path
     mark: str
     neighbour: Path  # another student's folder of the same lab
-    port: int = 0  # somebody listens there, on the machine's loopback
+    port: int = 0  # of a listening socket on the machine's loopback
     host: str = ""  # the machine's other address
 
     def filled_in(self, text: str) -> str:
@@ -111,7 +111,7 @@ def _read_text(path: Path) -> Entry:
 
 
 def answers_in(text: str) -> dict[str, str]:
-    """{grade id: source}; magics stay as they are."""
+    """{grade id: source}; magics are unchanged."""
     cells = jupytext.reads(text, fmt={"extension": ".py", "format_name": "percent"}).cells
     return {
         cell.metadata["nbgrader"]["grade_id"]: cell.source
@@ -134,7 +134,7 @@ def _read_module(path: Path) -> Entry:
 
 
 def released() -> Notebook:
-    """The lab as students get it."""
+    """The released lab."""
     notebook: Notebook = json.loads((LABS / LAB / NAME).read_text(encoding="utf-8"))
     return notebook
 

@@ -1,7 +1,7 @@
-"""Wrong answers, one file each: which points they lose and how the checker names them.
+"""Wrong answers, one file each, with the points they lose and the checker's message.
 
-A file opens with a block of TOML in comments, as inline script metadata does, and goes on with the
-cells whose answers are wrong, by grade id.  All other answers are the solution's.
+A file starts with TOML in comments, like inline script metadata, followed by the cells with wrong
+answers, by grade id.  All other answers are from the solution.
 
     # /// shardlab-submission
     # lab = "03_ring_all_reduce"
@@ -10,8 +10,8 @@ cells whose answers are wrong, by grade id.  All other answers are the solution'
     # ///
     # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
 
-``cheats = true`` where it is no mistake; ``typed = true`` where the browser's student types it, after
-running the cell that begins with ``above``.
+``cheats = true`` marks deliberate cheating; with ``typed = true`` the browser test types the answer,
+after running the cell that begins with ``above``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Submission:
     lab: str
     answers: dict[str, str]  # {grade id: source of the cell}
     loses: dict[str, float]  # {answer: points}
-    says: dict[str, str]  # {answer: words of the message}
+    says: dict[str, str]  # {answer: part of the message}
     cheats: bool
     typed: bool
     above: str
@@ -77,7 +77,7 @@ def code_cells(lab: str) -> tuple[NotebookNode, ...]:
 
 
 def solution(lab: str) -> dict[str, str]:
-    """{grade id: source} of the code answers in the lab's source, in their order."""
+    """{grade id: source} of the code answers in the lab's source, in order."""
     return {
         cell.metadata["nbgrader"]["grade_id"]: cell.source
         for cell in code_cells(lab)
@@ -86,7 +86,7 @@ def solution(lab: str) -> dict[str, str]:
 
 
 def untouched(lab: str) -> dict[str, str]:
-    """The same answers as students find them."""
+    """The same answers as stubs, as in the released lab."""
     region = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
     return {
         grade_id: region.sub("raise NotImplementedError()", source)
@@ -95,9 +95,9 @@ def untouched(lab: str) -> dict[str, str]:
 
 
 def subjects(lab: str, answers: dict[str, str]) -> dict[str, object]:
-    """What the answers define, in one namespace, as in a student's kernel.
+    """The objects that the answers define, in one namespace, as in a student's kernel.
 
-    Of the lab's other cells only imports and definitions are run: no ranks, no pictures.
+    From the lab's other cells it runs only imports and definitions: no ranks, no figures.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
     for cell in code_cells(lab):
@@ -117,7 +117,7 @@ def _definitions(source: str) -> CodeType:
 
 
 def _is_constant(node: ast.stmt) -> bool:
-    """NAME = ..., by the usual way to write a constant."""
+    """NAME = ..."""
     return isinstance(node, ast.Assign) and all(
         isinstance(target, ast.Name) and target.id.isupper() for target in node.targets
     )

@@ -1,4 +1,4 @@
-"""check() as a student's cell calls it, and as a grader's kernel does."""
+"""check() as a student's cell calls it."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def test_wrong_answer_raises_with_the_name_of_the_mistake(capsys):
 
 
 @pytest.mark.ranks
-def test_stub_is_told_in_one_line():
+def test_a_stub_gives_one_line():
     with pytest.raises(CheckFailed, match=r"^Not written yet: chunk_bounds\. .*$"):
         check(NAME, chunk_bounds(planted.untouched(LAB)))
 
 
 @pytest.mark.parametrize("blank", [None, ...])
-def test_blank_is_told_without_ranks(blank):
+def test_a_placeholder_needs_no_ranks(blank):
     with pytest.raises(CheckFailed, match="Not written yet: chunk_bounds"):
         check(NAME, blank)
 
 
 @pytest.mark.ranks
-def test_in_a_notebook_one_table_and_the_line_of_the_students_own_cell(tmp_path):
+def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path):
     (wrong,) = [one for one in planted.of_lab(LAB) if one.name == "both_send_first"]
     cells = [
         "import torch, torch.distributed as dist\nfrom autograder import check",
@@ -68,13 +68,13 @@ def test_in_a_notebook_one_table_and_the_line_of_the_students_own_cell(tmp_path)
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
-    table, error = notebook.cells[-1].outputs  # progress has given way to the table
+    table, error = notebook.cells[-1].outputs  # the table has replaced the progress
     assert 'data-passed="false"' in table.data["text/html"]
     assert "running case" not in table.data["text/html"]
     assert "not run\n      not run: fix the hanging case first" in table.data["text/plain"]
-    said = " ".join("\n".join(error.traceback).split())
-    assert "ranks 0–3 call send first" in said
-    assert "cell 2, line 7: dist.send(" in said
+    message = " ".join("\n".join(error.traceback).split())
+    assert "ranks 0–3 call send first" in message
+    assert "cell 2, line 7: dist.send(" in message
 
 
 def test_traceback_in_a_notebook_is_one_wrapped_sentence():
@@ -84,20 +84,20 @@ def test_traceback_in_a_notebook_is_one_wrapped_sentence():
     assert all(len(line) < 100 for line in text.splitlines())
 
 
-def test_unknown_name_says_which_there_are():
+def test_an_unknown_name_lists_the_existing_ones():
     with pytest.raises(KeyError, match=r"ring_all_reduce\.chunk_bounds"):
         check("ring_all_reduce.chunk_bound", None)
     with pytest.raises(KeyError, match="03_ring_all_reduce"):
         check("nothing.chunk_bounds", None)
 
 
-def test_answer_that_cannot_travel_says_so():
+def test_an_answer_that_cannot_be_pickled_says_so():
     lock = threading.Lock()
-    with pytest.raises(CheckFailed, match=r"chunk_bounds cannot travel.*lock"):
+    with pytest.raises(CheckFailed, match=r"chunk_bounds cannot be sent.*lock"):
         check(NAME, lambda length, world_size: lock)
 
 
 def test_an_answer_that_is_too_large_says_so(monkeypatch):
     monkeypatch.setattr(answer, "MAX_ANSWER_BYTES", 1000)
-    with pytest.raises(CheckFailed, match=r"chunk_bounds is too large.* at most 1,000"):
+    with pytest.raises(CheckFailed, match=r"chunk_bounds is too large.* the limit is 1,000"):
         check(NAME, b"x" * 2000)

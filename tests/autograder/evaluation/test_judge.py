@@ -1,4 +1,4 @@
-"""The judge and the points, on attempts made by hand: no ranks."""
+"""The judge and the points, on constructed attempts without ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autograder.evaluation import judge as judge_module
-from autograder.evaluation.decide import _seen_across
+from autograder.evaluation.decide import _pattern_across_cases
 from autograder.evaluation.judge import is_unwritten
 from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
@@ -43,7 +43,7 @@ def judge(exercise, attempt):
 
 
 def run_of(calls=(), sent=((0, 10), (10, 0)), collectives=None):
-    traffic = Traffic(np.array(sent), "by hand", collectives=collectives)
+    traffic = Traffic(np.array(sent), "test", collectives=collectives)
     return Run(2, "cpu", "", [1, 1], ["", ""], ["", ""], traffic, list(calls), 0.1, 0.2)
 
 
@@ -66,14 +66,14 @@ def test_right_outputs_pass():
 def test_one_wrong_rank_fails():
     result = judge(exercise(), attempt(outputs=(1, 2)))
     assert not result.passed
-    assert result.diagnosis == "rank 1 is not the right number (2, expected 1)"
+    assert result.diagnosis == "rank 1 gives the wrong number (2, expected 1)"
 
 
 def test_no_output_fails():
     assert not judge(exercise(), attempt(outputs=(None, None))).passed
 
 
-def test_forbidden_call_fails_though_outputs_are_right():
+def test_a_forbidden_call_fails_even_with_correct_outputs():
     made = attempt(run=run_of([call("send"), call("all_reduce", rank=1)]))
     result = judge(exercise(allows=frozenset({"send", "recv"})), made)
     assert result.outputs_right
@@ -81,12 +81,14 @@ def test_forbidden_call_fails_though_outputs_are_right():
     assert result.diagnosis == (
         "rank 1 calls all_reduce: build it from send and recv (cell 5, line 3)"
     )
+    alone = judge(exercise(allows=frozenset()), made)
+    assert alone.mistake == "calls send: it needs no communication"
 
 
 @pytest.mark.parametrize(
-    ("used", "words"), [((120, 90), "over its budget: sends"), ((90, 2), "another way")]
+    ("used", "words"), [((120, 90), "over its budget: sends"), ((90, 2), "another path")]
 )
-def test_budget_is_kept_from_above_and_below(used, words):
+def test_a_budget_has_an_upper_and_a_lower_bound(used, words):
     spent = Spent("sends ≤ 1.01 × ideal bytes per rank", used, (101, 101), (80, 80))
     result = judge(exercise(), attempt(spent=[spent]))
     assert result.outputs_right
@@ -94,7 +96,7 @@ def test_budget_is_kept_from_above_and_below(used, words):
     assert words in result.diagnosis
 
 
-def test_calls_and_the_wire_have_to_agree():
+def test_recorded_calls_and_the_wire_must_agree():
     p2p = exercise(allows=frozenset({"send", "recv"}))
 
     def sent(n_bytes, *calls):
@@ -103,7 +105,7 @@ def test_calls_and_the_wire_have_to_agree():
     assert sent(4, call("send")).passed
     for result, words in (
         (sent(10_000, call("send")), "moved bytes that no recorded call explains"),
-        (sent(4, *[call("send")] * 100), "recorded sends that never were on the wire"),
+        (sent(4, *[call("send")] * 100), "recorded sends that were never on the wire"),
     ):
         assert result.mistake == words
         assert result.trouble == "tampering"
@@ -113,7 +115,7 @@ def test_calls_and_the_wire_have_to_agree():
 
 
 @pytest.mark.parametrize("seen", [None, 0, 1, 12])
-def test_a_collective_on_the_wire_has_to_be_in_the_calls(seen):
+def test_a_collective_on_the_wire_must_be_recorded(seen):
     sends = [call("send"), call("send", rank=1)]
     p2p = exercise(allows=frozenset({"send", "recv"}))
     result = judge(p2p, attempt(run=run_of(sends, collectives=seen)))
@@ -138,20 +140,18 @@ def spent_of_memory(inside, outside):
     ("inside", "outside", "passed", "believed"),
     [(5, 5, True, True), (5, 50, False, False), (50, 50, False, True), (50, 5, False, True)],
 )
-def test_memory_that_is_seen_and_not_recorded_is_believed_in_no_case(
-    inside, outside, passed, believed
-):
+def test_unrecorded_memory_costs_the_points_of_all_cases(inside, outside, passed, believed):
     result = judge(exercise(), attempt(spent=spent_of_memory(inside, outside)))
     assert (result.passed, result.believed, result.trouble) == (passed, believed, "")
-    assert ("tensors that are counted" in result.diagnosis) == (not believed)
+    assert ("recorded tensors" in result.diagnosis) == (not believed)
     small = CaseResult("small", False, 3, passed=True)
     assert bool(Verdict("lab.answer", 4.0, (small, result), seed=1).points) == believed
-    # The kernel counts a page more or less each time: not in a verdict.
+    # Page counts vary from run to run: they must not be in a verdict.
     assert not any(spent.from_outside for spent in result.spent)
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_record_of_memory_that_is_missing_is_not_one_of_no_bytes(is_told):
+def test_a_missing_record_of_memory_is_not_a_record_of_zero_bytes(is_told):
     run = run_of()
     run._memory = Memory([dataclasses.replace(nothing_known(), is_told=is_told)] * 2)
     result = judge(exercise(memory=True), attempt(run=run))
@@ -159,12 +159,12 @@ def test_a_record_of_memory_that_is_missing_is_not_one_of_no_bytes(is_told):
     assert ("lost its record" in result.diagnosis) == (not is_told)
 
 
-def test_what_could_not_be_measured_is_no_pass():
-    made = dataclasses.replace(attempt(), unmeasured=("its process holds what its tensors take",))
+def test_a_case_fails_if_a_budget_was_not_measured():
+    made = dataclasses.replace(attempt(), unmeasured=("process memory ≤ tensors + overhead",))
     result = judge(exercise(), made)
     assert not result.passed
     assert not result.believed
-    assert "in the thread that calls you" in result.diagnosis
+    assert "in the calling thread" in result.diagnosis
 
 
 @pytest.mark.parametrize(
@@ -177,25 +177,25 @@ def test_what_could_not_be_measured_is_no_pass():
         ("ValueError", "no", ""),
     ],
 )
-def test_trouble_that_is_more_than_a_wrong_answer_is_told(kind, message, trouble):
+def test_resource_limits_and_tampering_are_reported(kind, message, trouble):
     error = RankError("rank 1 failed", rank=1, kind=kind, message=message)
     assert judge(exercise(), attempt(error=error)).trouble == trouble
 
 
-def test_what_is_half_known_is_not_looked_into():
-    asked = exercise(signs=(lambda _: pytest.fail("asked"),))
+def test_an_incomplete_record_is_not_diagnosed():
+    never_called = exercise(signs=(lambda _: pytest.fail("called"),))
     error = RankError("rank 0 failed: too many calls", rank=0, kind="TooLarge", message="too many")
-    told = judge(asked, attempt(error=error))
-    assert (told.diagnosis, told.trouble) == ("rank 0 failed: too many calls", "resource limit")
+    result = judge(never_called, attempt(error=error))
+    assert (result.diagnosis, result.trouble) == ("rank 0 failed: too many calls", "resource limit")
 
 
-def test_outputs_far_larger_than_right_ones_are_not_looked_into():
-    asked = exercise(signs=(lambda _: pytest.fail("asked"),))
-    assert not judge(asked, attempt(outputs=(1, np.zeros(1_000_000)))).passed
+def test_outputs_far_larger_than_expected_are_not_diagnosed():
+    never_called = exercise(signs=(lambda _: pytest.fail("called"),))
+    assert not judge(never_called, attempt(outputs=(1, np.zeros(1_000_000)))).passed
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         ("<object at 0x7f3a91c2d0>", "<object at 0x…>"),
         ("[127.0.0.1]:43215: reset", "[127.0.0.1:…: reset"),
@@ -208,11 +208,11 @@ def test_outputs_far_larger_than_right_ones_are_not_looked_into():
         ("half \ud800, bell \x07", "half ?, bell \ufffd"),
     ],
 )
-def test_texts_are_the_same_each_time(said, expected):
-    assert deterministic(said) == expected
+def test_texts_are_deterministic(text, expected):
+    assert deterministic(text) == expected
 
 
-def test_verdicts_are_plain_data_and_come_back():
+def test_verdicts_survive_a_round_trip_through_json():
     spent = (Spent("sends", (3, 4), (5, 5), (0, 0)),)
     case = CaseResult("2 ranks", True, 1, False, "m", "a", "b", sent_bytes=(3, 4), spent=spent)
     verdict = Verdict("lab.answer", 4.0, (case,), seed=1)
@@ -232,15 +232,15 @@ def test_verdicts_are_plain_data_and_come_back():
         {"more": 1},
     ],
 )
-def test_what_is_no_verdict_is_refused(change):
+def test_an_invalid_verdict_is_refused(change):
     with pytest.raises(ValueError, match=r"Verdict|CaseResult"):
         Verdict.from_plain(Verdict("lab.answer", 4.0, (), seed=1).to_plain() | change)
 
 
-def test_first_diagnosis_that_speaks_wins():
+def test_the_first_sign_that_matches_wins():
     found = Finding("rank 1", "forgot to divide", "2, expected 1")
-    diagnoses = (lambda _: None, lambda _: found, lambda _: pytest.fail("asked in vain"))
-    declared = exercise(signs=diagnoses)
+    signs = (lambda _: None, lambda _: found, lambda _: pytest.fail("called"))
+    declared = exercise(signs=signs)
     assert judge(declared, attempt(outputs=(1, 2))).diagnosis == (
         "rank 1 forgot to divide (2, expected 1)"
     )
@@ -249,44 +249,44 @@ def test_first_diagnosis_that_speaks_wins():
     assert hidden.instructor_note == "rank 1 forgot to divide (2, expected 1)"
 
 
-def test_outputs_of_any_form_are_a_students_failure_not_the_checkers():
-    diagnoses = (lambda attempt: attempt.outputs[1]["tensor"],)
-    result = judge(exercise(signs=diagnoses), attempt(outputs=(1, "forged")))
-    assert result.diagnosis == "rank 1 should be a number (it is a str)"
+def test_an_output_of_an_unexpected_form_does_not_break_the_checker():
+    signs = (lambda attempt: attempt.outputs[1]["tensor"],)
+    result = judge(exercise(signs=signs), attempt(outputs=(1, "forged")))
+    assert result.diagnosis == "rank 1 should give a number (it is a str)"
 
 
-def test_a_diagnosis_that_trips_over_an_output_shows_no_lines_of_ours(caplog):
-    def looks_into_it(attempt):
+def test_a_sign_that_raises_logs_no_warning(caplog):
+    def raises(attempt):
         return attempt.outputs[0]["values"]
 
-    assert judge(exercise(signs=(looks_into_it,)), attempt(outputs=(3, 1))).diagnosis
+    assert judge(exercise(signs=(raises,)), attempt(outputs=(3, 1))).diagnosis
     assert [record for record in caplog.records if record.levelname != "INFO"] == []
 
 
-def test_evidence_is_cut():
-    diagnoses = (lambda attempt: Finding("rank 1", "is long", "x" * 10_000),)
-    assert len(judge(exercise(signs=diagnoses), attempt(outputs=(1, 2))).diagnosis) < 400
+def test_evidence_is_shortened():
+    signs = (lambda attempt: Finding("rank 1", "is long", "x" * 10_000),)
+    assert len(judge(exercise(signs=signs), attempt(outputs=(1, 2))).diagnosis) < 400
 
 
-def test_diagnoses_are_not_asked_of_what_passes():
-    assert judge(exercise(signs=(lambda _: pytest.fail("asked"),)), attempt()).passed
+def test_a_passing_case_is_not_diagnosed():
+    assert judge(exercise(signs=(lambda _: pytest.fail("called"),)), attempt()).passed
 
 
 @pytest.mark.parametrize("kind", ["SIGABRT", "SIGTERM", "signal 37", "Forged"])
-def test_a_grade_does_not_hang_on_which_rank_was_hit_first(kind):
-    said = {
+def test_a_verdict_does_not_depend_on_which_rank_failed_first(kind):
+    results = {
         judge(exercise(), attempt(error=error, trust=Trust.UNTRUSTED))
         for error in (
             RankError("rank 0 …  [line 3]", rank=0, kind=kind),
             RankError("rank 1 …", rank=1, kind=kind),
         )
     }
-    assert len(said) == 1
-    assert said.pop().diagnosis.startswith("a rank ")
+    assert len(results) == 1
+    assert results.pop().diagnosis.startswith("a rank ")
 
 
-def test_nor_on_whether_memory_was_refused_or_a_rank_killed_for_it():
-    said = {
+def test_a_verdict_does_not_depend_on_how_memory_ran_out():
+    results = {
         judge(exercise(), attempt(error=error, trust=Trust.UNTRUSTED))
         for error in (
             RankError("rank 0 …", rank=0, kind="SIGKILL"),
@@ -294,8 +294,8 @@ def test_nor_on_whether_memory_was_refused_or_a_rank_killed_for_it():
             RankError("rank 1 …", rank=1, kind="RuntimeError", message="can't allocate memory: 4"),
         )
     }
-    assert len(said) == 1
-    assert said.pop().trouble == "resource limit"
+    assert len(results) == 1
+    assert results.pop().trouble == "resource limit"
 
 
 @pytest.mark.parametrize("kind", ["SIGSEGV", "exit", "ValueError"])
@@ -317,9 +317,9 @@ def deadlock(*calls):
     ("error", "visible", "hidden"),
     [
         (deadlock("send", "send"), "ranks 0 and 1 call send first", "neighbours call send first"),
-        (deadlock("recv", "recv"), "never sent", "neighbours wait in recv for what is never sent"),
+        (deadlock("recv", "recv"), "never sent", "neighbours wait in recv for data that is never"),
         (deadlock("send", "recv"), "deadlock: ranks 0 → 1 → 0", "the ranks make calls that do not"),
-        (RunTimeout("the run took 20 s"), "the run took 20 s", "the run was still at work"),
+        (RunTimeout("the run took 20 s"), "the run took 20 s", "the run did not finish"),
         (
             RankError("rank 1 failed: IndexError: 987", rank=1, kind="IndexError"),
             "rank 1 failed: IndexError: 987",
@@ -331,7 +331,7 @@ def deadlock(*calls):
             "a rank stopped with SIGABRT",
         ),
         (
-            RankError("rank 0 failed: N987", rank=0, kind="N987"),  # a student's own class
+            RankError("rank 0 failed: N987", rank=0, kind="N987"),  # a student's exception class
             "rank 0 failed: N987",
             "a rank stopped with an error",
         ),
@@ -342,13 +342,13 @@ def deadlock(*calls):
         ),
     ],
 )
-def test_errors_are_explained_and_hidden_inputs_kept(error, visible, hidden):
+def test_errors_are_explained_without_revealing_hidden_inputs(error, visible, hidden):
     assert visible in judge(exercise(), attempt(error=error)).diagnosis
-    told = judge(exercise(), attempt(case=HIDDEN, error=error))
-    assert told.diagnosis.startswith(hidden)
-    assert "987" not in told.diagnosis
-    assert not told.passed
-    assert not told.outputs_right
+    result = judge(exercise(), attempt(case=HIDDEN, error=error))
+    assert result.diagnosis.startswith(hidden)
+    assert "987" not in result.diagnosis
+    assert not result.passed
+    assert not result.outputs_right
 
 
 def test_stub_is_unwritten():
@@ -381,17 +381,17 @@ def test_points_are_clamped_plain_floats(cases, points):
     assert type(verdict.points) is float
 
 
-def seen(*outcomes):
+def pattern(*outcomes):
     cases = [Case(f"{n} ranks, {i}", n) for i, (n, _) in enumerate(outcomes)]
-    return _seen_across(cases, [result(passed, world_size=n) for n, passed in outcomes])
+    return _pattern_across_cases(cases, [result(passed, world_size=n) for n, passed in outcomes])
 
 
-def test_one_world_size_alone_is_named():
-    assert "only for N = 4" in seen((4, True), (4, True), (3, False), (8, False))
-    assert seen((4, True), (3, False), (8, True)) == ""
-    assert seen((4, True), (4, False), (3, False)) == ""
-    assert seen((2, True), (3, False), (8, False)) == ""  # two ranks hide most mistakes
-    assert seen((4, True), (3, True)) == ""
+def test_passing_at_only_one_world_size_is_reported():
+    assert "only for N = 4" in pattern((4, True), (4, True), (3, False), (8, False))
+    assert pattern((4, True), (3, False), (8, True)) == ""
+    assert pattern((4, True), (4, False), (3, False)) == ""
+    assert pattern((2, True), (3, False), (8, False)) == ""  # two ranks hide most mistakes
+    assert pattern((4, True), (3, True)) == ""
 
 
 def test_a_hidden_case_shows_neither_name_nor_bytes():
@@ -410,7 +410,7 @@ def test_a_hidden_case_shows_neither_name_nor_bytes():
     assert 'data-passed="false"' in as_html(verdict)
 
 
-def test_each_budget_has_a_column_which_shows_what_broke_it():
+def test_each_budget_has_a_column_that_shows_what_exceeded_it():
     spent = (
         Spent("sends", (100, 40), (110, 50), (0, 0)),
         Spent("calls", (8, 8), (8, 8), (0, 0), "collectives", "calls"),
@@ -419,14 +419,16 @@ def test_each_budget_has_a_column_which_shows_what_broke_it():
     case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", outputs_right=True, spent=spent)
     text = as_text(Verdict("lab.answer", 4.0, (case,), seed=1))
     assert "sent by a rank 100 B of at most 110 B" in text
-    assert "collectives 70 B of at most 60 B" in text  # the one that was broken, where it was
+    assert (
+        "collectives 70 B of at most 60 B" in text
+    )  # the exceeded budget, on the rank that exceeded it
     html = as_html(Verdict("lab.answer", 4.0, (case,), seed=1))
     assert html.count('<th class="number">') == 4
     assert '<td class="number bad">70 B</td>' in html
     assert '<td class="number ok">100 B</td>' in html
 
 
-def test_a_mistake_is_told_once():
+def test_a_repeated_mistake_is_written_once():
     cases = tuple(CaseResult(name, False, 1, False, "m", f"{name} m") for name in ("a", "b"))
     text = as_text(Verdict("lab.answer", 4.0, cases, seed=1))
     assert "a m" in text
@@ -434,7 +436,7 @@ def test_a_mistake_is_told_once():
     assert "the same" in text
 
 
-def test_a_declaration_that_contradicts_itself_is_refused():
+def test_an_invalid_declaration_is_refused():
     def declared(cases, points=1):
         nothing = lambda *_: None  # noqa: E731
         return OnRanks(points=points, cases=cases, inputs=nothing, drive=nothing)
@@ -445,5 +447,5 @@ def test_a_declaration_that_contradicts_itself_is_refused():
         declared((VISIBLE, VISIBLE))
     with pytest.raises(ValueError, match="points"):
         declared((VISIBLE,), points=0)
-    with pytest.raises(ValueError, match=r"half an exercise: get it by exercises\.load"):
+    with pytest.raises(ValueError, match=r"no hidden half: load it with exercises\.load"):
         declared((VISIBLE,)).expect(VISIBLE, [0, 0])

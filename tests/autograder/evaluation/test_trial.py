@@ -1,4 +1,4 @@
-"""Cases on ranks that stay: a mistake has to be made on fresh ranks to count."""
+"""Reused ranks: a mistake counts only if it was made on fresh ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CASES = tuple(Case(f"case {i}", size) for i, size in enumerate(SIZES))
 
 
 def pid_exercise(**changes: object) -> Exercise:
-    """The answer's ``right`` has to hold; its process comes along as evidence."""
+    """Passes if the answer returns True; the rank's PID is in the output as evidence."""
 
     def drive(subject, given, case):
         import os
@@ -35,7 +35,7 @@ def pid_exercise(**changes: object) -> Exercise:
     return on_ranks(**(settings | changes))
 
 
-def tried(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
+def run_cases(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
     exercise = pid_exercise(**changes)
     pids, results = [], []
     with KeptRanks() as ranks:
@@ -48,14 +48,14 @@ def tried(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
     return pids, results
 
 
-def test_ranks_stay_while_all_goes_well():
-    pids, results = tried(lambda case: True)
+def test_ranks_are_kept_while_cases_pass():
+    pids, results = run_cases(lambda case: True)
     assert all(result.passed for result in results)
     assert len(set(pids)) == 1
 
 
-def test_what_a_case_leaves_behind_fails_no_later_one():
-    """It works once in a process: on fresh ranks it is right each time."""
+def test_leftover_state_of_a_case_does_not_fail_a_later_one():
+    """The answer is correct only once per process, so on fresh ranks each time."""
 
     def once(case):
         import builtins
@@ -64,12 +64,12 @@ def test_what_a_case_leaves_behind_fails_no_later_one():
         builtins.seen_here = True
         return first
 
-    pids, results = tried(once)
+    pids, results = run_cases(once)
     assert all(result.passed for result in results)
     assert len(set(pids)) == len(CASES)
 
 
-def test_what_a_case_leaves_behind_passes_no_failing_one_that_comes_first():
+def test_leftover_state_of_a_case_does_not_make_a_later_one_pass():
     def from_the_second_on(case):
         import builtins
 
@@ -77,36 +77,36 @@ def test_what_a_case_leaves_behind_passes_no_failing_one_that_comes_first():
         builtins.seen_here = True
         return later
 
-    _, results = tried(from_the_second_on)
+    _, results = run_cases(from_the_second_on)
     assert not any(result.passed for result in results)
 
 
-def test_a_mistake_is_believed_on_used_ranks_once_it_was_made_on_new_ones():
-    pids, results = tried(lambda case: False)
+def test_a_mistake_made_on_new_ranks_counts_on_used_ones():
+    pids, results = run_cases(lambda case: False)
     assert not any(result.passed for result in results)
     assert len(set(pids)) == 1
 
 
-def test_another_mistake_is_tried_on_new_ranks():
+def test_a_different_mistake_is_run_again_on_new_ranks():
     def fails_twice(case):
         if case.world_size == 3:
-            raise ValueError("of another kind")
+            raise ValueError("a different mistake")
         return False
 
-    pids, results = tried(fails_twice)
+    pids, results = run_cases(fails_twice)
     assert not any(result.passed for result in results)
     assert len({result.mistake for result in results}) == 2
     assert pids[0] == pids[2] == pids[3]
 
 
-def test_a_case_that_fails_costs_the_others_nothing():
-    pids, results = tried(lambda case: case.world_size != 3)
+def test_a_failing_case_does_not_affect_the_others():
+    pids, results = run_cases(lambda case: case.world_size != 3)
     assert [result.passed for result in results] == [True, False, True, True]
     assert pids[0] != pids[1] != pids[2]
 
 
-def test_answers_of_one_submission_share_ranks_and_fail_each_for_itself():
-    """The first breaks what the second one uses: the second has its marks all the same."""
+def test_answers_of_one_submission_share_ranks_without_affecting_each_other():
+    """One answer breaks a module that the next one uses; the next one still passes."""
 
     def breaks_something(case):
         import math
@@ -130,7 +130,7 @@ def test_answers_of_one_submission_share_ranks_and_fail_each_for_itself():
             passed.append(judged.result.passed)
     assert passed == [True] * 4
     assert pids[0] == pids[1]
-    assert len(set(pids)) == 3  # one try for the third alone, then new ones that stay
+    assert len(set(pids)) == 3  # the third is run again on its own ranks; then new ranks are kept
 
 
 def test_no_rank_outlives_the_submission():
@@ -146,6 +146,6 @@ def test_no_rank_outlives_the_submission():
 
 @pytest.mark.parametrize("changes", [{"memory": True}])
 def test_some_exercises_have_fresh_ranks_for_each_case(changes):
-    pids, results = tried(lambda case: True, **changes)
+    pids, results = run_cases(lambda case: True, **changes)
     assert all(result.passed for result in results)
     assert len(set(pids)) == len(CASES)

@@ -1,4 +1,4 @@
-"""The checker's process runs no student code, and its own failures cost nobody points."""
+"""The checker's process runs no student code, and failures of the machine cost no points."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def echo(cases=TWO_RANKS, **more):
 
 
 class Bomb:
-    """Unpickling it leaves a file behind that tells in which process that was."""
+    """Unpickling it creates a file named after the process."""
 
     def __init__(self, folder):
         self.folder = str(folder)
@@ -68,7 +68,7 @@ def test_no_answer_earns_nothing(blob):
     assert all(case.diagnosis for case in verdict.cases)
 
 
-def test_a_rank_is_given_its_own_input_alone():
+def test_a_rank_gets_only_its_own_input():
     def spy(given):
         import gc
 
@@ -80,7 +80,7 @@ def test_a_rank_is_given_its_own_input_alone():
     assert verdict.passed, verdict.headline
 
 
-def test_a_rank_is_not_given_what_only_the_checker_reads_of_a_case():
+def test_a_rank_does_not_get_case_parameters_for_the_checker():
     def spy(given):
         import sys
 
@@ -96,7 +96,7 @@ def test_a_rank_is_not_given_what_only_the_checker_reads_of_a_case():
     assert verdict.passed, verdict.headline
 
 
-def test_a_hidden_cases_inputs_do_not_leave_in_the_name_of_a_library_function():
+def test_a_forged_function_name_does_not_leak_a_hidden_cases_inputs():
     def smuggle(given):
         raise PermissionError(f"input_{int(given) + 7000} {CLOSED}")
 
@@ -104,7 +104,7 @@ def test_a_hidden_cases_inputs_do_not_leave_in_the_name_of_a_library_function():
     verdict = decide(echo(cases), cloudpickle.dumps(smuggle), seed=1)
     shown, hidden = (case.diagnosis for case in verdict.cases)
     assert "calls input_700" in shown
-    assert "ready-made" in hidden
+    assert "ready-made solution" in hidden
     assert "700" not in hidden
 
 
@@ -119,7 +119,7 @@ def test_an_answer_that_is_always_equal_does_not_fool_the_checker():
     assert not decide(echo(), cloudpickle.dumps(answer), seed=1).passed
 
 
-def test_crash_fails_its_case_and_the_next_is_run():
+def test_a_crash_fails_its_case_and_the_next_one_runs():
     def crash_on_three(given):
         import torch.distributed as dist
 
@@ -133,18 +133,18 @@ def test_crash_fails_its_case_and_the_next_is_run():
     assert verdict.points == 0.5
 
 
-def test_endless_work_ends_at_its_time():
+def test_an_endless_answer_times_out():
     def spin(given):
         while True:
             time.sleep(0.01)
 
     verdict = decide(echo(timeout_s=1.0), cloudpickle.dumps(spin), seed=1)
     assert verdict.points == 0.0
-    assert verdict.cases[0].mistake == "was still at work when its time was up"
+    assert verdict.cases[0].mistake == "did not finish within its time limit"
     assert verdict.trouble == "resource limit"
 
 
-def test_after_a_hang_a_student_is_not_kept_waiting():
+def test_after_a_hang_a_students_check_skips_the_other_cases():
     def wait_for_each_other(given):
         import torch.distributed as dist
 
@@ -157,7 +157,7 @@ def test_after_a_hang_a_student_is_not_kept_waiting():
     assert verdict.cases[1].diagnosis == "not run: fix the hanging case first"
 
 
-def test_a_silenced_recorder_gives_itself_away():
+def test_disabling_the_recorder_is_detected():
     def silence(given):
         import torch.distributed as dist
 
@@ -174,7 +174,7 @@ def test_a_silenced_recorder_gives_itself_away():
     assert verdict.points == 0.0
 
 
-def test_data_passed_through_the_ranks_meeting_place():
+def test_data_passed_through_the_rendezvous_store():
     def pass_it_on(given):
         import torch.distributed as dist
 
@@ -184,11 +184,11 @@ def test_data_passed_through_the_ranks_meeting_place():
         return given
 
     verdict = decide(echo(), cloudpickle.dumps(pass_it_on), seed=1)
-    assert verdict.cases[0].mistake == "passed data through the store that ranks meet by"
+    assert verdict.cases[0].mistake == "passed data through the rendezvous store"
     assert verdict.trouble == "tampering"
 
 
-def test_groups_of_ranks_are_nothing_to_hide():
+def test_process_groups_are_not_mistaken_for_tampering():
     def in_groups(given):
         import torch.distributed as dist
 
@@ -202,7 +202,7 @@ def test_groups_of_ranks_are_nothing_to_hide():
     assert decide(echo(), cloudpickle.dumps(in_groups), seed=1).passed
 
 
-def test_a_forbidden_call_is_a_mistake_and_no_crime():
+def test_a_forbidden_call_is_a_mistake_not_tampering():
     def short_cut(given):
         import torch.distributed as dist
 
@@ -216,7 +216,7 @@ def test_a_forbidden_call_is_a_mistake_and_no_crime():
     assert verdict.points == 0.0
 
 
-def test_failure_of_the_machine_is_not_the_students(monkeypatch):
+def test_a_failure_of_the_machine_is_an_infrastructure_error(monkeypatch):
     def no_more_processes(*args, **kwargs):
         raise OSError("Resource temporarily unavailable")
 
@@ -225,8 +225,8 @@ def test_failure_of_the_machine_is_not_the_students(monkeypatch):
         decide(echo(), cloudpickle.dumps(lambda given: given), seed=1)
 
 
-def test_the_same_failure_is_told_in_the_same_words():
-    """All ranks fail at once; their words hold an address and a time; a file's name is a lie."""
+def test_the_same_failure_gives_the_same_verdict():
+    """All ranks fail, with an address, a time and a forged file name in their messages."""
 
     def fail(given):
         import torch.distributed as dist
@@ -248,10 +248,10 @@ def test_the_same_failure_is_told_in_the_same_words():
         .diagnosis.startswith("rank 0 failed: ValueError: <object object at 0x…> at …")
     )
     assert "made.py, line 2" in verdicts[0].cases[0].diagnosis
-    assert "Exercises made by hand" not in str(verdicts[0])
+    assert "Both halves of an exercise" not in str(verdicts[0])
 
 
-def test_too_large_an_output_is_not_taken():
+def test_an_output_that_is_too_large_is_refused():
     cases = (Case("2 ranks", 2),)
     blob = cloudpickle.dumps(lambda given: torch.zeros(2**20))
     verdict = decide(echo(cases, output_bytes=2**21), blob, seed=1)
@@ -259,7 +259,7 @@ def test_too_large_an_output_is_not_taken():
     assert verdict.trouble == "resource limit"
 
 
-def test_what_a_case_left_behind_is_handed_on():
+def test_each_attempt_is_passed_to_the_callback():
     attempts = []
     decide(echo(), cloudpickle.dumps(lambda given: given), seed=1, on_attempt=attempts.append)
     assert [attempt.case.name for attempt in attempts] == ["2 ranks"]

@@ -16,19 +16,19 @@ from autograder.exercise.compare import Sums, equal, find_difference, size_of
         (torch.ones(3), torch.ones(4), "shape"),
         (torch.ones(3), torch.tensor([1.0, 1.0, 2.0]), "wrong values"),
         (torch.ones(3), torch.tensor([1.0, 1.0, float("nan")]), "wrong values"),
-        (torch.ones(3), [1.0, 1.0, 1.0], "should be a tensor"),
-        (torch.ones(3), None, "should be a tensor"),
+        (torch.ones(3), [1.0, 1.0, 1.0], "should give a tensor"),
+        (torch.ones(3), None, "should give a tensor"),
         (np.ones(3), np.ones(3, dtype=np.float32), "dtype"),
-        ([1, 2], (1, 2), "should be a list"),
+        ([1, 2], (1, 2), "should give a list"),
         ([1, 2], [1], "length"),
-        ([1, [2, 3]], [1, [2, 4]], "not the right number"),
+        ([1, [2, 3]], [1, [2, 4]], "gives the wrong number"),
         ({"a": 1}, {"b": 1}, "lacks 'a'"),
-        ({"a": 1}, [1], "should be a dict"),
-        (3, True, "should be a number"),
-        (3, float("nan"), "not the right number"),
+        ({"a": 1}, [1], "should give a dict"),
+        (3, True, "should give a number"),
+        (3, float("nan"), "gives the wrong number"),
         pytest.param(3, 10**5000, "cannot be compared", id="too large for a float"),
-        (3, torch.tensor(4), "not the right number"),
-        (3, torch.tensor([3]), "should be a number"),
+        (3, torch.tensor(4), "gives the wrong number"),
+        (3, torch.tensor([3]), "should give a number"),
         ([(0, 1)], [[0, 1]], "has an item that should be a tuple"),
         (True, 1, "type"),
         ("1f1b", "gpipe", "value"),
@@ -53,7 +53,7 @@ def test_differences_are_named(expected, got, words):
         ((1, "x", None), (1, "x", None)),
     ],
 )
-def test_what_is_the_same(expected, got):
+def test_equal_outputs(expected, got):
     assert equal(expected, got)
 
 
@@ -80,13 +80,16 @@ def evidence_of(expected: object, got: object) -> str:
     return found.evidence
 
 
-def test_the_evidence_says_what_is_there_instead():
+def test_the_evidence_says_what_the_output_is_instead():
     sizes = {"parameters": 1, "activations": 2}
     assert evidence_of([sizes], [{"parameters": 1, "activation": 2}]) == (
         "it has ['parameters', 'activation']"
     )
-    assert evidence_of([[1, 2]], [None]) == "it is None, as of a function without return"
+    assert evidence_of([[1, 2]], [None]) == "it is None: is a return missing?"
     assert evidence_of([1, 2], [1, 3]) == "item 1: 3, expected 2"
+    assert evidence_of([1, [2, 3]], [1, [2, 4]]) == "item [1][1]: 4, expected 3"
+    deep = [[1, [2, 3]], 4]
+    assert evidence_of(deep, [[1, [2, 0]], 4]) == "item [0][1][1]: 0, expected 3"
 
 
 ODD = {
@@ -106,7 +109,7 @@ EXPECTED = [torch.ones(3), np.ones(3), 1, 1.5, "x", True, None, [1.0], (1,), {"a
 
 
 @pytest.mark.parametrize("got", ODD.values(), ids=ODD)
-def test_of_whatever_comes_a_difference_is_told_in_few_words(got):
+def test_any_unexpected_output_gives_a_short_difference(got):
     for expected in EXPECTED:
         found = find_difference([expected], [got])
         assert found
@@ -114,7 +117,7 @@ def test_of_whatever_comes_a_difference_is_told_in_few_words(got):
         assert len(found.evidence) < 10_000
 
 
-def test_sizes_are_counted_to_leave_the_large_alone():
+def test_sizes_include_every_part_of_an_output():
     assert size_of([torch.ones(1000), np.ones(500), {"a": "x" * 50}, None]) > 8050
     assert size_of(None) == size_of(1) == 100
 
@@ -139,7 +142,7 @@ def test_one_wrong_element_shows_in_the_sums_of_a_large_tensor():
         (
             Sums.of(torch.ones(128)),
             torch.arange(128.0),
-            "sum of 64 elements from 0 on is 2016, exp",
+            "sum of 64 elements starting at 0 is 2016, exp",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_nothing_of_a_case_is_left_in_the_process():
     x = torch.ones(1, requires_grad=True)
     with shared.without_torchs_own():
         for reentrant in (True, False):
-            with pytest.raises(PermissionError, match=r"torch\.utils\.checkpoint is ready-made"):
+            with pytest.raises(PermissionError, match=r"torch\.utils\.checkpoint is a ready-made"):
                 of_torch.checkpoint(torch.sin, x, use_reentrant=reentrant)
     case = case_of(CHECKPOINT, "a chain of 3 with dropout")
     CHECKPOINT.expect(case, inputs_of(CHECKPOINT, case))

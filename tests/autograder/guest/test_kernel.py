@@ -1,4 +1,4 @@
-"""A student's cells behave as they do in JupyterLab, in one process of a grader's."""
+"""During grading, a student's cells behave as in JupyterLab, without Jupyter's processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ import asyncio
 await asyncio.sleep(0.001)
 asyncio.get_running_loop().is_running()
 """,
-    "shell": "word = 'said'\n!echo $word; echo aside >&2\nlisted = !echo kept\nlisted",
+    "shell": "word = 'out'\n!echo $word; echo error >&2\nlisted = !echo kept\nlisted",
     "captured": "%%capture out\n!echo captured\nprint('printed')\ndisplay(1)",
     "magics": "%%time\nassert out.stdout == 'captured\\nprinted\\n' and len(out.outputs) == 1; 7",
     "bash": "%%bash\necho from bash",
@@ -97,7 +97,7 @@ def ran() -> tuple[dict[str, NotebookNode], CellsRun]:
 
 
 def outputs(ran: tuple[dict[str, NotebookNode], CellsRun], name: str) -> list[tuple[str, str]]:
-    """(type or stream's name, text)."""
+    """(output type or stream name, text) of each output."""
     found = []
     for output in ran[0][name].outputs:
         if output.output_type == "stream":
@@ -125,7 +125,7 @@ def outputs(ran: tuple[dict[str, NotebookNode], CellsRun], name: str) -> list[tu
         ("await", [("execute_result", "True")]),
         (
             "shell",
-            [("stdout", "said\n"), ("stderr", "aside\n"), ("execute_result", "['kept']")],
+            [("stdout", "out\n"), ("stderr", "error\n"), ("execute_result", "['kept']")],
         ),
         ("captured", []),
         ("bash", [("stdout", "from bash\n")]),
@@ -143,14 +143,14 @@ def outputs(ran: tuple[dict[str, NotebookNode], CellsRun], name: str) -> list[tu
         ("later", [("stdout", "from a thread\n")]),
     ],
 )
-def test_outputs_are_jupyters(
+def test_outputs_are_as_in_jupyter(
     ran: tuple[dict[str, NotebookNode], CellsRun], name: str, expected: list[tuple[str, str]]
 ) -> None:
     found = outputs(ran, name)
     assert [one for one in found if "UserWarning" not in one[1]] == expected
 
 
-def test_values_and_pictures(ran: tuple[dict[str, NotebookNode], CellsRun]) -> None:
+def test_values_and_figures(ran: tuple[dict[str, NotebookNode], CellsRun]) -> None:
     cells, _ = ran
     assert outputs(ran, "magics")[0][1].startswith("CPU times")
     assert outputs(ran, "magics")[1] == ("execute_result", "7")
@@ -168,7 +168,7 @@ def test_values_and_pictures(ran: tuple[dict[str, NotebookNode], CellsRun]) -> N
     assert sorted(outputs(ran, "forks")) == [("stdout", "twice\ntwice\n")]
 
 
-def test_errors(ran: tuple[dict[str, NotebookNode], CellsRun]) -> None:
+def test_errors_are_shown_and_counted(ran: tuple[dict[str, NotebookNode], CellsRun]) -> None:
     cells, done = ran
     (raised,) = cells["raises"].outputs
     assert "inner" in "\n".join(raised.traceback)
@@ -177,7 +177,7 @@ def test_errors(ran: tuple[dict[str, NotebookNode], CellsRun]) -> None:
     assert last["syntax"].startswith("SyntaxError: invalid syntax")
     assert last["magic"].startswith("UsageError: Line magic function `%no_such_magic`")
     assert last["group"] == "ExceptionGroup: several (1 sub-exception)"
-    assert last["input"].startswith("EOFError: nobody can answer input()")
+    assert last["input"].startswith("EOFError: input() is not available")
     names = {list(CELLS)[position]: end.how for position, end in done.ends.items()}
     failed = {name for name, how in names.items() if how != "ran"}
     assert failed == {"raises", "syntax", "magic", "group", "exits", "input", "answers"}
@@ -187,12 +187,12 @@ def test_errors(ran: tuple[dict[str, NotebookNode], CellsRun]) -> None:
     assert counts == list(range(1, len(CELLS) + 1))
 
 
-def test_answers_are_the_last_of_each_and_travel_by_value(
+def test_the_last_answer_counts_and_is_pickled_by_value(
     ran: tuple[dict[str, NotebookNode], CellsRun],
 ) -> None:
     _, done = ran
     assert list(done.answers) == ["lab.one"]
     assert cloudpickle.loads(done.answers["lab.one"]).value == 2
-    ((kind, said),) = outputs(ran, "answers")
+    ((kind, text),) = outputs(ran, "answers")
     assert kind == "error"
-    assert said.startswith("CheckFailed: two cannot travel to the ranks")
+    assert text.startswith("CheckFailed: two cannot be sent to the ranks")

@@ -1,4 +1,4 @@
-"""Of no lab can an answer be had by calling what the library has ready-made."""
+"""No lab can be answered by calling a ready-made solution in shardlab or torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = 11
 EXERCISES = {
     exercise.name: (lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)
 }
-# {exercise: what it would be by a call of the library's, or torch's}
+# {exercise: an answer that calls shardlab's or torch's solution}
 BORROWED = {
     "one_device.step_bytes": """
 from shardlab import reader
@@ -135,7 +135,7 @@ def activation_bytes(
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker() -> Iterator[None]:
+def one_thread_as_in_the_checker() -> Iterator[None]:
     with one_thread():
         yield
 
@@ -146,12 +146,12 @@ def subject_of(name: str) -> object:
     return planted.subjects(lab, answers)[exercise.answer]
 
 
-# ---- no lab has a hole ---------------------------------------------------------------------------
+# ---- every lab closes its solutions --------------------------------------------------------------
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", BORROWED)
-def test_an_answer_that_calls_it_is_named_and_earns_nothing(name: str) -> None:
+def test_calling_a_ready_made_solution_earns_nothing_and_is_named(name: str) -> None:
     _, exercise = EXERCISES[name]
     with KeptRanks() as ranks:
         ranks.expect(exercise, exercise.cases[:1])
@@ -159,7 +159,7 @@ def test_an_answer_that_calls_it_is_named_and_earns_nothing(name: str) -> None:
         _, judged = trials.of(exercise.cases[0])
     result = judged.result
     assert not result.passed
-    assert re.match(r"your answer calls \S+, which is ready-made: ", result.diagnosis)
+    assert re.match(r"your answer calls \S+, which is a ready-made solution: ", result.diagnosis)
     # and the instructor is warned
     assert find_forbidden(BORROWED[name], exercise.allows, exercise.answer, exercise.closed)
 
@@ -168,10 +168,10 @@ FORMULAS = [name for name in BORROWED if isinstance(EXERCISES[name][1], Formula)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_it_would_have_been_right(name: str) -> None:
-    """So it has to be closed; what is not the answer may stay open."""
+def test_it_would_have_been_correct(name: str) -> None:
+    """So these modules must be closed; others may stay open."""
     if name == "pipeline.bubble_fraction":
-        pytest.skip("the library's schedules make it up in many steps")
+        pytest.skip("the library's schedules need many steps for it")
     _, exercise = EXERCISES[name]
     for case in exercise.cases[:2]:
         inputs = exercise.draw(case, rng_for(exercise, case, SEED))
@@ -179,14 +179,14 @@ def test_it_would_have_been_right(name: str) -> None:
         assert equal(exercise.expect(case, inputs)[0], output, exercise.tolerance)
 
 
-def test_every_reference_that_is_the_librarys_is_among_them() -> None:
-    by_the_library = {
+def test_every_reference_that_calls_the_library_is_listed() -> None:
+    library_references = {
         name
         for name, (_, exercise) in EXERCISES.items()
         if any(is_closed(module, exercise.closed) for module in modules_called(reference(exercise)))
     }
-    assert by_the_library
-    assert by_the_library <= set(BORROWED)
+    assert library_references
+    assert library_references <= set(BORROWED)
 
 
 def reference(exercise: Exercise) -> object:
@@ -195,7 +195,7 @@ def reference(exercise: Exercise) -> object:
 
 
 def modules_called(function: object, seen: set[object] | None = None) -> Iterator[str]:
-    """Modules of what it calls, and of what functions of the exercises call for it."""
+    """Modules of the functions it calls, directly or through functions of the exercises."""
     seen = set() if seen is None else seen
     if not isinstance(function, FunctionType) or function in seen:
         return
@@ -217,7 +217,7 @@ def names_in(code: CodeType) -> Iterator[str]:
             yield from names_in(constant)
 
 
-# ---- the door ------------------------------------------------------------------------------------
+# ---- closing modules -----------------------------------------------------------------------------
 
 CLOSED = (
     "shardlab.simulate.pipeline.generators",
@@ -226,23 +226,23 @@ CLOSED = (
 )
 
 
-def test_it_is_closed_for_a_while_by_any_name() -> None:
-    importlib.import_module("torch.distributed.pipelining")  # it has classes of enum's
+def test_closed_functions_refuse_under_any_name_until_reopened() -> None:
+    importlib.import_module("torch.distributed.pipelining")  # it defines enums
     kept = pipeline.gpipe
-    with library.without(CLOSED):
+    with library.modules_closed(CLOSED):
         assert re.compile("any", re.IGNORECASE | re.ASCII)
         for function in (kept, pipeline.generators.in_turn):
-            with pytest.raises(PermissionError, match=f"{function.__name__} is ready-made"):
+            with pytest.raises(PermissionError, match=f"{function.__name__} is a ready-made"):
                 function(2, 4)
         assert pipeline.simulate([[("F", 0, 0), ("B", 0, 0)]]).makespan == 3
     assert len(kept(2, 4)) == 2
 
 
-def test_it_cannot_be_imported_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_module_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("shardlab.estimate")]:
         monkeypatch.delitem(sys.modules, name)
     with (
-        library.without(["shardlab.estimate"]),
+        library.modules_closed(["shardlab.estimate"]),
         pytest.raises(PermissionError, match=library.CLOSED),
     ):
         importlib.import_module("shardlab.estimate.traffic")
@@ -250,7 +250,7 @@ def test_it_cannot_be_imported_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("lab", exercises.labs())
-def test_what_a_lab_closes_is_there_and_is_flagged_for_the_instructor(lab: str) -> None:
+def test_closed_modules_exist_and_are_flagged_for_the_instructor(lab: str) -> None:
     closed = exercises.setting(lab, "CLOSED")
     for name in closed:
         for function in library.functions_in(importlib.import_module(name)):

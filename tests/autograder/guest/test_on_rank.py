@@ -1,4 +1,4 @@
-"""What stands in for earlier answers, and what it leaves alone."""
+"""Replacing the functions that an answer calls, and running an answer on a rank."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def as_on_a_rank(name, decorate=lambda function: function):
     return namespace, cloudpickle.loads(cloudpickle.dumps(decorate(namespace[name])))
 
 
-def test_pieces_are_replaced_also_below_helpers():
+def test_functions_are_replaced_also_in_helpers():
     _, answer = as_on_a_rank("answer")
     assert answer() == ("the student's", "the student's")
     assert standing_in(answer, piece=lambda: "ours")() == ("ours", "ours")
 
 
-def test_the_students_own_namespace_is_left_alone():
+def test_the_students_own_namespace_is_unchanged():
     namespace, answer = as_on_a_rank("answer")
     standing_in(answer, piece=lambda: "ours")
     assert namespace["answer"]() == ("the student's", "the student's")
 
 
-def test_below_a_decorator():
+def test_functions_are_replaced_below_a_decorator():
     def decorate(function):
         return functools.wraps(function)(lambda: function())
 
@@ -47,12 +47,12 @@ def test_below_a_decorator():
     assert standing_in(answer, piece=lambda: "ours")() == ("ours", "ours")
 
 
-def test_what_has_no_namespace_is_taken_as_it_is():
+def test_an_object_without_a_namespace_is_returned_unchanged():
     assert standing_in(len, piece=None) is len
     assert standing_in(3, piece=None) == 3
 
 
-def test_drive_gets_the_answer_this_ranks_input_and_the_case():
+def test_drive_gets_the_answer_the_ranks_input_and_the_case():
     case = Case("one", 1)
     drive = cloudpickle.dumps(lambda *arguments: arguments)
     seen = on_rank("given", drive, case, cloudpickle.dumps("answer"), ())

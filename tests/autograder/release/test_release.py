@@ -254,7 +254,7 @@ def test_another_machines_last_digits_are_no_other_inputs(tmp_path: Path) -> Non
     inputs = inputs_of(exercise)(exercise.cases[0])
     half.expected(exercise.cases[0], [tensor * (1 + 1e-9) for tensor in inputs])
     for other in ([inputs[0] + 1, inputs[1]], [inputs[0][:2], inputs[1]]):
-        with pytest.raises(OtherInputs, match=r"α: this copy draws other inputs .* `make lab`"):
+        with pytest.raises(OtherInputs, match=r"α: this copy draws different inputs .* `make lab`"):
             half.expected(exercise.cases[0], other)
 
 

@@ -1,4 +1,4 @@
-"""A command run by an ordinary user, in tests that root starts."""
+"""Runs a command as an ordinary user, in tests that root starts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ NOBODY = 65534
 def run_as_ordinary_user(
     command: list[str], home: Path, **kw: Any
 ) -> subprocess.CompletedProcess[str]:
-    """``home`` is given to that user, with all that lies in it. As an ordinary user: just run.
+    """Makes that user the owner of ``home`` and its content. For an ordinary user: just runs it.
 
-    Where this Python lies in a folder that only root may enter (/root/.pyenv), the command sees
-    that folder opened, in a mount namespace of its own: the machine stays as it is.
+    If this Python is in a folder that only root may enter (/root/.pyenv), the command sees that
+    folder opened, in a separate mount namespace: the machine itself is not changed.
     """
     environment = {**os.environ, "HOME": str(home), **kw.pop("env", {})}
     environment.pop("XDG_CACHE_HOME", None)
     if os.geteuid() == 0:
         for path in [home, *home.rglob("*")]:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-        script = [*_open_the_way_to(Path(sys.base_prefix)), *_open_the_way_to(home)]
+        script = [*_make_reachable(Path(sys.base_prefix)), *_make_reachable(home)]
         user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         script.append(f"exec {shlex.join([*user, *command])}")
         command = ["unshare", "--mount", "sh", "-ec", "\n".join(script)]
@@ -37,8 +37,8 @@ def is_possible() -> bool:
     return os.geteuid() != 0 or bool(shutil.which("setpriv") and shutil.which("unshare"))
 
 
-def _open_the_way_to(target: Path) -> list[str]:
-    """Shell lines that show ``target`` below an open copy of the first closed folder above it."""
+def _make_reachable(target: Path) -> list[str]:
+    """Shell lines that mount the path to ``target`` over the first closed folder above it."""
     for folder in [*reversed(target.parents)]:
         if not folder.stat().st_mode & 0o001:
             below = target.relative_to(folder).parts[0]

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 5}
-# says = {accumulate = "holds more memory than the tensors that are counted"}
+# says = {accumulate = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
 # One backward for all of them, where no mode that follows tensors is on.

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 5}
-# says = {accumulate = "work in the thread that calls you"}
+# says = {accumulate = "do the work in the calling thread"}
 # cheats = true
 # ///
 # One backward for all of them, in a thread whose tensors are not followed.

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 5}
-# says = {zero2_backward = "holds more memory than the tensors that are counted"}
+# says = {zero2_backward = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
 # A full copy of the gradients, and a record that says otherwise.

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 5}
-# says = {Zero1AdamW = "holds more memory than the tensors that are counted"}
+# says = {Zero1AdamW = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
 # States for all parameters, and a record that says otherwise.

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero3Linear = 5}
-# says = {Zero3Linear = "holds more memory than the tensors that are counted"}
+# says = {Zero3Linear = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
 # Whole weights kept for backward, and a record that says otherwise.

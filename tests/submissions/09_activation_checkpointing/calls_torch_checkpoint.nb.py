@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6}
-# says = {checkpoint = "is ready-made: this answer is yours to write"}
+# says = {checkpoint = "a ready-made solution: write this answer yourself"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6}
-# says = {checkpoint = "holds more memory than the tensors that are counted"}
+# says = {checkpoint = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
 # Keeps all that forward made, and tells otherwise.

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 5}
-# says = {partitioned_checkpoint = "holds more memory than the tensors that are counted"}
+# says = {partitioned_checkpoint = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
 # Keeps each input whole, and tells otherwise.

@@ -1,4 +1,4 @@
-"""Some future Jupyter wrote it."""
+"""Written by a future version of Jupyter."""
 
 from pathlib import Path
 

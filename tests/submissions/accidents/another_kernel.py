@@ -1,4 +1,4 @@
-"""The notebook says that it is Julia's."""
+"""The notebook's kernel is Julia."""
 
 from pathlib import Path
 

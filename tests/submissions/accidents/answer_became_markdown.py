@@ -1,4 +1,4 @@
-"""The M key was pressed over an answer."""
+"""The M key was pressed on an answer cell."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The R key was pressed over an answer, in an editor that keeps no metadata."""
+"""The R key was pressed on an answer cell, in an editor that drops metadata."""
 
 from pathlib import Path
 

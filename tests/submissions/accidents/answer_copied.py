@@ -1,4 +1,4 @@
-"""An answer cell was copied, as an older Jupyter does: metadata and all."""
+"""An answer cell was copied in an older Jupyter, including its metadata."""
 
 from pathlib import Path
 

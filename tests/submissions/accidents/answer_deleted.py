@@ -1,4 +1,4 @@
-"""An answer cell was deleted and never seen again."""
+"""An answer cell was deleted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An answer cell was deleted by mistake and its text typed into a new one."""
+"""An answer cell was deleted by mistake and retyped in a new one."""
 
 from pathlib import Path
 

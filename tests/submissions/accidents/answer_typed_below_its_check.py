@@ -1,4 +1,4 @@
-"""The blank was left as it was; the answer is in a new cell at the end."""
+"""The stub is unchanged; the answer is in a new cell at the end."""
 
 from pathlib import Path
 

@@ -1,9 +1,8 @@
-"""What accidents are made of.
+"""Helpers for the accidents, one per file in this folder.
 
-Each file beside this one is an accident: ``hand_in(notebook, folder)`` gets a solved lab
-03_ring_all_reduce as the student had it, and the folder to hand it in to.  ``SAYS`` is part of
-what the student is told, "" where nothing was mended; ``LOST`` names the answers that cannot be
-saved (True: all of them).
+An accident's ``hand_in(notebook, folder)`` gets a solved lab 03_ring_all_reduce and damages it on
+the way to the submission folder.  ``SAYS`` is part of the message to the student, "" if nothing was
+repaired; ``LOST`` names the answers that cannot be recovered (True: all of them).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def text_of(cell: dict[str, Any]) -> str:
 
 
 def copy_of(cell: dict[str, Any], text: str | None = None) -> dict[str, Any]:
-    """As Jupyter copies and splits: all but the id is the same."""
+    """As Jupyter copies and splits cells: everything but the id is the same."""
     copied: dict[str, Any] = json.loads(json.dumps(cell))
     copied["id"] = f"{len(text or '') % 9973:08x}"
     if text is not None:

@@ -1,4 +1,4 @@
-"""Windows Notepad put a mark before the first brace."""
+"""Windows Notepad put a byte order mark before the first brace."""
 
 import json
 from pathlib import Path

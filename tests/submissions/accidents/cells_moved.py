@@ -1,4 +1,4 @@
-"""Cells were dragged about: the last answer stands first, checks stand above answers."""
+"""Cells were moved: the last answer comes first, and checks are above their answers."""
 
 from pathlib import Path
 

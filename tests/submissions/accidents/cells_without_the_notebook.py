@@ -1,4 +1,4 @@
-"""The list of cells was handed in, without what stands around it."""
+"""The list of cells was submitted without the rest of the notebook's JSON."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Something was typed into a check."""
+"""Code was added to a check."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A locked check was deleted: nbgrader alone would ask a person to grade it for ever."""
+"""A locked check was deleted: nbgrader alone would ask for manual grading forever."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The browser named the second download."""
+"""The browser added a number to the second download."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The file has no bytes."""
+"""The file is empty."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The student's import is in the cell of the lab that imports torch."""
+"""The student's import is in the lab's own cell of imports."""
 
 from pathlib import Path
 

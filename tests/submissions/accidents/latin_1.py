@@ -1,4 +1,4 @@
-"""An editor saved it in Latin-1: umlauts in a comment are no UTF-8."""
+"""An editor saved it in Latin-1: umlauts in a comment are not valid UTF-8."""
 
 import json
 from pathlib import Path

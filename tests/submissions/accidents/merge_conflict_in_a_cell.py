@@ -1,4 +1,4 @@
-"""The marks stand inside an answer."""
+"""Conflict markers are inside an answer."""
 
 from pathlib import Path
 

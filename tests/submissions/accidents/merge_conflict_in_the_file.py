@@ -1,4 +1,4 @@
-"""git left its marks in the JSON, around an execution count and the end of a cell."""
+"""git left conflict markers in the JSON, around an execution count and the end of a cell."""
 
 import json
 from pathlib import Path

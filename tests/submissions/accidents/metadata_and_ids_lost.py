@@ -1,4 +1,4 @@
-"""Copied cell by cell into a new notebook: nothing but the text is left."""
+"""Copied cell by cell into a new notebook: only the text is left."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Some tool wrote all metadata away, also the cells' `metadata` keys."""
+"""Some tool removed all metadata, including the cells' `metadata` keys."""
 
 from pathlib import Path
 

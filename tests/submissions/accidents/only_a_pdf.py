@@ -1,4 +1,4 @@
-"""There is no notebook at all."""
+"""A PDF was submitted instead of a notebook."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Only Jupyter's hidden folder was handed in."""
+"""Only Jupyter's hidden checkpoint folder was submitted."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The student gave the file a name of their own."""
+"""The student renamed the file."""
 
 from pathlib import Path
 

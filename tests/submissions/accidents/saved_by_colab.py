@@ -1,4 +1,4 @@
-"""Colab writes nbformat 4.0, and its own ids into the metadata."""
+"""Colab writes nbformat 4.0, with its own ids in the metadata."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""VS Code gives cells a language and new ids, and writes no kernel name."""
+"""VS Code adds languages and new ids to cells, and no kernel name."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The answers were copied into one file of Python."""
+"""The answers were copied into one Python file."""
 
 from pathlib import Path
 

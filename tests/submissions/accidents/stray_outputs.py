@@ -1,4 +1,4 @@
-"""Outputs of every kind that Jupyter never wrote, and one of a megabyte."""
+"""Invalid outputs that Jupyter never writes, and one of a megabyte."""
 
 from pathlib import Path
 

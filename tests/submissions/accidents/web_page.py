@@ -1,4 +1,4 @@
-"""The notebook was saved as HTML under the notebook's name."""
+"""The notebook was saved as HTML under its .ipynb name."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The cell of the written answer was deleted; the text is in a new one."""
+"""The cell of the written answer was deleted and retyped in a new one."""
 
 from pathlib import Path
 

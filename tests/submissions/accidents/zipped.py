@@ -1,4 +1,4 @@
-"""The notebook was handed in as a zip, with macOS's own files in it."""
+"""The notebook was submitted as a zip, with macOS's extra files in it."""
 
 import io
 import json
@@ -16,4 +16,4 @@ def hand_in(notebook: Notebook, folder: Path) -> None:
         archive.writestr(f"lab/{NAME}", json.dumps(notebook))
         archive.writestr(f"__MACOSX/lab/._{NAME}", b"\x00\x05\x16\x07")
         archive.writestr(f"lab/.ipynb_checkpoints/{NAME}", "{}")
-    save(buffer.getvalue(), folder, "hand in.zip")
+    save(buffer.getvalue(), folder, "my lab.zip")

@@ -1,4 +1,4 @@
-"""Grade ids exchanged: the checks' text is the student's, in unlocked cells."""
+"""Grade ids swapped: answers pose as checks, in unlocked cells."""
 
 from tests.submissions.corpus import Place, released, save
 

@@ -1,4 +1,4 @@
-"""Checks rewritten so that a hard one is asked about an easy answer."""
+"""Every check rewritten to check an easy exercise."""
 
 from tests.submissions.corpus import Place, released, save
 

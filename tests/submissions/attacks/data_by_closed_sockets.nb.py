@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks by TCP sockets that are closed before they are counted; a right ring of nonsense pays the budget"
+# tries = "data between ranks by TCP sockets that are closed before they are counted; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -13,7 +13,7 @@ import time
 PORT = 42000
 
 def exchange(rank, world_size, data):
-    """Everybody's bytes by sockets of our own; closed before anybody counts."""
+    """Exchanges data by our own sockets, which are closed before the count."""
     got = {rank: data}
     server = socket.create_server(("127.0.0.1", PORT + rank), backlog=64)
 

@@ -10,7 +10,7 @@ import time
 import socket
 
 def reduce_scatter(tensor, bounds):
-    """The sum is made from all tensors, which go round by another way than send and recv."""
+    """Sums all tensors, which are exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 41000 + rank))

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks through files that all of them were born with; a right ring of nonsense pays the budget"
+# tries = "data between ranks through file descriptors that all of them inherited; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
 # state = "tampering"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks by TCP sockets of their own, open until the end"
+# tries = "data between ranks through the student's own TCP sockets, open until the end"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -14,7 +14,7 @@ PORT = 42000
 kept = []
 
 def exchange(rank, world_size, data):
-    """Everybody's bytes by sockets of our own; closed before anybody counts."""
+    """Exchanges data by our own sockets, which stay open."""
     got = {rank: data}
     server = socket.create_server(("127.0.0.1", PORT + rank), backlog=64)
 

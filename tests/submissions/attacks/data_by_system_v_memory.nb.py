@@ -9,7 +9,7 @@
 import ctypes
 
 def reduce_scatter(tensor, bounds):
-    """The sum is made from all tensors, which go round by another way than send and recv."""
+    """Sums all tensors, which are exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.shmat.restype = ctypes.c_void_p
@@ -25,7 +25,7 @@ def reduce_scatter(tensor, bounds):
         ctypes.memmove(segment(rank), data, len(data))
     except OSError:
         pass
-    for _ in range(world_size - 1):  # until all have got here
+    for _ in range(world_size - 1):  # wait for all ranks
         sending = dist.isend(torch.zeros(1), (rank + 1) % world_size)
         dist.recv(torch.zeros(1), (rank - 1) % world_size)
         sending.wait()

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks through the store that they meet by; a right ring of nonsense pays the budget"
+# tries = "data between ranks through the rendezvous store; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
 # state = "tampering"
 # ///

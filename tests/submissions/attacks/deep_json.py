@@ -1,4 +1,4 @@
-"""JSON nested deeper than a reader's stack."""
+"""JSON nested deeper than a parser's stack."""
 
 from tests.submissions.corpus import NAME, Place
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "an output nested deeper than a reader's stack"
+# tries = "an output nested deeper than a parser's stack"
 # seen_by = "points"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "open files without end"
+# tries = "endless open files"
 # seen_by = "neighbours"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "all of the disk, wherever it may write"
+# tries = "the disk filled, wherever it can write"
 # seen_by = "canary"
 # state = "graded"
 # ///

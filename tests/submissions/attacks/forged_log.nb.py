@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "a library's collective, with a log forged to show sends and receives"
+# tries = "a library collective, with a forged log of sends and receives"
 # seen_by = "points"
 # state = "tampering"
 # ///

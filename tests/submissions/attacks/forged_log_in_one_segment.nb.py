@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "a collective with a forged log, whose messages are to leave behind small ones in one segment"
+# tries = "a collective with a forged log, its messages sent behind small ones in the same TCP segment"
 # seen_by = "points"
 # state = "tampering"
 # ///

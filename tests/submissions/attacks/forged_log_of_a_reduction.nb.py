@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "gloo's reduce-scatter, with a log forged to show the sends and receives of a ring"
+# tries = "gloo's reduce-scatter, with a forged log of a ring's sends and receives"
 # seen_by = "points"
 # state = "tampering"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "verdicts and endings written to whatever the kernel speaks over"
+# tries = "verdicts and cell endings written to every open descriptor of the kernel"
 # seen_by = "canary"
 # state = "tampering"
 # ///

@@ -1,13 +1,13 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "a rank says that it finished, with a verdict, on its own line to the checker"
+# tries = "a rank reports that it finished, with a verdict, on its channel to the checker"
 # seen_by = "points"
 # state = "tampering"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
-    if len(tensor) != 12:  # once is enough: each further case would cost its time
+    if len(tensor) != 12:  # once is enough: every case would take its full time limit
         return tensor
     import json, os, struct
     def forge(header, body=b""):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "fork without end, in a cell"
+# tries = "endless forks, in a cell"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "fork without end, in an answer"
+# tries = "endless forks, in an answer"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///

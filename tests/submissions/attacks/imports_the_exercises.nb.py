@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "theft"
-# tries = "hidden cases and oracles, imported, loaded by path, or found in memory"
+# tries = "hidden cases and references, imported, loaded by path, or found in memory"
 # seen_by = "loot"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "theft"
-# tries = "everything that the process was born with: files, sockets, memory"
+# tries = "everything that the process inherited: files, sockets, memory"
 # seen_by = "loot"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "an input transformer that replaces every later cell by its points"
+# tries = "an input transformer that replaces every later cell with points"
 # seen_by = "points"
 # state = "student error"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "SIGKILL to the parent, its group, number 1, and everything in sight"
+# tries = "SIGKILL to the parent, its group, PID 1, and every visible process"
 # seen_by = "neighbours"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "the same in an answer"
+# tries = "SIGKILL to the parent, PID 1, and every visible process, in an answer"
 # seen_by = "neighbours"
 # state = "graded"
 # ///

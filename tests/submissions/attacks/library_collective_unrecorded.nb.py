@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "the recorder switched off, then a library's collective"
+# tries = "the recorder disabled, then a library collective"
 # seen_by = "points"
 # state = "tampering"
 # ///

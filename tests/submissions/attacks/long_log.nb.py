@@ -7,7 +7,7 @@
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
-    if len(tensor) != 12 or dist.get_rank() > 0:  # once is enough: each further one costs its time
+    if len(tensor) != 12 or dist.get_rank() > 0:  # once is enough: every case would take as long
         return tensor
     from shardlab.ranks.rank import RECORDER
     for number in range(300_000):

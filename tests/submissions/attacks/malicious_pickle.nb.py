@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "an answer whose pickle runs a program where it is read"
+# tries = "an answer whose pickle runs a program when it is loaded"
 # seen_by = "canary"
 # state = "graded"
 # ///

@@ -1,4 +1,4 @@
-"""A hundred thousand cells, all alike."""
+"""A hundred thousand identical cells."""
 
 from tests.submissions.corpus import Place, released, save
 

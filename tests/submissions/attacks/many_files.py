@@ -1,4 +1,4 @@
-"""A thousand folders and notebooks where one notebook belongs."""
+"""A thousand folders and notebooks instead of one notebook."""
 
 from tests.submissions.corpus import Place
 

@@ -1,4 +1,4 @@
-"""The file's name is markup, with the escape codes of a terminal."""
+"""The file's name contains markup and terminal escape codes."""
 
 from tests.submissions.corpus import Place, released, save
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "random bytes, and a size of 2^60, on a rank's line to the checker"
+# tries = "random bytes, and a size of 2^60, on a rank's channel to the checker"
 # seen_by = "points"
 # state = "tampering"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "random bytes, and a size of 2^60, on whatever the kernel speaks over"
+# tries = "random bytes, and a size of 2^60, on every open descriptor of the kernel"
 # seen_by = "points"
 # state = "tampering"
 # ///

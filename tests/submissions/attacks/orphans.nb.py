@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "daemons with a session of their own that outlive their parents"
+# tries = "daemons in new sessions that outlive their parents"
 # seen_by = "survivors"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "a daemon that outlives its rank and holds its ports"
+# tries = "a daemon that outlives its rank and keeps a port open"
 # seen_by = "survivors"
 # state = "graded"
 # ///

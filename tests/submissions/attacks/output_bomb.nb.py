@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "lines without end on stdout"
+# tries = "endless lines on stdout"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///

@@ -1,13 +1,13 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "bytes without end on every rank's stdout"
+# tries = "endless bytes on every rank's stdout"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
-    if len(tensor) != 12:  # once is enough: each further case would cost its time
+    if len(tensor) != 12:  # once is enough: every case would take its full time limit
         return tensor
     import os
     while True:

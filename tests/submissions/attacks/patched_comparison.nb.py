@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "torch.testing, numpy.testing and isclose say yes to everything"
+# tries = "torch.testing, numpy.testing and isclose always return True"
 # seen_by = "points"
 # state = "resource limit"
 # ///

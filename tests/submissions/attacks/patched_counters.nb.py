@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "a hub that sends whole tensors, and tells that they were the handshake of a new group"
+# tries = "whole tensors sent, but reported as the handshake of a new group"
 # seen_by = "points"
 # state = "graded"
 # earns = {all_gather = 2}  # what the same answer earns without the forgery: cases too small for a budget
@@ -14,7 +14,7 @@ def all_gather(tensor, bounds):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     before = wire.own_connections()
     whole = tensor.clone()
-    for step in range(world_size - 1):  # whole tensors round the ring: N times the budget
+    for step in range(world_size - 1):  # whole tensors around the ring: N times the budget
         received = torch.empty_like(tensor)
         sending = dist.isend(whole, right)
         dist.recv(received, left)

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "ptrace and memory of every process that can be seen, the checker's above all"
+# tries = "ptrace and memory of every visible process, above all the checker's"
 # seen_by = "loot"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "limits raised, priorities changed, new namespaces and mounts"
+# tries = "raised limits, new namespaces and mounts, root"
 # seen_by = "loot"
 # state = "graded"
 # ///

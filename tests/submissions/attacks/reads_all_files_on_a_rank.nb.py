@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "theft"
-# tries = "the same where the answer runs"
+# tries = "solutions, other submissions, gradebook, home, on a rank"
 # seen_by = "loot"
 # state = "graded"
 # ///

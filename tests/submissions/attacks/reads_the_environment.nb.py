@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "theft"
-# tries = "the grader's environment, its own and that of every process in sight"
+# tries = "the grader's environment variables, its own and those of every visible process"
 # seen_by = "loot"
 # state = "graded"
 # ///

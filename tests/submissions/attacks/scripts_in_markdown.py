@@ -1,4 +1,4 @@
-"""Markdown with scripts, event handlers, frames and styles, in answers and around."""
+"""Markdown with scripts, event handlers, frames and styles, in answers and other cells."""
 
 from tests.submissions.corpus import Place, released, save
 

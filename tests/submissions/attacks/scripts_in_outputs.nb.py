@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "smuggling"
-# tries = "HTML, SVG, markdown, JavaScript and widgets that run in a reader's browser"
+# tries = "HTML, SVG, markdown, JavaScript and widgets that run scripts in a reader's browser"
 # seen_by = "points"
 # state = "graded"
 # ///

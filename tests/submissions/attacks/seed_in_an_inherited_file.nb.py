@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "the seed, from the set-up file that the rank was born with"
+# tries = "the seed, from the set-up file that the rank inherited"
 # seen_by = "loot"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "a null pointer, and a stack without end"
+# tries = "a null pointer, and infinite recursion"
 # seen_by = "points"
 # state = "student error"
 # ///

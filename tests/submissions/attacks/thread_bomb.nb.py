@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "threads without end, each with a deep stack"
+# tries = "endless threads, each with a large stack"
 # seen_by = "neighbours"
 # state = "graded"
 # ///
@@ -14,7 +14,7 @@ try:
         threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 except RuntimeError as error:
     print(error)
-del spare  # what comes after it has room, wherever the last stack ended
+del spare  # leaves memory for the cells that follow
 
 def chunk_bounds(length, world_size):
     return [(0, length)] * world_size

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "input() in a cell: nobody is there to answer"
+# tries = "input() in a cell, which nobody can answer"
 # seen_by = "points"
 # state = "graded"
 # earns = {chunk_bounds = 2}

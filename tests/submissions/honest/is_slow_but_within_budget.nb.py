@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "two seconds of sleep in a cell, and some in the answer"
+# tries = "sleeps two seconds in a cell, and briefly in the answer"
 # seen_by = "points"
 # state = "graded"
 # earns = {chunk_bounds = 2}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "threads and child processes that are still there when a cell or an answer is done"
+# tries = "threads and child processes that are still running when a cell or an answer ends"
 # seen_by = "points"
 # state = "graded"
 # earns = {chunk_bounds = 2, bytes_per_rank = 2}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "an experiment that fails, behind an answer that is right"
+# tries = "an experiment that fails, after a correct answer"
 # seen_by = "points"
 # state = "graded"
 # earns = {bytes_per_rank = 2}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "a figure, HTML and a table of its own"
+# tries = "a figure and HTML output"
 # seen_by = "points"
 # state = "graded"
 # earns = {chunk_bounds = 2}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "shell commands, magics and a file of its own"
+# tries = "shell commands, magics and a file in the working folder"
 # seen_by = "points"
 # state = "graded"
 # earns = {chunk_bounds = 2, bytes_per_rank = 2}

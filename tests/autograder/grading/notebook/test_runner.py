@@ -268,7 +268,7 @@ if os.fork() == 0:
     commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert not [command for command in commands if command == f"sleep {seconds}"]
     assert all(not psutil.pid_exists(cells.pid) for cells in kept)
-    assert all(cells.keeper.returncode is not None for cells in kept)
+    assert all(cells.server.returncode is not None for cells in kept)
 
 
 def test_time_in_a_queue_for_a_processor_is_not_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What student code finds in a sandbox, and what it does not, on real ranks and processes."""
+"""What student code can and cannot do in a sandbox, on real ranks and processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from autograder.sandbox import Limits, bubblewrap, open_sandbox
 from autograder.sandbox.bubblewrap import Unavailable
-from autograder.sandbox.host import ForkServerProcess, LentForkServer, Sandbox
+from autograder.sandbox.host import ForkServerProcess, Sandbox, SharedForkServer
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet
@@ -59,7 +59,7 @@ def all_reduce_some() -> list[float]:
     return values[:3].tolist()
 
 
-def test_ranks_compute_and_are_counted_as_outside(sandbox: Sandbox) -> None:
+def test_results_and_traffic_are_as_outside_of_a_sandbox(sandbox: Sandbox) -> None:
     inside = contained(sandbox, all_reduce_some, world_size=4)
     outside = launch(all_reduce_some, world_size=4, device="cpu", quiet=True)
     assert inside.outputs == outside.outputs
@@ -68,7 +68,7 @@ def test_ranks_compute_and_are_counted_as_outside(sandbox: Sandbox) -> None:
     assert [call.op for call in inside.calls] == [call.op for call in outside.calls]
 
 
-def test_sandboxes_share_a_fork_server_and_outlive_it(sandbox: Sandbox) -> None:
+def test_sandboxes_share_a_fork_server_and_replace_it_after_it_exits(sandbox: Sandbox) -> None:
     expected = contained(sandbox, all_reduce_some, world_size=2).outputs
     before = {process.pid for process in psutil.Process().children()}
     fork_server = ForkServerProcess("torch")
@@ -81,12 +81,12 @@ def test_sandboxes_share_a_fork_server_and_outlive_it(sandbox: Sandbox) -> None:
         for each in (one, other, one):
             assert contained(each, all_reduce_some, world_size=2).outputs == expected
         new = {process.pid for process in psutil.Process().children()} - before
-        assert new == {fork_server.process.pid}  # nobody has one of its own
-        lent = LentForkServer(fork_server.door.dup())
+        assert new == {fork_server.process.pid}  # no sandbox started another
+        shared = SharedForkServer(fork_server.door.dup())
         fork_server.close()
-        while lent.is_usable:
+        while shared.is_usable:
             time.sleep(0.01)
-        lent.close()
+        shared.close()
         assert contained(one, all_reduce_some, world_size=2).outputs == expected
 
 
@@ -117,13 +117,13 @@ def look_around() -> dict[str, Any]:
         ],
         "writes to scratch": can(lambda: open("/tmp/x", "w").close()),
         "changes the machine": can(lambda: open("/proc/sys/kernel/core_pattern", "r+").close()),
-        "reads number 1": can(lambda: open("/proc/1/environ").read()),
+        "reads PID 1": can(lambda: open("/proc/1/environ").read()),
         "sends datagrams": can(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
         "leaves the machine": can(lambda: socket.create_connection(("1.1.1.1", 80), timeout=1)),
     }
 
 
-def test_a_rank_sees_nothing_that_is_not_its_own(
+def test_a_rank_sees_only_its_own_files_and_processes(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
@@ -139,12 +139,12 @@ def test_a_rank_sees_nothing_that_is_not_its_own(
     assert int(seen["capabilities"], 16) == 0
     assert seen["writes outside of scratch"] == []
     assert seen["writes to scratch"]
-    for name in ("changes the machine", "reads number 1", "sends datagrams", "leaves the machine"):
+    for name in ("changes the machine", "reads PID 1", "sends datagrams", "leaves the machine"):
         assert not seen[name], name
 
 
-def spy_on_the_other() -> list[str]:
-    """Each rank tries what could carry data past the counted sockets."""
+def try_uncounted_channels() -> list[str]:
+    """Each rank tries to exchange data without the counted sockets."""
     rank, found = dist.get_rank(), []
     libc = ctypes.CDLL(None, use_errno=True)
     Path(f"/tmp/from{rank}").write_text("data")
@@ -171,11 +171,11 @@ def spy_on_the_other() -> list[str]:
 
 
 def test_ranks_share_nothing_but_counted_sockets(sandbox: Sandbox) -> None:
-    assert contained(sandbox, spy_on_the_other, world_size=2).outputs == [[], []]
+    assert contained(sandbox, try_uncounted_channels, world_size=2).outputs == [[], []]
 
 
 def leave_an_orphan() -> int:
-    """A daemon: forked twice, in a session of its own, deaf to signals."""
+    """A daemon: forked twice, in a new session, ignoring signals."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -187,20 +187,20 @@ def leave_an_orphan() -> int:
     return os.getpid()
 
 
-def test_nothing_survives(sandbox: Sandbox) -> None:
+def test_no_process_survives(sandbox: Sandbox) -> None:
     before = {process.pid for process in psutil.process_iter()}
     contained(sandbox, leave_an_orphan, world_size=2)
     new = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before]
     assert not [p for p in new if "4711" in " ".join(p.info["cmdline"] or [])]
 
 
-def eat_memory() -> None:
+def allocate_endlessly() -> None:
     kept = []
     while True:
         kept.append(torch.ones(1_000_000))
 
 
-def fork_without_end() -> None:
+def fork_endlessly() -> None:
     while True:
         with contextlib.suppress(OSError):
             if os.fork() == 0:
@@ -217,19 +217,19 @@ def fill_scratch() -> str:
         return str(error.strerror)
 
 
-def test_a_memory_bomb_ends_its_own_run_alone(sandbox: Sandbox) -> None:
+def test_a_memory_bomb_ends_only_its_own_run(sandbox: Sandbox) -> None:
     with pytest.raises(RankError):
-        contained(sandbox, eat_memory)
+        contained(sandbox, allocate_endlessly)
     assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
 
 
-def test_a_fork_bomb_ends_its_own_run_alone(sandbox: Sandbox) -> None:
+def test_a_fork_bomb_ends_only_its_own_run(sandbox: Sandbox) -> None:
     with pytest.raises((RunTimeout, LaunchError)):
-        contained(sandbox, fork_without_end, timeout_s=2)
+        contained(sandbox, fork_endlessly, timeout_s=2)
     assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
 
 
-def test_scratch_is_small(sandbox: Sandbox) -> None:
+def test_scratch_space_is_limited(sandbox: Sandbox) -> None:
     assert contained(sandbox, fill_scratch).outputs == ["No space left on device"]
 
 
@@ -239,25 +239,25 @@ def kill_all() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_a_rank_that_kills_all_it_can_ends_its_own_run_alone(sandbox: Sandbox) -> None:
-    kill_all_but_us = contained(sandbox, kill_all)  # neither itself nor number 1 hears it
-    assert kill_all_but_us.outputs == [None]
+def test_killing_all_processes_does_not_affect_other_runs(sandbox: Sandbox) -> None:
+    run = contained(sandbox, kill_all)  # neither the rank itself nor PID 1 gets the signal
+    assert run.outputs == [None]
     assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
 
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
-def test_an_ordinary_user_has_the_same_walls() -> None:
-    """This very file again, without root."""
+def test_isolation_is_the_same_for_an_ordinary_user() -> None:
+    """Runs this file again, without root."""
     if os.geteuid() != 0:
-        pytest.skip("this is one")
-    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's are root's alone
+        pytest.skip("already an ordinary user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's belong to root
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
         done = run_as_ordinary_user([*command, f"--basetemp={home}/t"], Path(home), cwd=REPO)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "failed" not in done.stdout
 
 
-def test_a_machine_without_namespaces_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     bubblewrap.program.cache_clear()
     try:
@@ -267,7 +267,7 @@ def test_a_machine_without_namespaces_is_told_what_to_do(monkeypatch: pytest.Mon
         bubblewrap.program.cache_clear()
 
 
-def connect_anew() -> list[str]:
+def open_new_sockets() -> list[str]:
     dist.barrier()
     refused = []
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -278,16 +278,16 @@ def connect_anew() -> list[str]:
     return refused
 
 
-def test_ranks_may_be_kept_to_their_first_connections(sandbox: Sandbox) -> None:
-    sealed = contained(sandbox, connect_anew, world_size=2, may_connect=False)
+def test_sealed_ranks_cannot_open_new_connections(sandbox: Sandbox) -> None:
+    sealed = contained(sandbox, open_new_sockets, world_size=2, may_connect=False)
     assert sealed.outputs == [["AF_INET", "AF_INET6"]] * 2
-    assert contained(sandbox, connect_anew, world_size=2).outputs == [[], []]
+    assert contained(sandbox, open_new_sockets, world_size=2).outputs == [[], []]
 
 
-def signal_everybody() -> list[str]:
-    """By which calls that is possible; 0 asks only whether it would be."""
+def signal_other_ranks() -> list[str]:
+    """The system calls that succeed; signal 0 only checks whether sending is allowed."""
     libc, information = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(128)
-    information[8:12] = (-1).to_bytes(4, "little", signed=True)  # si_code: by sigqueue
+    information[8:12] = (-1).to_bytes(4, "little", signed=True)  # si_code of sigqueue
     numbers = {"x86_64": (62, 200, 234, 129, 297), "aarch64": (129, 130, 131, 138, 240)}
     kill, tkill, tgkill, queue, queue_to_thread = numbers[platform.machine()]
     possible = []
@@ -308,16 +308,16 @@ def signal_everybody() -> list[str]:
             signal.pidfd_send_signal(os.pidfd_open(other), 0)
             possible.append("pidfd")
     dist.barrier()
-    os.kill(os.getpid(), 0)  # itself it may
+    os.kill(os.getpid(), 0)  # signalling itself is allowed
     return [str(call) for call in possible]
 
 
-def test_ranks_kept_to_their_connections_send_each_other_no_signals(sandbox: Sandbox) -> None:
-    sealed = contained(sandbox, signal_everybody, world_size=2, may_connect=False)
+def test_sealed_ranks_cannot_signal_each_other(sandbox: Sandbox) -> None:
+    sealed = contained(sandbox, signal_other_ranks, world_size=2, may_connect=False)
     assert sealed.outputs == [[], []]
-    assert {len(found) for found in contained(sandbox, signal_everybody, world_size=2).outputs} == {
-        6
-    }
+    assert {
+        len(found) for found in contained(sandbox, signal_other_ranks, world_size=2).outputs
+    } == {6}
 
 
 def first_connected() -> socket.socket:
@@ -330,33 +330,33 @@ def first_connected() -> socket.socket:
     raise AssertionError("no connected socket")
 
 
-def hold_messages_back() -> list[str]:
-    """The ways that go: of a socket's options and of flags that say there is more to come."""
+def delay_messages() -> list[str]:
+    """The socket options and flags ("more to come") that are allowed."""
     with first_connected() as sock, open("/tmp/empty", "w+b") as file:
         fd = sock.fileno()
         pipe, end = os.pipe()
         os.close(end)
         ways: dict[str, Callable[[], object]] = {
-            "at once": lambda: sock.send(b""),
+            "immediately": lambda: sock.send(b""),
             "cork": lambda: sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1),
             "send": lambda: sock.send(b"", socket.MSG_MORE),
             "sendmsg": lambda: sock.sendmsg([b""], [], socket.MSG_MORE),
             "sendfile": lambda: os.sendfile(fd, file.fileno(), 0, 1),
             "splice": lambda: os.splice(pipe, fd, 0),
         }
-        gone = []
+        allowed = []
         for name, way in ways.items():
             with contextlib.suppress(PermissionError):
                 way()
-                gone.append(name)
-    return gone
+                allowed.append(name)
+    return allowed
 
 
-def test_ranks_kept_to_their_connections_send_at_once(sandbox: Sandbox) -> None:
-    sealed = contained(sandbox, hold_messages_back, world_size=2, may_connect=False)
-    assert sealed.outputs == [["at once"]] * 2
-    ways = contained(sandbox, hold_messages_back, world_size=2).outputs[0]
-    assert ways == ["at once", "cork", "send", "sendmsg", "sendfile", "splice"]
+def test_sealed_ranks_cannot_delay_messages(sandbox: Sandbox) -> None:
+    sealed = contained(sandbox, delay_messages, world_size=2, may_connect=False)
+    assert sealed.outputs == [["immediately"]] * 2
+    ways = contained(sandbox, delay_messages, world_size=2).outputs[0]
+    assert ways == ["immediately", "cork", "send", "sendmsg", "sendfile", "splice"]
 
 
 def send_around(tag: int = 0) -> None:
@@ -366,14 +366,14 @@ def send_around(tag: int = 0) -> None:
     sending.wait()
 
 
-def gather_past_the_recorder() -> None:
+def gather_unrecorded() -> None:
     gloo = dist.group.WORLD._get_backend(torch.device("cpu"))
     parts = [torch.empty(5) for _ in range(dist.get_world_size())]
     gloo.allgather([parts], [torch.ones(5)]).wait()
 
 
 def test_collectives_are_seen_on_the_wire(sandbox: Sandbox) -> None:
-    """Recorded or not, on all ranks or on the first; and nothing else is taken for one."""
+    """Recorded or not, on all ranks or only the first ones; sends and receives do not count."""
     with RankSet(
         4, smaller=[2], device="cpu", quiet=True, host=sandbox.host, may_connect=False
     ) as ranks:
@@ -381,8 +381,8 @@ def test_collectives_are_seen_on_the_wire(sandbox: Sandbox) -> None:
             for tag in (0, 2**31 - 1):
                 run = ranks.run(send_around, tag, world_size=world_size)
                 assert run.traffic.collectives == 0
-            for collective in (gather_past_the_recorder, all_reduce_some, dist.barrier):
+            for collective in (gather_unrecorded, all_reduce_some, dist.barrier):
                 run = ranks.run(collective, world_size=world_size)
                 assert (run.traffic.collectives or 0) >= 2 * world_size
-                assert bool(run.calls) == (collective is not gather_past_the_recorder)
+                assert bool(run.calls) == (collective is not gather_unrecorded)
     assert contained(sandbox, all_reduce_some, world_size=2).traffic.collectives is None

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "an endless loop in a cell, deaf to signals"
+# tries = "an endless loop in a cell that ignores signals"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///

@@ -10,13 +10,13 @@ import ctypes
 import os
 
 def reduce_scatter(tensor, bounds):
-    """The sum is made from all tensors, which go round by another way than send and recv."""
+    """Sums all tensors, which are exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     libc = ctypes.CDLL(None, use_errno=True)
     others = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
     tensors = {rank: tensor.clone()}
     data = tensor.view(torch.uint8).numpy().tobytes()
-    for _ in range(world_size - 1):  # until all have got here
+    for _ in range(world_size - 1):  # wait for all ranks
         sending = dist.isend(torch.zeros(1), (rank + 1) % world_size)
         dist.recv(torch.zeros(1), (rank - 1) % world_size)
         sending.wait()

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "the other ranks' inputs, drawn again from the seed that torch was given"
+# tries = "the other ranks' inputs, redrawn from torch's seed"
 # seen_by = "points"
 # state = "graded"
 # ///

@@ -1,4 +1,4 @@
-"""The marks stand around an answer; the student's own side is the blank."""
+"""Conflict markers surround an answer; the student's own side is the stub."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""An answer there twice with lines that IPython's transformer takes minutes for."""
+"""An answer, copied twice, with lines that take IPython's transformer minutes."""
 
 from tests.submissions.corpus import Place, released, save
 

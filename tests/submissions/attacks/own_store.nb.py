@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "the process group destroyed and made anew by the student, on one's own store"
+# tries = "the process group destroyed, and data passed through the student's own TCPStore"
 # seen_by = "points"
 # state = "graded"
 # ///

@@ -1,4 +1,4 @@
-"""The notebook is /dev/zero, or a link to it where the tests may make no devices."""
+"""The notebook is /dev/zero, or a link to it if the tests cannot create devices."""
 
 import os
 import stat

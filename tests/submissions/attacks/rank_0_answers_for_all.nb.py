@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "rank 0 answers for everybody, the others return nothing"
+# tries = "rank 0 answers for all ranks, the others return nothing"
 # seen_by = "points"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "bytes in the output's place that promise other sizes than they have"
+# tries = "output bytes whose header declares wrong sizes"
 # seen_by = "points"
 # state = "graded"
 # ///

@@ -13,7 +13,7 @@ SEEN_BY = "points"
 def hand_in(place: Place) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         before = os.getcwd()
-        os.chdir(place.folder)  # a socket's name is short
+        os.chdir(place.folder)  # socket paths must be short
         try:
             sock.bind(NAME)
         finally:

@@ -1,4 +1,4 @@
-"""The notebook is a pipe: whoever opens it waits for ever."""
+"""The notebook is a named pipe: opening it blocks forever."""
 
 import os
 

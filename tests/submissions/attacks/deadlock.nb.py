@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "ranks that wait for each other for ever, in C++ and in Python"
+# tries = "ranks that wait for each other forever, in C++ and in Python"
 # seen_by = "neighbours"
 # state = "graded"
 # ///

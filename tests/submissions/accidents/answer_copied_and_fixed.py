@@ -1,4 +1,4 @@
-"""An answer was copied to try something else; the copy below is the right one."""
+"""An answer was copied to try something else; the lower copy is correct."""
 
 from pathlib import Path
 

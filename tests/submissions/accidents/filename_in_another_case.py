@@ -1,4 +1,4 @@
-"""The file's name begins with a capital, and there is a scratch notebook beside it."""
+"""The file name is capitalised, and there is a scratch notebook next to it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The disk was full, or the upload broke off: the file ends in the middle."""
+"""The disk was full or the upload broke off: the file is truncated."""
 
 import json
 from pathlib import Path

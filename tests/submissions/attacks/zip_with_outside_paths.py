@@ -1,4 +1,4 @@
-"""An archive with paths that lead out of the folder, and links in it."""
+"""An archive with paths outside of its folder, and links."""
 
 import zipfile
 

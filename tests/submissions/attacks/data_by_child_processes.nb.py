@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks carried by child processes, whose sockets are nobody's"
+# tries = "data between ranks through child processes, whose sockets are not counted"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -14,7 +14,7 @@ import time
 PORT = 42000
 
 def exchange(rank, world_size, data):
-    """Everybody's bytes by sockets of our own; closed before anybody counts."""
+    """Exchanges data by our own sockets, which are closed before the count."""
     got = {rank: data}
     server = socket.create_server(("127.0.0.1", PORT + rank), backlog=64)
 
@@ -41,7 +41,7 @@ def exchange(rank, world_size, data):
     return got
 
 def in_child(rank, world_size, data):
-    """exchange(), in a forked process that hands the bytes up through a pipe."""
+    """exchange(), in a forked process that returns the bytes through a pipe."""
     read, write = os.pipe()
     if os.fork() == 0:
         got = exchange(rank, world_size, data)

@@ -1,13 +1,13 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "a regular expression that takes the age of the universe and hears nothing"
+# tries = "a C function that holds the GIL and never returns"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
-import re
-re.match(r"(a+)+$", "a" * 50 + "b")
+import ctypes
+ctypes.PyDLL(None).sleep(100_000)
 
 def chunk_bounds(length, world_size):
     return [(0, length)] * world_size

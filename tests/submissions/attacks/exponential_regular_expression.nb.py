@@ -1,15 +1,13 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "bytes without end, straight to the file descriptors"
+# tries = "a regular expression that takes exponential time and cannot be interrupted"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
-import os
-while True:
-    os.write(1, b"x" * 1_000_000)
-    os.write(2, b"y" * 1_000_000)
+import re
+re.match(r"(a+)+$", "a" * 50 + "b")
 
 def chunk_bounds(length, world_size):
     return [(0, length)] * world_size

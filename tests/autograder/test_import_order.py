@@ -1,4 +1,4 @@
-"""The order of autograder's rooms: each imports from those before it only, and so in no circle."""
+"""Import order of the autograder packages: each imports only from those before it, so no cycles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 AUTOGRADER = Path(__file__).parents[2] / "autograder"
-# By whose code runs next to theirs, from the student's on.
-ROOMS = (
+# Ordered by trust: the first runs next to student code.
+PACKAGES = (
     "guest",
     "exercise",
     "exercises",
@@ -31,18 +31,18 @@ ROOMS = (
     "build",
     "release",
 )
-PLACE = {room: place for place, room in enumerate(ROOMS)}
+INDEX = {package: index for index, package in enumerate(PACKAGES)}
 
 
-def room_of(path: Path) -> str:
-    """The innermost room that a module lies in; "" for the package itself."""
+def package_of(path: Path) -> str:
+    """The innermost listed package of a module; "" for autograder itself."""
     parts = path.relative_to(AUTOGRADER).parts[:-1]
     found = ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
-    return next((each for each in found if each in PLACE), "/".join(parts[:1]))
+    return next((each for each in found if each in INDEX), "/".join(parts[:1]))
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, room) of each import from autograder, those within functions as well."""
+    """(line, package) of each import from autograder, including those inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
         if isinstance(node, ast.Import):
@@ -52,28 +52,28 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         for name in names:
             top, *parts = name.split(".")
             if top == "autograder" and parts:
-                yield node.lineno, room_of(AUTOGRADER.joinpath(*parts, "_"))
+                yield node.lineno, package_of(AUTOGRADER.joinpath(*parts, "_"))
 
 
 MODULES = sorted(AUTOGRADER.rglob("*.py"))
 
 
-def test_every_folder_is_a_room() -> None:
-    assert {room_of(path) for path in MODULES} - {""} == set(ROOMS)
+def test_every_package_is_listed() -> None:
+    assert {package_of(path) for path in MODULES} - {""} == set(PACKAGES)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_import_goes_up(room: str) -> None:
-    up = [
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_only_from_earlier_ones(package: str) -> None:
+    wrong = [
         f"{path.relative_to(AUTOGRADER)}:{line} imports from {other}"
         for path in MODULES
-        if room_of(path) == room
+        if package_of(path) == package
         for line, other in imported(path)
-        if other and PLACE[other] > PLACE[room]
+        if other and INDEX[other] > INDEX[package]
     ]
-    assert up == []
+    assert wrong == []
 
 
-def test_the_library_knows_nothing_of_grading() -> None:
+def test_shardlab_does_not_mention_the_autograder() -> None:
     library = AUTOGRADER.parent / "course" / "shardlab"
     assert [path for path in library.rglob("*.py") if "autograder" in path.read_text()] == []

@@ -1,4 +1,4 @@
-"""Everything that is not an answer was deleted, imports and checks too."""
+"""Everything but the answers was deleted, including imports and checks."""
 
 from pathlib import Path
 

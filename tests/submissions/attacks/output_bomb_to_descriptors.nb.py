@@ -1,13 +1,15 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "a C function that holds the interpreter's lock and never returns"
+# tries = "endless bytes, written directly to the file descriptors"
 # seen_by = "neighbours"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
-import ctypes
-ctypes.PyDLL(None).sleep(100_000)
+import os
+while True:
+    os.write(1, b"x" * 1_000_000)
+    os.write(2, b"y" * 1_000_000)
 
 def chunk_bounds(length, world_size):
     return [(0, length)] * world_size

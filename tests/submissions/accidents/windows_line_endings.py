@@ -1,4 +1,4 @@
-"""Carriage returns in the file and in the cells."""
+"""Windows line endings in the file and in the cells."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Modules, settings and start-up files beside the notebook, for whoever grades in that folder."""
+"""Modules, settings and start-up files next to the notebook, which run if grading imports them."""
 
 from tests.submissions.corpus import Place, released, save
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "an exception of 100 MB, with a name as long"
+# tries = "an exception with a huge message and a huge name"
 # seen_by = "neighbours"
 # state = "student error"
 # ///

@@ -7,7 +7,7 @@
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
-    if len(tensor) != 12:  # once is enough: each further case would cost its time
+    if len(tensor) != 12:  # once is enough: every case would take its full time limit
         return tensor
     while True:
         pass

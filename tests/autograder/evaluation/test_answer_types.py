@@ -1,4 +1,4 @@
-"""One declaration form serves a function on ranks, a class, plain data and a number."""
+"""Exercises can ask for a function on ranks, a class, plain data or a number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def verdict_on(exercise, subject):
 
 
 def shift(tensor):
-    """Sends its tensor to the right and returns what came from the left."""
+    """Sends its tensor to the right and returns the one from the left."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     sending = dist.isend(tensor, (rank + 1) % world_size)
     received = torch.empty_like(tensor)

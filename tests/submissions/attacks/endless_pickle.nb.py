@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "an answer that takes for ever to unpickle"
+# tries = "an answer that takes forever to unpickle"
 # seen_by = "points"
 # state = "resource limit"
 # ///

@@ -1,4 +1,4 @@
-"""A crash while saving left a tail of zero bytes."""
+"""A crash while saving left zero bytes at the end."""
 
 import json
 from pathlib import Path
