@@ -1,4 +1,4 @@
-"""The traffic map: who sent how many bytes to whom, beside what was predicted."""
+"""The traffic map: the bytes that each rank sent to each other, next to the prediction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHOLE_RUN = "whole run"
 class TrafficMap(Picture):
     """An N×N heat map (row sends to column) and a bar for each rank. Made by `traffic_map`.
 
-    ``block`` is the measured block on show, "" for the whole run; it may be set.
+    ``block`` is the measured block that is shown, "" for the whole run; it may be set.
     """
 
     _esm: ClassVar[str] = module("traffic_map.js")
@@ -52,7 +52,7 @@ class TrafficMap(Picture):
         return next(view for view in self.scene["views"] if view["block"] == self.block)
 
     @traitlets.validate("block")
-    def _known(self, proposal: dict[str, Any]) -> str:
+    def _validate(self, proposal: dict[str, Any]) -> str:
         known = [view["block"] for view in self.scene["views"]]
         if proposal["value"] not in known:
             raise traitlets.TraitError(f"block must be one of {known}")
@@ -99,10 +99,10 @@ def traffic_map(
     """Draw what the ranks of ``run`` sent each other.
 
     predicted: bytes that each rank sends (one number for all, or a list of N), or an [N, N] matrix
-        (row sends to column). It is shown beside ``block``, or the whole run without one.
+        (row sends to column). It is shown next to ``block``, or to the whole run without one.
     block: the label of a ``with measure(label):`` block to show first.
 
-    Raises ValueError where ``predicted`` fits neither form, KeyError for a block nobody measured.
+    Raises ValueError if ``predicted`` has neither form, KeyError for a block that was not measured.
     """
     views = {"": run.traffic} | {label: run.traffic[label] for label in run.traffic.labels}
     if block is not None:
@@ -118,7 +118,7 @@ def _prediction(predicted: ArrayLike, world_size: int) -> Matrix:
         guess = np.full(world_size, float(guess))
     if guess.shape not in {(world_size,), (world_size, world_size)}:
         raise ValueError(
-            f"predicted has shape {guess.shape}: give one number, {world_size} numbers "
+            f"predicted has shape {guess.shape}: pass one number, {world_size} numbers "
             f"(bytes that each rank sends) or a {world_size}×{world_size} matrix"
         )
     if not np.isfinite(guess).all() or (guess < 0).any():
@@ -131,7 +131,7 @@ def _total(total_bytes: int, world_size: int) -> str:
 
 
 class TrafficMapLayout:
-    """Where everything lies. One or two heat maps stand left of bars that continue their rows."""
+    """Positions: one or two heat maps, and to their right bars that continue the rows."""
 
     def __init__(self, world_size: int, panels: int) -> None:
         self.world_size = world_size
@@ -139,7 +139,7 @@ class TrafficMapLayout:
         self.cell = float(max(1, math.floor(min(72.0, largest / world_size))))
         self.side = self.cell * world_size
         self.heat_x = [LEFT + panel * (self.side + 46) for panel in range(panels)]
-        self.bars_x = max(self.heat_x[-1] + self.side + 40, LEFT + 252)  # the key needs room
+        self.bars_x = max(self.heat_x[-1] + self.side + 40, LEFT + 252)  # room for the legend
         self.bars_width = WIDTH - self.bars_x - 74
         self.height = TOP + self.side + 52
 
@@ -166,11 +166,11 @@ class TrafficMapLayout:
         heading = f"{title}: row sends to column" if title else "row sends to column"
         marks: list[Mark] = [Text(x=x, y=12, text=heading, size=12, fill="muted")]
         marks += self._names(x)
-        # One pale ground: a cell without traffic is the ground itself.
-        ground = Rect(
+        # One pale backdrop; a cell without traffic has no mark of its own.
+        backdrop = Rect(
             x=x, y=TOP, width=self.side, height=self.side, fill="text", opacity=0.06, radius=3
         )
-        marks.append(ground)
+        marks.append(backdrop)
         if cell >= 12:  # a rank does not send to itself
             marks.append(line(x, TOP, x + self.side, TOP + self.side))
         for row, column in zip(*np.nonzero(values), strict=True):
@@ -208,7 +208,7 @@ class TrafficMapLayout:
         return marks
 
     def _scale(self, most: float) -> list[Mark]:
-        """What a cell's strength means."""
+        """The legend of the cells' opacity."""
         y = TOP + self.side + 30
         color = MEASURED
         marks: list[Mark] = [Text(x=LEFT, y=y + 9, text="0", size=11, fill="muted")]
