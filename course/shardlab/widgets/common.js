@@ -2,10 +2,10 @@
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-/** The distance between ticks: the smallest 1, 2 or 5 times a power of ten that is not below `least`. */
-function roundStep(least) {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= least);
+/** The distance between ticks: the smallest 1, 2 or 5 times a power of ten that is not below `minimum`. */
+function roundStep(minimum) {
+  const power = 10 ** Math.floor(Math.log10(minimum));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= minimum);
 }
 
 // ---- page ----
@@ -40,19 +40,19 @@ function icon(d) {
  * contents; call `renew()` when they have changed. Returns { node, renew }.
  */
 function tableDetails(headings, rows, signal) {
-  const most = 500;
+  const maxRows = 500;
   const node = make("details", {}, make("summary", {}, "As a table"));
   const build = () => {
     if (!node.open || node.querySelector("table")) return;
     const all = rows();
     const body = make("tbody");
-    for (const row of all.slice(0, most)) {
+    for (const row of all.slice(0, maxRows)) {
       body.append(make("tr", {}, ...row.map((value) => make("td", {}, String(value)))));
     }
     const head = make("tr", {}, ...headings().map((name) => make("th", { scope: "col" }, name)));
     const table = make("table", {}, make("thead", {}, head), body);
     node.append(make("div", { class: "shardlab-table", tabindex: "0" }, table));
-    if (all.length > most) node.append(make("p", {}, `The first ${most} of ${all.length} rows.`));
+    if (all.length > maxRows) node.append(make("p", {}, `The first ${maxRows} of ${all.length} rows.`));
   };
   const renew = () => {
     node.replaceChildren(node.firstChild);

@@ -371,8 +371,8 @@ function build(model, signal) {
 
 /** The same as ticks() in memory_rows.py. */
 function roundTicks(end, count, decimal) {
-  const least = end / count;
-  const step = decimal ? roundStep(least) : 2 ** Math.ceil(Math.log2(least));
+  const rough = end / count;
+  const step = decimal ? roundStep(rough) : 2 ** Math.ceil(Math.log2(rough));
   return Array.from({ length: Math.floor(end / step) + 1 }, (_, index) => index * step);
 }
 

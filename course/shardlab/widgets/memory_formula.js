@@ -43,7 +43,7 @@ function largestModel(capacityBytes, settings, costs) {
   const needed = (parameters) => sumOf(modelStates({ ...settings, parameters }, costs).device);
   const each = needed(2 ** 40) / 2 ** 40;
   if (each === 0) return Infinity;
-  let most = Math.floor(capacityBytes / each) + 1;
-  while (needed(most) > capacityBytes) most -= 1;
-  return most;
+  let largest = Math.floor(capacityBytes / each) + 1;
+  while (needed(largest) > capacityBytes) largest -= 1;
+  return largest;
 }

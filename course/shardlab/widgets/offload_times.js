@@ -216,7 +216,7 @@ function build(model, signal) {
   function allMarks() {
     const slowest = Math.max(...PLACEMENTS.map((name) => all[name].step_s));
     const near = Math.max(all.device.step_s, all[settings.placement].step_s);
-    const most = Math.min(slowest, scene.longest_bar * near);
+    const axisSeconds = Math.min(slowest, scene.longest_bar * near);
     const room = barsRight - left;
     const marks = [];
     PLACEMENTS.forEach((name, index) => {
@@ -227,14 +227,14 @@ function build(model, signal) {
       if (chosen) {
         marks.push({ kind: "rect", x: 0, y, width: scene.width, height: row, fill: "text", opacity: 0.08, radius: 3 });
       }
-      const busy = Math.min(each.compute_s / most, 1) * room;
-      const whole = Math.min(each.step_s / most, 1) * room;
+      const busy = Math.min(each.compute_s / axisSeconds, 1) * room;
+      const whole = Math.min(each.step_s / axisSeconds, 1) * room;
       const write = (mark) => marks.push({ kind: "text", y: y + 17, weight, ...mark });
       const bar = (mark) => marks.push({ kind: "rect", y: y + 5, height: row - 10, ...mark });
       write({ x: left - 10, text: names[name], anchor: "end" });
       bar({ x: left, width: busy, fill: scene.colors.forward[0] });
       bar({ x: left + busy, width: whole - busy, fill: roles.wait });
-      if (each.step_s > 1.0001 * most) write({ x: barsRight + 2, text: "»", weight: 400 });
+      if (each.step_s > 1.0001 * axisSeconds) write({ x: barsRight + 2, text: "»", weight: 400 });
       write({ x: barsRight + 70, text: formatSeconds(each.step_s), anchor: "end", weight: 400 });
       write({ x: barsRight + 126, text: `${threeDigits(ratio(each))} ×`, anchor: "end" });
       marks.push({

@@ -196,11 +196,11 @@ def _sliders(settings: dict[str, Any]) -> list[Slider]:
     ]
 
 
-def _round_values(least: float, most: float) -> list[float]:
+def _round_values(smallest: float, largest: float) -> list[float]:
     factors = (1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.4, 8)
     powers = range(7, 16)
     values = (float(round(factor * 10.0**power)) for power in powers for factor in factors)
-    return [value for value in values if least <= value <= most]
+    return [value for value in values if smallest <= value <= largest]
 
 
 # ---- drawing; offload_times.js draws the same for other settings ----
@@ -279,8 +279,8 @@ def step_marks(placement: str, outcome: Outcome) -> list[Mark]:
 def all_marks(settings: dict[str, Any], by_placement: dict[str, Outcome]) -> list[Mark]:
     """A bar for each placement's step, its ratio to no offload, and whether it fits."""
     no_offload_s, chosen = by_placement["device"].step_s, settings["placement"]
-    most_s = _scale_s(by_placement, chosen)
-    per_second = (BARS_RIGHT - LEFT) / most_s
+    axis_s = _scale_s(by_placement, chosen)
+    per_second = (BARS_RIGHT - LEFT) / axis_s
     marks: list[Mark] = []
     for index, (name, each) in enumerate(by_placement.items()):
         y = ALL_TOP + index * ROW
@@ -294,7 +294,7 @@ def all_marks(settings: dict[str, Any], by_placement: dict[str, Outcome]) -> lis
         whole = min(each.step_s * per_second, BARS_RIGHT - LEFT)
         marks.append(Rect(x=LEFT, y=y + 5, width=busy, height=ROW - 10, fill=COLORS["forward"]))
         marks.append(Rect(x=LEFT + busy, y=y + 5, width=whole - busy, height=ROW - 10, fill=WAIT))
-        if each.step_s > 1.0001 * most_s:
+        if each.step_s > 1.0001 * axis_s:
             marks.append(Text(x=BARS_RIGHT + 2, y=y + 17, text="»"))
         ratio = format_ratio(each.step_s / no_offload_s)
         room = fits(settings, each)

@@ -147,14 +147,14 @@ function bubbleOf(slots) {
   const first = Math.min(...some.map((list) => list[0].start));
   const makespan = Math.max(...some.map((list) => list.at(-1).end)) - first;
   const busy = slots.map((list) => list.reduce((sum, { start, end }) => sum + end - start, 0));
-  const most = Math.max(...busy);
+  const busiest = Math.max(...busy);
   const idle = busy.reduce((sum, time) => sum + makespan - time, 0);
   const span = Math.max(...some.map((list) => list.at(-1).end - list[0].start));
   return {
     makespan,
-    overIdeal: makespan / most - 1,
+    overIdeal: makespan / busiest - 1,
     fraction: idle / (slots.length * makespan),
-    spanBubble: span / most - 1,
+    spanBubble: span / busiest - 1,
   };
 }
 

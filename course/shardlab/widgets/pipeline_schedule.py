@@ -191,8 +191,8 @@ def check_settings(settings: Mapping[str, Any], custom: Mapping[str, Schedule]) 
             raise ValueError(f"{name!r} is not a schedule: {', '.join((*NAMES, *custom))}")
     for name in COSTS:
         if not settings[name] >= 0 or (name != "send" and settings[name] == 0):
-            least = "0 or more" if name == "send" else "above 0"
-            raise ValueError(f"{name}={settings[name]}: must be {least}")
+            minimum = "0 or more" if name == "send" else "above 0"
+            raise ValueError(f"{name}={settings[name]}: must be {minimum}")
 
 
 def schedule_of(

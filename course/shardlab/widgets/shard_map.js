@@ -124,10 +124,10 @@ function build(model, signal) {
   }
 
   function held(buffer) {
-    const least = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.min(a, b)));
-    const most = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.max(a, b)));
-    if (most === "0 B") return "none";
-    return least === most ? `${most} on each rank` : `${least} to ${most} per rank`;
+    const smallest = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.min(a, b)));
+    const largest = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.max(a, b)));
+    if (largest === "0 B") return "none";
+    return smallest === largest ? `${largest} on each rank` : `${smallest} to ${largest} per rank`;
   }
 
   function summary() {
@@ -176,8 +176,8 @@ function build(model, signal) {
   /** As many of a dotted name's last parts as fit: "mlp.up" of "blocks.3.mlp.up.weight". */
   function fittingName(name, room) {
     const parts = name.replace(/\.weight$/, "").split(".");
-    const least = parts.at(-1) === "bias" && parts.length > 1 ? 2 : 1; // "bias" alone is ambiguous
-    for (let first = 0; first <= parts.length - least; first += 1) {
+    const minParts = parts.at(-1) === "bias" && parts.length > 1 ? 2 : 1; // "bias" alone is ambiguous
+    for (let first = 0; first <= parts.length - minParts; first += 1) {
       const text = parts.slice(first).join(".");
       if (0.58 * 11 * text.length <= room) return text;
     }

@@ -52,8 +52,8 @@ class ShardMap(Picture):
     def __init__(self, views: Mapping[str, Layout]) -> None:
         self._views = dict(views)
         first_title, first = next(iter(self._views.items()))
-        most = max(layout.world_size for layout in self._views.values())
-        self._panel = max(56.0, min(26.0 * most, 156.0))
+        max_ranks = max(layout.world_size for layout in self._views.values())
+        self._panel = max(56.0, min(26.0 * max_ranks, 156.0))
         self._height = TOP + len(BUFFERS) * (HEADING + self._panel + 8) + 8
         scene = {
             "width": WIDTH,
@@ -185,12 +185,12 @@ def _for_browser(title: str, layout: Layout) -> dict[str, Any]:
 def _held(layout: Layout, buffer: str) -> str:
     """``1.0 MiB on each rank``, or the range."""
     sizes = layout.bytes_by_rank(buffer)
-    least, most = min(sizes), max(sizes)
-    if not most:
+    smallest, largest = min(sizes), max(sizes)
+    if not largest:
         return "none"
-    if format_bytes(least) == format_bytes(most):
-        return f"{format_bytes(most)} on each rank"
-    return f"{format_bytes(least)} to {format_bytes(most)} per rank"
+    if format_bytes(smallest) == format_bytes(largest):
+        return f"{format_bytes(largest)} on each rank"
+    return f"{format_bytes(smallest)} to {format_bytes(largest)} per rank"
 
 
 class Geometry:
@@ -348,8 +348,8 @@ def name_in_layer(name: str) -> str:
 def fitting_name(name: str, room: float) -> str:
     """As many of a dotted name's last parts as fit: "mlp.up" of "blocks.3.mlp.up.weight"."""
     parts = name.removesuffix(".weight").split(".")
-    least = 2 if parts[-1] == "bias" and len(parts) > 1 else 1  # "bias" alone is ambiguous
-    for first in range(len(parts) - least + 1):
+    min_parts = 2 if parts[-1] == "bias" and len(parts) > 1 else 1  # "bias" alone is ambiguous
+    for first in range(len(parts) - min_parts + 1):
         text = ".".join(parts[first:])
         if text_width(text, 11) <= room:
             return text

@@ -170,10 +170,10 @@ def _sizes(settings: Mapping[str, Any]) -> str:
     return f"T = {format_count(settings['tokens'])}, D = {format_count(settings['width'])}, {ranks}"
 
 
-def _values(given: int, least: int, most: int) -> list[int]:
+def _values(given: int, smallest: int, largest: int) -> list[int]:
     """A slider's values: powers of two, midpoints between them, and the one that was given."""
-    found, power = {given}, least
-    while power <= most:
+    found, power = {given}, smallest
+    while power <= largest:
         found |= {power, power * 3 // 2}
         power *= 2
     return sorted(found)

@@ -117,14 +117,14 @@ function splitPill(scene, step, [x, , width], settings) {
 function splitBars(scene, settings, measured) {
   const predicted = splitPassBytes(scene, settings);
   const [bars, left, right] = scene.bars;
-  const most = Math.max(...predicted, ...(measured ?? [0]), 1);
+  const maxBytes = Math.max(...predicted, ...(measured ?? [0]), 1);
   const marks = [];
   ["forward", "backward"].forEach((name, index) => {
     const y = bars + 22 * index;
     marks.push({ kind: "text", x: left - 10, y: y + 4, text: name, size: 11, anchor: "end" });
     const bar = (value, fill, off) =>
       marks.push({
-        kind: "rect", x: left, y: y + off, width: Math.max((value / most) * (right - left), 1),
+        kind: "rect", x: left, y: y + off, width: Math.max((value / maxBytes) * (right - left), 1),
         height: measured ? 7 : 14, fill,
       });
     bar(predicted[index], scene.roles.predicted, -7);

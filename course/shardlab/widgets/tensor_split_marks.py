@@ -171,7 +171,7 @@ def background() -> list[Mark]:
 def bars_of(settings: Mapping[str, Any], measured: Measured | None) -> list[Mark]:
     """Bytes of both passes, predicted and measured, and the weights on each rank."""
     predicted = pass_bytes(settings)
-    most = max(*predicted, *(measured or (0.0,)), 1.0)
+    max_bytes = max(*predicted, *(measured or (0.0,)), 1.0)
     marks: list[Mark] = []
     for index, name in enumerate(("forward", "backward")):
         y = BARS + 22 * index
@@ -180,7 +180,7 @@ def bars_of(settings: Mapping[str, Any], measured: Measured | None) -> list[Mark
         if measured:
             lines = [*lines, (measured[index], MEASURED, 1)]
         for value, color, off in lines:
-            length = value / most * (BARS_RIGHT - BARS_LEFT)
+            length = value / max_bytes * (BARS_RIGHT - BARS_LEFT)
             marks.append(
                 Rect(
                     x=BARS_LEFT, y=y + off, width=max(length, 1), height=7 if measured else 14,

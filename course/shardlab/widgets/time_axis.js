@@ -43,13 +43,13 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
 
   function look(from, to) {
     const [first, last] = whole();
-    const most = last - first;
-    const width = clamp(to - from, Math.min(1e-6, most), most);
+    const maxWidth = last - first;
+    const width = clamp(to - from, Math.min(1e-6, maxWidth), maxWidth);
     view.from = clamp(from, first, last - width);
     view.to = view.from + width;
     root.dataset.viewStartS = view.from;
     root.dataset.viewEndS = view.to;
-    zoomOut.disabled = fitAll.disabled = width >= most;
+    zoomOut.disabled = fitAll.disabled = width >= maxWidth;
     stage.redraw();
   }
 

@@ -153,14 +153,16 @@ class TrafficMapLayout:
         if len(self.heat_x) == 2:
             empty = np.zeros_like(sent)
             panels.insert(0, (empty if matrix is None else matrix, PREDICTED, "predicted"))
-        most = max(1.0, *(float(values.max()) for values, _, _ in panels))
+        max_bytes = max(1.0, *(float(values.max()) for values, _, _ in panels))
         marks: list[Mark] = []
         for x, (values, color, title) in zip(self.heat_x, panels, strict=True):
-            marks += self._heat(x, values, color, most, title if len(panels) == 2 else "")
-        marks += self._scale(most)
+            marks += self._heat(x, values, color, max_bytes, title if len(panels) == 2 else "")
+        marks += self._scale(max_bytes)
         return marks + self._bars(sent.sum(axis=1), by_rank)
 
-    def _heat(self, x: float, values: Matrix, color: str, most: float, title: str) -> list[Mark]:
+    def _heat(
+        self, x: float, values: Matrix, color: str, max_bytes: float, title: str
+    ) -> list[Mark]:
         cell = self.cell
         gap = 2.0 if cell >= 20 else 1.0 if cell >= 10 else 0.0
         heading = f"{title}: row sends to column" if title else "row sends to column"
@@ -174,7 +176,7 @@ class TrafficMapLayout:
         if cell >= 12:  # a rank does not send to itself
             marks.append(line(x, TOP, x + self.side, TOP + self.side))
         for row, column in zip(*np.nonzero(values), strict=True):
-            level = float(values[row, column]) / most
+            level = float(values[row, column]) / max_bytes
             left, top = x + float(column) * cell, TOP + float(row) * cell
             box = cell - gap
             marks.append(
@@ -207,7 +209,7 @@ class TrafficMapLayout:
                 marks.append(Text(x=x - 8, y=TOP + middle + 4, text=label, size=11, anchor="end"))
         return marks
 
-    def _scale(self, most: float) -> list[Mark]:
+    def _scale(self, max_bytes: float) -> list[Mark]:
         """The legend of the cells' opacity."""
         y = TOP + self.side + 30
         color = MEASURED
@@ -223,18 +225,20 @@ class TrafficMapLayout:
             )  # fmt: skip
         x = LEFT + 14 + steps * 16 + 8
         marks.append(
-            Text(x=x, y=y + 9, text=f"{format_bytes(most)} per pair", size=11, fill="muted")
+            Text(x=x, y=y + 9, text=f"{format_bytes(max_bytes)} per pair", size=11, fill="muted")
         )
         return marks
 
     def _bars(self, sent: Matrix, predicted: Matrix | None) -> list[Mark]:
         """sent, predicted: [N]. Rows continue those of the heat map."""
         x, cell = self.bars_x, self.cell
-        most = max(1.0, float(sent.max()), 0.0 if predicted is None else float(predicted.max()))
+        max_bytes = max(
+            1.0, float(sent.max()), 0.0 if predicted is None else float(predicted.max())
+        )
         bottom = TOP + self.side
         marks: list[Mark] = [Text(x=x, y=12, text="sent by each rank", size=12, fill="muted")]
-        for tick in byte_ticks(most, int(self.bars_width / 72)):
-            at = x + tick / most * self.bars_width
+        for tick in byte_ticks(max_bytes, int(self.bars_width / 72)):
+            at = x + tick / max_bytes * self.bars_width
             marks.append(line(at, TOP - 4, at, bottom + 4, opacity=0.5))
             label = format_bytes(tick) if tick else "0"
             marks.append(
@@ -252,7 +256,7 @@ class TrafficMapLayout:
                     (float(sent[rank]), MEASURED, middle + 1),
                 ]
             for value, color, top in rows:
-                length = value / most * self.bars_width
+                length = value / max_bytes * self.bars_width
                 marks.append(
                     Rect(
                         x=x, y=top, width=length, height=thickness, fill=color,
@@ -267,7 +271,7 @@ class TrafficMapLayout:
                         )
                     )  # fmt: skip
             if predicted is not None and not side_by_side:
-                at = x + float(predicted[rank]) / most * self.bars_width
+                at = x + float(predicted[rank]) / max_bytes * self.bars_width
                 marks.append(
                     Rect(x=at - 1.5, y=middle - cell / 2, width=3, height=cell, fill=PREDICTED)
                 )
@@ -287,7 +291,7 @@ class TrafficMapLayout:
         return marks
 
 
-def byte_ticks(most: float, count: int) -> list[float]:
-    """Round numbers of bytes (powers of two apart) from 0 to ``most``: at most ``count`` steps."""
-    step = 2.0 ** max(0, math.ceil(math.log2(max(most, 1.0) / max(count, 1))))
-    return [index * step for index in range(int(most / step) + 1)]
+def byte_ticks(max_bytes: float, count: int) -> list[float]:
+    """Round byte counts, powers of two apart: from 0 to ``max_bytes`` in ``count`` steps at most."""
+    step = 2.0 ** max(0, math.ceil(math.log2(max(max_bytes, 1.0) / max(count, 1))))
+    return [index * step for index in range(int(max_bytes / step) + 1)]

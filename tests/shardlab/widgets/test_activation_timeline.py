@@ -68,7 +68,7 @@ def test_a_ribbon_moves_down_when_one_below_it_is_freed() -> None:
         ("d", ((2, 4, 2),)),
         ("c", ((1, 2, 6), (2, 3, 10))),
     ]
-    box = Box(left=0, right=40, top=0, bottom=20, operators=4, most=20)
+    box = Box(left=0, right=40, top=0, bottom=20, operators=4, max_bytes=20)
     assert stack[0].path(box) == "M0.0 20.0H20.0L20.0 16.0H0.0Z"
 
 

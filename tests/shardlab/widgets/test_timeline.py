@@ -91,7 +91,7 @@ def test_a_rank_that_finished_is_labelled() -> None:
         table=(Waiting(0, "waiting", "all_reduce", (1,), ""), Waiting(1, "finished", "", (), "")),
     )
     error.run = make_run(2, [collective("all_reduce", 0, 2, start_s=0, end_s=None)])
-    texts = [mark.get("text") for mark in timeline(error).scene["ground"]]
+    texts = [mark.get("text") for mark in timeline(error).scene["background"]]
     assert "finished" in texts
 
 
