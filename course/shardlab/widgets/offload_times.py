@@ -45,7 +45,7 @@ COLORS = {
 SMALL_PRINT = (
     "A model of 16-bit training with Adam, not a measurement. Not included: latency, traffic "
     "between ranks, activations, an update on the device. All ranks share one host. "
-    "The ratio is to a step without offload, as if that fitted."
+    "The ratio is to a step without offload, whether or not that fits."
 )
 Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
 
@@ -185,7 +185,7 @@ def _sliders(settings: dict[str, Any]) -> list[Slider]:
         ("tokens_per_step", "Tokens per step", twos[6:], "count"),
         ("device_flops_per_s", "Device compute", _round_values(1e11, 2e15), "FLOP/s"),
         ("link_bytes_per_s", "Link, one way", _round_values(1e9, 1e12), "B/s"),
-        ("host_parameters_per_s", "Host update", _round_values(1e8, 1e11), "count/s"),
+        ("host_parameters_per_s", "Host update rate", _round_values(1e8, 1e11), "count/s"),
         ("nvme_bytes_per_s", "NVMe", _round_values(5e8, 1e11), "B/s"),
         ("world_size", "Ranks", twos[:11], "count"),
         ("capacity_bytes", "Device memory", [1e9 * size for size in capacities], "B"),

@@ -88,7 +88,7 @@ CUTS = {
             Step("Backward: every rank has all of dY, and computes its rows of dB and columns "
                  "of dH.",
                  {"dY": REPLICATED, "dB": ROWS, "dH": COLUMNS}, backward=True),
-            Step("Then its columns of dA and one of N partial sums of dX.",
+            Step("Each rank computes its columns of dA and one of N partial sums of dX.",
                  {"dA": COLUMNS, "dX": PARTIAL}, backward=True),
             Step("One all-reduce adds up the partial sums.", {"dX": REPLICATED}, True,
                  "all_reduce"),
@@ -108,7 +108,7 @@ CUTS = {
             Step("Backward: an all-gather of dY.", {"dY": REPLICATED}, True, "all_gather"),
             Step("Each rank computes its rows of dB and columns of dH.",
                  {"dB": ROWS, "dH": COLUMNS}, backward=True),
-            Step("Then its columns of dA and one of N partial sums of dX.",
+            Step("Each rank computes its columns of dA and one of N partial sums of dX.",
                  {"dA": COLUMNS, "dX": PARTIAL}, backward=True),
             Step("A reduce-scatter adds up the partial sums and gives each rank its own tokens.",
                  {"dX": ROWS}, True, "reduce_scatter"),

@@ -292,6 +292,6 @@ class TrafficMapLayout:
 
 
 def byte_ticks(max_bytes: float, count: int) -> list[float]:
-    """Round byte counts, powers of two apart: from 0 to ``max_bytes`` in ``count`` steps at most."""
+    """Round byte counts from 0 to ``max_bytes``, at most ``count`` steps of a power of two."""
     step = 2.0 ** max(0, math.ceil(math.log2(max(max_bytes, 1.0) / max(count, 1))))
     return [index * step for index in range(int(max_bytes / step) + 1)]
