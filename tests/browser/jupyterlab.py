@@ -84,7 +84,7 @@ class JupyterLab:
 
     def _ready(self, panel: str) -> Notebook:
         notebook = Notebook(self, panel)
-        notebook.ask("(panel) => panel.context.ready.then(() => panel.sessionContext.ready)")
+        notebook.evaluate("(panel) => panel.context.ready.then(() => panel.sessionContext.ready)")
         notebook.wait("course.isIdle")
         return notebook
 
@@ -147,7 +147,7 @@ class Notebook:
     def root(self) -> Locator:
         return self.page.locator(f"[id='{self.panel}']")
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def evaluate(self, function: str, *arguments: Any) -> Any:
         """The result of a JavaScript function of this panel (and arguments)."""
         return self.page.evaluate(
             f"([id, ...rest]) => ({function})(course.panel(id), ...rest)", [self.panel, *arguments]
@@ -164,13 +164,13 @@ class Notebook:
 
     def cell(self, words: str) -> Cell:
         """The one cell whose id is, or whose source contains, these words."""
-        found: list[int] = self.ask("(panel, words) => course.find(panel.id, words)", words)
+        found: list[int] = self.evaluate("(panel, words) => course.find(panel.id, words)", words)
         assert len(found) == 1, f"{len(found)} cells contain {words!r}"
         return Cell(self, found[0])
 
     def cells(self) -> list[Cell]:
         """All code cells that are not empty."""
-        indices: list[int] = self.ask(
+        indices: list[int] = self.evaluate(
             "(panel) => course.code(panel.id).map((cell) => panel.content.widgets.indexOf(cell))"
         )
         return [Cell(self, index) for index in indices]
@@ -195,20 +195,20 @@ class Notebook:
     @property
     def path(self) -> str:
         """Relative to the folder that the server serves."""
-        return str(self.ask("(panel) => panel.context.path"))
+        return str(self.evaluate("(panel) => panel.context.path"))
 
     def kernel_id(self) -> str:
-        return str(self.ask("(panel) => panel.sessionContext.session.kernel.id"))
+        return str(self.evaluate("(panel) => panel.sessionContext.session.kernel.id"))
 
     def save(self) -> None:
-        self.ask("(panel) => panel.context.save()")
+        self.evaluate("(panel) => panel.context.save()")
 
     def end_kernel(self) -> None:
-        self.ask("(panel) => panel.sessionContext.shutdown()")
+        self.evaluate("(panel) => panel.sessionContext.shutdown()")
 
     def close(self) -> None:
         """Shut down its kernel, discard unsaved changes, close its tab."""
-        self.ask(
+        self.evaluate(
             """async (panel) => {
               await panel.sessionContext.shutdown();
               await panel.context.revert();
@@ -225,7 +225,7 @@ class Cell:
     @property
     def element(self) -> Locator:
         """Its element on the page, scrolled to: JupyterLab draws only visible cells."""
-        self.notebook.ask(
+        self.notebook.evaluate(
             "(panel, index) => panel.content.scrollToItem(index, 'smart')", self.index
         )
         element = self.notebook.root.locator(f".jp-Cell[data-windowed-list-index='{self.index}']")
@@ -244,7 +244,7 @@ class Cell:
 
     def outputs(self) -> list[dict[str, Any]]:
         """Its outputs as they would be saved."""
-        saved: list[dict[str, Any]] = self.notebook.ask(
+        saved: list[dict[str, Any]] = self.notebook.evaluate(
             "(panel, index) => panel.content.widgets[index].model.outputs.toJSON()", self.index
         )
         return saved
@@ -264,7 +264,7 @@ class Cell:
     def is_active(self) -> bool:
         """Whether it is the notebook's active cell."""
         return bool(
-            self.notebook.ask(
+            self.notebook.evaluate(
                 "(panel, index) => panel.content.activeCellIndex === index", self.index
             )
         )
@@ -285,7 +285,7 @@ class Cell:
     def start(self) -> None:
         """Press Shift + Enter in it, without waiting."""
         self.element.locator(".cm-content").click()
-        self.notebook.ask(
+        self.notebook.evaluate(
             "(panel, index) => void (panel.content.widgets[index].model.executionCount = null)",
             self.index,
         )

@@ -35,7 +35,7 @@ def _point_on_ellipse(turn: float, across: float, down: float) -> tuple[float, f
 
 
 class _Ring:
-    """Ranks on a ring with the paths of their messages. Rank 0 is at the top, or left of two."""
+    """Ranks on a ring and the paths of their messages, rank 0 at the top (of two, on the left)."""
 
     kind: ClassVar[str]
     key: str  # how to read the picture
