@@ -1,4 +1,4 @@
-"""What a student does in a lab: type an answer and run its check."""
+"""A student's steps in a lab: type an answer and run its check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.browser.jupyterlab import Cell, Notebook
 
 
 def answer(notebook: Notebook, name: str, source: str) -> Locator:
-    """Type an answer, run it, run its check: the check's table."""
+    """Type an answer, run it and its check. Returns the check's table."""
     cell = notebook.cell(name)
     cell.type(source)
     cell.run()

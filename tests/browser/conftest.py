@@ -1,4 +1,4 @@
-"""One JupyterLab page for all tests of a module, and what it showed when one of them failed."""
+"""One JupyterLab page for all tests of a module, and a screenshot of it after each failure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ def lab(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
 
 @pytest.fixture(scope="module")
 def desk(lab: JupyterLab) -> JupyterLab:
-    """JupyterLab, loaded once: for tests that open one notebook after another."""
+    """JupyterLab, loaded once, for tests that open one notebook after another."""
     lab.visit()
     return lab
 
 
 @pytest.fixture(autouse=True)
-def evidence(lab: JupyterLab, artifacts: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+def screenshot_on_failure(
+    lab: JupyterLab, artifacts: Path, request: pytest.FixtureRequest
+) -> Iterator[None]:
     failed_before = request.session.testsfailed
     yield
     if request.session.testsfailed > failed_before:

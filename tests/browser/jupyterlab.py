@@ -1,7 +1,7 @@
-"""JupyterLab as a student's hands and eyes use it: notebooks, cells, what they show, themes.
+"""JupyterLab as a student uses it: notebooks, cells, outputs, themes.
 
-What is pressed and typed goes through the page. When to go on is asked of JupyterLab's own models
-(a cell that runs, a kernel that is busy), so that nothing here waits for a time.
+Clicks and keys go through the page. When to continue is read from JupyterLab's own models (a
+running cell, a busy kernel), so that nothing here waits for a fixed time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from playwright.sync_api import Error, Locator, Page
 
 from tests.running_lab import LabServer
 
-RUN_LIMIT_MS = 240_000  # a whole chapter, on a machine that has other work
-POLL_MS = 100  # not at each frame, as by default: that would have the page drawn all the time
+RUN_LIMIT_MS = 240_000  # a whole chapter, on a busy machine
+POLL_MS = 100  # not each frame, the default: that would make the page redraw all the time
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 
-# One place in the page for what every question below begins with.
+# Helpers in the page that every query below uses.
 _HELPERS = """
 window.course = {
   panel: (id) => [...jupyterapp.shell.widgets("main")].find((widget) => widget.id === id),
@@ -45,17 +45,17 @@ class JupyterLab:
 
     def __init__(self, page: Page, server: LabServer) -> None:
         self.page, self.server = page, server
-        self.errors: list[str] = []  # exceptions that nobody caught in the page
+        self.errors: list[str] = []  # uncaught exceptions in the page
         page.on("pageerror", self._note)
         page.add_init_script(_HELPERS)
 
     def _note(self, error: Error) -> None:
-        # JupyterLab's own, of a notebook that is closed before it is drawn to its end.
+        # JupyterLab's own, for a notebook that is closed before it is fully drawn.
         if "_runOnIdleTime" not in (error.stack or ""):
             self.errors.append(error.stack or error.message)
 
     def visit(self, path: str = "") -> None:
-        """Load the page anew, without the tabs that were open before."""
+        """Reload the page, without the tabs that were open before."""
         place = f"/lab/tree/{path}" if path else "/lab"
         self.page.goto(self.server.url_of(place) + "&reset")
         self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
@@ -73,7 +73,7 @@ class JupyterLab:
         return self._ready(panel)
 
     def current(self) -> Notebook:
-        """The notebook in front."""
+        """The notebook in the foreground."""
         panel = self.page.wait_for_function(
             """() => {
               const widget = window.jupyterapp?.shell.currentWidget;
@@ -84,12 +84,12 @@ class JupyterLab:
 
     def _ready(self, panel: str) -> Notebook:
         notebook = Notebook(self, panel)
-        notebook.ask("(panel) => panel.context.ready.then(() => panel.sessionContext.ready)")
+        notebook.evaluate("(panel) => panel.context.ready.then(() => panel.sessionContext.ready)")
         notebook.wait("course.isIdle")
         return notebook
 
     def command(self, name: str, **arguments: Any) -> None:
-        """One of JupyterLab's commands, as from the palette; comes back when it is done."""
+        """Run a JupyterLab command, as from the palette, and wait until it is done."""
         self.page.evaluate(
             "async ([name, args]) => void await jupyterapp.commands.execute(name, args)",
             [name, arguments],
@@ -113,18 +113,18 @@ class JupyterLab:
         self.settle()
 
     def settle(self) -> None:
-        """Until what has just changed is painted."""
+        """Wait until the latest changes are painted."""
         self.page.evaluate(
             "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
         )
 
     def photograph(self, folder: Path, views: dict[str, Callable[[], Locator]]) -> None:
-        """Pictures of the same things in both themes: `name-dark.png` and `name-light.png`."""
-        # The one that is on comes first: a change has the whole page drawn anew.
+        """Screenshots of the views in both themes: `name-dark.png` and `name-light.png`."""
+        # The current theme first: a change redraws the whole page.
         themes = {LIGHT: "light", DARK: "dark"}
         for theme, suffix in sorted(themes.items(), key=lambda each: each[0] != self.theme()):
             self.set_theme(theme)
-            self.page.mouse.move(0, 0)  # nothing is pointed at
+            self.page.mouse.move(0, 0)  # nothing is hovered over
             for name, view in views.items():
                 shown = view()
                 shown.scroll_into_view_if_needed()
@@ -147,14 +147,14 @@ class Notebook:
     def root(self) -> Locator:
         return self.page.locator(f"[id='{self.panel}']")
 
-    def ask(self, question: str, *arguments: Any) -> Any:
-        """The answer of a JavaScript function of this panel (and arguments)."""
+    def evaluate(self, function: str, *arguments: Any) -> Any:
+        """The result of a JavaScript function of this panel (and arguments)."""
         return self.page.evaluate(
-            f"([id, ...rest]) => ({question})(course.panel(id), ...rest)", [self.panel, *arguments]
+            f"([id, ...rest]) => ({function})(course.panel(id), ...rest)", [self.panel, *arguments]
         )
 
     def wait(self, condition: str, *arguments: Any) -> None:
-        """Until a JavaScript function of this panel (and arguments) is true."""
+        """Wait until a JavaScript function of this panel (and arguments) is true."""
         self.page.wait_for_function(
             f"([id, ...rest]) => ({condition})(course.panel(id), ...rest)",
             arg=[self.panel, *arguments],
@@ -163,20 +163,20 @@ class Notebook:
         )
 
     def cell(self, words: str) -> Cell:
-        """The one cell whose id or source has these words."""
-        found: list[int] = self.ask("(panel, words) => course.find(panel.id, words)", words)
-        assert len(found) == 1, f"{len(found)} cells have {words!r}"
+        """The one cell whose id is, or whose source contains, these words."""
+        found: list[int] = self.evaluate("(panel, words) => course.find(panel.id, words)", words)
+        assert len(found) == 1, f"{len(found)} cells contain {words!r}"
         return Cell(self, found[0])
 
     def cells(self) -> list[Cell]:
         """All code cells that are not empty."""
-        indices: list[int] = self.ask(
+        indices: list[int] = self.evaluate(
             "(panel) => course.code(panel.id).map((cell) => panel.content.widgets.indexOf(cell))"
         )
         return [Cell(self, index) for index in indices]
 
     def run_all(self) -> None:
-        """Run > Run All Cells; comes back when all have run, or at the first error."""
+        """Run > Run All Cells; returns when all have run, or after the first error."""
         self.lab.menu("Run", "Run All Cells")
         self.wait(
             """(panel) => course.code(panel.id).every(course.isDone) ||
@@ -184,7 +184,7 @@ class Notebook:
         )
 
     def complaints(self) -> list[str]:
-        """Errors and what was written to stderr, over the whole notebook."""
+        """Errors and stderr output of the whole notebook."""
         return [
             f"cell {cell.index}: {output.get('evalue') or _joined(output['text'])}"
             for cell in self.cells()
@@ -194,21 +194,21 @@ class Notebook:
 
     @property
     def path(self) -> str:
-        """From the folder that the server serves."""
-        return str(self.ask("(panel) => panel.context.path"))
+        """Relative to the folder that the server serves."""
+        return str(self.evaluate("(panel) => panel.context.path"))
 
     def kernel_id(self) -> str:
-        return str(self.ask("(panel) => panel.sessionContext.session.kernel.id"))
+        return str(self.evaluate("(panel) => panel.sessionContext.session.kernel.id"))
 
     def save(self) -> None:
-        self.ask("(panel) => panel.context.save()")
+        self.evaluate("(panel) => panel.context.save()")
 
     def end_kernel(self) -> None:
-        self.ask("(panel) => panel.sessionContext.shutdown()")
+        self.evaluate("(panel) => panel.sessionContext.shutdown()")
 
     def close(self) -> None:
-        """End its kernel, forget what was not saved, close its tab."""
-        self.ask(
+        """Shut down its kernel, discard unsaved changes, close its tab."""
+        self.evaluate(
             """async (panel) => {
               await panel.sessionContext.shutdown();
               await panel.context.revert();
@@ -224,8 +224,8 @@ class Cell:
 
     @property
     def element(self) -> Locator:
-        """Its place on the page, scrolled to: JupyterLab draws only what is in sight."""
-        self.notebook.ask(
+        """Its element on the page, scrolled to: JupyterLab draws only visible cells."""
+        self.notebook.evaluate(
             "(panel, index) => panel.content.scrollToItem(index, 'smart')", self.index
         )
         element = self.notebook.root.locator(f".jp-Cell[data-windowed-list-index='{self.index}']")
@@ -243,14 +243,14 @@ class Cell:
         return found
 
     def outputs(self) -> list[dict[str, Any]]:
-        """As they would be saved."""
-        kept: list[dict[str, Any]] = self.notebook.ask(
+        """Its outputs as they would be saved."""
+        saved: list[dict[str, Any]] = self.notebook.evaluate(
             "(panel, index) => panel.content.widgets[index].model.outputs.toJSON()", self.index
         )
-        return kept
+        return saved
 
     def text(self) -> str:
-        """Its outputs as plain text, all of it, whether scrolled to or not."""
+        """All its outputs as plain text, visible or not."""
         parts = []
         for output in self.outputs():
             if output["output_type"] == "stream":
@@ -262,9 +262,9 @@ class Cell:
         return "\n".join(parts)
 
     def is_active(self) -> bool:
-        """Whether it is the notebook's chosen cell."""
+        """Whether it is the notebook's active cell."""
         return bool(
-            self.notebook.ask(
+            self.notebook.evaluate(
                 "(panel, index) => panel.content.activeCellIndex === index", self.index
             )
         )
@@ -283,16 +283,16 @@ class Cell:
         )
 
     def start(self) -> None:
-        """Press Shift + Enter in it, and do not wait."""
+        """Press Shift + Enter in it, without waiting."""
         self.element.locator(".cm-content").click()
-        self.notebook.ask(
+        self.notebook.evaluate(
             "(panel, index) => void (panel.content.widgets[index].model.executionCount = null)",
             self.index,
         )
         self.notebook.page.keyboard.press("Shift+Enter")
 
     def finish(self) -> None:
-        """Until it has run."""
+        """Wait until it has run."""
         self.notebook.wait(
             "(panel, index) => course.isDone(panel.content.widgets[index])", self.index
         )

@@ -1,4 +1,4 @@
-"""Notebooks on disk, for the tests to open: a scratch page, a lab that somebody has worked on."""
+"""Notebooks on disk for the tests to open: a scratch notebook, a lab with answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.submissions import planted
 
 
 def solution_of(lab: str) -> dict[str, str]:
-    """{grade id: source} as a student would write it: without the marks around it."""
+    """{grade id: source} as a student would write it, without the solution markers."""
     return {
         grade_id: "\n".join(line for line in source.splitlines() if " SOLUTION" not in line)
         for grade_id, source in planted.solution(lab).items()
@@ -26,7 +26,7 @@ SOLUTION["from_8_to_64_ranks"] = "Nine times, and hardly at all: latency first, 
 
 
 def write_scratch(path: Path, *cells: str) -> Path:
-    """These code cells and nothing else; the first one's id is cell-1."""
+    """A notebook of only these code cells; the first one's id is cell-1."""
     notebook = new_notebook(
         cells=[new_code_cell(source, id=f"cell-{n}") for n, source in enumerate(cells, start=1)],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
@@ -36,7 +36,7 @@ def write_scratch(path: Path, *cells: str) -> Path:
 
 
 def write_answered(path: Path, answers: dict[str, str]) -> Path:
-    """The lab as it is released, with the answers {grade id: source} filled in."""
+    """The lab as released, with the answers {grade id: source} filled in."""
     notebook = json.loads((ROOT / "labs" / LAB / f"{LAB}.ipynb").read_text())
     for cell in notebook["cells"]:
         cell["source"] = answers.get(cell["id"], cell["source"])

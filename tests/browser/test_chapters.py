@@ -1,4 +1,4 @@
-"""A student reads the first chapter and the ring's, runs them, and plays with the pictures."""
+"""A student runs the first chapter and the one on ring all-reduce, and uses their pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def chapter_00(lab: JupyterLab) -> Notebook:
-    """What `make lab` opens, after Run All."""
+    """The notebook that `make lab` opens, after Run All."""
     lab.page.goto(lab.server.url_of("/"))
     chapter = lab.current()
     chapter.run_all()
@@ -31,17 +31,17 @@ def chapter_03(lab: JupyterLab) -> Notebook:
 
 
 class TestStartHere:
-    def test_it_is_what_make_lab_opens(self, lab: JupyterLab, chapter_00: Notebook) -> None:
+    def test_make_lab_opens_it(self, lab: JupyterLab, chapter_00: Notebook) -> None:
         assert "/lab/tree/course/chapters/00_start_here.ipynb" in lab.page.url
         assert chapter_00.path == "course/chapters/00_start_here.ipynb"
 
-    def test_it_runs_clean(self, lab: JupyterLab, chapter_00: Notebook) -> None:
+    def test_it_runs_without_errors(self, lab: JupyterLab, chapter_00: Notebook) -> None:
         assert chapter_00.complaints() == []
         assert lab.errors == []
 
     def test_four_ranks_say_hello(self, chapter_00: Notebook) -> None:
-        said = chapter_00.cell("def hello()").output.locator(".shardlab-output").inner_text()
-        ranks = re.findall(r"rank (\d) │ hello, I am rank (\d) of 4, process (\d+)", said)
+        text = chapter_00.cell("def hello()").output.locator(".shardlab-output").inner_text()
+        ranks = re.findall(r"rank (\d) │ hello, I am rank (\d) of 4, process (\d+)", text)
         assert sorted(prefix for prefix, _, _ in ranks) == ["0", "1", "2", "3"]
         assert all(prefix == own for prefix, own, _ in ranks)
         assert len({process for _, _, process in ranks}) == 4
@@ -56,7 +56,7 @@ class TestStartHere:
         expect(traffic).to_have_attribute("data-total-bytes", str(sum(sent)))
         expect(traffic.locator(".shardlab-sub")).to_have_text("4.0 MiB by 4 ranks")
 
-    def test_a_guess_is_shown_beside_the_measurement(
+    def test_a_prediction_is_shown_next_to_the_measurement(
         self, lab: JupyterLab, chapter_00: Notebook
     ) -> None:
         prediction = chapter_00.cell("# Your prediction")
@@ -68,9 +68,11 @@ class TestStartHere:
             lab.page.keyboard.press(key)
         expect(traffic).to_have_attribute("data-selected", "0,total")
         expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 1,000,000 bytes")
-        chapter_00.cell("timeline(run)").run()  # of this run, for the picture
+        chapter_00.cell("timeline(run)").run()  # of this run, for the screenshot
 
-    def test_in_both_themes(self, lab: JupyterLab, chapter_00: Notebook, artifacts: Path) -> None:
+    def test_screenshots_in_both_themes(
+        self, lab: JupyterLab, chapter_00: Notebook, artifacts: Path
+    ) -> None:
         traffic = chapter_00.cell("traffic_map(run")
         lab.photograph(
             artifacts,
@@ -86,7 +88,7 @@ class TestStartHere:
 
 
 class TestRingAllReduce:
-    def test_it_runs_clean(self, lab: JupyterLab, chapter_03: Notebook) -> None:
+    def test_it_runs_without_errors(self, lab: JupyterLab, chapter_03: Notebook) -> None:
         assert chapter_03.complaints() == []
         assert lab.errors == []
 
@@ -99,7 +101,7 @@ class TestRingAllReduce:
         expect(player).to_have_attribute("data-position", "1.00")
         press("One step back")
         expect(player).to_have_attribute("data-step", "0")
-        # Both clicks in one turn of the page: on a busy machine it may have played to its end.
+        # Both clicks in one task of the page, so that it cannot play to its end between them.
         played = player.get_by_role("button", name="Play").evaluate(
             """(button) => {
                 const root = button.closest("[data-playing]");
@@ -139,8 +141,8 @@ class TestRingAllReduce:
         expect(player).to_have_attribute("data-playing", "false")
         assert chapter_03.cell("ring_player(run)").is_active(), "a key reached the notebook"
 
-    def test_chunks_fill_up_with_everyones_part(self, chapter_03: Notebook) -> None:
-        """Each of 4 chunks on 4 ranks begins with its own rank's mark and ends with all four."""
+    def test_chunks_fill_up_with_every_ranks_part(self, chapter_03: Notebook) -> None:
+        """Each of 4 chunks on 4 ranks starts with its own rank's mark and ends with all four."""
         player = chapter_03.cell("ring_player(run)").widget("ring-player")
         marks = []
         for step in range(7):
@@ -148,7 +150,7 @@ class TestRingAllReduce:
             expect(player).to_have_attribute("data-position", f"{step}.00")
             marks.append(sum(painted(player, rank_color(rank)) for rank in range(4)))
         assert marks == sorted(marks), marks
-        # After reduce-scatter one chunk per rank is complete, and others are half way: 40 of 64.
+        # After reduce-scatter one chunk per rank is complete, the others are partial: 40 of 64.
         assert marks[-1] / marks[0] > 3.3, marks
 
     def test_the_map_by_mouse(self, lab: JupyterLab, chapter_03: Notebook) -> None:
@@ -177,7 +179,9 @@ class TestRingAllReduce:
         lab.page.keyboard.press("Escape")
         expect(traffic).not_to_have_attribute("data-selected", "0,1")
 
-    def test_the_hang_shows_who_waits_for_whom(self, lab: JupyterLab, chapter_03: Notebook) -> None:
+    def test_the_hang_shows_which_rank_waits_for_which(
+        self, lab: JupyterLab, chapter_03: Notebook
+    ) -> None:
         hang = chapter_03.cell("timeline(hang)").widget("timeline")
         expect(hang).to_have_attribute("data-waits", "0>1 1>2 2>3 3>0")
         expect(hang).to_have_attribute("data-pending", "4")
@@ -189,8 +193,10 @@ class TestRingAllReduce:
         expect(detail).to_contain_text("never ended")
         expect(detail).to_contain_text("dist.send(outgoing")
 
-    def test_in_both_themes(self, lab: JupyterLab, chapter_03: Notebook, artifacts: Path) -> None:
-        def half_way() -> Locator:
+    def test_screenshots_in_both_themes(
+        self, lab: JupyterLab, chapter_03: Notebook, artifacts: Path
+    ) -> None:
+        def halfway() -> Locator:
             cell = chapter_03.cell("ring_player(run)")
             player = cell.widget("ring-player")
             slider = player.get_by_role("slider")
@@ -201,7 +207,7 @@ class TestRingAllReduce:
             artifacts,
             {
                 "chapter-03-hub": lambda: chapter_03.cell("sum on each rank").element,
-                "chapter-03-player": half_way,
+                "chapter-03-player": halfway,
                 "chapter-03-plot": lambda: chapter_03.cell("figsize=(7, 3.6)").element,
                 "chapter-03-timeline": lambda: chapter_03.cell("timeline(hang)").element,
                 "chapter-03-model": lambda: chapter_03.cell("fitted to N = 2").element,
@@ -211,7 +217,7 @@ class TestRingAllReduce:
 
 
 def painted(widget: Locator, color: str) -> int:
-    """Pixels of the widget's picture that have exactly this colour."""
+    """The number of pixels of the widget's picture with exactly this colour."""
     return int(
         widget.locator("canvas").evaluate(
             """(canvas, color) => {

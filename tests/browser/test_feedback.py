@@ -1,4 +1,4 @@
-"""Feedback as a student opens it and formgrader as an instructor does, with hostile notebooks."""
+"""Feedback pages and formgrader in the browser, with hostile notebooks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOT = (  # one pixel
 
 @pytest.fixture(scope="module")
 def made(lab_server: LabServer) -> Made:
-    """ada, who has a page worth looking at, and mallory, whose notebook attacks it."""
+    """ada, whose page has every kind of content, and mallory, whose notebook attacks the page."""
     made = Made(lab_server.root, LAB)
     made.grade(
         "ada",
@@ -62,13 +62,13 @@ def made(lab_server: LabServer) -> Made:
 
 
 class Watch:
-    """A page in a window of its own, and what it asked of others than ``home``."""
+    """A page in a separate window, and its requests to anything but ``home``."""
 
     def __init__(self, browser: Browser, home: str) -> None:
         context = self.context = browser.new_context(viewport={"width": 1200, "height": 1000})
         context.set_default_timeout(STEP_LIMIT_MS)
         self.home = home
-        self.asked: list[str] = []
+        self.foreign_requests: list[str] = []
         self.errors: list[str] = []
         self.page: Page = context.new_page()
         context.on("request", self._note)
@@ -80,18 +80,18 @@ class Watch:
 
     def _note(self, request: Request) -> None:
         if not self._is_home(request.url):
-            self.asked.append(request.url)
+            self.foreign_requests.append(request.url)
 
     def _refuse(self, route: Route) -> None:
         route.abort()
 
     def assert_nothing_happened(self, title: str) -> None:
-        """After a click on everything that was laid out to be clicked."""
+        """After a click on every bait."""
         for bait in self.page.get_by_text("grade me").all():
             bait.click(no_wait_after=True)
         assert self.page.evaluate("window.pwned") is None
         assert self.page.title() == title
-        assert self.asked == []
+        assert self.foreign_requests == []
         assert self.context.pages == [self.page]
         assert self.page.frames == [self.page.main_frame]
         assert self.errors == []
@@ -110,16 +110,16 @@ def watch(browser: Browser) -> Iterator[Callable[[str], Watch]]:
         window.context.close()
 
 
-def test_formgrader_shows_a_hostile_notebook_and_nothing_happens(
+def test_formgrader_shows_a_hostile_notebook_safely(
     made: Made, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
 ) -> None:
     with made.gradebook as gradebook:
         submission = gradebook.find_submission_notebook(LAB, LAB, "mallory").id
     window = watch(lab_server.url)
     page = window.page
-    page.goto(lab_server.url_of("/formgrader/manage_students"))  # and is known from here on
+    page.goto(lab_server.url_of("/formgrader/manage_students"))  # logs in
     page.goto(lab_server.url_of(f"/formgrader/submissions/{submission}/"))
-    # formgrader's own script has run to its end, without MathJax.
+    # formgrader's own script has run completely, without MathJax.
     expect(page.locator("#check_accumulate")).to_have_attribute("placeholder", "5")
     expect(page.locator(".shardlab-check")).to_have_count(CHECKS)
     expect(page.locator(".shardlab-check .line.ok").first).to_be_visible()
@@ -129,12 +129,12 @@ def test_formgrader_shows_a_hostile_notebook_and_nothing_happens(
     page.screenshot(path=artifacts / "formgrader-hostile.png")
 
 
-def test_formgraders_button_makes_pages_that_stand_alone(
+def test_formgraders_button_makes_self_contained_pages(
     made: Made, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
 ) -> None:
     window = watch(lab_server.url)
     page = window.page
-    page.goto(lab_server.url_of("/formgrader/manage_students"))  # and is known from here on
+    page.goto(lab_server.url_of("/formgrader/manage_students"))  # logs in
     page.goto(lab_server.url_of("/formgrader/manage_assignments"))
     page.locator("tr", has_text=LAB).locator(".generate-feedback a").click()
     expect(page.get_by_text(f"Successfully generated feedback of '{LAB}'.")).to_be_visible()

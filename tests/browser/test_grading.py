@@ -1,4 +1,4 @@
-"""An instructor releases the lab, grades two students and looks at their scores in formgrader."""
+"""An instructor releases the lab, grades two students and reads their scores in formgrader."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.submissions import planted
 pytestmark = [pytest.mark.browser, pytest.mark.nbgrader, pytest.mark.ranks]
 
 GRACE = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["sum_instead_of_mean"]
-CODE_POINTS = 18.0  # and 2 for the question, which a person grades
+CODE_POINTS = 18.0  # the other 2 are for the question, which is graded by hand
 
 
 def nbgrader(server: LabServer, *arguments: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "nbgrader", *arguments],
         cwd=server.root,
         env={
@@ -33,12 +33,12 @@ def nbgrader(server: LabServer, *arguments: str) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert result.returncode == 0, result.stderr[-4000:]
 
 
 @pytest.fixture(scope="module")
 def graded(lab_server: LabServer) -> LabServer:
-    """ada hands in the solution, grace one mistake."""
+    """ada submits the solution, grace one mistake."""
     for student, answers in {"ada": SOLUTION, "grace": SOLUTION | GRACE.answers}.items():
         submitted = lab_server.root / "grading/submitted" / student / LAB / f"{LAB}.ipynb"
         write_answered(submitted, answers)
@@ -75,7 +75,7 @@ def test_a_submission_can_be_read_and_the_question_graded(
 ) -> None:
     formgrader.get_by_role("link", name="Manual Grading").click()
     formgrader.get_by_role("link", name=LAB, exact=True).click()
-    expect(formgrader.locator(".breadcrumb .active")).to_have_text(LAB)  # and now its one notebook
+    expect(formgrader.locator(".breadcrumb .active")).to_have_text(LAB)  # now its one notebook
     formgrader.get_by_role("link", name=LAB, exact=True).click()
     rows = formgrader.locator("tbody tr")
     expect(rows).to_have_count(2)

@@ -1,4 +1,4 @@
-"""The stop button while ranks are asleep: the cell ends, the ranks too, the kernel goes on."""
+"""The stop button while ranks sleep: the cell and its ranks end, the kernel keeps running."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_the_stop_button_ends_a_run(lab: JupyterLab) -> None:
 
     sleepers = notebook.cell("cell-1")
     sleepers.start()
-    said = sleepers.output.locator(".shardlab-output")
-    expect(said).to_have_text(re.compile(r"(my process is \d+.*){4}", re.DOTALL))
-    ranks = [int(pid) for pid in re.findall(r"my process is (\d+)", said.inner_text())]
+    output = sleepers.output.locator(".shardlab-output")
+    expect(output).to_have_text(re.compile(r"(my process is \d+.*){4}", re.DOTALL))
+    ranks = [int(pid) for pid in re.findall(r"my process is (\d+)", output.inner_text())]
     assert len(ranks) == 4
     assert all(psutil.pid_exists(pid) for pid in ranks)
 

@@ -1,4 +1,4 @@
-"""A student works on the lab: the blank, a wrong answer, its diagnosis, the right one, Validate."""
+"""A student works on the lab: no answer, a wrong one, its diagnosis, the right one, Validate."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def notebook(lab: JupyterLab) -> Iterator[Notebook]:
     notebook.close()
 
 
-def validate(lab: JupyterLab, notebook: Notebook, picture: Path, name: str) -> str:
-    """Press the button and wait for its dialogue: what that says, photographed and closed."""
+def validate(lab: JupyterLab, notebook: Notebook, folder: Path, name: str) -> str:
+    """Press Validate, take screenshots of its dialog and close it. Returns the dialog's text."""
     notebook.root.get_by_role("button", name="Validate", exact=True).click()
-    dialogue = lab.page.locator(".jp-Dialog")
-    dialogue.wait_for(timeout=RUN_LIMIT_MS)
-    said = " ".join(dialogue.inner_text().split())
-    lab.photograph(picture, {name: lambda: dialogue})
-    dialogue.get_by_role("button", name="Ok").click()
-    return said
+    dialog = lab.page.locator(".jp-Dialog")
+    dialog.wait_for(timeout=RUN_LIMIT_MS)
+    text = " ".join(dialog.inner_text().split())
+    lab.photograph(folder, {name: lambda: dialog})
+    dialog.get_by_role("button", name="Ok").click()
+    return text
 
 
-def test_a_blank_is_told_kindly(notebook: Notebook) -> None:
+def test_an_unwritten_answer_gets_a_friendly_message(notebook: Notebook) -> None:
     for name in planted.solution(LAB):
         notebook.cell(name).run()
         check = notebook.cell(f"check_{name}").run()
@@ -50,7 +50,7 @@ def test_a_blank_is_told_kindly(notebook: Notebook) -> None:
         (error,) = [out for out in check.outputs() if out["output_type"] == "error"]
         assert error["ename"] == "CheckFailed"
         assert error["evalue"].startswith(f"Not written yet: {name}. Fill in its cell above")
-        assert len(error["traceback"]) == 1, "no line of ours is shown to the student"
+        assert len(error["traceback"]) == 1, "the student sees no line of the check itself"
 
 
 def test_hints_open_one_by_one(notebook: Notebook) -> None:
@@ -81,7 +81,7 @@ def test_a_deadlock_is_named_with_the_line_in_the_cell(notebook: Notebook) -> No
     expect(diagnosis).to_contain_text("line 7: dist.send(chunks")
 
 
-def test_the_ring_passes_within_its_budget_and_can_be_watched(notebook: Notebook) -> None:
+def test_the_ring_passes_within_its_budget_and_can_be_played(notebook: Notebook) -> None:
     right = answer(notebook, "reduce_scatter", SOLUTION["reduce_scatter"])
     expect(right).to_have_attribute("data-passed", "true")
     largest = right.locator("tbody tr").last.locator("td.number")
@@ -107,20 +107,20 @@ def test_validate_saves_and_names_what_fails(
     lab: JupyterLab, copy: Notebook, artifacts: Path
 ) -> None:
     copy.cell("ring_all_reduce").type(WRONG["sum_instead_of_mean"])
-    said = validate(lab, copy, artifacts, "validate-fails")
+    text = validate(lab, copy, artifacts, "validate-fails")
     on_disk = json.loads((lab.server.root / copy.path).read_text())
     saved = {cell["id"]: cell["source"] for cell in on_disk["cells"]}
     assert "".join(saved["ring_all_reduce"]) == WRONG["sum_instead_of_mean"]
-    assert said.count("The following cell failed:") == 1
-    assert 'check("ring_all_reduce.ring_all_reduce", ring_all_reduce)' in said
-    assert "returned the sum, not the mean: divide by world_size" in said
+    assert text.count("The following cell failed:") == 1
+    assert 'check("ring_all_reduce.ring_all_reduce", ring_all_reduce)' in text
+    assert "returned the sum, not the mean: divide by world_size" in text
 
     copy.cell("ring_all_reduce").type(SOLUTION["ring_all_reduce"])
-    said = validate(lab, copy, artifacts, "validate-passes")
-    assert "Success! Your notebook passes all the tests." in said
+    text = validate(lab, copy, artifacts, "validate-passes")
+    assert "Success! Your notebook passes all the tests." in text
 
 
-def test_in_both_themes(lab: JupyterLab, notebook: Notebook, artifacts: Path) -> None:
+def test_screenshots_in_both_themes(lab: JupyterLab, notebook: Notebook, artifacts: Path) -> None:
     answer(notebook, "ring_all_reduce", WRONG["sends_whole_tensors_round"])
     lab.photograph(
         artifacts,

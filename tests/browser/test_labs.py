@@ -1,7 +1,7 @@
-"""A student works on the labs, but for the ring's: one exercise of each, wrong, then right.
+"""A student works on every lab but lab 03: one exercise of each, wrong, then right.
 
-The ring's lab, test_lab_03.py, goes through everything that all labs have in common.  The mistakes
-that are typed are marked in tests/submissions/.
+test_lab_03.py tests everything that all labs have in common.  The mistakes to type are marked in
+tests/submissions/.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPED = {
 
 @pytest.fixture(params=TYPED)
 def notebook(desk: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    """The lab as released, with what stands above its first exercise run."""
+    """The lab as released, after running the cells above its first exercise."""
     notebook = desk.open(f"labs/{request.param}/{request.param}.ipynb")
     notebook.cell("from autograder import check").run()
     if above := TYPED[request.param].above:

@@ -1,4 +1,4 @@
-"""How long the pictures of 64 ranks take to draw, in the page where students see them."""
+"""How long JupyterLab takes to draw the pictures of 64 ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.browser.notebooks import write_scratch
 pytestmark = [pytest.mark.browser, pytest.mark.ranks]
 
 ONE_FRAME_MS = 1000 / 60
-# A crowded machine draws slower than a student's: only what nobody would call smooth fails.
+# A busy test machine draws slower than a student's: only what is far too slow fails.
 FAR_TOO_SLOW_MS = 20 * ONE_FRAME_MS
 
 REDUCE_SCATTER_OF_64 = """
@@ -47,28 +47,28 @@ KEYS = {
 
 
 def redraws_ms(widget: Locator, keys: list[str]) -> tuple[list[float], list[float]]:
-    """For each key: the redraw as the widget itself measures it, and the whole answer to the key.
+    """For each key: the redraw time measured by the widget, and the time from key to pixels.
 
-    The browser may put off the painting itself; reading a pixel back makes it paint at once.
+    The browser may delay painting; reading a pixel back makes it paint immediately.
     """
-    redraws, answers = widget.evaluate(
+    redraws, responses = widget.evaluate(
         """(root, keys) => {
           const canvas = root.querySelector("canvas");
           const pen = canvas.getContext("2d");
-          const [redraws, answers] = [[], []];
+          const [redraws, responses] = [[], []];
           for (const key of keys) {
             const began = performance.now();
             const event = new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true });
             root.querySelector(".shardlab-plot").dispatchEvent(event);
             pen.getImageData(0, 0, 1, 1);
-            answers.push(performance.now() - began);
+            responses.push(performance.now() - began);
             redraws.push(Number(root.dataset.redrawMs));
           }
-          return [redraws, answers];
+          return [redraws, responses];
         }""",
         keys,
     )
-    return redraws, answers
+    return redraws, responses
 
 
 def view(notebook: Notebook, words: str) -> Callable[[], Locator]:
@@ -91,12 +91,12 @@ def test_redraw_at_64_ranks(
     for name, maker in makers.items():
         widget = notebook.cell(maker).widget(name)
         expect(widget).to_have_attribute("data-world-size", "64")
-        redraws, answers = redraws_ms(widget, KEYS[name])
+        redraws, responses = redraws_ms(widget, KEYS[name])
         measured[name] = {
             "redraw_median_ms": statistics.median(redraws),
             "redraw_worst_ms": max(redraws),
-            "key_to_pixels_median_ms": statistics.median(answers),
-            "key_to_pixels_worst_ms": max(answers),
+            "key_to_pixels_median_ms": statistics.median(responses),
+            "key_to_pixels_worst_ms": max(responses),
             "marks": int(widget.get_attribute("data-drawn") or 0),
         }
     (artifacts / "redraw-at-64-ranks.json").write_text(json.dumps(measured, indent=2))

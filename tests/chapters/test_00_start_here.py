@@ -52,7 +52,7 @@ def test_the_tensor_comes_back_with_one_from_each_rank(chapter):
 def test_each_call_names_its_line(chapter):
     said = chapter.said("for call in run.calls:")
     assert len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", said)) == 8
-    assert "8 calls of 4 ranks" in chapter.drew("timeline(run)")
+    assert "8 calls on 4 ranks" in chapter.drew("timeline(run)")
 
 
 def test_the_failed_rank_is_named(chapter):

@@ -90,7 +90,7 @@ def test_sending_first_hangs_at_any_size_and_the_cycle_is_named(chapter):
 @pytest.mark.parametrize("way_out", ["start_sending_then_receive", "take_turns"])
 def test_both_ways_out_come_to_an_end(chapter, way_out):
     picture = chapter.drew(f"launch({way_out}")
-    assert "8 calls of 4 ranks" in picture
+    assert "8 calls on 4 ranks" in picture
     assert "never ended" not in picture
 
 

@@ -1,8 +1,8 @@
-"""Pictures that can be pointed at, of a run or by a formula.
+"""Interactive pictures of a run or of a formula.
 
-Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. By formula, with
-what was measured beside it: memory bars, shard map, offload times, tensor split,
-pipeline schedules.
+Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. Of a formula,
+with measurements next to it: memory bars, shard map, offload times, tensor split, pipeline
+schedules.
 """
 
 from shardlab.widgets import palette

@@ -1,5 +1,5 @@
-// The activation timeline: all shapes come from activation_timeline.py; here is what a reader
-// points at, an operator and a tensor in the stack.
+// The activation timeline: activation_timeline.py makes all shapes; this file selects an operator and
+// a tensor in the stack.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -11,23 +11,23 @@ function build(model, signal) {
     name: "activation-timeline", title: "Activations of a step, tensor by tensor",
     label:
       "Activation timeline. Left and right move from operator to operator, up and down from tensor to " +
-      "tensor in the stack, P goes to the peak, page up and down from run to run.",
-    hint: "Point at a tensor, or use the arrow keys, for its bytes and its life. P goes to the peak.",
+      "tensor in the stack, P goes to the peak, Page Up and Page Down move from run to run.",
+    hint: "Hover over a tensor, or use the arrow keys, for its bytes and lifetime. P goes to the peak.",
   });
   root.dataset.runs = panels.length;
   for (const name of ["peak", "kept"]) {
     root.dataset[`${name}Bytes`] = panels.map((panel) => panel[`${name}_bytes`]).join(" ");
   }
   root.dataset.operators = panels.map(({ operators }) => operators).join(" ");
-  const told = panels.map(
+  const peaks = panels.map(
     ({ name, peak_bytes, kept_bytes }) =>
       `${name && `${name}: `}peak ${formatBytes(peak_bytes)}, ${formatBytes(kept_bytes)} kept by forward`,
   );
   const stage = createStage({
     root, plot, width: scene.width, height: scene.height, draw, signal,
-    label: `Activation timeline. ${told.join("; ")}.`,
+    label: `Activation timeline. ${peaks.join("; ")}.`,
   });
-  const headings = () => ["run", "tensor", "kind", "bytes", "made by operator", "gone before"];
+  const headings = () => ["run", "tensor", "kind", "bytes", "created by operator", "freed before"];
   root.append(head, plot, detail, tableDetails(headings, rows, signal).node);
 
   function rows() {
@@ -40,12 +40,12 @@ function build(model, signal) {
     );
   }
 
-  // ---- what is pointed at ----
+  // ---- the selection ----
 
   const toX = (operator) => left + (operator / scene.operators) * (right - left);
-  const toY = (panel, bytes) => panel.bottom - (bytes / scene.most) * (panel.bottom - panel.top);
+  const toY = (panel, bytes) => panel.bottom - (bytes / scene.max_bytes) * (panel.bottom - panel.top);
 
-  /** What lives after this operator, from the bottom up: [{ life, below }]. */
+  /** The tensors live after this operator, from the bottom up: [{ life, below }]. */
   function stackAt({ lives }, operator) {
     const stack = [];
     let below = 0;
@@ -64,11 +64,11 @@ function build(model, signal) {
       delete root.dataset[name];
     }
     detail.textContent = "";
-    if (selected) tell();
+    if (selected) describe();
     stage.redraw();
   }
 
-  function tell() {
+  function describe() {
     const panel = panels[selected.panel];
     const stack = stackAt(panel, selected.operator);
     const bytes = stack.reduce((sum, { life }) => sum + life[1], 0);
@@ -80,7 +80,7 @@ function build(model, signal) {
     });
     if (selected.place !== null && stack[selected.place]) {
       const [name, size, born, gone, kind] = stack[selected.place].life;
-      text += ` · ${name}, ${exactBytes(size)}, ${kind}, made by operator ${born}, gone before ${gone}`;
+      text += ` · ${name}, ${exactBytes(size)}, ${kind}, created by operator ${born}, freed before ${gone}`;
       Object.assign(root.dataset, { selectedTensor: name, selectedKind: kind });
     }
     detail.textContent = text;
@@ -92,14 +92,14 @@ function build(model, signal) {
     const operator = Math.floor(((x - left) / (right - left)) * scene.operators);
     if (operator >= panels[panel].operators) return null;
     const { top, bottom } = panels[panel];
-    const bytes = ((bottom - y) / (bottom - top)) * scene.most;
+    const bytes = ((bottom - y) / (bottom - top)) * scene.max_bytes;
     const place = stackAt(panels[panel], operator).findIndex(
       ({ life, below }) => bytes >= below && bytes < below + life[1],
     );
     return { panel, operator, place: place < 0 ? null : place };
   }
 
-  /** To another operator, with the same tensor where it still lives. */
+  /** To another operator, with the same tensor if it is still live. */
   function goTo(panel, at) {
     const operator = clamp(at, 0, panels[panel].operators - 1);
     let place = null;
@@ -111,7 +111,7 @@ function build(model, signal) {
     select({ panel, operator, place });
   }
 
-  function climb(by) {
+  function moveInStack(by) {
     const { panel, operator, place } = selected ?? start();
     const top = stackAt(panels[panel], operator).length - 1;
     const next = place === null ? (by > 0 ? 0 : top) : clamp(place + by, 0, top);
@@ -126,8 +126,8 @@ function build(model, signal) {
     return {
       ArrowLeft: () => goTo(panel, operator - 1),
       ArrowRight: () => goTo(panel, selected ? operator + 1 : 0),
-      ArrowUp: () => climb(1),
-      ArrowDown: () => climb(-1),
+      ArrowUp: () => moveInStack(1),
+      ArrowDown: () => moveInStack(-1),
       PageUp: () => toPanel(-1),
       PageDown: () => toPanel(selected ? 1 : 0),
       Home: () => goTo(panel, 0),
@@ -137,8 +137,8 @@ function build(model, signal) {
     };
   }
 
-  answerPointer(plot, stage, (at) => select(at && pointAt(at)), signal);
-  answerKeys(plot, keys, signal);
+  handlePointer(plot, stage, (at) => select(at && pointAt(at)), signal);
+  handleKeys(plot, keys, signal);
 
   // ---- drawing ----
 
@@ -147,7 +147,7 @@ function build(model, signal) {
     const context = image.getContext("2d");
     const scale = canvas.width / scene.width;
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    const marks = paint(context, [...scene.ground, ...scene.ribbons, ...scene.over], theme);
+    const marks = paint(context, [...scene.background, ...scene.ribbons, ...scene.overlay], theme);
     return { image, marks };
   }
 
@@ -177,7 +177,7 @@ function build(model, signal) {
     }
   }
 
-  /** The whole life of a tensor, as it sinks when those below it are gone. */
+  /** The whole lifetime of a tensor, which moves down when one below it is freed. */
   function outline(context, theme, panel, life) {
     const [, bytes, born, gone] = life;
     const below = [];

@@ -1,7 +1,7 @@
-"""The activation timeline: each tensor of a step is a ribbon, as long as it lives.
+"""The activation timeline: each tensor of a step is a ribbon, as long as its lifetime.
 
-Its height is its bytes.  Runs stand one below the other in the same scales: a lower picture holds
-fewer bytes at its highest, a longer one made more tensors, those that were computed again.
+The height of a ribbon is its bytes.  Runs are drawn one below the other on the same scales: a lower
+one has a lower peak, a longer one created more tensors because it recomputed some.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from shardlab.widgets.traffic_map import byte_ticks
 from shardlab.widgets.units import format_bytes
 
 WIDTH = 800.0
-LEFT = 66.0  # of the panels: bytes stand before them
+LEFT = 66.0  # of the panels; byte labels are to the left
 RIGHT = 620.0
-LANE = 20.0  # names of phases above each panel
-MOST_RUNS = 4
-TALL = {1: 250.0, 2: 170.0, 3: 130.0, 4: 105.0}  # a panel, by the number of runs
-THINNEST = 0.3  # of a ribbon that is drawn, in pixels
-SMALLEST_WITH_EDGE = 2.5
-REST = "#B08968"  # what belongs to no numbered part: embedding, head, loss
+PHASE_ROW = 20.0  # height of the phase names above each panel
+MAX_RUNS = 4
+PANEL_HEIGHT = {1: 250.0, 2: 170.0, 3: 130.0, 4: 105.0}  # by the number of runs
+MIN_RIBBON_HEIGHT = 0.3  # in pixels; thinner ribbons are not drawn
+MIN_OUTLINED_SIZE = 2.5
+OTHER_PARTS = "#B08968"  # tensors outside the numbered parts: embedding, head, loss
 TEMPORARY = MEMORY["other"]
 
 
@@ -44,25 +44,27 @@ class ActivationTimeline(Picture):
             "left": LEFT,
             "right": RIGHT,
             "operators": layout.operators,
-            "most": layout.most,
-            "panels": [_plain(name, told, layout.boxes[name]) for name, told in self._runs.items()],
-            "ground": as_json(layout.ground()),
+            "max_bytes": layout.max_bytes,
+            "panels": [
+                _for_browser(name, run, layout.boxes[name]) for name, run in self._runs.items()
+            ],
+            "background": as_json(layout.background()),
             "ribbons": as_json(layout.ribbons()),
-            "over": as_json(layout.over()),
+            "overlay": as_json(layout.overlay()),
         }
         super().__init__(scene=scene)
 
     def summary(self) -> str:
         return "; ".join(
-            f"{name + ': ' if name else ''}peak {format_bytes(told.peak_bytes)}, "
-            f"{format_bytes(told.kept_bytes)} kept by forward"
-            for name, told in self._runs.items()
+            f"{name + ': ' if name else ''}peak {format_bytes(run.peak_bytes)}, "
+            f"{format_bytes(run.kept_bytes)} kept by forward"
+            for name, run in self._runs.items()
         )
 
     def static_svg(self) -> str:
         layout = self._layout
         return to_svg(
-            [*layout.ground(), *layout.ribbons(), *layout.over()],
+            [*layout.background(), *layout.ribbons(), *layout.overlay()],
             WIDTH,
             layout.height,
             title="Activations of a step, tensor by tensor",
@@ -71,34 +73,34 @@ class ActivationTimeline(Picture):
 
 
 def activation_timeline(runs: Lifetimes | Mapping[str, Lifetimes]) -> ActivationTimeline:
-    """Draw which tensors live when in a step that `shardlab.lifetimes.record` followed.
+    """Draw the lifetime of each tensor in a step that `shardlab.lifetimes.record` recorded.
 
-    runs: one, or up to four by name, drawn below each other in the same scales.
+    runs: one recording, or up to four by name, drawn one below the other on the same scales.
 
     Parameters, their gradients and the batch are not shown.  Raises ValueError for no run, more
-    than four, or one that made no tensor.
+    than four, or one without tensors.
     """
     given = {"": runs} if isinstance(runs, Lifetimes) else dict(runs)
-    if not 1 <= len(given) <= MOST_RUNS:
-        raise ValueError(f"{len(given)} runs: give 1 to {MOST_RUNS}")
-    for name, told in given.items():
-        if not told.lives:
-            raise ValueError(f"run {name!r} made no tensor")
-    return ActivationTimeline({str(name): told for name, told in given.items()})
+    if not 1 <= len(given) <= MAX_RUNS:
+        raise ValueError(f"{len(given)} runs: pass 1 to {MAX_RUNS}")
+    for name, run in given.items():
+        if not run.lives:
+            raise ValueError(f"run {name!r} created no tensors")
+    return ActivationTimeline({str(name): run for name, run in given.items()})
 
 
-def _plain(name: str, told: Lifetimes, box: Box) -> dict[str, Any]:
-    """As the browser reads it; see activation_timeline.js. Lives in the order of the stack."""
-    lives = [told.lives[index] for index in stack_order(told.lives)]
+def _for_browser(name: str, run: Lifetimes, box: Box) -> dict[str, Any]:
+    """The data that activation_timeline.js reads, lives in stack order."""
+    lives = [run.lives[index] for index in stack_order(run.lives)]
     return {
         "name": name,
         "top": box.top,
         "bottom": box.bottom,
-        "operators": told.operators,
-        "peak_bytes": told.peak_bytes,
-        "peak_at": told.peak_at,
-        "kept_bytes": told.kept_bytes,
-        "phases": [list(phase) for phase in told.phases],
+        "operators": run.operators,
+        "peak_bytes": run.peak_bytes,
+        "peak_at": run.peak_at,
+        "kept_bytes": run.kept_bytes,
+        "phases": [list(phase) for phase in run.phases],
         "lives": [[life.name, life.bytes, life.born, life.gone, life.kind] for life in lives],
     }
 
@@ -106,27 +108,25 @@ def _plain(name: str, told: Lifetimes, box: Box) -> dict[str, Any]:
 class ActivationTimelineLayout:
     def __init__(self, runs: Mapping[str, Lifetimes]) -> None:
         self.runs = runs
-        self.stacks: dict[str, list[Ribbon]] = {name: ribbons(told) for name, told in runs.items()}
-        self.most = 1.16 * max(told.peak_bytes for told in runs.values())
-        self.operators = max(told.operators for told in runs.values())
+        self.stacks: dict[str, list[Ribbon]] = {name: ribbons(run) for name, run in runs.items()}
+        self.max_bytes = 1.16 * max(run.peak_bytes for run in runs.values())
+        self.operators = max(run.operators for run in runs.values())
         self.colors = _colors(runs)
-        tall = TALL[len(runs)]
+        height = PANEL_HEIGHT[len(runs)]
+        tops = [PHASE_ROW + i * (height + PHASE_ROW + 8) for i in range(len(runs))]
         self.boxes = {
-            name: Box(
-                LEFT, RIGHT, LANE + i * (tall + LANE + 8), LANE + i * (tall + LANE + 8) + tall,
-                self.operators, self.most,
-            )
-            for i, name in enumerate(runs)
-        }  # fmt: skip
+            name: Box(LEFT, RIGHT, top, top + height, self.operators, self.max_bytes)
+            for name, top in zip(runs, tops, strict=True)
+        }
         self.bottom = max(box.bottom for box in self.boxes.values())
-        self.key, key_height = self._key(self.bottom + 58)
-        self.height = self.bottom + 46 + key_height
+        self.legend, legend_height = self._legend(self.bottom + 58)
+        self.height = self.bottom + 46 + legend_height
 
-    def ground(self) -> list[Mark]:
-        """Scales, frames, phases and the key."""
+    def background(self) -> list[Mark]:
+        """Axes, frames, phases and the legend."""
         marks: list[Mark] = []
         for name, box in self.boxes.items():
-            for tick in byte_ticks(self.most, max(3, round((box.bottom - box.top) / 32))):
+            for tick in byte_ticks(self.max_bytes, max(3, round((box.bottom - box.top) / 32))):
                 y = box.y(tick)
                 label = format_bytes(tick) if tick else "0"
                 marks.append(line(LEFT - 4, y, RIGHT, y, opacity=0.6))
@@ -152,7 +152,7 @@ class ActivationTimelineLayout:
                     stroke="rule",
                 )
             )  # fmt: skip
-        return [*marks, *self._axis(), *self.key]
+        return [*marks, *self._axis(), *self.legend]
 
     def _axis(self) -> list[Mark]:
         marks: list[Mark] = []
@@ -169,23 +169,23 @@ class ActivationTimelineLayout:
                     x=x, y=self.bottom + 16, text=str(tick), size=11, anchor="middle", fill="muted"
                 )
             )
-        told = "operators that made a tensor, one after the other"
+        title = "operators that created a tensor, in order"
         middle = (LEFT + RIGHT) / 2
         marks.append(
-            Text(x=middle, y=self.bottom + 33, text=told, size=11, anchor="middle", fill="muted")
+            Text(x=middle, y=self.bottom + 33, text=title, size=11, anchor="middle", fill="muted")
         )
         return marks
 
-    def _key(self, top: float) -> tuple[list[Mark], float]:
+    def _legend(self, top: float) -> tuple[list[Mark], float]:
         entries = [(name or "embedding, head, loss", color) for name, color in self.colors.items()]
         marks: list[Mark] = []
         x, y = LEFT, top
         hatched = next(iter(self.colors.values()))
-        kinds = {life.kind for told in self.runs.values() for life in told.lives}
-        again = [("recomputed", hatched)] if "recomputed" in kinds else []
-        for name, color in [*entries, *again, ("temporary", TEMPORARY)]:
-            wide = 17 + text_width(name, 12) + 12
-            if x + wide > WIDTH:
+        kinds = {life.kind for run in self.runs.values() for life in run.lives}
+        recomputed = [("recomputed", hatched)] if "recomputed" in kinds else []
+        for name, color in [*entries, *recomputed, ("temporary", TEMPORARY)]:
+            width = 17 + text_width(name, 12) + 12
+            if x + width > WIDTH:
                 x, y = LEFT, y + 20
             marks.append(
                 Rect(
@@ -194,23 +194,23 @@ class ActivationTimelineLayout:
                 )
             )  # fmt: skip
             marks.append(Text(x=x + 17, y=y, text=name, size=12))
-            x += wide
+            x += width
         return marks, y - top + 20
 
     def ribbons(self) -> list[Mark]:
-        """One shape for each tensor; where thin ones are left out the picture has a gap."""
+        """One shape per tensor. Ribbons that are too thin are left out, which leaves gaps."""
         marks: list[Mark] = []
         for name, stack in self.stacks.items():
             box = self.boxes[name]
             for ribbon in stack:
-                if box.y(0) - box.y(ribbon.life.bytes) < THINNEST:
+                if box.y(0) - box.y(ribbon.life.bytes) < MIN_RIBBON_HEIGHT:
                     continue
-                is_again = ribbon.life.kind == "recomputed"
+                is_recomputed = ribbon.life.kind == "recomputed"
                 color = self.color_of(ribbon.life)
-                edge = color if is_again else "surface"
+                edge = color if is_recomputed else "surface"
                 marks.append(
                     Path(
-                        d=ribbon.path(box), fill=color, hatch=is_again,
+                        d=ribbon.path(box), fill=color, hatch=is_recomputed,
                         stroke=edge if self._is_large(ribbon.life, box) else "none",
                         stroke_width=0.5,
                     )
@@ -219,21 +219,21 @@ class ActivationTimelineLayout:
 
     @staticmethod
     def _is_large(life: Life, box: Box) -> bool:
-        """Whether an edge leaves anything of it to be seen."""
-        wide, tall = box.x(life.gone) - box.x(life.born), box.y(0) - box.y(life.bytes)
-        return min(wide, tall) >= SMALLEST_WITH_EDGE
+        """Whether the ribbon is still visible when outlined."""
+        width, height = box.x(life.gone) - box.x(life.born), box.y(0) - box.y(life.bytes)
+        return min(width, height) >= MIN_OUTLINED_SIZE
 
     def color_of(self, life: Life) -> str:
         if life.kind == "temporary":
             return TEMPORARY
-        return self.colors.get(life.part, REST)
+        return self.colors.get(life.part, OTHER_PARTS)
 
-    def over(self) -> list[Mark]:
-        """The highest point of each panel, and its numbers at the right."""
+    def overlay(self) -> list[Mark]:
+        """The peak of each panel, and its numbers to the right."""
         marks: list[Mark] = []
-        for name, told in self.runs.items():
+        for name, run in self.runs.items():
             box = self.boxes[name]
-            x, y = box.x(told.peak_at + 0.5), box.y(told.peak_bytes)
+            x, y = box.x(run.peak_at + 0.5), box.y(run.peak_bytes)
             marks.append(
                 Rect(
                     x=x - 4, y=y - 4, width=8, height=8, radius=4, fill="surface", stroke="text",
@@ -242,31 +242,31 @@ class ActivationTimelineLayout:
             )  # fmt: skip
             rows = [
                 ("", name),
-                ("peak", format_bytes(told.peak_bytes)),
-                ("kept by forward", format_bytes(told.kept_bytes)),
-                ("operators", f"{told.operators:,}"),
+                ("peak", format_bytes(run.peak_bytes)),
+                ("kept by forward", format_bytes(run.kept_bytes)),
+                ("operators", f"{run.operators:,}"),
             ]
-            below = box.top + 12
+            row_y = box.top + 12
             for label, value in rows:
                 if not label and value:
-                    marks.append(Text(x=RIGHT + 12, y=below, text=value, size=12, weight=600))
+                    marks.append(Text(x=RIGHT + 12, y=row_y, text=value, size=12, weight=600))
                 elif label:
-                    marks.append(Text(x=RIGHT + 12, y=below, text=label, size=11, fill="muted"))
-                    marks.append(Text(x=WIDTH - 4, y=below, text=value, size=12, anchor="end"))
+                    marks.append(Text(x=RIGHT + 12, y=row_y, text=label, size=11, fill="muted"))
+                    marks.append(Text(x=WIDTH - 4, y=row_y, text=value, size=12, anchor="end"))
                 if value:
-                    below += 19
+                    row_y += 19
         return marks
 
 
 def _colors(runs: Mapping[str, Lifetimes]) -> dict[str, str]:
-    """A colour for each numbered part of the model; "" stands for all others."""
+    """A colour for each numbered part of the model; "" is for all others."""
     parts: dict[str, None] = {}
-    for told in runs.values():
-        for life in told.lives:
+    for run in runs.values():
+        for life in run.lives:
             if life.part.rsplit(".", 1)[-1].isdigit():
                 parts[life.part] = None
     ordered = sorted(
         parts, key=lambda part: [int(p) if p.isdigit() else -1 for p in part.split(".")]
     )
     colors = {part: COLORS[i % len(COLORS)] for i, part in enumerate(ordered)}
-    return {**colors, "": REST}
+    return {**colors, "": OTHER_PARTS}

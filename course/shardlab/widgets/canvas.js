@@ -1,4 +1,4 @@
-// Drawing: a canvas in the page's theme, and the marks that scene.py makes.
+// Drawing: a canvas in the page's theme, and the marks of scene.py.
 
 const THEMED = ["text", "muted", "rule", "surface"];
 
@@ -11,14 +11,14 @@ function readTheme(node) {
 
 /**
  * A canvas in the plot that keeps its picture sharp and in the page's theme.
- * `draw(context, theme)` paints in a space of width x height and returns how many marks it drew.
- * Each full redraw is timed and noted in data-redraw-ms.
- * Returns { canvas, redraw(), resize(height), at(event) }; `at` is where in that space.
+ * `draw(context, theme)` paints in coordinates of width x height and returns the number of marks.
+ * Each full redraw is timed in data-redraw-ms.
+ * Returns { canvas, redraw(), resize(height), at(event) }; `at` gives an event's position there.
  */
 function createStage({ root, plot, width, height, label = "", draw, signal }) {
   const canvas = make("canvas", { role: "img", "aria-label": label });
   plot.append(canvas);
-  root.style.maxWidth = `${width + 34}px`; // and the card's padding and border
+  root.style.maxWidth = `${width + 34}px`; // with the card's padding and border
   const context = canvas.getContext("2d");
   let theme = null;
 
@@ -53,7 +53,7 @@ function createStage({ root, plot, width, height, label = "", draw, signal }) {
   resize(height);
   const resized = new ResizeObserver(fit);
   resized.observe(canvas);
-  const themed = new MutationObserver(fit); // JupyterLab changes theme through body's attributes
+  const themed = new MutationObserver(fit); // JupyterLab changes the theme through attributes of the body
   for (const node of [document.documentElement, document.body]) {
     themed.observe(node, {
       attributeFilter: ["class", "style", "data-jp-theme-name", "data-jp-theme-light"],
@@ -71,7 +71,7 @@ function roundedBar(context, x, y, width, height, radius) {
   context.roundRect(x, y, width, height, radius);
 }
 
-/** Stripes of one colour, as scene.py's patterns. */
+/** Stripes of one colour, like scene.py's patterns. */
 function hatch(context, color) {
   const tile = new OffscreenCanvas(10, 10);
   const pen = tile.getContext("2d");
@@ -89,7 +89,7 @@ function hatch(context, color) {
   return context.createPattern(tile, "repeat");
 }
 
-/** Draws marks made by scene.py. Returns how many. */
+/** Draws the marks of scene.py. Returns their number. */
 function paint(context, marks, theme) {
   const colored = (color) => (THEMED.includes(color) ? theme[color] : color);
   for (const mark of marks) {
@@ -132,7 +132,7 @@ function paintText(context, mark, theme) {
   context.fillText(text, x, y);
 }
 
-/** A focus ring that shows on light and dark marks alike. */
+/** A focus ring that is visible on light and dark marks. */
 function paintFocus(context, theme, x, y, width, height) {
   context.lineWidth = 4;
   context.strokeStyle = theme.surface;

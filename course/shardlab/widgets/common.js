@@ -1,16 +1,16 @@
-// What the widgets share, with units.js and canvas.js. A widget's own files follow in the same module.
+// Shared by all widgets, with units.js and canvas.js. A widget's own files follow in the same module.
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
-/** Between the ticks of an axis: 1, 2 or 5 times a power of ten, the smallest that is not below `least`. */
-function roundStep(least) {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= least);
+/** The distance between ticks: the smallest 1, 2 or 5 times a power of ten that is not below `minimum`. */
+function roundStep(minimum) {
+  const power = 10 ** Math.floor(Math.log10(minimum));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= minimum);
 }
 
 // ---- page ----
 
-/** An element. Children that are strings become text nodes: what data says stays inert. */
+/** An element. Children that are strings become text nodes, so data is never read as HTML. */
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -22,7 +22,7 @@ function button(label, symbol) {
   return make("button", { type: "button", "aria-label": label, title: label }, symbol);
 }
 
-/** A small picture for a button, in the text's colour. */
+/** An icon for a button, in the text colour. */
 function icon(d) {
   const namespace = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(namespace, "svg");
@@ -36,23 +36,23 @@ function icon(d) {
 }
 
 /**
- * A table that stays closed, and is not built, until the reader asks for it. `headings()` and `rows()`
- * say what is in it; `renew()` when that has changed. Returns { node, renew }.
+ * A table that is closed, and not built, until the reader opens it. `headings()` and `rows()` give its
+ * contents; call `renew()` when they have changed. Returns { node, renew }.
  */
 function tableDetails(headings, rows, signal) {
-  const most = 500;
+  const maxRows = 500;
   const node = make("details", {}, make("summary", {}, "As a table"));
   const build = () => {
     if (!node.open || node.querySelector("table")) return;
     const all = rows();
     const body = make("tbody");
-    for (const row of all.slice(0, most)) {
+    for (const row of all.slice(0, maxRows)) {
       body.append(make("tr", {}, ...row.map((value) => make("td", {}, String(value)))));
     }
     const head = make("tr", {}, ...headings().map((name) => make("th", { scope: "col" }, name)));
     const table = make("table", {}, make("thead", {}, head), body);
     node.append(make("div", { class: "shardlab-table", tabindex: "0" }, table));
-    if (all.length > most) node.append(make("p", {}, `The first ${most} of ${all.length} rows.`));
+    if (all.length > maxRows) node.append(make("p", {}, `The first ${maxRows} of ${all.length} rows.`));
   };
   const renew = () => {
     node.replaceChildren(node.firstChild);
@@ -65,8 +65,8 @@ function tableDetails(headings, rows, signal) {
 // ---- a widget ----
 
 /**
- * What a widget's module exports: `build(model, signal)` returns its root, and the signal says when
- * it is taken off the page.
+ * What a widget's module exports: `build(model, signal)` returns its root; the signal aborts when the
+ * widget is removed from the page.
  */
 function widget(build) {
   const render = ({ model, el }) => {
@@ -77,23 +77,23 @@ function widget(build) {
   return { render };
 }
 
-/** `changed()` whenever the kernel sets one of these traits. */
-function follow(model, traits, changed, signal) {
+/** Calls `changed()` whenever the kernel sets one of these traits. */
+function onTraits(model, traits, changed, signal) {
   for (const trait of traits) model.on(`change:${trait}`, changed);
   signal.addEventListener("abort", () => {
     for (const trait of traits) model.off(`change:${trait}`, changed);
   });
 }
 
-/** What the reader chose: the kernel is told, for whoever asks it, and not waited for. */
+/** Sends what the reader chose to the kernel, without waiting for it. */
 function setTraits(model, traits) {
   for (const [trait, value] of Object.entries(traits)) model.set(trait, value);
   model.save_changes();
 }
 
 /**
- * What every widget has: its card, a heading, the plot, which takes the keys (`label` says which),
- * and a line for what is pointed at, until then `hint`. A widget puts them into `root` in its order.
+ * The parts of every widget: its card, a heading, the plot, which takes the keys (`label` explains
+ * them), and a line that describes the selection, or shows `hint`. A widget adds them to `root`.
  */
 function card({ name, title, label, hint = "" }) {
   const root = make("div", { class: "shardlab-widget", "data-widget": name });
@@ -103,19 +103,19 @@ function card({ name, title, label, hint = "" }) {
   return { root, head, plot, detail };
 }
 
-/** `point({ x, y })` wherever the pointer is on the plot, `point(null)` once it has left. */
-function answerPointer(plot, stage, point, signal) {
+/** Calls `point({ x, y })` while the pointer is on the plot, `point(null)` once it has left. */
+function handlePointer(plot, stage, point, signal) {
   plot.addEventListener("pointermove", (event) => point(stage.at(event)), { signal });
   plot.addEventListener("pointerleave", () => point(null), { signal });
 }
 
 /**
- * Keys pressed on the node or in it. `moves()`: { key's name: what it does }, as things stand. A
- * small letter answers for its capital, and "Shift+ArrowLeft" may differ from "ArrowLeft". Left
- * alone: keys with Ctrl, Alt or Meta, all keys of a field in it, and those that press a button.
+ * Keys pressed on the node or in it. `moves()`: { key's name: its function }, at the time of the key.
+ * A lower-case letter also handles its capital; "Shift+ArrowLeft" may differ from "ArrowLeft". Not
+ * handled: keys with Ctrl, Alt or Meta, keys in a field, and those that press a button.
  */
-function answerKeys(node, moves, signal) {
-  const answer = (event) => {
+function handleKeys(node, moves, signal) {
+  const onKeyDown = (event) => {
     const { key, target } = event;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (target !== node && target.matches("input, select, textarea")) return;
@@ -124,39 +124,39 @@ function answerKeys(node, moves, signal) {
     const move = (event.shiftKey && all[`Shift+${key}`]) || all[key] || all[key.toLowerCase()];
     if (!move) return;
     event.preventDefault();
-    event.stopPropagation(); // or the notebook would move to another cell
+    event.stopPropagation(); // else the notebook would move to another cell
     move();
   };
-  node.addEventListener("keydown", answer, { signal });
+  node.addEventListener("keydown", onKeyDown, { signal });
 }
 
 // ---- controls ----
 
-const OWN_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown", " "];
+const CONTROL_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown", " "];
 
-/** The notebook has meanings of its own for these keys: they stay with the control. */
+/** Keeps these keys in the control: the notebook would handle them too. */
 function keepKeys(input, signal) {
   input.addEventListener(
     "keydown",
     (event) => {
-      if (OWN_KEYS.includes(event.key)) event.stopPropagation();
+      if (CONTROL_KEYS.includes(event.key)) event.stopPropagation();
     },
     { signal },
   );
 }
 
 /**
- * A labelled slider that tells its value: `format(value)` is the text beside it. A slider over
- * orders of magnitude goes over exponents: `format: (x) => String(10 ** x)`.
+ * A labelled slider that shows its value: `format(value)` is the text next to it. A slider over
+ * orders of magnitude has exponents as values: `format: (x) => String(10 ** x)`.
  * Returns { node, input, value (to read), set(value) }; `set` does not call `onInput`.
  */
 function slider({ label, min, max, step = 1, value, format = String, onInput = () => {}, signal }) {
   const input = make("input", { type: "range", min, max, step, value, "aria-label": label });
-  const told = make("output", { class: "shardlab-value" });
-  const node = make("label", { class: "shardlab-slider" }, make("span", {}, label), input, told);
+  const output = make("output", { class: "shardlab-value" });
+  const node = make("label", { class: "shardlab-slider" }, make("span", {}, label), input, output);
   const show = () => {
-    told.textContent = format(Number(input.value));
-    input.setAttribute("aria-valuetext", told.textContent);
+    output.textContent = format(Number(input.value));
+    input.setAttribute("aria-valuetext", output.textContent);
     node.dataset.value = input.value;
   };
   input.addEventListener("input", () => (show(), onInput(Number(input.value))), { signal });
@@ -176,8 +176,8 @@ function slider({ label, min, max, step = 1, value, format = String, onInput = (
 }
 
 /**
- * A slider over listed numbers. A number that is not among them joins them. Returns { node,
- * set(number) }; `onInput` gets a number, too.
+ * A slider over a list of numbers. `set` adds a number that is not in the list. Returns { node,
+ * set(number) }; `onInput` gets a number too.
  */
 function listSlider({ values, value, format = String, onInput, ...look }) {
   const listed = [...values];
@@ -197,7 +197,7 @@ function listSlider({ values, value, format = String, onInput, ...look }) {
   return { node: control.node, set };
 }
 
-let groups = 0; // radio buttons of one name belong together, on the whole page
+let groups = 0; // radio buttons with the same name are one group on the whole page
 
 /**
  * A row of labelled radio buttons, one of them chosen. `options`: [[value, text], ...]; a value is

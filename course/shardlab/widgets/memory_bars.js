@@ -1,4 +1,4 @@
-// Memory bars: sliders, pointing, and the picture of memory_rows.py by the formula of
+// Memory bars: sliders, selection, and the picture of memory_rows.py with the formula of
 // memory_formula.js. Nothing here asks the kernel.
 
 function build(model, signal) {
@@ -7,27 +7,27 @@ function build(model, signal) {
   const stages = [0, 1, 2, 3];
   let settings = { ...model.get("settings") };
   let rows = []; // { key, label, parts, y, height, chosen }
-  let most = 1; // bytes at the axis' end
+  let axisBytes = 1; // at the end of the axis
   let selected = null; // { row, part }: indices; part -1 is the whole row
 
   const { root, head, plot, detail } = card({
     name: "memory-bars", title: "Model states on each rank",
     label:
-      "Memory bars. Up and down move from bar to bar, left and right through its categories, Enter chooses a stage.",
-    hint: "Point at a bar for its bytes, click a stage to choose it.",
+      "Memory bars. Up and down move from bar to bar, left and right through its categories, Enter selects a stage.",
+    hint: "Hover over a bar for its bytes, click a stage to select it.",
   });
   root.dataset.measuredRanks = scene.measured.length;
   if (scene.capacity_bytes !== null) root.dataset.capacityBytes = scene.capacity_bytes;
-  const told = (bytes) => (settings.unit === "GB" ? formatSi(bytes, "B") : formatBytes(bytes));
+  const formatSize = (bytes) => (settings.unit === "GB" ? formatSi(bytes, "B") : formatBytes(bytes));
   const exactly = (bytes) => {
     const whole = `${Math.round(bytes).toLocaleString("en-US")} bytes`;
-    return bytes < 1000 ? whole : `${told(bytes)} (${whole})`;
+    return bytes < 1000 ? whole : `${formatSize(bytes)} (${whole})`;
   };
 
   // ---- settings ----
 
   const exponent = (value) => Math.log10(value);
-  const given = settings.parameters; // between the slider's steps: kept as it was given
+  const given = settings.parameters; // may lie between the slider's steps; kept exactly
   const lowest = Math.min(5, Math.floor(exponent(given)));
   const highest = Math.max(12.3, Math.ceil(exponent(given)));
   const parametersAt = (x) =>
@@ -79,7 +79,7 @@ function build(model, signal) {
   const table = tableDetails(headings, tableRows, signal);
   root.append(head, panel, verdict, plot, detail, small, table.node);
 
-  // ---- what the rows hold ----
+  // ---- contents of the rows ----
 
   function compute() {
     const predicted = stages.map((s) => modelStates({ ...settings, stage: s }, costs));
@@ -101,7 +101,7 @@ function build(model, signal) {
     });
     for (const each of rows) each.bytes = each.parts.reduce((sum, [, bytes]) => sum + bytes, 0);
     const shown = rows.filter((each) => each.chosen).map((each) => each.bytes);
-    most = 1.04 * Math.max(...shown, scene.capacity_bytes ?? 0);
+    axisBytes = 1.04 * Math.max(...shown, scene.capacity_bytes ?? 0);
   }
 
   function show(next) {
@@ -120,21 +120,21 @@ function build(model, signal) {
     }
     root.dataset.deviceBytes = device;
     root.dataset.hostBytes = rows.at(-1).bytes;
-    judge(device);
+    showVerdict(device);
     stage.canvas.setAttribute("aria-label", summary());
     table.renew();
     if (selected && !rows[selected.row]) selected = null;
     point(selected);
   }
 
-  /** In words, and in colour besides. */
-  function judge(device) {
+  /** Whether the stage fits, in words and in colour. */
+  function showVerdict(device) {
     const capacity = scene.capacity_bytes;
     const n = settings.worldSize;
-    const held = `Stage ${settings.stage}: ${told(device)} on ${n === 1 ? "the device" : `each of ${n} devices`}`;
+    const usage = `Stage ${settings.stage}: ${formatSize(device)} on ${n === 1 ? "the device" : `each of ${n} devices`}`;
     const limits = offloadLimits();
     if (capacity === null) {
-      verdict.textContent = `${held}.${limits}`;
+      verdict.textContent = `${usage}.${limits}`;
       root.dataset.fits = "";
       return;
     }
@@ -147,12 +147,12 @@ function build(model, signal) {
     root.dataset.largestModel = largest;
     const word = make("strong", {}, fits ? "✓ Fits. " : "✗ Does not fit. ");
     const room = fits
-      ? `${told(capacity - device)} of ${told(capacity)} are left.`
-      : `That is ${told(device - capacity)} more than its ${told(capacity)}.`;
-    verdict.replaceChildren(word, `${held}. ${room}${limit}${limits}`);
+      ? `${formatSize(capacity - device)} of ${formatSize(capacity)} are left.`
+      : `Exceeds ${formatSize(capacity)} by ${formatSize(device - capacity)}.`;
+    verdict.replaceChildren(word, `${usage}. ${room}${limit}${limits}`);
   }
 
-  /** What was asked to be offloaded and cannot be. */
+  /** What was chosen for offload but this stage cannot offload. */
   function offloadLimits() {
     const { stage: at, offload } = settings;
     if (offload === "none") return "";
@@ -162,7 +162,7 @@ function build(model, signal) {
   }
 
   function summary() {
-    const bars = rows.map((each) => `${each.label} ${told(each.bytes)}`).slice(0, 24).join(", ");
+    const bars = rows.map((each) => `${each.label} ${formatSize(each.bytes)}`).slice(0, 24).join(", ");
     const { parameters, worldSize, precision, optimizer, offload } = settings;
     return `Memory bars: ${formatCount(parameters)} parameters, ${worldSize} ranks, ${precision}, ${optimizer}, offload ${offload}. ${bars}. ${verdict.textContent}`;
   }
@@ -176,26 +176,26 @@ function build(model, signal) {
     );
   }
 
-  /** How a predicted part comes about: 12 bytes × Ψ/64. */
-  function reason({ stage: s, label }, category) {
+  /** The formula of a predicted part: 12 bytes × Ψ/64. */
+  function formulaOf({ stage: s, label }, category) {
     const [parameter, gradient, master] = costs.precision[settings.precision];
     const each = { parameters: parameter, gradients: gradient, optimizer: master + costs.optimizer[settings.optimizer] };
-    const cut = { parameters: 3, gradients: 2, optimizer: 1 };
+    const shardedFrom = { parameters: 3, gradients: 2, optimizer: 1 };
     const bytes = Number(each[category].toFixed(3));
-    const sharded = (s ?? settings.stage) >= cut[category] || label === "host";
+    const sharded = (s ?? settings.stage) >= shardedFrom[category] || label === "host";
     return `${bytes} bytes × ${sharded && settings.worldSize > 1 ? `Ψ/${settings.worldSize}` : "Ψ"}`;
   }
 
   function describe({ row: index, part }) {
     const each = rows[index];
-    const where = each.measured ? `measured, ${each.label}` : each.label === "host" ? "host, for each rank" : `${each.label}, each rank's device`;
+    const where = each.measured ? `measured, ${each.label}` : each.label === "host" ? "host, per rank" : `${each.label}, each rank's device`;
     if (part < 0) {
       const all = each.parts.filter(([, bytes]) => bytes > 0);
-      return `${where}: ${exactly(each.bytes)}${all.length ? ` = ${all.map(([name, bytes]) => `${name} ${told(bytes)}`).join(" + ")}` : ""}`;
+      return `${where}: ${exactly(each.bytes)}${all.length ? ` = ${all.map(([name, bytes]) => `${name} ${formatSize(bytes)}`).join(" + ")}` : ""}`;
     }
     const [category, bytes] = each.parts[part];
-    const why = each.measured || !bytes ? "" : `, ${reason(each, category)}`;
-    return `${where}: ${category} ${exactly(bytes)}${why}`;
+    const formula = each.measured || !bytes ? "" : `, ${formulaOf(each, category)}`;
+    return `${where}: ${category} ${exactly(bytes)}${formula}`;
   }
 
   function point(at) {
@@ -213,9 +213,9 @@ function build(model, signal) {
     stage.redraw();
   }
 
-  // ---- drawing: as memory_rows.py does ----
+  // ---- drawing: the same as memory_rows.py ----
 
-  const perByte = () => (right - left) / most;
+  const perByte = () => (right - left) / axisBytes;
   const textWidth = (text, size) => 0.58 * size * text.length;
   const text = (x, y, words, look = {}) => ({ kind: "text", x, y, text: words, size: 11, ...look });
 
@@ -224,7 +224,7 @@ function build(model, signal) {
     return { thick, top: each.y + (each.height - thick) / 2 };
   }
 
-  /** [{ x, width, category, bytes }] of a row, cut at the axis' end. */
+  /** [{ x, width, category, bytes }] of a row, cut off at the end of the axis. */
   function boxes(each) {
     let x = left;
     return each.parts.map(([category, bytes]) => {
@@ -250,7 +250,7 @@ function build(model, signal) {
       if (width <= 0) continue;
       const [color, ink] = scene.colors[category];
       marks.push({ kind: "rect", x, y: top, width, height: thick, fill: color, opacity: each.chosen ? 1 : 0.45 });
-      const words = told(bytes);
+      const words = formatSize(bytes);
       if (thick >= 14 && textWidth(words, 11) + 8 <= width) {
         marks.push(text(x + width / 2, top + thick / 2 + 4, words, {
           anchor: "middle", fill: each.chosen ? ink : "text",
@@ -267,13 +267,13 @@ function build(model, signal) {
         stroke: scene.error_color, stroke_width: 2.5,
       });
     }
-    if (each.bytes > most) {
+    if (each.bytes > axisBytes) {
       const points = [0, 1, 2, 3, 4].map((i) => `${right - 6 + 4 * (i % 2)} ${top + (i * thick) / 4}`);
       marks.push({ kind: "path", d: `M${points.join("L")}`, stroke: "surface", stroke_width: 3 });
     }
     if (named) {
       const fits = each.bytes <= capacity;
-      let words = told(each.bytes);
+      let words = formatSize(each.bytes);
       if (isHost && !each.bytes) words = "nothing";
       else if (!isHost && capacity !== null) words += fits ? " ✓ fits" : " ✗ does not fit";
       marks.push(text(right + 12, baseline, words));
@@ -284,15 +284,15 @@ function build(model, signal) {
   function marksNow() {
     const marks = [];
     const heading = (y, words) => marks.push(text(left, y - 8, words, { size: 12, fill: "muted" }));
-    for (const tick of roundTicks(most, 5, settings.unit === "GB")) {
+    for (const tick of roundTicks(axisBytes, 5, settings.unit === "GB")) {
       const x = left + tick * perByte();
       marks.push({ kind: "path", d: `M${x} ${scene.stages_y - 4}L${x} ${scene.axis_y}`, stroke: "rule", opacity: 0.5 });
-      marks.push(text(x, scene.axis_y + 14, tick ? told(tick) : "0", { anchor: "middle", fill: "muted" }));
+      marks.push(text(x, scene.axis_y + 14, tick ? formatSize(tick) : "0", { anchor: "middle", fill: "muted" }));
     }
     const n = settings.worldSize;
-    heading(scene.stages_y - 18, `predicted, ${n === 1 ? "the only rank's device" : `each of ${n} ranks' devices`}, by stage`);
+    heading(scene.stages_y - 18, `predicted on ${n === 1 ? "the device" : `each of ${n} devices`}, by stage`);
     if (scene.measured.length) heading(scene.measured_y, "measured, by rank");
-    heading(scene.host_y, "on the host, for each rank");
+    heading(scene.host_y, "on the host, per rank");
     for (const each of rows) marks.push(...barMarks(each));
     if (scene.measured.length) {
       const x = left + Math.min(rows[settings.stage].bytes * perByte(), right - left);
@@ -306,7 +306,7 @@ function build(model, signal) {
         stroke_width: 2, dash: "6 4",
       });
       const back = x > left + 160;
-      marks.push(text(x + (back ? -6 : 6), scene.stages_y - 8, `capacity ${told(scene.capacity_bytes)}`, {
+      marks.push(text(x + (back ? -6 : 6), scene.stages_y - 8, `capacity ${formatSize(scene.capacity_bytes)}`, {
         anchor: back ? "end" : "start", weight: 600,
       }));
     }
@@ -360,20 +360,20 @@ function build(model, signal) {
     };
   }
 
-  answerPointer(plot, stage, (at) => point(at && partAt(at)), signal);
-  answerKeys(plot, keys, signal);
+  handlePointer(plot, stage, (at) => point(at && partAt(at)), signal);
+  handleKeys(plot, keys, signal);
   plot.addEventListener("click", (event) => chooseStage(partAt(stage.at(event))), { signal });
-  follow(model, ["settings"], () => show({ ...model.get("settings") }), signal);
+  onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
 
   show(settings);
   return root;
 }
 
-/** As ticks() in memory_rows.py. */
-function roundTicks(most, count, decimal) {
-  const least = most / count;
-  const step = decimal ? roundStep(least) : 2 ** Math.ceil(Math.log2(least));
-  return Array.from({ length: Math.floor(most / step) + 1 }, (_, index) => index * step);
+/** The same as ticks() in memory_rows.py. */
+function roundTicks(end, count, decimal) {
+  const rough = end / count;
+  const step = decimal ? roundStep(rough) : 2 ** Math.ceil(Math.log2(rough));
+  return Array.from({ length: Math.floor(end / step) + 1 }, (_, index) => index * step);
 }
 
 export default widget(build);

@@ -1,8 +1,8 @@
-"""Memory bars: what each rank's device holds by ZeRO stage, beside what was measured.
+"""Memory bars: predicted bytes on each rank's device by ZeRO stage, next to measured ones.
 
-The sliders redraw in the browser, by the formula in ``memory_formula.js``; this file has the same
-picture standing still. All numbers of one picture are in one family of units: GB (1e9 bytes) as
-in the paper's table, or GiB (2**30).
+Sliders redraw in the browser with the formula in ``memory_formula.js``; this file makes the same
+picture as a static SVG. All numbers of a picture have the same units: GB (1e9 bytes) as in the
+paper's table, or GiB (2**30).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from shardlab.widgets.units import format_count
 OFFLOADS = ("none", "optimizer", "parameters", "both")
 WORLD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 FOOTER = (
-    "Predicted: model states alone, by the formulas of arXiv 1910.02054, section 5. Activations, "
-    "buckets and padding come on top."
+    "Predicted: model states only, by the formulas of arXiv 1910.02054, section 5. Activations, "
+    "buckets and padding are extra."
 )
 
 
@@ -91,14 +91,14 @@ class MemoryBars(Picture):
         super().__init__(scene=scene, settings=settings)
 
     @traitlets.validate("settings")
-    def _known(self, proposal: dict[str, Any]) -> dict[str, Any]:
+    def _validate(self, proposal: dict[str, Any]) -> dict[str, Any]:
         try:
             return _checked(dict(proposal["value"]))
         except (KeyError, ValueError) as wrong:
             raise traitlets.TraitError(f"settings: {wrong}") from wrong
 
     def states(self, stage: int | None = None) -> ModelStates:
-        """Predicted bytes on each rank by the present settings, or at another stage."""
+        """Predicted bytes on each rank with the current settings, or at another stage."""
         return states_at(self.settings, self.settings["stage"] if stage is None else stage)
 
     def static_svg(self) -> str:
@@ -106,24 +106,26 @@ class MemoryBars(Picture):
             self._layout.marks(self.settings),
             WIDTH,
             self._layout.height,
-            title=f"Model states · {self._words()}",
+            title=f"Model states · {self._settings_text()}",
             subtitle="",
             footer=f"{self.summary()} {FOOTER}",
         )
 
     def summary(self) -> str:
-        told = UNITS[self.settings["unit"]]
+        format_size = UNITS[self.settings["unit"]]
         total = self.states().device_bytes
-        text = f"Stage {self.settings['stage']}: {told(total)} on each rank's device"
+        text = f"Stage {self.settings['stage']}: {format_size(total)} on each rank's device"
         capacity = self._layout.capacity_bytes
         if capacity is None:
             return text + "."
         if total > capacity:
-            return f"{text}. Does not fit: {told(total - capacity)} over {told(capacity)}."
-        return f"{text}. Fits: {told(capacity - total)} of {told(capacity)} are left."
+            excess = format_size(total - capacity)
+            return f"{text}. Does not fit: exceeds {format_size(capacity)} by {excess}."
+        free = format_size(capacity - total)
+        return f"{text}. Fits: {free} of {format_size(capacity)} are left."
 
     def largest_model(self) -> int | None:
-        """The most parameters that fit by the present settings; None: the device sets no limit."""
+        """The most parameters that fit with these settings; None if the device sets no limit."""
         capacity = self._layout.capacity_bytes
         if capacity is None:
             return None
@@ -133,13 +135,13 @@ class MemoryBars(Picture):
         except ValueError:
             return None
 
-    def _words(self) -> str:
+    def _settings_text(self) -> str:
         s = self.settings
         ranks = "1 rank" if s["worldSize"] == 1 else f"{s['worldSize']} ranks"
-        moved = "" if s["offload"] == "none" else f", offload: {s['offload']}"
+        offload = "" if s["offload"] == "none" else f", offload: {s['offload']}"
         return (
             f"{format_count(s['parameters'])} parameters, {ranks}, {s['precision']}, "
-            f"{s['optimizer']}{moved}"
+            f"{s['optimizer']}{offload}"
         )
 
 
@@ -158,14 +160,14 @@ def memory_bars(
 ) -> MemoryBars:
     """Draw the bytes of model states on each rank, at ZeRO stages 0 to 3, with sliders.
 
-    offload: what lives on the host: "optimizer", "parameters", "both", or None. A stage that
-        cannot offload it keeps it: stage 0 has nothing sharded, parameters move at stage 3 only.
-    capacity_bytes: of a device; draws a line, and says what fits.
+    offload: what is kept on the host: "optimizer", "parameters", "both", or None. Stage 0 shards
+        nothing and offloads nothing; only stage 3 offloads parameters.
+    capacity_bytes: of a device; draws a line and shows what fits.
     measured: a run with ``memory=True``, its ``run.memory``, or {category: bytes}, where bytes are
-        one number or one for each rank. Of a run, ``moment`` is shown: "peak", "end", a phase.
+        one number or one for each rank. ``moment`` of a run is shown: "peak", "end", a phase.
     unit: "GB" (1e9 bytes) or "GiB" (2**30); a button changes it.
 
-    Raises ValueError for what the formula does not know.
+    Raises ValueError for arguments that the formula does not support.
     """
     if not isinstance(offload, str):
         offload = "optimizer" if offload else "none"
@@ -180,30 +182,34 @@ def memory_bars(
     }
     if capacity_bytes is not None:
         if not 0 < capacity_bytes < math.inf:
-            raise ValueError(f"capacity_bytes={capacity_bytes}: more than 0, or None for no line")
+            raise ValueError(
+                f"capacity_bytes={capacity_bytes}: must be above 0, or None for no line"
+            )
         capacity_bytes = float(capacity_bytes)
     overlay = None if measured is None else measured_bytes(measured, moment)
     return MemoryBars(_checked(settings), capacity_bytes, overlay)
 
 
 def measured_bytes(measured: Any, moment: str = "peak") -> dict[str, NDArray[np.float64]]:
-    """{category: bytes [N]} of a run, of what it says of memory, or of such a mapping."""
+    """{category: bytes [N]} of a run, of its ``memory``, or of such a mapping."""
     memory = getattr(measured, "memory", measured)
     found = memory if isinstance(memory, Mapping) else memory.at(moment)
     columns = {name: np.atleast_1d(np.asarray(size, float)) for name, size in found.items()}
     if unknown := sorted(set(columns) - set(MEMORY_CATEGORIES)):
-        raise ValueError(f"measured: {unknown[0]!r} is none of {', '.join(MEMORY_CATEGORIES)}")
+        raise ValueError(f"measured: {unknown[0]!r} is not one of {', '.join(MEMORY_CATEGORIES)}")
     lengths = {len(column) for column in columns.values()}
     if not columns or len(lengths) > 1 or any(np.any(c < 0) for c in columns.values()):
-        raise ValueError("measured: bytes by category, not negative, and as many ranks for each")
+        raise ValueError(
+            "measured: pass bytes by category, 0 or more, for the same ranks in each category"
+        )
     return {name: columns[name] for name in MEMORY_CATEGORIES if name in columns}
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
     for name, known in (("offload", OFFLOADS), ("unit", tuple(UNITS))):
         if settings[name] not in known:
-            raise ValueError(f"{name}={settings[name]!r}: one of {', '.join(known)}")
+            raise ValueError(f"{name}={settings[name]!r}: must be one of {', '.join(known)}")
     states_at(settings, settings["stage"])
     if not settings["parameters"] > 0:
-        raise ValueError(f"parameters={settings['parameters']}: more than 0")
+        raise ValueError(f"parameters={settings['parameters']}: must be above 0")
     return settings

@@ -1,5 +1,5 @@
-// The paper's formula of estimate/memory.py, so that sliders need no kernel; a test compares the
-// two on random settings. `costs` are that module's own tables: bytes by precision and optimizer.
+// The paper's formula, as in estimate/memory.py, so that sliders need no kernel; a test compares the
+// two on random settings. `costs` are that module's tables: bytes by precision and optimizer.
 
 const CATEGORIES = ["parameters", "gradients", "optimizer"];
 
@@ -28,7 +28,7 @@ function modelStates({ parameters, worldSize, stage, precision, optimizer, offlo
   return { device, host };
 }
 
-/** What of the wish a stage can offload: optimizer from stage 1 on, parameters at stage 3. */
+/** What a stage can offload: the optimizer from stage 1 on, parameters at stage 3. */
 function offloadAt(stage, offload) {
   return {
     optimizer: stage >= 1 && (offload === "optimizer" || offload === "both"),
@@ -38,12 +38,12 @@ function offloadAt(stage, offload) {
 
 const sumOf = (bytes) => Object.values(bytes).reduce((sum, each) => sum + each, 0);
 
-/** The most parameters whose states fit in a device of so many bytes; Infinity: no limit there. */
+/** The most parameters whose states fit on a device; Infinity if the device sets no limit. */
 function largestModel(capacityBytes, settings, costs) {
   const needed = (parameters) => sumOf(modelStates({ ...settings, parameters }, costs).device);
   const each = needed(2 ** 40) / 2 ** 40;
   if (each === 0) return Infinity;
-  let most = Math.floor(capacityBytes / each) + 1;
-  while (needed(most) > capacityBytes) most -= 1;
-  return most;
+  let largest = Math.floor(capacityBytes / each) + 1;
+  while (needed(largest) > capacityBytes) largest -= 1;
+  return largest;
 }

@@ -1,4 +1,4 @@
-"""A rank's log of live bytes as a picture needs it: few points, with every peak among them."""
+"""A rank's log of live bytes, thinned for drawing: few points, but every peak."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from numpy.typing import NDArray
 
 from shardlab.live_memory import CATEGORIES, Phase, RankMemory
 
-MOST_POINTS = 4000  # of one rank: seven for each pixel of the plot, for zooming in
-MOST_IN_ALL = 24_000  # of all ranks together: what is sent to the browser
+MAX_POINTS = 4000  # of one rank: seven per pixel of the plot, for zooming in
+MAX_TOTAL_POINTS = 24_000  # of all ranks: this is what the browser gets
 
 
 @dataclass(frozen=True)
 class Log:
     """One rank's memory over time. ``bytes[:, i]`` is live from ``times_s[i]`` to the next.
 
-    ``lanes`` has a row for each phase, so that one within another stands below it.
+    ``lanes`` has a row for each phase, so that a nested phase is drawn below the outer one.
     """
 
     rank: int
     times_s: NDArray[np.float64]  # [P]
     bytes: NDArray[np.int64]  # [categories, P]
-    entries: int  # of the log, before it was thinned
+    entries: int  # of the log before thinning
     peak_bytes: int
     peak_s: float
     peak_phase: str
     phases: tuple[tuple[str, float, float], ...]  # name, start, end
     lanes: tuple[int, ...]
-    highest: tuple[int, ...]  # [categories] the most of each at any time
-    moments: tuple[tuple[str, tuple[int, ...]], ...]  # worth a row of a table: name, [categories]
+    category_peaks: tuple[int, ...]  # [categories]
+    moments: tuple[tuple[str, tuple[int, ...]], ...]  # rows of the table: name, [categories]
 
     @cached_property
     def span_s(self) -> tuple[float, float]:
-        """All of it."""
+        """Start and end of the whole log."""
         times = [*self.times_s, *(edge for _, start, end in self.phases for edge in (start, end))]
         if not times:
             return 0.0, 0.001
@@ -46,24 +46,24 @@ class Log:
 
     @cached_property
     def view_s(self) -> tuple[float, float]:
-        """What to show at first: the phases and the peak, without the start-up before them."""
+        """The initial view: the phases and the peak, without the start-up before them."""
         start, end = self.span_s
         if not self.phases:
             return start, end
         first = min(self.peak_s, *(phase[1] for phase in self.phases))
         last = max(self.peak_s, *(phase[2] for phase in self.phases))
-        spare = 0.06 * (last - first)
-        return max(start, first - spare), min(end, last + spare)
+        margin = 0.06 * (last - first)
+        return max(start, first - margin), min(end, last + margin)
 
     def at(self, at_s: float) -> list[int]:
-        """[categories] bytes that were live at this time; none before the first entry."""
+        """[categories] live bytes at this time; 0 before the first entry."""
         index = int(np.searchsorted(self.times_s, at_s, side="right")) - 1
         return (
             [0] * len(self.bytes) if index < 0 else [int(count) for count in self.bytes[:, index]]
         )
 
-    def plain(self) -> dict[str, Any]:
-        """As the browser reads it; see memory_timeline.js."""
+    def for_browser(self) -> dict[str, Any]:
+        """The data that memory_timeline.js reads."""
         return {
             "rank": self.rank,
             "entries": self.entries,
@@ -74,34 +74,34 @@ class Log:
             "peak_phase": self.peak_phase,
             "phases": [[*phase, lane] for phase, lane in zip(self.phases, self.lanes, strict=True)],
             "moments": [[name, list(counts)] for name, counts in self.moments],
-            "highest": list(self.highest),
+            "category_peaks": list(self.category_peaks),
             "span_s": list(self.span_s),
             "view_s": list(self.view_s),
         }
 
 
-def read_log(memory: RankMemory, rank: int, most: int = MOST_POINTS) -> Log:
-    """``most``: about how many points to keep."""
-    times_s, whole = _with_exact_moments(memory)
+def read_log(memory: RankMemory, rank: int, max_points: int = MAX_POINTS) -> Log:
+    """Thins the log to about ``max_points``."""
+    times_s, live = _with_exact_moments(memory)
     phases = sorted(
         ((phase.name, _ns(phase.start_s), _ns(phase.end_s)) for phase in memory.phases),
         key=lambda phase: (phase[1], -phase[2]),
     )
     edges = [edge for _, start, end in phases for edge in (start, end)]
     seen = np.searchsorted(times_s, [*edges, _ns(memory.peak_s)], side="right") - 1
-    kept = thin(whole.sum(axis=0), most, [*seen, *whole.argmax(axis=1)])
+    kept = thin(live.sum(axis=0), max_points, [*seen, *live.argmax(axis=1)])
     last_ends = sorted({phase.name: phase for phase in memory.phases}.values(), key=_end)
     return Log(
         rank=rank,
         times_s=times_s[kept],
-        bytes=whole[:, kept],
+        bytes=live[:, kept],
         entries=len(memory.times_s),
         peak_bytes=memory.peak_bytes,
         peak_s=_ns(memory.peak_s),
         peak_phase=memory.peak_phase,
         phases=tuple(phases),
         lanes=lanes_of(phases),
-        highest=_row(memory.peaks),
+        category_peaks=_row(memory.peaks),
         moments=(
             ("at the peak", _row(memory.at_peak)),
             *((f"after {phase.name}", _row(phase.at_end)) for phase in last_ends),
@@ -111,22 +111,22 @@ def read_log(memory: RankMemory, rank: int, most: int = MOST_POINTS) -> Log:
 
 
 def _with_exact_moments(memory: RankMemory) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The log [P] and [categories, P] with what is known exactly: the peak and ends of phases.
+    """The log's times [P] and bytes [categories, P], with the exact peak and phase ends added.
 
-    A long run's log keeps some of its moments only, so these may be missing from it.
+    The log of a long run keeps only some entries, so these may be missing from it.
     """
     exact = [(memory.peak_s, memory.at_peak)]
     exact += [(phase.end_s, phase.at_end) for phase in memory.phases]
     times_s = np.concatenate([memory.times_s, [at_s for at_s, _ in exact]])
-    whole = np.concatenate(
+    live = np.concatenate(
         [
             np.array([memory.live_bytes[name] for name in CATEGORIES]),
             np.array([_row(counts) for _, counts in exact]).T,
         ],
         axis=1,
     )
-    order = np.argsort(times_s, kind="stable")  # the exact ones after others of the same time
-    return np.round(times_s[order], 9), whole[:, order]
+    order = np.argsort(times_s, kind="stable")  # exact entries after others of the same time
+    return np.round(times_s[order], 9), live[:, order]
 
 
 def _row(counts: Mapping[str, int]) -> tuple[int, ...]:
@@ -138,20 +138,20 @@ def _end(phase: Phase) -> float:
 
 
 def _ns(seconds: float) -> float:
-    """To the nanosecond, as the browser gets it: all comparisons use the same."""
+    """Rounded to the nanosecond, as the browser gets it, so that comparisons agree."""
     return round(float(seconds), 9)
 
 
-def thin(totals: NDArray[np.int64], most: int, keep: Sequence[int] = ()) -> NDArray[np.int64]:
-    """Indices of about ``most`` of the points [T], in order, ``keep`` among them.
+def thin(totals: NDArray[np.int64], max_points: int, keep: Sequence[int] = ()) -> NDArray[np.int64]:
+    """Indices of about ``max_points`` of the points [T], in order, including ``keep``.
 
-    Of each run of neighbours the highest, the lowest and the last stay: no peak is lost, and after
-    each run the picture is right again.
+    Each group of neighbours keeps its highest, lowest and last point: no peak is lost, and the
+    value after each group is exact.
     """
     count = len(totals)
-    if count <= most:
+    if count <= max_points:
         return np.arange(count)
-    bounds = np.linspace(0, count, max(1, most // 3) + 1).astype(int)
+    bounds = np.linspace(0, count, max(1, max_points // 3) + 1).astype(int)
     kept = {0, int(totals.argmax()), *(int(index) for index in keep if index >= 0)}
     for start, stop in pairwise(bounds):
         part = totals[start:stop]
@@ -160,7 +160,7 @@ def thin(totals: NDArray[np.int64], most: int, keep: Sequence[int] = ()) -> NDAr
 
 
 def lanes_of(phases: Sequence[tuple[str, float, float]]) -> tuple[int, ...]:
-    """A row for each phase (sorted by start, longer ones first): the first that is free."""
+    """The first free row for each phase (sorted by start, longer ones first)."""
     free_at: list[float] = []
     lanes = []
     for _, start, end in phases:

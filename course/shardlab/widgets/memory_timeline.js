@@ -1,5 +1,5 @@
-// The memory timeline: logs and the scale of bytes come from memory_timeline.py; here is how
-// they are drawn in the view in time, and the moment that is pointed at.
+// The memory timeline: logs and the scale of bytes come from memory_timeline.py; this file draws the
+// visible part and selects a moment.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -13,9 +13,9 @@ function build(model, signal) {
   const { root, head, plot, detail } = card({
     name: "memory-timeline", title: "Live memory by category",
     label:
-      "Memory timeline. Left and right move through the log, P goes to the peak, page keys from phase " +
-      "to phase, up and down from rank to rank, plus and minus zoom, shift and arrows pan, 0 shows all.",
-    hint: "Point at a moment, or use the arrow keys, for its bytes. P goes to the peak. Click, then scroll to zoom and drag to pan.",
+      "Memory timeline. Left and right move through the log, P goes to the peak, Page Up and Page Down move " +
+      "from phase to phase, up and down from rank to rank, plus and minus zoom, Shift and arrows pan, 0 shows all.",
+    hint: "Hover over a moment, or use the arrow keys, for its bytes. P goes to the peak. Click, then scroll to zoom and drag to pan.",
   });
   const pick = (label, options) => {
     const node = make("select", { "aria-label": label });
@@ -31,7 +31,7 @@ function build(model, signal) {
 
   const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
   const small = make("p", { class: "shardlab-small" });
-  const headings = () => ["bytes", ...categories.map(([category]) => category), "together"];
+  const headings = () => ["bytes", ...categories.map(([category]) => category), "total"];
   const table = tableDetails(headings, rows, signal);
   root.append(head, plot, detail, small, table.node);
 
@@ -42,9 +42,9 @@ function build(model, signal) {
     point: (at) => select(at && entryNear(at.x)),
   });
   const { look, toX, toTime } = view;
-  const toY = (count) => box.bottom - (count / scene.most) * (box.bottom - box.top);
+  const toY = (count) => box.bottom - (count / scene.max_bytes) * (box.bottom - box.top);
 
-  // ---- which log ----
+  // ---- the log that is drawn ----
 
   function show(name, rank) {
     const other = run === null || name !== run.name || rank !== log.rank;
@@ -69,18 +69,18 @@ function build(model, signal) {
     const peak = run.ranks.length > 1 ? "peak" : `peak ${formatBytes(log.peak_bytes)}`;
     sub.textContent = log.peak_bytes
       ? `${peak}${peak_phase && ` in ${peak_phase}`}`
-      : "no tensor was seen";
+      : "no tensors recorded";
     small.textContent =
       times_s.length < entries
-        ? `${times_s.length} of the log's ${entries.toLocaleString("en-US")} moments are drawn, every peak among them.`
-        : `${entries} moments in the log.`;
+        ? `${times_s.length} of the log's ${entries.toLocaleString("en-US")} entries are drawn, including every peak.`
+        : `${entries} entries in the log.`;
     stage.canvas.setAttribute("aria-label", summary());
     table.renew();
     select(null);
     look(...log.view_s);
   }
 
-  /** The reader chose. */
+  /** Called when the reader chooses. */
   function choose(name, rank) {
     const place = (at) => clamp(at, 0, scene.runs.find((each) => each.name === name).ranks.length - 1);
     show(name, place(rank));
@@ -89,9 +89,9 @@ function build(model, signal) {
 
   function summary() {
     const name = run.name && `, ${run.name}`;
-    if (!log.peak_bytes) return `Memory timeline of rank ${log.rank}${name}: no tensor was seen.`;
+    if (!log.peak_bytes) return `Memory timeline of rank ${log.rank}${name}: no tensors recorded.`;
     const phase = log.peak_phase && ` in ${log.peak_phase}`;
-    const parts = told(bytesAt(log.peak_s));
+    const parts = listed(bytesAt(log.peak_s));
     return (
       `Memory timeline of rank ${log.rank}${name}: peak ${exactBytes(log.peak_bytes)} ` +
       `at ${formatSeconds(log.peak_s)}${phase}: ${parts}.`
@@ -103,12 +103,12 @@ function build(model, signal) {
     const extra = categories.some(([name]) => name in predicted)
       ? [["predicted", ...categories.map(([name]) => predicted[name] ?? ""), ""]]
       : [];
-    return [...at, ["highest at any time", ...log.highest, log.peak_bytes], ...extra];
+    return [...at, ["peak of each", ...log.category_peaks, log.peak_bytes], ...extra];
   }
 
   // ---- moments ----
 
-  const told = (counts) =>
+  const listed = (counts) =>
     categories
       .map(([name], row) => [name, counts[row]])
       .filter(([, count]) => count > 0)
@@ -119,7 +119,7 @@ function build(model, signal) {
   const bytesAt = (time) => countsOf(entryAt(time));
   const peakEntry = () => entryAt(log.peak_s);
 
-  /** The last entry that is not after this time; -1 before the first. */
+  /** The last entry at or before this time; -1 before the first. */
   function entryAt(time) {
     let [low, high] = [0, log.times_s.length];
     while (low < high) {
@@ -130,7 +130,7 @@ function build(model, signal) {
     return low - 1;
   }
 
-  /** Phases under way at this time, the outer ones first. One that ends as another begins is over. */
+  /** The phases at this time, the outer ones first. One that ends as another begins is over. */
   function phasesAt(time) {
     const here = log.phases.filter(([, start, end]) => start <= time && time < end);
     const names = here.length ? here : log.phases.filter(([, , end]) => end === time);
@@ -148,7 +148,7 @@ function build(model, signal) {
       const counts = countsOf(index);
       const phases = phasesAt(time);
       const where = phases.length ? ` in ${phases.join(", ")}` : "";
-      detail.textContent = `${formatSeconds(time)}${where}: ${exactBytes(sum(counts))} live: ${told(counts)}`;
+      detail.textContent = `${formatSeconds(time)}${where}: ${exactBytes(sum(counts))} live: ${listed(counts)}`;
       root.dataset.selectedS = time;
       root.dataset.selectedBytes = sum(counts);
       root.dataset.selectedPhase = phases.join(" ");
@@ -156,7 +156,7 @@ function build(model, signal) {
     stage.redraw();
   }
 
-  /** By keyboard an entry may lie outside the view: bring it in. */
+  /** Selects an entry, and moves the view if it is outside. */
   function visit(index) {
     if (!log.times_s.length) return;
     const at = clamp(index, 0, log.times_s.length - 1);
@@ -168,7 +168,7 @@ function build(model, signal) {
     select(at);
   }
 
-  /** The next entry that can be told apart on the screen; of those that cannot, the highest. */
+  /** The next entry that is distinguishable on the screen; of those that are not, the highest. */
   function step(direction) {
     const { times_s } = log;
     const from = selected ?? (direction > 0 ? entryAt(view.from) : entryAt(view.to) + 1);
@@ -184,7 +184,7 @@ function build(model, signal) {
     visit(best);
   }
 
-  /** To the last entry of the next phase's end, or of the one before. */
+  /** To the last entry of the next or previous phase. */
   function stepPhase(direction) {
     const ends = [...new Set(log.phases.map(([, , end]) => entryAt(end)))].sort((a, b) => a - b);
     const from = selected ?? (direction > 0 ? -1 : Infinity);
@@ -196,7 +196,7 @@ function build(model, signal) {
 
   function draw(context, theme) {
     drawBands(context, theme);
-    let drawn = paint(context, scene.ground, theme);
+    let drawn = paint(context, scene.background, theme);
     context.save();
     context.beginPath();
     context.rect(box.left, box.top, box.right - box.left, box.bottom - box.top);
@@ -212,7 +212,7 @@ function build(model, signal) {
     return drawn;
   }
 
-  /** Each category from the bottom up to its upper edge; the lower ones cover the rest. */
+  /** Each category from the bottom up to its upper edge, the lower ones drawn on top. */
   function drawAreas(context) {
     const { times_s, bytes } = log;
     const first = Math.max(entryAt(view.from), 0);
@@ -226,7 +226,7 @@ function build(model, signal) {
     }
     const end = toX(log.span_s[1]);
     for (let row = edges.length - 1; row >= 0; row -= 1) {
-      if (!log.highest[row]) continue;
+      if (!log.category_peaks[row]) continue;
       context.fillStyle = categories[row][1];
       context.beginPath();
       context.moveTo(toX(times_s[first]), box.bottom);
@@ -276,7 +276,7 @@ function build(model, signal) {
       context.stroke();
       context.setLineDash([]);
       context.globalAlpha = 1;
-      // A name may run on past its bar; the next one then begins later, if it has the room.
+      // A name may extend past its bar; the next one then starts further right, if it fits.
       context.font = `11px ${theme.font}`;
       const wide = context.measureText(name).width + 3;
       const at = Math.max(from, free[lane]);
@@ -287,7 +287,7 @@ function build(model, signal) {
     return drawn;
   }
 
-  /** How high the same rank went in other runs: dotted. Lines that are near share their words. */
+  /** The same rank's peaks in other runs: dotted. Lines close together share a label. */
   function otherPeaks(context, theme) {
     const others = scene.runs
       .filter((each) => each !== run)
@@ -309,9 +309,9 @@ function build(model, signal) {
       const each = group.map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`).join(", ");
       const text = `peak${group.length > 1 ? "s" : ""}: ${each}`;
       const width = context.measureText(text).width + 8;
-      const ground = { x: box.right - 2 - width, y: y - 16, width, height: 14 };
+      const backdrop = { x: box.right - 2 - width, y: y - 16, width, height: 14 };
       marks.push(
-        { kind: "rect", ...ground, fill: "surface", opacity: 0.8 },
+        { kind: "rect", ...backdrop, fill: "surface", opacity: 0.8 },
         { kind: "text", x: box.right - 6, y: y - 5, text, size: 11, anchor: "end" },
       );
     }
@@ -352,7 +352,7 @@ function build(model, signal) {
     context.stroke();
   }
 
-  /** The key, and the bytes of each category at the chosen moment, else at the peak. */
+  /** The legend, with the bytes of each category at the selected moment, else at the peak. */
   function drawPanel(context, theme) {
     const x = box.right + 16;
     const y = box.top + 12;
@@ -382,13 +382,13 @@ function build(model, signal) {
     const below = y + 22 * categories.length + 8;
     context.fillStyle = theme.rule;
     context.fillRect(x, below, scene.width - 4 - x, 1);
-    write({ x: x + 17, y: below + 18, text: "together", weight: 600 });
+    write({ x: x + 17, y: below + 18, text: "total", weight: 600 });
     write({ x: measured, y: below + 18, text: formatBytes(sum(counts)), anchor: "end", weight: 600 });
   }
 
   // ---- mouse and keyboard ----
 
-  /** What stands under the pointer: of the entries within its pixel the highest. */
+  /** The highest entry within the pixel under the pointer. */
   function entryNear(x) {
     if (x < box.left || x > box.right) return null;
     const from = entryAt(toTime(x - 0.75));
@@ -417,7 +417,7 @@ function build(model, signal) {
   }
 
   const shown = () => show(model.get("shown"), model.get("rank"));
-  follow(model, ["shown", "rank"], shown, signal);
+  onTraits(model, ["shown", "rank"], shown, signal);
 
   shown();
   return root;

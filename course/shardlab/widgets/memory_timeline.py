@@ -1,4 +1,4 @@
-"""The memory timeline: what a rank holds at each moment of its step, stacked by category."""
+"""The memory timeline: a rank's live bytes over time, stacked by category."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import traitlets
 
 from shardlab.live_memory import CATEGORIES
 from shardlab.run import Run
-from shardlab.widgets.memory_log import MOST_IN_ALL, MOST_POINTS, Log, read_log, thin
+from shardlab.widgets.memory_log import MAX_POINTS, MAX_TOTAL_POINTS, Log, read_log, thin
 from shardlab.widgets.palette import MEMORY, PREDICTED
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
@@ -19,18 +19,18 @@ from shardlab.widgets.traffic_map import byte_ticks
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
 
 WIDTH = 800.0
-LEFT = 66.0  # of the plot: bytes stand before it
+LEFT = 66.0  # of the plot; byte labels are to the left
 RIGHT = 554.0
-TALL = 270.0  # the plot
-LANE = 17.0  # a row of phases above it
-MOST_LANES = 4
-STATIC_POINTS = 1200  # two for each pixel of the plot
+PLOT_HEIGHT = 270.0
+LANE = 17.0  # height of a row of phases above the plot
+MAX_LANES = 4
+STATIC_POINTS = 1200  # two per pixel of the plot
 
 
 class MemoryTimeline(Picture):
     """Live bytes over time. Made by `memory_timeline`.
 
-    ``rank`` and ``shown``, the name of a run, are what is on show; they may be set.
+    ``rank`` and ``shown``, the name of a run, choose what is drawn; they may be set.
     """
 
     _esm: ClassVar[str] = module("time_axis.js", "memory_timeline.js")
@@ -48,13 +48,13 @@ class MemoryTimeline(Picture):
             "plot": {"left": LEFT, "right": RIGHT, "top": layout.top, "bottom": layout.bottom},
             "lane": LANE,
             "lanes": layout.lanes,
-            "most": layout.most,
+            "max_bytes": layout.max_bytes,
             "categories": [[name, MEMORY[name]] for name in CATEGORIES],
             "predicted": dict(predicted),
-            "ground": as_json(layout.ground()),
+            "background": as_json(layout.background()),
             "lines": as_json(layout.lines()),
             "runs": [
-                {"name": name, "ranks": [log.plain() for log in ranks]}
+                {"name": name, "ranks": [log.for_browser() for log in ranks]}
                 for name, ranks in logs.items()
             ],
         }
@@ -62,11 +62,11 @@ class MemoryTimeline(Picture):
 
     @property
     def log(self) -> Log:
-        """What is on show."""
+        """The log that is drawn."""
         return self._logs[self.shown][self.rank]
 
-    def _others(self) -> dict[str, float]:
-        """The same rank's peak in the runs that are not on show."""
+    def _other_peaks(self) -> dict[str, float]:
+        """The same rank's peak in the other runs."""
         return {
             name: ranks[self.rank].peak_bytes
             for name, ranks in self._logs.items()
@@ -74,7 +74,7 @@ class MemoryTimeline(Picture):
         }
 
     @traitlets.validate("shown", "rank")
-    def _known(self, proposal: dict[str, Any]) -> Any:
+    def _validate(self, proposal: dict[str, Any]) -> Any:
         value = proposal["value"]
         if proposal["trait"].name == "shown" and value not in self._logs:
             raise traitlets.TraitError(f"shown must be one of {list(self._logs)}")
@@ -85,22 +85,22 @@ class MemoryTimeline(Picture):
 
     def static_svg(self) -> str:
         layout, log = self._layout, self.log
-        named = f" · {self.shown}" if self.shown else ""
+        name = f" · {self.shown}" if self.shown else ""
         return to_svg(
             [
                 *layout.bands(log),
-                *layout.ground(),
+                *layout.background(),
                 *layout.areas(log),
                 *layout.phases(log),
                 *layout.axis(log),
                 *layout.lines(),
-                *layout.other_peaks(self._others()),
+                *layout.other_peaks(self._other_peaks()),
                 *layout.peak(log),
                 *layout.panel(log),
             ],
             WIDTH,
             layout.height,
-            title=f"Live memory by category{named}",
+            title=f"Live memory by category{name}",
             subtitle=f"rank {log.rank}",
             footer=self.summary(),
         )
@@ -108,7 +108,7 @@ class MemoryTimeline(Picture):
     def summary(self) -> str:
         log = self.log
         if not log.peak_bytes:
-            return f"rank {log.rank}: no tensor was seen"
+            return f"rank {log.rank}: no tensors recorded"
         phase = f" in {log.peak_phase}" if log.peak_phase else ""
         return (
             f"rank {log.rank}: peak {exact_bytes(log.peak_bytes)} "
@@ -121,28 +121,28 @@ def memory_timeline(
     rank: int = 0,
     predicted: float | Mapping[str, float] | None = None,
 ) -> MemoryTimeline:
-    """Draw the bytes that live on each rank over time, by category, phases named along the top.
+    """Draw the live bytes of each rank over time by category, with phases named along the top.
 
-    run: a launch with ``memory=True``; or several by name, to choose from in one scale, where the
-        peaks of the others are dotted lines.
-    predicted: bytes as dashed lines: a number is the peak, ``{"name": bytes}`` gives each line its
-        name. Those with the name of a category are stacked in the order of the areas, and stand
-        beside the measured bytes in the key.
+    run: a run with ``memory=True``, or several by name to choose from, on one scale; the peaks of
+        the others are dotted lines.
+    predicted: bytes as dashed lines: one number for the peak, or ``{"name": bytes}``. Lines named
+        like a category are stacked in the order of the areas and listed next to the measured bytes
+        in the legend.
 
-    Raises ValueError for a rank that did not run, or a prediction that is no number of bytes.
+    Raises ValueError for a rank that did not run, or a prediction that is not a number of bytes.
     """
     runs = dict(run) if isinstance(run, Mapping) else {"": run}
     if not runs:
-        raise ValueError("there is no run to draw")
-    ranks = min(one.world_size for one in runs.values())
+        raise ValueError("no run to draw")
+    ranks = min(each.world_size for each in runs.values())
     if not 0 <= rank < ranks:
-        raise ValueError(f"rank={rank}: give one from 0 to {ranks - 1}")
+        raise ValueError(f"rank={rank}: must be from 0 to {ranks - 1}")
     guess = _prediction(predicted)
-    in_all = sum(one.world_size for one in runs.values())
-    most = max(300, min(MOST_POINTS, MOST_IN_ALL // in_all))
+    total_ranks = sum(each.world_size for each in runs.values())
+    max_points = max(300, min(MAX_POINTS, MAX_TOTAL_POINTS // total_ranks))
     logs = {
-        name: [read_log(one.memory[each], each, most) for each in range(one.world_size)]
-        for name, one in runs.items()
+        name: [read_log(each.memory[r], r, max_points) for r in range(each.world_size)]
+        for name, each in runs.items()
     }
     return MemoryTimeline(logs, rank, guess)
 
@@ -154,57 +154,57 @@ def _prediction(predicted: float | Mapping[str, float] | None) -> dict[str, floa
     guess = {name: float(count) for name, count in given.items()}
     for name, count in guess.items():
         if not (np.isfinite(count) and count >= 0):
-            raise ValueError(f"predicted[{name!r}] = {count} is no number of bytes")
+            raise ValueError(f"predicted[{name!r}] = {count} is not a number of bytes")
     return guess
 
 
 class MemoryTimelineLayout:
-    """Where everything lies. Ranks and runs share one scale of bytes; each has its own times."""
+    """Positions of all marks. Ranks and runs share one scale of bytes; each has its own times."""
 
     def __init__(self, logs: Mapping[str, Sequence[Log]], predicted: Mapping[str, float]) -> None:
         every = [log for ranks in logs.values() for log in ranks]
         self.predicted = predicted
         self.levels = _levels(predicted)
         highest = max([1.0, *(log.peak_bytes for log in every), *self.levels.values()])
-        self.most = 1.13 * highest  # the peak's name stands above it
-        self.lanes = min(MOST_LANES, max([0, *(lane + 1 for log in every for lane in log.lanes)]))
+        self.max_bytes = 1.13 * highest  # room for the peak's label above it
+        self.lanes = min(MAX_LANES, max([0, *(lane + 1 for log in every for lane in log.lanes)]))
         self.top = 8 + LANE * self.lanes
-        self.bottom = self.top + TALL
+        self.bottom = self.top + PLOT_HEIGHT
         self.height = self.bottom + 24
 
     def y(self, count: float) -> float:
-        return self.bottom - count / self.most * (self.bottom - self.top)
+        return self.bottom - count / self.max_bytes * (self.bottom - self.top)
 
-    def ground(self) -> list[Mark]:
-        """The scale of bytes and the frame."""
+    def background(self) -> list[Mark]:
+        """The byte axis and the frame."""
         marks: list[Mark] = []
-        for tick in byte_ticks(self.most, 6):
+        for tick in byte_ticks(self.max_bytes, 6):
             y = self.y(tick)
             marks.append(line(LEFT - 4, y, RIGHT, y, opacity=0.6))
             label = format_bytes(tick) if tick else "0"
             marks.append(Text(x=LEFT - 8, y=y + 4, text=label, size=11, anchor="end", fill="muted"))
-        frame = Rect(x=LEFT, y=self.top, width=RIGHT - LEFT, height=TALL, stroke="rule")
+        frame = Rect(x=LEFT, y=self.top, width=RIGHT - LEFT, height=PLOT_HEIGHT, stroke="rule")
         return [*marks, frame]
 
     def lines(self) -> list[Mark]:
-        """What was predicted, dashed. A name that would stand on another one is left out."""
+        """The predictions, dashed. A name that would overlap another one is left out."""
         marks: list[Mark] = []
         taken: list[float] = []
         for name, count in sorted(self.levels.items(), key=lambda entry: -entry[1]):
             y = self.y(count)
             marks.append(_horizontal(y))
             if all(abs(y - other) >= 14 for other in taken):
-                told = f"predicted {name} {format_bytes(self.predicted[name])}"
-                width = text_width(told, 11)
-                ground = Rect(
+                text = f"predicted {name} {format_bytes(self.predicted[name])}"
+                width = text_width(text, 11)
+                backdrop = Rect(
                     x=LEFT + 6, y=y - 16, width=width + 8, height=14, fill="surface", opacity=0.8
                 )
-                marks += [ground, Text(x=LEFT + 10, y=y - 5, text=told, size=11)]
+                marks += [backdrop, Text(x=LEFT + 10, y=y - 5, text=text, size=11)]
                 taken.append(y)
         return marks
 
     def other_peaks(self, peaks: Mapping[str, float]) -> list[Mark]:
-        """How high other runs went: dotted, named at the right. Lines that are near share words."""
+        """Peaks of other runs: dotted, named at the right. Lines close together share a label."""
         marks: list[Mark] = []
         groups: list[list[tuple[str, float]]] = []
         for name, count in sorted(peaks.items(), key=lambda entry: -entry[1]):
@@ -216,15 +216,17 @@ class MemoryTimelineLayout:
                 groups.append([(name, count)])
         for group in groups:
             y = self.y(group[0][1])
-            told = ", ".join(f"{name} {format_bytes(count)}" for name, count in group)
-            told = f"peak{'s' * (len(group) > 1)}: {told}"
-            wide = text_width(told, 11) + 6
-            left = RIGHT - 2 - wide
-            marks.append(Rect(x=left, y=y - 16, width=wide, height=14, fill="surface", opacity=0.8))
-            marks.append(Text(x=RIGHT - 6, y=y - 5, text=told, size=11, anchor="end"))
+            peak_list = ", ".join(f"{name} {format_bytes(count)}" for name, count in group)
+            text = f"peak{'s' * (len(group) > 1)}: {peak_list}"
+            width = text_width(text, 11) + 6
+            left = RIGHT - 2 - width
+            marks.append(
+                Rect(x=left, y=y - 16, width=width, height=14, fill="surface", opacity=0.8)
+            )
+            marks.append(Text(x=RIGHT - 6, y=y - 5, text=text, size=11, anchor="end"))
         return marks
 
-    # ---- what depends on the rank and its times; memory_timeline.js draws the same ----
+    # ---- depends on the rank and its times; memory_timeline.js draws the same ----
 
     def x(self, log: Log, at_s: float) -> float:
         start, end = log.view_s
@@ -232,7 +234,7 @@ class MemoryTimelineLayout:
         return LEFT + min(max(share, 0.0), 1.0) * (RIGHT - LEFT)
 
     def areas(self, log: Log) -> list[Mark]:
-        """Each category from the bottom up to its upper edge; the lower ones cover the rest."""
+        """Each category from the bottom up to its upper edge, the lower ones drawn on top."""
         start, end = log.view_s
         first = max(0, int(np.searchsorted(log.times_s, start, side="right")) - 1)
         seen = slice(first, int(np.searchsorted(log.times_s, end, side="right")))
@@ -244,7 +246,7 @@ class MemoryTimelineLayout:
         marks: list[Mark] = []
         floor = f"{self.bottom:.1f}"
         for row in reversed(range(len(CATEGORIES))):
-            if not log.highest[row]:
+            if not log.category_peaks[row]:
                 continue
             steps = "".join(
                 f"H{self.x(log, time):.1f}V{self.y(count):.1f}"
@@ -256,13 +258,13 @@ class MemoryTimelineLayout:
         return marks
 
     def bands(self, log: Log) -> list[Mark]:
-        """Phases as a shade behind the areas."""
+        """Phases as shading behind the areas."""
         return [
             Rect(
                 x=self.x(log, start),
                 y=self.top,
                 width=self.x(log, end) - self.x(log, start),
-                height=TALL,
+                height=PLOT_HEIGHT,
                 fill="text",
                 opacity=0.05,
             )
@@ -270,7 +272,7 @@ class MemoryTimelineLayout:
         ]
 
     def phases(self, log: Log) -> list[Mark]:
-        """A bar and a name above the plot for each phase; its bounds are fine lines through it."""
+        """A bar and a name above the plot for each phase, and thin lines at its bounds."""
         marks: list[Mark] = []
         bounds: list[str] = []
         free = [0.0] * self.lanes
@@ -281,7 +283,7 @@ class MemoryTimelineLayout:
             y, width = 4 + LANE * lane, max(1.0, right - left - 1)
             bounds += [f"M{x:.1f} {self.top:.1f}V{self.bottom:.1f}" for x in (left, right)]
             marks.append(Rect(x=left, y=y + 13, width=width, height=3, fill="muted", opacity=0.6))
-            # A name may run on past its bar; the next one then begins later, if it has the room.
+            # A name may extend past its bar; the next one then starts further right, if it fits.
             at, wide = max(left, free[lane]), text_width(name, 11) - 2
             if at == left or at + wide <= right:
                 marks.append(Text(x=at, y=y + 10, text=name, size=11, fill="muted"))
@@ -301,21 +303,21 @@ class MemoryTimelineLayout:
         return marks
 
     def peak(self, log: Log) -> list[Mark]:
-        """A ring around the highest point and its bytes above it."""
+        """A ring around the peak, with its bytes above."""
         if not log.peak_bytes:
             return []
         x, y = self.x(log, log.peak_s), self.y(log.peak_bytes)
-        told = f"peak {format_bytes(log.peak_bytes)}"
-        half = text_width(told, 12) / 2
+        text = f"peak {format_bytes(log.peak_bytes)}"
+        half = text_width(text, 12) / 2
         at = min(max(x, LEFT + half + 4), RIGHT - half - 4)
         ring = Rect(
             x=x - 4, y=y - 4, width=8, height=8, radius=4, fill="surface", stroke="text",
             stroke_width=2,
         )  # fmt: skip
-        return [ring, Text(x=at, y=y - 10, text=told, size=12, anchor="middle", weight=600)]
+        return [ring, Text(x=at, y=y - 10, text=text, size=12, anchor="middle", weight=600)]
 
     def panel(self, log: Log) -> list[Mark]:
-        """The key, and the bytes of each category at the peak."""
+        """The legend, with the bytes of each category at the peak."""
         x, y = RIGHT + 16, self.top + 12
         measured, guessed = WIDTH - (76 if self._by_category else 4), WIDTH - 4
         at = log.at(log.peak_s)
@@ -333,16 +335,16 @@ class MemoryTimelineLayout:
                 Text(x=measured, y=below, text=format_bytes(at[row]), anchor="end"),
             ]
             if name in self.predicted:
-                told = format_bytes(self.predicted[name])
-                box = text_width(told, 12)
-                marks.append(Text(x=guessed, y=below, text=told, anchor="end"))
+                text = format_bytes(self.predicted[name])
+                box = text_width(text, 12)
+                marks.append(Text(x=guessed, y=below, text=text, anchor="end"))
                 marks.append(
                     Rect(x=guessed - box, y=below + 3, width=box, height=2, fill=PREDICTED)
                 )
         below = y + 22 * len(CATEGORIES) + 8
         marks += [
             line(x, below, WIDTH - 4, below),
-            Text(x=x + 17, y=below + 18, text="together", weight=600),
+            Text(x=x + 17, y=below + 18, text="total", weight=600),
             Text(
                 x=measured, y=below + 18, text=format_bytes(sum(at)), anchor="end", weight=600
             ),
@@ -355,7 +357,7 @@ class MemoryTimelineLayout:
 
 
 def _levels(predicted: Mapping[str, float]) -> dict[str, float]:
-    """The height of each predicted line: categories stand on each other, others on the ground."""
+    """The height of each predicted line: categories are stacked, others start at 0."""
     levels = {name: count for name, count in predicted.items() if name not in CATEGORIES}
     below = 0.0
     for name in CATEGORIES:

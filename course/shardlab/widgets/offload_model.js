@@ -1,4 +1,4 @@
-// The same as offload_model.py, for sliders that do not ask the kernel.
+// The same as offload_model.py, so that sliders need no kernel.
 
 const PLACEMENTS = ["device", "swap", "zero-offload", "parameters", "nvme"];
 const ORDER = {
@@ -56,18 +56,18 @@ function heldBytes({ parameters, world_size, layers }, placement) {
 
 function offloadOutcome(settings, placement) {
   const pieces = pieceSeconds(settings, placement);
-  const late = settings.delayed_update && placement === "zero-offload";
+  const delayed = settings.delayed_update && placement === "zero-offload";
   const add = (values) => values.reduce((a, b) => a + b, 0);
-  const lasts = (part) => {
+  const duration = (part) => {
     const seconds = Object.values(pieces[part]);
     return settings.overlap ? Math.max(0, ...seconds) : add(seconds);
   };
-  const [forward, backward, update] = ["forward", "backward", "update"].map(lasts);
+  const [forward, backward, update] = ["forward", "backward", "update"].map(duration);
   const computed = forward + backward;
   const parts = {
     forward: [0, forward],
     backward: [forward, computed],
-    update: late ? [0, update] : [computed, computed + update],
+    update: delayed ? [0, update] : [computed, computed + update],
   };
   const bars = [];
   for (const [part, [start, end]] of Object.entries(parts)) {
@@ -75,7 +75,7 @@ function offloadOutcome(settings, placement) {
     for (const piece of ORDER[part]) {
       const seconds = pieces[part][piece];
       if (!seconds) continue;
-      // What has to wait for the rest of its part stands at the part's end.
+      // A piece that waits for the rest of its part is drawn at the part's end.
       const last =
         piece === "to_host" || (part === "update" && piece === "to_device" && placement !== "swap");
       const begin = !settings.overlap ? at : last ? end - seconds : start;
@@ -85,7 +85,7 @@ function offloadOutcome(settings, placement) {
   }
   const [device_bytes, host_bytes, nvme_bytes] = heldBytes(settings, placement);
   return {
-    step_s: late ? Math.max(computed, update) : computed + update,
+    step_s: delayed ? Math.max(computed, update) : computed + update,
     compute_s: pieces.forward.compute + pieces.backward.compute,
     device_bytes, host_bytes, nvme_bytes, parts, bars,
   };

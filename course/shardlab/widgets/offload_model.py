@@ -1,6 +1,6 @@
-"""What the offload picture shows: each placement's step time and bytes, and who is busy when.
+"""The model behind the offload picture: each placement's step time, bytes and busy times.
 
-``offload_model.js`` holds the same; a test compares them on random settings.
+``offload_model.js`` computes the same; a test compares them on random settings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from shardlab.estimate.memory import model_states
 from shardlab.estimate.offload import PLACEMENTS, step_seconds
 
-# The order in which the pieces of a part follow each other where nothing overlaps.
+# The order of the pieces of a part when nothing overlaps.
 ORDER = {
     "forward": ("nvme", "to_device", "compute"),
     "backward": ("nvme", "to_device", "compute", "to_host"),
@@ -31,10 +31,10 @@ class TimeBar:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One placement under some settings. Bytes are of model states, for each rank."""
+    """One placement with some settings. Bytes are of model states, per rank."""
 
     step_s: float
-    compute_s: float  # of these the device computes
+    compute_s: float  # how much of the step the device computes
     device_bytes: float
     host_bytes: float
     nvme_bytes: float
@@ -43,11 +43,11 @@ class Outcome:
 
 
 def outcome(settings: Mapping[str, Any], placement: str) -> Outcome:
-    """settings: see `shardlab.widgets.offload_times.offload_times`, whose arguments they are.
+    """settings: the arguments of `shardlab.widgets.offload_times.offload_times`.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for impossible settings.
     """
-    late = settings["delayed_update"] and placement == "zero-offload"
+    delayed = settings["delayed_update"] and placement == "zero-offload"
     time = step_seconds(
         settings["parameters"],
         placement,
@@ -58,14 +58,14 @@ def outcome(settings: Mapping[str, Any], placement: str) -> Outcome:
         nvme_bytes_per_s=settings["nvme_bytes_per_s"],
         world_size=settings["world_size"],
         overlap=settings["overlap"],
-        delayed_update=late,
+        delayed_update=delayed,
     )
     computed_s = time.forward_s + time.backward_s
     parts = {
         "forward": (0.0, time.forward_s),
         "backward": (time.forward_s, computed_s),
-        # Late by a step, it goes on while the device computes.
-        "update": (0.0, time.update_s) if late else (computed_s, computed_s + time.update_s),
+        # An update delayed by one step runs while the device computes the next.
+        "update": (0.0, time.update_s) if delayed else (computed_s, computed_s + time.update_s),
     }
     bars: list[TimeBar] = []
     for part, pieces in time.pieces.items():
@@ -99,31 +99,31 @@ def outcomes(settings: Mapping[str, Any]) -> dict[str, Outcome]:
 
 
 def _comes_last(placement: str, part: str, piece: str) -> bool:
-    """What has to wait for the rest of its part stands at the part's end."""
+    """Whether a piece waits for the rest of its part, and so is drawn at the part's end."""
     return piece == "to_host" or (part == "update" and piece == "to_device" and placement != "swap")
 
 
 def held_bytes(
     parameters: float, placement: str, world_size: int, layers: int
 ) -> tuple[float, float, float]:
-    """Model states of one rank on its device, its share of the host's and of NVMe's.
+    """Bytes of one rank's model states on its device, on the host and on NVMe.
 
-    16-bit training with Adam; parameters whole on each device (ZeRO-2), or sharded and gathered a
-    layer at a time where they are offloaded (ZeRO-3).  States that "swap" visit the device piece
-    by piece, so they do not count there.
+    16-bit training with Adam; parameters are replicated on each device (ZeRO-2), or sharded and
+    gathered one layer at a time if they are offloaded (ZeRO-3).  With "swap", states pass through
+    the device piece by piece, so they do not count there.
     """
     if placement in ("device", "swap"):
         device = model_states(parameters, stage=2, world_size=world_size).device
-        away = device["optimizer"] if placement == "swap" else 0.0
-        return sum(device.values()) - away, away, 0.0
-    far = placement != "zero-offload"
+        swapped = device["optimizer"] if placement == "swap" else 0.0
+        return sum(device.values()) - swapped, swapped, 0.0
+    offloads_parameters = placement != "zero-offload"
     states = model_states(
         parameters,
-        stage=3 if far else 2,
+        stage=3 if offloads_parameters else 2,
         world_size=world_size,
         offload_optimizer=True,
-        offload_parameters=far,
-        largest_layer=parameters / layers if far else 0,
+        offload_parameters=offloads_parameters,
+        largest_layer=parameters / layers if offloads_parameters else 0,
     )
     on_nvme = 0.0
     if placement == "nvme":

@@ -1,5 +1,5 @@
-// The offload times: places and names come from offload_times.py, the formula from
-// offload_model.js; here are the sliders, the drawing and pointing at what is drawn.
+// The offload times: positions and names come from offload_times.py, the formula from
+// offload_model.js; this file has the sliders, the drawing and the selection.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -11,21 +11,21 @@ function build(model, signal) {
   const { root, head, plot, detail } = card({
     name: "offload-times", title: "Offload: time of a step",
     label: "Offload times. Up and down choose a placement, left and right move through its step.",
-    hint: "Point at a bar, or use the arrow keys, for its seconds and bytes.",
+    hint: "Hover over a bar, or use the arrow keys, for its seconds and bytes.",
   });
   const sub = make("span", { class: "shardlab-sub" });
   head.append(sub);
 
   // ---- settings ----
 
-  const told = (unit) => (value) =>
+  const formatter = (unit) => (value) =>
     unit === "count" ? formatCount(value)
     : unit === "count/s" ? `${formatCount(value)}/s`
     : formatSi(value, unit);
   const controls = make("div", { class: "shardlab-settings" });
   const sliders = scene.sliders.map(([name, label, values, unit]) => {
     const control = listSlider({
-      label, values, value: settings[name], format: told(unit),
+      label, values, value: settings[name], format: formatter(unit),
       onInput: (value) => change({ [name]: value }), signal,
     });
     controls.append(control.node);
@@ -39,30 +39,30 @@ function build(model, signal) {
     signal,
   });
   const overlap = choice({
-    label: "Moving",
-    options: [["yes", "overlaps"], ["no", "one by one"]],
+    label: "Transfers",
+    options: [["yes", "overlapped"], ["no", "sequential"]],
     value: settings.overlap ? "yes" : "no",
     onInput: (value) => change({ overlap: value === "yes" }),
     signal,
   });
   const delayed = choice({
-    label: "Host's update",
-    options: [["no", "in its step"], ["yes", "one step late"]],
+    label: "Host update",
+    options: [["no", "same step"], ["yes", "one step late"]],
     value: settings.delayed_update ? "yes" : "no",
     onInput: (value) => change({ delayed_update: value === "yes" }),
     signal,
   });
-  delayed.node.title = "Late: with the optimizer on the host only. The parameters are then one step old.";
+  delayed.node.title = "One step late: only with the optimizer on the host. The parameters are then one step old.";
   controls.append(overlap.node, delayed.node);
   const choices = make("div", { class: "shardlab-settings" }, placement.node);
 
   const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
   const small = make("p", { class: "shardlab-small" }, scene.small);
-  const headings = () => ["placement", "step", "ratio", "device computes", "device", "host", "NVMe", "fits"];
+  const headings = () => ["placement", "step", "ratio", "device compute", "device", "host", "NVMe", "fits"];
   const table = tableDetails(headings, rows, signal);
   root.append(head, controls, choices, plot, detail, small, table.node);
 
-  /** The reader moved something. */
+  /** Called when the reader changes something. */
   function change(some) {
     settings = { ...settings, ...some };
     update();
@@ -93,7 +93,7 @@ function build(model, signal) {
     point(null);
   }
 
-  const described = (name) => {
+  const describePlacement = (name) => {
     const { step_s, compute_s, device_bytes, host_bytes, nvme_bytes } = all[name];
     const share = Math.round((100 * compute_s) / step_s);
     const away = [[host_bytes, "the host"], [nvme_bytes, "NVMe"]]
@@ -103,7 +103,7 @@ function build(model, signal) {
     const room = fits(all[name]) ? "fits" : `does not fit in ${formatSi(settings.capacity_bytes, "B")}`;
     return (
       `${names[name]}: ${formatSeconds(step_s)}, ${threeDigits(ratio(all[name]))} × no offload; ` +
-      `the device computes ${share} % of it; each rank has ${held}: ${room}`
+      `the device computes ${share} % of the time; each rank has ${held}: ${room}`
     );
   };
 
@@ -127,8 +127,8 @@ function build(model, signal) {
 
   // ---- bars of the step ----
 
-  /** What a bar is about: a key of scene.colors. */
-  function whatOf({ part, piece }) {
+  /** What a bar computes or moves: a key of scene.colors. */
+  function contentOf({ part, piece }) {
     if (piece === "compute") return part;
     if (piece === "host_update") return "Adam";
     if (settings.placement === "swap" || (piece === "nvme" && part === "update")) return "states";
@@ -150,17 +150,17 @@ function build(model, signal) {
     const how = {
       compute: () => "",
       host_update: () => ` (${formatCount(seconds * host)} parameters at ${formatCount(host)}/s)`,
-      nvme: () => ` (${formatSi((seconds * nvme) / n, "B")} at ${formatSi(nvme / n, "B/s")} for each rank)`,
+      nvme: () => ` (${formatSi((seconds * nvme) / n, "B")} at ${formatSi(nvme / n, "B/s")} per rank)`,
     }[bar.piece] ?? (() => ` (${formatSi(seconds * link, "B")} at ${formatSi(link, "B/s")})`);
     return (
-      `${place}: ${whatOf(bar)}, ${formatSeconds(seconds)}${how()}, in ${bar.part}, ` +
+      `${place}: ${contentOf(bar)}, ${formatSeconds(seconds)}${how()}, in ${bar.part}, ` +
       `from ${formatSeconds(bar.start)} to ${formatSeconds(bar.end)}`
     );
   }
 
   function point(what) {
     selected = what;
-    detail.textContent = !what ? "" : what.bar ? describeBar(what.bar) : described(what.placement);
+    detail.textContent = !what ? "" : what.bar ? describeBar(what.bar) : describePlacement(what.placement);
     if (what?.bar) root.dataset.selected = `${what.bar.part} ${what.bar.piece}`;
     else if (what) root.dataset.selected = what.placement;
     else delete root.dataset.selected;
@@ -170,7 +170,7 @@ function build(model, signal) {
   // ---- drawing ----
 
   function draw(context, theme) {
-    const marks = [...scene.ground, ...stepMarks(context, theme), ...allMarks()];
+    const marks = [...scene.background, ...stepMarks(context, theme), ...allMarks()];
     const drawn = paint(context, marks, theme);
     if (!selected) return drawn;
     const { bar, placement: name } = selected;
@@ -191,10 +191,10 @@ function build(model, signal) {
     ];
     for (const [part, [start, end]] of Object.entries(parts)) {
       if (start === end) continue;
-      const late = part === "update" && start === 0;
-      const y = late ? 36 : 52;
+      const isDelayed = part === "update" && start === 0;
+      const y = isDelayed ? 36 : 52;
       const width = Math.max(1, toX(end) - toX(start) - 2);
-      const text = late ? `${part} (of the step before)` : part;
+      const text = isDelayed ? `${part} (of the previous step)` : part;
       marks.push({ kind: "rect", x: toX(start), y: y + 4, width, height: 3, fill: "muted", opacity: 0.6 });
       if (width > wide(text)) marks.push({ kind: "text", x: toX(start), y, text, size: 11, fill: "muted" });
       if (start) {
@@ -202,11 +202,11 @@ function build(model, signal) {
       }
     }
     for (const bar of bars) {
-      const [fill, ink] = scene.colors[whatOf(bar)];
+      const [fill, ink] = scene.colors[contentOf(bar)];
       const box = boxOf(bar);
       const seconds = formatSeconds(bar.end - bar.start);
       marks.push({ kind: "rect", ...box, fill, radius: 2 });
-      const text = [`${whatOf(bar)} ${seconds}`, seconds].find((label) => wide(label) < box.width - 8);
+      const text = [`${contentOf(bar)} ${seconds}`, seconds].find((label) => wide(label) < box.width - 8);
       if (text) marks.push({ kind: "text", x: box.x + 6, y: box.y + 13, text, size: 11, fill: ink });
     }
     drawTimeAxis(context, theme, { from: 0, to: step_s, left, right, bottom });
@@ -216,7 +216,7 @@ function build(model, signal) {
   function allMarks() {
     const slowest = Math.max(...PLACEMENTS.map((name) => all[name].step_s));
     const near = Math.max(all.device.step_s, all[settings.placement].step_s);
-    const most = Math.min(slowest, scene.longest * near);
+    const axisSeconds = Math.min(slowest, scene.longest_bar * near);
     const room = barsRight - left;
     const marks = [];
     PLACEMENTS.forEach((name, index) => {
@@ -227,14 +227,14 @@ function build(model, signal) {
       if (chosen) {
         marks.push({ kind: "rect", x: 0, y, width: scene.width, height: row, fill: "text", opacity: 0.08, radius: 3 });
       }
-      const busy = Math.min(each.compute_s / most, 1) * room;
-      const whole = Math.min(each.step_s / most, 1) * room;
+      const busy = Math.min(each.compute_s / axisSeconds, 1) * room;
+      const whole = Math.min(each.step_s / axisSeconds, 1) * room;
       const write = (mark) => marks.push({ kind: "text", y: y + 17, weight, ...mark });
       const bar = (mark) => marks.push({ kind: "rect", y: y + 5, height: row - 10, ...mark });
       write({ x: left - 10, text: names[name], anchor: "end" });
       bar({ x: left, width: busy, fill: scene.colors.forward[0] });
       bar({ x: left + busy, width: whole - busy, fill: roles.wait });
-      if (each.step_s > 1.0001 * most) write({ x: barsRight + 2, text: "»", weight: 400 });
+      if (each.step_s > 1.0001 * axisSeconds) write({ x: barsRight + 2, text: "»", weight: 400 });
       write({ x: barsRight + 70, text: formatSeconds(each.step_s), anchor: "end", weight: 400 });
       write({ x: barsRight + 126, text: `${threeDigits(ratio(each))} ×`, anchor: "end" });
       marks.push({
@@ -252,7 +252,7 @@ function build(model, signal) {
   const placementAt = ({ y }) => PLACEMENTS[Math.floor((y - allTop) / row)];
 
   function under(at) {
-    const near = 2; // thin bars are still to be hit
+    const near = 2; // so that thin bars can be hit
     const bar = all[settings.placement].bars.findLast((each) => {
       const { x, y, width, height } = boxOf(each);
       return at.x >= x - near && at.x <= x + width + near && at.y >= y && at.y <= y + height;
@@ -284,8 +284,8 @@ function build(model, signal) {
     };
   }
 
-  answerPointer(plot, stage, (at) => point(at && under(at)), signal);
-  answerKeys(plot, keys, signal);
+  handlePointer(plot, stage, (at) => point(at && under(at)), signal);
+  handleKeys(plot, keys, signal);
   plot.addEventListener(
     "click",
     (event) => {
@@ -298,7 +298,7 @@ function build(model, signal) {
     settings = { ...model.get("settings") };
     update();
   };
-  follow(model, ["settings"], changed, signal);
+  onTraits(model, ["settings"], changed, signal);
 
   update();
   return root;

@@ -1,4 +1,4 @@
-"""The offload times: a step's parts by who is busy, and what each placement costs and saves."""
+"""The offload times: what is busy when in a step, and each placement's time and memory."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from shardlab.widgets.units import format_count, format_seconds, format_si
 WIDTH, HEIGHT = 800.0, 404.0
 LEFT, RIGHT = 132.0, 784.0
 ROW = 26.0
-STEP_TOP = 64.0  # the step of one placement: a row for each that is busy
-ALL_TOP = 266.0  # all placements: a row for each
-BARS_RIGHT = 446.0  # of their bars; numbers stand beside them
-LONGEST = 3.0  # bars: times the step without offload, or the chosen one; longer ones run out
+STEP_TOP = 64.0  # the step of one placement: a row per resource
+ALL_TOP = 266.0  # all placements: a row each
+BARS_RIGHT = 446.0  # of their bars; numbers are to the right
+LONGEST_BAR = 3.0  # relative to the longer of no offload and the chosen one; then cut off
 
 NAMES = {
     "device": "no offload",
     "swap": "states swapped",
     "zero-offload": "optimizer on host",
-    "parameters": "parameters too",
+    "parameters": "all on host",
     "nvme": "on NVMe",
 }
 ROW_NAMES = {
-    "compute": "device computes",
+    "compute": "device compute",
     "to_host": "device → host",
-    "host_update": "host updates",
+    "host_update": "host update",
     "to_device": "host → device",
     "nvme": "host ⇄ NVMe",
 }
@@ -43,9 +43,9 @@ COLORS = {
     "Adam": MEMORY["optimizer"],
 }
 SMALL_PRINT = (
-    "A model of 16-bit training with Adam, not a measurement. Left out: latency, what ranks send "
-    "one another, activations, the update where it stays on the device. All ranks share one host. "
-    "The ratio is to a step without offload, were there room for it."
+    "A model of 16-bit training with Adam, not a measurement. Not included: latency, traffic "
+    "between ranks, activations, an update on the device. All ranks share one host. "
+    "The ratio is to a step without offload, whether or not that fits."
 )
 Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
 
@@ -65,13 +65,13 @@ class OffloadTimes(Adjustable):
             "step_top": STEP_TOP,
             "all_top": ALL_TOP,
             "bars_right": BARS_RIGHT,
-            "longest": LONGEST,
+            "longest_bar": LONGEST_BAR,
             "names": NAMES,
             "rows": [[row, ROW_NAMES[row]] for row in ROWS],
             "colors": {what: [color, ink_on(color)] for what, color in COLORS.items()},
             "roles": {"wait": WAIT, "right": OK, "wrong": ERROR},
             "sliders": [list(slider) for slider in _sliders(settings)],
-            "ground": as_json(_ground()),
+            "background": as_json(_background()),
             "small": SMALL_PRINT,
         }
         super().__init__(scene=scene, settings=settings)
@@ -80,27 +80,32 @@ class OffloadTimes(Adjustable):
         check_settings(settings)
 
     def static_svg(self) -> str:
-        settings, all_of_them = self.settings, outcomes(self.settings)
-        chosen = all_of_them[settings["placement"]]
+        settings, by_placement = self.settings, outcomes(self.settings)
+        chosen = by_placement[settings["placement"]]
         marks = [
-            *_ground(),
+            *_background(),
             *step_marks(settings["placement"], chosen),
-            *all_marks(settings, all_of_them),
+            *all_marks(settings, by_placement),
         ]
-        told = (
+        subtitle = (
             f"{format_count(settings['parameters'])} parameters, "
             f"{format_count(settings['tokens_per_step'])} tokens, {_ranks(settings)}"
         )
         return to_svg(
-            marks, WIDTH, HEIGHT, title="Offload: time of a step", subtitle=told, footer=SMALL_PRINT
+            marks,
+            WIDTH,
+            HEIGHT,
+            title="Offload: time of a step",
+            subtitle=subtitle,
+            footer=SMALL_PRINT,
         )
 
     def summary(self) -> str:
-        settings, all_of_them = self.settings, outcomes(self.settings)
+        settings, by_placement = self.settings, outcomes(self.settings)
         steps = ", ".join(
             f"{NAMES[name]} {format_seconds(each.step_s)} "
             f"({'fits' if fits(settings, each) else 'does not fit'})"
-            for name, each in all_of_them.items()
+            for name, each in by_placement.items()
         )
         return f"{format_count(settings['parameters'])} parameters on {_ranks(settings)}: {steps}"
 
@@ -120,17 +125,17 @@ def offload_times(
     capacity_bytes: float = 32e9,
     layers: int = 32,
 ) -> OffloadTimes:
-    """Draw how long a training step takes where its states live on the device, host or NVMe.
+    """Draw how long a training step takes with its states on the device, the host or NVMe.
 
-    The model is `shardlab.estimate.offload.step_seconds`, which says what the first arguments mean,
-    the memory is that of `shardlab.estimate.memory.model_states`.  All have sliders.
+    Times are from `shardlab.estimate.offload.step_seconds`, which explains the first arguments,
+    bytes from `shardlab.estimate.memory.model_states`.  All have sliders.
 
-    placement: the one drawn part by part: "device", "swap", "zero-offload", "parameters", "nvme".
-    capacity_bytes: of one device, for model states alone.
-    layers: of one size each; where parameters are offloaded the device gathers one at a time.
+    placement: the one drawn in detail: "device", "swap", "zero-offload", "parameters", "nvme".
+    capacity_bytes: of one device, for model states only.
+    layers: of equal size; if parameters are offloaded, the device gathers one at a time.
 
-    Defaults are round numbers of one GPU with 32 GB on PCIe, not those of a certain machine.
-    Raises ValueError for what cannot be.
+    Defaults are round numbers for one GPU with 32 GB on PCIe, not a specific machine.
+    Raises ValueError for impossible settings.
     """
     settings = {
         "parameters": parameters,
@@ -151,15 +156,15 @@ def offload_times(
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Raises ValueError for what cannot be."""
+    """Raises ValueError for impossible settings."""
     if settings["placement"] not in PLACEMENTS:
         known = ", ".join(map(repr, PLACEMENTS))
         raise ValueError(f"placement={settings['placement']!r} is not known: one of {known}")
     for name in ("parameters", "capacity_bytes", "layers"):
         if not settings[name] > 0:
-            raise ValueError(f"{name}={settings[name]}: above 0")
+            raise ValueError(f"{name}={settings[name]}: must be above 0")
     if settings["layers"] < 1:
-        raise ValueError(f"layers={settings['layers']}: 1 or more")
+        raise ValueError(f"layers={settings['layers']}: must be 1 or more")
     outcomes(settings)
 
 
@@ -172,15 +177,15 @@ def _ranks(settings: dict[str, Any]) -> str:
 
 
 def _sliders(settings: dict[str, Any]) -> list[Slider]:
-    """A slider moves over a list of round values, to which the one that was given belongs."""
+    """Each slider has a list of round values, plus the one that was given."""
     twos = [float(2**power) for power in range(25)]
     capacities = [8, 11, 16, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 288]
     sliders: list[Slider] = [
         ("parameters", "Parameters", _round_values(1e7, 1e12), "count"),
-        ("tokens_per_step", "Tokens a step", twos[6:], "count"),
-        ("device_flops_per_s", "Device computes", _round_values(1e11, 2e15), "FLOP/s"),
-        ("link_bytes_per_s", "Link, each way", _round_values(1e9, 1e12), "B/s"),
-        ("host_parameters_per_s", "Host updates", _round_values(1e8, 1e11), "count/s"),
+        ("tokens_per_step", "Tokens per step", twos[6:], "count"),
+        ("device_flops_per_s", "Device compute", _round_values(1e11, 2e15), "FLOP/s"),
+        ("link_bytes_per_s", "Link, one way", _round_values(1e9, 1e12), "B/s"),
+        ("host_parameters_per_s", "Host update rate", _round_values(1e8, 1e11), "count/s"),
         ("nvme_bytes_per_s", "NVMe", _round_values(5e8, 1e11), "B/s"),
         ("world_size", "Ranks", twos[:11], "count"),
         ("capacity_bytes", "Device memory", [1e9 * size for size in capacities], "B"),
@@ -191,18 +196,18 @@ def _sliders(settings: dict[str, Any]) -> list[Slider]:
     ]
 
 
-def _round_values(least: float, most: float) -> list[float]:
+def _round_values(smallest: float, largest: float) -> list[float]:
     factors = (1, 1.25, 1.6, 2, 2.5, 3.2, 4, 5, 6.4, 8)
     powers = range(7, 16)
     values = (float(round(factor * 10.0**power)) for power in powers for factor in factors)
-    return [value for value in values if least <= value <= most]
+    return [value for value in values if smallest <= value <= largest]
 
 
-# ---- drawing; offload_times.js does the same for other settings ----
+# ---- drawing; offload_times.js draws the same for other settings ----
 
 
-def what_of(placement: str, bar: TimeBar) -> str:
-    """What a bar is about: a key of `COLORS`."""
+def content_of(placement: str, bar: TimeBar) -> str:
+    """What a bar computes or moves: a key of `COLORS`."""
     if bar.piece == "compute":
         return bar.part
     if bar.piece == "host_update":
@@ -212,8 +217,8 @@ def what_of(placement: str, bar: TimeBar) -> str:
     return "gradients" if bar.piece == "to_host" else "parameters"
 
 
-def _ground() -> list[Mark]:
-    """What no setting changes: names, lines, headings."""
+def _background() -> list[Mark]:
+    """The marks that no setting changes: names, lines, headings."""
     marks: list[Mark] = []
     for index, row in enumerate(ROWS):
         y = STEP_TOP + index * ROW
@@ -223,18 +228,18 @@ def _ground() -> list[Mark]:
     marks += [
         Text(x=0, y=y, text="All placements", weight=600),
         Rect(x=LEFT, y=y - 9, width=10, height=10, fill=COLORS["forward"], radius=2),
-        Text(x=LEFT + 15, y=y, text="the device computes", size=11, fill="muted"),
+        Text(x=LEFT + 15, y=y, text="device compute", size=11, fill="muted"),
         Rect(x=LEFT + 144, y=y - 9, width=10, height=10, fill=WAIT, radius=2),
-        Text(x=LEFT + 159, y=y, text="it waits", size=11, fill="muted"),
-        Text(x=BARS_RIGHT + 70, y=y, text="a step", size=11, anchor="end", fill="muted"),
+        Text(x=LEFT + 159, y=y, text="waiting", size=11, fill="muted"),
+        Text(x=BARS_RIGHT + 70, y=y, text="step", size=11, anchor="end", fill="muted"),
         Text(x=BARS_RIGHT + 126, y=y, text="ratio", size=11, anchor="end", fill="muted"),
-        Text(x=BARS_RIGHT + 150, y=y, text="model states on each device", size=11, fill="muted"),
+        Text(x=BARS_RIGHT + 150, y=y, text="model states per device", size=11, fill="muted"),
     ]
     return marks
 
 
 def step_marks(placement: str, outcome: Outcome) -> list[Mark]:
-    """One step of one placement: who is busy when."""
+    """One step of one placement: what is busy when."""
     bottom = STEP_TOP + len(ROWS) * ROW
     per_second = (RIGHT - LEFT) / outcome.step_s
     x = lambda at_s: LEFT + at_s * per_second  # noqa: E731
@@ -242,11 +247,11 @@ def step_marks(placement: str, outcome: Outcome) -> list[Mark]:
     for part, (start_s, end_s) in outcome.parts.items():
         if end_s == start_s:
             continue
-        late = part == "update" and start_s == 0
-        y = 36.0 if late else 52.0
+        delayed = part == "update" and start_s == 0
+        y = 36.0 if delayed else 52.0
         width = max(1.0, (end_s - start_s) * per_second - 2)
         marks.append(Rect(x=x(start_s), y=y + 4, width=width, height=3, fill="muted", opacity=0.6))
-        label = f"{part} (of the step before)" if late else part
+        label = f"{part} (of the previous step)" if delayed else part
         if width > text_width(label, 11):
             marks.append(Text(x=x(start_s), y=y, text=label, size=11, fill="muted"))
         if start_s:
@@ -254,11 +259,11 @@ def step_marks(placement: str, outcome: Outcome) -> list[Mark]:
     for bar in outcome.bars:
         left, width = x(bar.start_s), max(1.0, (bar.end_s - bar.start_s) * per_second)
         top = STEP_TOP + ROWS.index(bar.piece) * ROW + 4
-        what = what_of(placement, bar)
-        color = COLORS[what]
+        content = content_of(placement, bar)
+        color = COLORS[content]
         marks.append(Rect(x=left, y=top, width=width, height=ROW - 8, fill=color, radius=2))
         seconds = format_seconds(bar.end_s - bar.start_s)
-        for label in (f"{what} {seconds}", seconds):
+        for label in (f"{content} {seconds}", seconds):
             if text_width(label, 11) < width - 8:
                 ink = ink_on(color)
                 marks.append(Text(x=left + 6, y=top + 13, text=label, size=11, fill=ink))
@@ -271,13 +276,13 @@ def step_marks(placement: str, outcome: Outcome) -> list[Mark]:
     return marks
 
 
-def all_marks(settings: dict[str, Any], all_of_them: dict[str, Outcome]) -> list[Mark]:
-    """A bar for each placement's step, its ratio to none, and whether it fits."""
-    plain_s, chosen = all_of_them["device"].step_s, settings["placement"]
-    most_s = _scale_s(all_of_them, chosen)
-    per_second = (BARS_RIGHT - LEFT) / most_s
+def all_marks(settings: dict[str, Any], by_placement: dict[str, Outcome]) -> list[Mark]:
+    """A bar for each placement's step, its ratio to no offload, and whether it fits."""
+    no_offload_s, chosen = by_placement["device"].step_s, settings["placement"]
+    axis_s = _scale_s(by_placement, chosen)
+    per_second = (BARS_RIGHT - LEFT) / axis_s
     marks: list[Mark] = []
-    for index, (name, each) in enumerate(all_of_them.items()):
+    for index, (name, each) in enumerate(by_placement.items()):
         y = ALL_TOP + index * ROW
         if name == chosen:
             marks.append(
@@ -289,17 +294,17 @@ def all_marks(settings: dict[str, Any], all_of_them: dict[str, Outcome]) -> list
         whole = min(each.step_s * per_second, BARS_RIGHT - LEFT)
         marks.append(Rect(x=LEFT, y=y + 5, width=busy, height=ROW - 10, fill=COLORS["forward"]))
         marks.append(Rect(x=LEFT + busy, y=y + 5, width=whole - busy, height=ROW - 10, fill=WAIT))
-        if each.step_s > 1.0001 * most_s:
+        if each.step_s > 1.0001 * axis_s:
             marks.append(Text(x=BARS_RIGHT + 2, y=y + 17, text="»"))
-        ratio = format_ratio(each.step_s / plain_s)
+        ratio = format_ratio(each.step_s / no_offload_s)
         room = fits(settings, each)
-        told = f"{format_si(each.device_bytes, 'B')}: {'fits' if room else 'does not fit'}"
+        text = f"{format_si(each.device_bytes, 'B')}: {'fits' if room else 'does not fit'}"
         marks += [
             Text(x=BARS_RIGHT + 70, y=y + 17, text=format_seconds(each.step_s), anchor="end"),
             Text(x=BARS_RIGHT + 126, y=y + 17, text=ratio, anchor="end", weight=weight),
             Rect(x=BARS_RIGHT + 150, y=y + 8, width=10, height=10, radius=5 if room else 0,
                  fill=OK if room else ERROR),
-            Text(x=BARS_RIGHT + 167, y=y + 17, text=told),
+            Text(x=BARS_RIGHT + 167, y=y + 17, text=text),
         ]  # fmt: skip
     return marks
 
@@ -309,7 +314,7 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.{2 if ratio < 9.995 else 1 if ratio < 99.95 else 0}f} ×"
 
 
-def _scale_s(all_of_them: dict[str, Outcome], chosen: str) -> float:
-    """What the bars' full width is: one slow placement must not make dots of the others."""
-    near = max(all_of_them["device"].step_s, all_of_them[chosen].step_s)
-    return min(max(each.step_s for each in all_of_them.values()), LONGEST * near)
+def _scale_s(by_placement: dict[str, Outcome], chosen: str) -> float:
+    """The time of a full-width bar, so that one slow placement does not hide the others."""
+    near = max(by_placement["device"].step_s, by_placement[chosen].step_s)
+    return min(max(each.step_s for each in by_placement.values()), LONGEST_BAR * near)

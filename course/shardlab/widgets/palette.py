@@ -1,7 +1,7 @@
-"""The course's colours, in one place (Okabe & Ito's set: told apart with any colour vision).
+"""The course's colours, in one place (Okabe & Ito's set, safe for colour-blind readers).
 
-Roles are the same in every chapter and widget: orange is what was predicted, blue what was
-measured, grey waits, vermillion is wrong, green is right.
+Roles are the same in every chapter and widget: orange is predicted, blue measured, grey waiting,
+vermillion wrong, green right.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CYCLE = (
     "#666666",
 )
 
-# What a device's memory holds: none of the roles above, and told apart in a stack. The order is
-# that of a stack from the bottom, the same as in `shardlab.run.MEMORY_CATEGORIES`.
+# Memory categories: different from the roles above, and from each other in a stack. The order is
+# from the bottom of the stack, the same as in `shardlab.run.MEMORY_CATEGORIES`.
 MEMORY = {
     "parameters": "#56B4E9",
     "gradients": "#CC79A7",
@@ -34,7 +34,7 @@ MEMORY = {
     "other": "#BBBBBB",
 }
 
-# For `plt.style.use`: plots that read on a light page and on a dark one.
+# For `plt.style.use`: plots that are readable on light and dark pages.
 PLOT_INK = "#767676"
 PLOT_STYLE = {
     "figure.facecolor": "none",
@@ -47,7 +47,7 @@ PLOT_STYLE = {
     ),
 }
 
-# By the first name that an op starts with, so that all_gather_single is an all_gather.
+# By the first name that an op starts with: all_gather_single counts as all_gather.
 # Vermillion is left out: on a timeline it means a hang.
 _OPS = {
     "send": "#0072B2",
@@ -70,7 +70,7 @@ def rank_color(rank: int) -> str:
 
 
 def op_color(op: str) -> str:
-    """The colour of a call of torch.distributed, by its name."""
+    """The colour of a torch.distributed call, by its name."""
     return next((color for name, color in _OPS.items() if op.startswith(name)), _OTHER_OP)
 
 

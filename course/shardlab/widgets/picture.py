@@ -1,4 +1,4 @@
-"""What the widgets share: how one is sent to the browser, and what stands in where none runs."""
+"""The widgets' base class: sends a widget to the browser, or a static picture without one."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ SHARED = ("units.js", "common.js", "canvas.js")
 
 
 def asset(name: str) -> str:
-    """The text of a file that lies beside this one."""
+    """The text of a file in this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def module(*names: str) -> str:
-    """A widget's JavaScript, as one ES module: what all share, then its own files."""
+    """A widget's JavaScript as one ES module: the shared files, then its own."""
     return "\n".join(asset(name) for name in (*SHARED, *names))
 
 
 class Picture(anywidget.AnyWidget):
-    """A widget whose ``scene`` holds all that the browser needs: nothing asks the kernel again."""
+    """A widget whose ``scene`` is all that the browser needs: it never asks the kernel again."""
 
     scene = traitlets.Dict().tag(sync=True)
     _css: ClassVar[str] = asset("widgets.css")
 
     def static_svg(self) -> str:
-        """The same picture as a standing SVG document, for pages without a kernel."""
+        """The same picture as a static SVG document, for pages without a kernel."""
         raise NotImplementedError
 
     def summary(self) -> str:
@@ -41,7 +41,7 @@ class Picture(anywidget.AnyWidget):
         return f"<{type(self).__name__}: {self.summary()}>"
 
     def open(self) -> None:
-        """Begin talking to the browser, where there is one: see `_frontend_can_draw`."""
+        """Connect to the browser, if there is one: see `_frontend_can_draw`."""
         if _frontend_can_draw():
             super().open()
 
@@ -53,16 +53,16 @@ class Picture(anywidget.AnyWidget):
 
 
 class Adjustable(Picture):
-    """One whose ``settings`` its controls change; they may be read and set, some or all of them."""
+    """A picture whose controls change its ``settings``. Code may read them, and set some or all."""
 
     settings = traitlets.Dict().tag(sync=True)
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Raises ValueError for what cannot be."""
+        """Raises ValueError for impossible settings."""
         raise NotImplementedError
 
     @traitlets.validate("settings")
-    def _possible(self, proposal: dict[str, Any]) -> dict[str, Any]:
+    def _validate(self, proposal: dict[str, Any]) -> dict[str, Any]:
         settings = {**self.settings, **proposal["value"]}
         try:
             self.check(settings)
@@ -72,11 +72,11 @@ class Adjustable(Picture):
 
 
 def _frontend_can_draw() -> bool:
-    """Whether the cell now running was sent by a notebook that can show a live widget.
+    """Whether the running cell was sent by a notebook that can show a live widget.
 
-    nbclient (so nbconvert and nbgrader) and consoles cannot, and their requests name no cell.
-    It matters because nbconvert would take the live view for the better one and fetch its code
-    from a CDN: offline, that is an empty page. The widget's state would swell the notebook, too.
+    nbclient (so nbconvert and nbgrader) and consoles cannot, and their requests have no cell id.
+    It matters because nbconvert would prefer the live view and fetch its code from a CDN: offline,
+    that is an empty page. The widget's state would also bloat the notebook.
     """
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:

@@ -1,7 +1,7 @@
-// The same as shardlab.simulate.pipeline, for sliders that do not ask the kernel; a test compares
-// them. An action is [kind, stage, micro-batch], a schedule a list of them for each device.
+// The same as shardlab.simulate.pipeline, so that sliders need no kernel; a test compares them.
+// An action is [kind, stage, micro-batch], a schedule a list of them for each device.
 
-/** So many forwards, then a forward and a backward in turn, then the backwards that are left. */
+/** `warmUp` forwards, then one forward and one backward in turn, then the remaining backwards. */
 function inTurn(forwards, backwards, warmUp) {
   const first = Math.min(warmUp, forwards.length);
   const order = forwards.slice(0, first);
@@ -26,7 +26,7 @@ const GENERATORS = {
   interleaved({ p, m, v }) {
     if (v === 1) return GENERATORS["1f1b"]({ p, m });
     const rounds = Math.max(1, Math.floor(m / p));
-    if (m % rounds) return null; // it does not divide
+    if (m % rounds) return null; // not divisible
     const size = m / rounds;
     const dealt = (kind, chunks, device) =>
       count(rounds).flatMap((round) =>
@@ -85,16 +85,16 @@ function downAndUp(p, m, device) {
   return order;
 }
 
-/** Chunks on each device: what a device's share of the costs is divided by. */
+/** Chunks per device, which divide a device's share of the costs. */
 function chunksOf(schedule) {
   const stages = Math.max(...schedule.flat().map(([, stage]) => stage)) + 1;
   return Math.max(1, Math.round(stages / schedule.length));
 }
 
 /**
- * simulator.py's simulate with one cost for all stages: each action as early as its needs and its
- * device allow. `costs`: of a device's whole share, { forward, backward_input, backward_weight, send }.
- * Of a legal schedule; what the kernel sends was checked there.
+ * simulator.py's simulate with one cost for all stages: each action starts as soon as its inputs and
+ * its device are ready. `costs`: of a device's whole share, { forward, backward_input,
+ * backward_weight, send }. Expects a legal schedule; the kernel checks those it sends.
  */
 function simulatePipeline(schedule, costs) {
   const v = chunksOf(schedule);
@@ -118,8 +118,8 @@ function simulatePipeline(schedule, costs) {
     return deviceOf.has(stage + 1) ? [...own, [after, stage + 1, microBatch]] : own;
   }
   const slots = schedule.map(() => []);
-  for (let moved = true; moved; ) {
-    moved = false;
+  for (let progress = true; progress; ) {
+    progress = false;
     schedule.forEach((actions, device) => {
       while (slots[device].length < actions.length) {
         const action = actions[slots[device].length];
@@ -127,38 +127,38 @@ function simulatePipeline(schedule, costs) {
         if (needed.some((need) => !end.has(key(...need)))) break;
         let start = slots[device].at(-1)?.end ?? 0;
         for (const need of needed) {
-          const travels = deviceOf.get(need[1]) !== device;
-          start = Math.max(start, end.get(key(...need)) + (travels ? send : 0));
+          const crossesDevices = deviceOf.get(need[1]) !== device;
+          start = Math.max(start, end.get(key(...need)) + (crossesDevices ? send : 0));
         }
         const [kind, stage, microBatch] = action;
         const stop = start + cost[kind];
         end.set(key(...action), stop);
         slots[device].push({ kind, stage, microBatch, start, end: stop });
-        moved = true;
+        progress = true;
       }
     });
   }
   return { v, slots, ...bubbleOf(slots), peaks: slots.map(peakOf) };
 }
 
-/** The three conventions of simulator.py, and the time of it all. */
+/** The bubble in the three conventions of simulator.py, and the makespan. */
 function bubbleOf(slots) {
   const some = slots.filter((list) => list.length);
   const first = Math.min(...some.map((list) => list[0].start));
   const makespan = Math.max(...some.map((list) => list.at(-1).end)) - first;
   const busy = slots.map((list) => list.reduce((sum, { start, end }) => sum + end - start, 0));
-  const most = Math.max(...busy);
+  const busiest = Math.max(...busy);
   const idle = busy.reduce((sum, time) => sum + makespan - time, 0);
   const span = Math.max(...some.map((list) => list.at(-1).end - list[0].start));
   return {
     makespan,
-    overIdeal: makespan / most - 1,
+    overIdeal: makespan / busiest - 1,
     fraction: idle / (slots.length * makespan),
-    spanBubble: span / most - 1,
+    spanBubble: span / busiest - 1,
   };
 }
 
-/** The most micro-batches that a device holds at once, those of all its chunks together. */
+/** The most micro-batches that a device holds at the same time, over all its chunks. */
 function peakOf(slots) {
   let [held, peak] = [0, 0];
   for (const { kind } of slots) {
@@ -168,7 +168,7 @@ function peakOf(slots) {
   return peak;
 }
 
-/** How many of them it holds at a time. */
+/** The micro-batches that a device holds at this time. */
 function heldAt(slots, time) {
   let held = 0;
   for (const { kind, start, end } of slots) {

@@ -1,12 +1,12 @@
-// What is shown of pipeline schedules and where it lies: as pipeline_schedule.py's panels() and
-// pipeline_panels.py, with the time of a clock in it.
+// The panels of pipeline schedules and their positions: as pipeline_schedule.py's panels() and
+// pipeline_panels.py, with a clock.
 
 const ABOVE_PANEL = 26;
 const BELOW_PANEL = 12;
-const ABOVE_ALL = 26; // the key
+const ABOVE_ALL = 26; // the legend
 const BELOW_ALL = 24; // the axis
 
-/** In units of the costs, or in seconds where it is known how long one is. */
+/** In units of the costs, or in seconds if the length of a unit is known. */
 function formatPipelineTime(time, unitS) {
   return unitS === null ? String(Number(time.toFixed(2))) : formatSeconds(time * unitS);
 }
@@ -14,30 +14,30 @@ function formatPipelineTime(time, unitS) {
 const formatPercent = (share) => `${(100 * share).toFixed(1)} %`;
 const formatShare = (held, v) => String(Number((held / v).toFixed(2)));
 
-// ---- what is shown ----
+// ---- the panels ----
 
 /**
- * Each schedule simulated, and below it what ran, if it was that schedule: [{ title, slots, v,
- * peaks, chunks, isMeasured, …bubbleOf }]. Slots are null where there is none for these settings.
+ * Each schedule simulated, and below it the run, if it ran that schedule: [{ title, slots, v, peaks,
+ * chunks, isMeasured, …bubbleOf }]. Slots are null if the schedule does not exist for these settings.
  */
-function pipelinePanels({ own, names, measured, unit_s: unitS }, settings) {
+function pipelinePanels({ custom, names, measured, unit_s: unitS }, settings) {
   return settings.shown.flatMap((name) => {
-    const schedule = own[name] ?? GENERATORS[name](settings);
+    const schedule = custom[name] ?? GENERATORS[name](settings);
     const title = names[name];
     if (schedule === null) return [{ title, slots: null }];
     const chunks = chunkNumbers(schedule);
     const simulated = { title, chunks, ...simulatePipeline(schedule, settings) };
     const { v, peaks, slots } = simulated;
-    if (!isOf(measured[name], slots)) return [simulated];
+    if (!matchesSlots(measured[name], slots)) return [simulated];
     const ran = measured[name].map((list) => list.map(([kind, stage, microBatch, start, end]) => (
       { kind, stage, microBatch, start: start / (unitS ?? 1), end: end / (unitS ?? 1) }
     )));
-    const besides = { title: `${title}, measured`, chunks, v, peaks, slots: ran, isMeasured: true };
-    return [simulated, { ...besides, ...bubbleOf(ran) }];
+    const measuredPanel = { title: `${title}, measured`, chunks, v, peaks, slots: ran, isMeasured: true };
+    return [simulated, { ...measuredPanel, ...bubbleOf(ran) }];
   });
 }
 
-/** Stage -> the how-manieth of its device's stages it is. */
+/** Stage -> its index among the stages of its device. */
 function chunkNumbers(schedule) {
   const chunks = new Map();
   for (const actions of schedule) {
@@ -47,19 +47,19 @@ function chunkNumbers(schedule) {
   return chunks;
 }
 
-/** Whether what ran is this schedule, device by device in its order. */
-function isOf(ran, slots) {
-  const mine = ran?.map((list) => list.map(([kind, stage, microBatch]) => [kind, stage, microBatch]));
-  const theirs = slots.map((list) => list.map(({ kind, stage, microBatch }) => [kind, stage, microBatch]));
-  return JSON.stringify(mine) === JSON.stringify(theirs);
+/** Whether each device ran the actions of this schedule, in its order. */
+function matchesSlots(ran, slots) {
+  const actual = ran?.map((list) => list.map(([kind, stage, microBatch]) => [kind, stage, microBatch]));
+  const expected = slots.map((list) => list.map(({ kind, stage, microBatch }) => [kind, stage, microBatch]));
+  return JSON.stringify(actual) === JSON.stringify(expected);
 }
 
-// ---- where it lies ----
+// ---- the picture ----
 
 /**
- * The panels below each other, on one scale of time and one of what is in flight.
- * Returns { panels, longest (the axis' end), height, draw(context, theme, time), boxOf(slot),
- * slotAt({ x, y }) }; a slot is { panel, device, index }, time is null where all is shown.
+ * The panels one below the other, on one scale of time and one of in-flight counts.
+ * Returns { panels, longest (the end of the axis), height, draw(context, theme, time), boxOf(slot),
+ * slotAt({ x, y }) }; a slot is { panel, device, index }, a null time shows everything.
  */
 function pipelinePicture(scene, settings) {
   const { left, right, peak_left: peakLeft, peak_right: peakRight, colors, roles, unit_s: unitS } = scene;
@@ -98,12 +98,12 @@ function pipelinePicture(scene, settings) {
   }
 
   function draw(context, theme, time) {
-    const marks = keyMarks(context, theme, time);
+    const marks = legendMarks(context, theme, time);
     for (const panel of panels) {
       marks.push(...headMarks(panel));
       (panel.slots ?? []).forEach((slots, device) => {
         marks.push(...slotMarks(context, theme, panel, slots, device, time));
-        // A run keeps as many in flight as its simulation, which is above it.
+        // A run has as many in flight as its simulation, which is above it.
         if (!panel.isMeasured || time !== null) marks.push(...flightMarks(panel, slots, device, time));
       });
     }
@@ -115,14 +115,14 @@ function pipelinePicture(scene, settings) {
     return paint(context, marks, theme);
   }
 
-  function keyMarks(context, theme, time) {
+  function legendMarks(context, theme, time) {
     context.font = `11px ${theme.font}`;
     const marks = [];
     let x = left;
     const entries = [
       [colors.F[0][0][0], 1, "forward"],
-      [colors.B[0][0][0], 1, "backward (or its input half)"],
-      [colors.W[0][0][0], 1, "its weight half"],
+      [colors.B[0][0][0], 1, "backward (or input gradient)"],
+      [colors.W[0][0][0], 1, "weight gradient"],
       [roles.wait, 0.3, "idle"],
     ];
     for (const [fill, opacity, text] of entries) {
@@ -130,16 +130,16 @@ function pipelinePicture(scene, settings) {
       marks.push({ kind: "text", x: x + 15, y: 11, text, size: 11, fill: "muted" });
       x += 15 + context.measureText(text).width + 16;
     }
-    const text = time === null ? "in flight, at most" : "in flight, now";
+    const text = time === null ? "in flight (peak)" : "in flight (now)";
     marks.push({ kind: "text", x: peakLeft, y: 11, text, size: 11, fill: "muted" });
     return marks;
   }
 
   function headMarks({ y, title, isMeasured, slots, overIdeal, fraction, makespan }) {
     const text = slots
-      ? `bubble ${formatPercent(overIdeal)} of the ideal, ${formatPercent(fraction)} of all time · ` +
+      ? `bubble ${formatPercent(overIdeal)} of ideal time, ${formatPercent(fraction)} of total time · ` +
         formatPipelineTime(makespan, unitS)
-      : "m does not divide into rounds of p micro-batches";
+      : "m does not divide into equal rounds";
     const marks = [
       { kind: "text", x: isMeasured ? 15 : 0, y: y + 16, text: title, weight: 600 },
       { kind: "text", x: right, y: y + 16, text, size: 11, anchor: "end", fill: "muted" },
@@ -150,7 +150,7 @@ function pipelinePicture(scene, settings) {
     return marks;
   }
 
-  /** [its colour, the ink on it] */
+  /** [its colour, the text colour on it] */
   function shade(panel, { kind, stage }) {
     const v = clamp(panel.v, 1, colors.F.length);
     return colors[kind][v - 1][Math.min(panel.chunks.get(stage), v - 1)];
@@ -172,7 +172,7 @@ function pipelinePicture(scene, settings) {
       const gap = Math.min(1, width / 5);
       const box = { kind: "rect", x, y, height: barHeight, fill, radius: Math.min(2, gap * 2) };
       const full = Math.max(width - gap, 0.6);
-      // What the clock has not come to yet is pale.
+      // What the clock has not reached yet is pale.
       const done = time === null ? 1 : clamp((time - slot.start) / (slot.end - slot.start), 0, 1);
       if (done < 1) marks.push({ ...box, width: full, opacity: 0.2 });
       if (done > 0) marks.push({ ...box, width: full * done });

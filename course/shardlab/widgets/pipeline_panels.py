@@ -1,4 +1,4 @@
-"""Where the slots of pipeline schedules lie; pipeline_panels.js draws the same in a browser."""
+"""Positions of the slots of pipeline schedules; pipeline_panels.js draws the same."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from shardlab.widgets.scene import Mark, Rect, Text, line, text_width
 from shardlab.widgets.units import format_seconds
 
 WIDTH = 800.0
-LEFT, RIGHT = 66.0, 664.0  # of the slots; devices' names stand before them
-PEAK_LEFT, PEAK_RIGHT = 684.0, 760.0  # of the bars of what is in flight
+LEFT, RIGHT = 66.0, 664.0  # of the slots; device names are to the left
+PEAK_LEFT, PEAK_RIGHT = 684.0, 760.0  # of the in-flight bars
 HEAD = 26.0  # above a panel's rows
 GAP = 12.0  # below them
-KEY = 26.0  # above all
-AXIS = 24.0  # below all
-MOST_CHUNKS = 4
-BASE = {
+LEGEND_HEIGHT = 26.0  # above all panels
+AXIS_HEIGHT = 24.0  # below all panels
+MAX_CHUNKS = 4
+BASE_COLORS = {
     "F": MEMORY["activations"],
     "B": MEMORY["gradients"],
     "I": MEMORY["gradients"],
     "W": MEMORY["optimizer"],
 }
-KEYS = (("F", "forward"), ("B", "backward (or its input half)"), ("W", "its weight half"))
+LEGEND = (("F", "forward"), ("B", "backward (or input gradient)"), ("W", "weight gradient"))
 
 Slot = Sequence[Any]  # kind, stage, micro-batch, start, end
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One schedule. ``slots`` None: it does not exist for these numbers."""
+    """One schedule. ``slots`` is None if it does not exist for these numbers."""
 
     title: str
     slots: Sequence[Sequence[Slot]] | None
@@ -56,39 +56,39 @@ class Panel:
     def fraction(self) -> float:
         return 1 - sum(self.busy) / (len(self.busy) * self.makespan)
 
-    def told(self, unit_s: float | None) -> str:
-        """Its figures in a line."""
+    def figures(self, unit_s: float | None) -> str:
+        """Bubble and time in one line."""
         return (
-            f"bubble {format_percent(self.over_ideal)} of the ideal, "
-            f"{format_percent(self.fraction)} of all time · {format_time(self.makespan, unit_s)}"
+            f"bubble {format_percent(self.over_ideal)} of ideal time, "
+            f"{format_percent(self.fraction)} of total time · {format_time(self.makespan, unit_s)}"
         )
 
 
 def format_time(time: float, unit_s: float | None) -> str:
-    """In units of the costs, or in seconds where it is known how long one is."""
+    """In units of the costs, or in seconds if the length of a unit is known."""
     if unit_s is not None:
         return format_seconds(time * unit_s)
     return f"{time:.2f}".rstrip("0").rstrip(".")
 
 
 def format_percent(share: float) -> str:
-    """As JavaScript's toFixed, which rounds 6.25 up: ``6.3 %``."""
+    """Like JavaScript's toFixed, which rounds 6.25 up: ``6.3 %``."""
     return f"{Decimal(100 * share).quantize(Decimal('0.1'), ROUND_HALF_UP)} %"
 
 
-def format_share(held: int, v: int) -> str:
-    """Of chunks 1/v of a device's share each: 5.5."""
-    return f"{held / v:.2f}".rstrip("0").rstrip(".")
+def format_share(count: int, v: int) -> str:
+    """Chunks in whole shares of a device: 11 chunks at v = 2 are 5.5."""
+    return f"{count / v:.2f}".rstrip("0").rstrip(".")
 
 
 def colors() -> dict[str, list[list[list[str]]]]:
-    """kind -> for v = 1, 2, … -> for each chunk: its colour, and the ink on it."""
+    """kind -> for v = 1, 2, … -> for each chunk: its colour, and the text colour on it."""
     return {
         kind: [
             [[shade := tint(base, chunk, v), ink_on(shade)] for chunk in range(v)]
-            for v in range(1, MOST_CHUNKS + 1)
+            for v in range(1, MAX_CHUNKS + 1)
         ]
-        for kind, base in BASE.items()
+        for kind, base in BASE_COLORS.items()
     }
 
 
@@ -101,7 +101,7 @@ def tint(color: str, chunk: int, v: int) -> str:
 
 def row_height(rows: int) -> float:
     heights = ((8, 20.0), (16, 18.0), (28, 15.0), (40, 12.0))
-    return next((height for most, height in heights if rows <= most), 9.0)
+    return next((height for max_rows, height in heights if rows <= max_rows), 9.0)
 
 
 def bar_height(row: float) -> float:
@@ -113,13 +113,13 @@ def label_size(row: float) -> float:
 
 
 def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], float]:
-    """Marks and height of all panels, on one scale of time and one of what is in flight."""
+    """Marks and height of all panels, on one scale of time and one of in-flight counts."""
     row = row_height(sum(len(panel.slots) if panel.slots else 1 for panel in panels))
     drawn = [panel for panel in panels if panel.slots]
-    marks: list[Mark] = _key()
+    marks: list[Mark] = _legend()
     longest = max((panel.makespan for panel in drawn), default=1.0)
-    most = max((held / panel.v for panel in drawn for held in panel.peaks), default=1.0)
-    y = KEY
+    max_in_flight = max((peak / panel.v for panel in drawn for peak in panel.peaks), default=1.0)
+    y = LEGEND_HEIGHT
     for panel in panels:
         marks += _head(panel, y, unit_s)
         y += HEAD
@@ -133,28 +133,28 @@ def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], 
             scale = (RIGHT - LEFT) / longest
             marks += _row(panel, slots, y, row, scale)
             if not panel.is_measured:
-                marks += _in_flight(panel, device, y, row, most)
+                marks += _in_flight(panel, device, y, row, max_in_flight)
             y += row
         y += GAP
     marks += _axis(longest, y, unit_s)
-    return marks, y + AXIS
+    return marks, y + AXIS_HEIGHT
 
 
-def _key() -> list[Mark]:
+def _legend() -> list[Mark]:
     marks: list[Mark] = []
     x = LEFT
-    for kind, name in KEYS:
-        marks.append(Rect(x=x, y=2, width=10, height=10, fill=BASE[kind], radius=2))
+    for kind, name in LEGEND:
+        marks.append(Rect(x=x, y=2, width=10, height=10, fill=BASE_COLORS[kind], radius=2))
         marks.append(Text(x=x + 15, y=11, text=name, size=11, fill="muted"))
         x += 15 + text_width(name, 11) + 14
     marks.append(Rect(x=x, y=2, width=10, height=10, fill=WAIT, opacity=0.3, radius=2))
     marks.append(Text(x=x + 15, y=11, text="idle", size=11, fill="muted"))
-    marks.append(Text(x=PEAK_LEFT, y=11, text="in flight, at most", size=11, fill="muted"))
+    marks.append(Text(x=PEAK_LEFT, y=11, text="in flight (peak)", size=11, fill="muted"))
     return marks
 
 
 def _head(panel: Panel, y: float, unit_s: float | None) -> list[Mark]:
-    told = panel.told(unit_s) if panel.slots else "m does not divide into rounds of p micro-batches"
+    text = panel.figures(unit_s) if panel.slots else "m does not divide into equal rounds"
     marks: list[Mark] = []
     x = 0.0
     if panel.is_measured:
@@ -162,28 +162,28 @@ def _head(panel: Panel, y: float, unit_s: float | None) -> list[Mark]:
         x = 15.0
     marks += [
         Text(x=x, y=y + 16, text=panel.title, weight=600),
-        Text(x=RIGHT, y=y + 16, text=told, size=11, anchor="end", fill="muted"),
+        Text(x=RIGHT, y=y + 16, text=text, size=11, anchor="end", fill="muted"),
     ]
     return marks
 
 
 def _row(panel: Panel, slots: Sequence[Slot], y: float, row: float, scale: float) -> list[Mark]:
     stages = sorted({slot[1] for slot in slots})
-    v = min(panel.v, MOST_CHUNKS)
-    high = bar_height(row)
+    v = min(panel.v, MAX_CHUNKS)
+    height = bar_height(row)
     marks: list[Mark] = [
-        Rect(x=LEFT, y=y, width=panel.makespan * scale, height=high, fill=WAIT, opacity=0.22)
+        Rect(x=LEFT, y=y, width=panel.makespan * scale, height=height, fill=WAIT, opacity=0.22)
     ]
     for kind, stage, micro_batch, start, end in slots:
         x, width = LEFT + start * scale, (end - start) * scale
-        fill = tint(BASE[kind], min(stages.index(stage), v - 1), v)
+        fill = tint(BASE_COLORS[kind], min(stages.index(stage), v - 1), v)
         gap = min(1.0, width / 5)
         marks.append(
             Rect(
                 x=x,
                 y=y,
                 width=max(width - gap, 0.6),
-                height=high,
+                height=height,
                 fill=fill,
                 radius=min(2.0, gap * 2),
             )
@@ -192,25 +192,25 @@ def _row(panel: Panel, slots: Sequence[Slot], y: float, row: float, scale: float
         if row > 12 and text_width(label, 10) < width - 4:
             marks.append(
                 Text(
-                    x=x + (width - gap) / 2, y=y + high / 2 + 3.6, text=label, size=10,
+                    x=x + (width - gap) / 2, y=y + height / 2 + 3.6, text=label, size=10,
                     anchor="middle", fill=ink_on(fill),
                 )
             )  # fmt: skip
     if panel.is_measured:
-        marks.append(line(LEFT, y + high + 1, LEFT + panel.makespan * scale, y + high + 1,
+        marks.append(line(LEFT, y + height + 1, LEFT + panel.makespan * scale, y + height + 1,
                           stroke=MEASURED))  # fmt: skip
     return marks
 
 
-def _in_flight(panel: Panel, device: int, y: float, row: float, most: float) -> list[Mark]:
-    held = panel.peaks[device]
-    high = bar_height(row)
-    width = (PEAK_RIGHT - PEAK_LEFT) * held / panel.v / most
+def _in_flight(panel: Panel, device: int, y: float, row: float, max_in_flight: float) -> list[Mark]:
+    peak = panel.peaks[device]
+    height = bar_height(row)
+    width = (PEAK_RIGHT - PEAK_LEFT) * peak / panel.v / max_in_flight
     size = label_size(row)
-    below = y + high / 2 + 0.36 * size
+    below = y + height / 2 + 0.36 * size
     return [
-        Rect(x=PEAK_LEFT, y=y, width=width, height=high, fill=BASE["F"], radius=2),
-        Text(x=PEAK_LEFT + width + 6, y=below, text=format_share(held, panel.v), size=size),
+        Rect(x=PEAK_LEFT, y=y, width=width, height=height, fill=BASE_COLORS["F"], radius=2),
+        Text(x=PEAK_LEFT + width + 6, y=below, text=format_share(peak, panel.v), size=size),
     ]
 
 
@@ -226,7 +226,7 @@ def _axis(longest: float, y: float, unit_s: float | None) -> list[Mark]:
 
 
 def ticks(longest: float) -> list[float]:
-    """Round numbers from 0, steps of 1, 2 or 5, about six of them."""
+    """About six round numbers from 0, in steps of 1, 2 or 5."""
     step = 1e-12
     for power in range(-9, 10):
         step = next((f * 10.0**power for f in (1, 2, 5) if longest / (f * 10.0**power) <= 7), 0.0)

@@ -1,6 +1,6 @@
 // The pipeline schedules: names and colours come from pipeline_schedule.py, the simulation from
-// pipeline_model.js, the picture from pipeline_panels.js; here are the sliders, the clock and
-// pointing at slots.
+// pipeline_model.js, the picture from pipeline_panels.js; this file has the sliders, the clock and
+// the selection.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -16,16 +16,16 @@ function build(model, signal) {
   const { root, head, plot, detail } = card({
     name: "pipeline-schedule", title: "Pipeline schedules",
     label:
-      "Pipeline schedules. Arrow keys move through the actions, space plays the time, Escape lets go.",
-    hint: "Point at an action, or use the arrow keys; play the time to see memory fill.",
+      "Pipeline schedules. Arrow keys move through the actions, Space plays, Escape clears the selection.",
+    hint: "Hover over an action, or use the arrow keys, for details. Press Play to see memory fill.",
   });
   const sub = make("span", { class: "shardlab-sub" });
   head.append(sub);
 
   // ---- settings ----
 
-  const whole = (name, label, most) => slider({
-    label, min: 1, max: most, value: settings[name],
+  const whole = (name, label, max) => slider({
+    label, min: 1, max, value: settings[name],
     onInput: (value) => change({ [name]: value }), signal,
   });
   const cost = (name, label) => listSlider({
@@ -33,13 +33,13 @@ function build(model, signal) {
     onInput: (value) => change({ [name]: value }), signal,
   });
   const sliders = {
-    p: whole("p", "Devices p", scene.most.p),
+    p: whole("p", "Devices p", scene.max.p),
     forward: cost("forward", "Forward"),
-    m: whole("m", "Micro-batches m", scene.most.m),
+    m: whole("m", "Micro-batches m", scene.max.m),
     backward_input: cost("backward_input", "Backward, input"),
-    v: whole("v", "Chunks v", scene.most.v),
+    v: whole("v", "Chunks v", scene.max.v),
     backward_weight: cost("backward_weight", "Backward, weights"),
-    send: cost("send", "Message"),
+    send: cost("send", "Send"),
   };
   for (const [name, { node }] of Object.entries(sliders)) node.dataset.setting = name;
   const nodes = Object.values(sliders).map(({ node }) => node);
@@ -69,12 +69,12 @@ function build(model, signal) {
   keepKeys(clockSlider, signal);
   const small = make("p", { class: "shardlab-small" }, scene.small);
   const headings = () => [
-    "schedule", "time", "bubble over the ideal", "of all time", "own first to last", "in flight, by device",
+    "schedule", "time", "bubble of ideal time", "of total time", "per device span", "in flight, by device",
   ];
   const table = tableDetails(headings, rows, signal);
   root.append(head, controls, choices, plot, bar, detail, small, table.node);
 
-  /** The reader moved something. */
+  /** Called when the reader changes something. */
   function change(some) {
     show({ ...settings, ...some });
     setTraits(model, { settings });
@@ -84,7 +84,7 @@ function build(model, signal) {
     return formatPipelineTime(value, unitS);
   }
 
-  // ---- what is shown ----
+  // ---- the schedules that are drawn ----
 
   const panelsDrawn = () => picture.panels.filter(({ slots }) => slots);
 
@@ -108,22 +108,22 @@ function build(model, signal) {
     stage.canvas.setAttribute("aria-label", summary());
     table.renew();
     point(null);
-    tellTime();
+    showTime();
   }
 
   const sizes = () =>
     `${plural(settings.p, "device")}, ${plural(settings.m, "micro-batch", "micro-batches")}`;
 
-  /** A slider that would change nothing below stays away: schedules of one's own are as they are. */
+  /** Hides sliders that would change nothing: custom schedules do not depend on p, m and v. */
   function hideIdleSliders() {
-    const generated = settings.shown.filter((name) => !scene.own[name]);
+    const generated = settings.shown.filter((name) => !scene.custom[name]);
     sliders.p.node.hidden = sliders.m.node.hidden = generated.length === 0;
     sliders.v.node.hidden = !generated.includes("interleaved");
   }
 
   function summary() {
     const each = panelsDrawn().map(
-      ({ title, overIdeal, peaks, v }) => `${title}: bubble ${formatPercent(overIdeal)} of the ideal, ` +
+      ({ title, overIdeal, peaks, v }) => `${title}: bubble ${formatPercent(overIdeal)} of ideal time, ` +
         `${formatShare(Math.max(...peaks), v)} micro-batches in flight at most`,
     );
     return `${sizes()}. ${each.join(". ")}.`;
@@ -146,7 +146,7 @@ function build(model, signal) {
 
   // ---- the clock ----
 
-  function tellTime() {
+  function showTime() {
     const at = time ?? picture.longest;
     clockSlider.value = Math.round((1000 * at) / picture.longest);
     clock.textContent = formatTime(Number(at.toFixed(2)));
@@ -165,14 +165,14 @@ function build(model, signal) {
   function toggle() {
     if (frame !== 0) {
       pause();
-      return tellTime();
+      return showTime();
     }
     const { longest } = picture;
     if (time === null || time >= longest) time = 0;
     let before = performance.now();
     const tick = (now) => {
       const passed = now - before;
-      // No motion: stand still for a while, then jump a twelfth on.
+      // Reduced motion: pause, then jump ahead by a twelfth.
       if (!slow.matches || passed > playMs / 12) {
         before = now;
         time += (Math.max(passed, 0) / playMs) * longest;
@@ -181,10 +181,10 @@ function build(model, signal) {
         pause();
         time = null;
       } else frame = requestAnimationFrame(tick);
-      tellTime();
+      showTime();
     };
     frame = requestAnimationFrame(tick);
-    tellTime();
+    showTime();
   }
 
   play.node.addEventListener("click", toggle, { signal });
@@ -194,21 +194,21 @@ function build(model, signal) {
       pause();
       const at = Number(clockSlider.value) / 1000;
       time = at === 1 ? null : at * picture.longest;
-      tellTime();
+      showTime();
     },
     { signal },
   );
 
   // ---- mouse and keyboard ----
 
-  const WORDS = { F: "forward", B: "backward", I: "input half of the backward", W: "weight half of the backward" };
+  const KINDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient" };
 
   function describe({ panel, device, index }) {
     const { title, slots, v } = picture.panels[panel];
     const { kind, stage: number, microBatch, start, end } = slots[device][index];
     const where = v > 1 ? `device ${device}, stage ${number}` : `device ${device}`;
     return (
-      `${title}: ${where}, ${WORDS[kind]} of micro-batch ${microBatch}, ` +
+      `${title}: ${where}, ${KINDS[kind]} of micro-batch ${microBatch}, ` +
       `from ${formatTime(start)} to ${formatTime(end)}; ` +
       `then ${formatShare(heldAt(slots[device], end), v)} in flight`
     );
@@ -226,7 +226,7 @@ function build(model, signal) {
   }
 
   /** The slot of a row that is nearest in time to the selected one. */
-  function besides(panel, device) {
+  function nearestSlot(panel, device) {
     const startOf = (slot) => picture.panels[slot.panel].slots[slot.device][slot.index].start;
     const off = (slot) => Math.abs(startOf(slot) - startOf(selected));
     const slots = picture.panels[panel].slots[device].map((_, index) => ({ panel, device, index }));
@@ -245,7 +245,7 @@ function build(model, signal) {
       return point({ panel, device, index: clamp(index + across, 0, last) });
     }
     const at = all.findIndex(([a, b]) => a === panel && b === device);
-    point(besides(...all[clamp(at + down, 0, all.length - 1)]));
+    point(nearestSlot(...all[clamp(at + down, 0, all.length - 1)]));
   }
 
   const keys = () => ({
@@ -259,9 +259,9 @@ function build(model, signal) {
     Escape: () => point(null),
   });
 
-  answerPointer(plot, stage, (at) => point(at && picture.slotAt(at)), signal);
-  for (const node of [plot, bar]) answerKeys(node, keys, signal);
-  follow(model, ["settings"], () => show({ ...model.get("settings") }), signal);
+  handlePointer(plot, stage, (at) => point(at && picture.slotAt(at)), signal);
+  for (const node of [plot, bar]) handleKeys(node, keys, signal);
+  onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
   signal.addEventListener("abort", pause);
 
   show(settings);

@@ -1,4 +1,4 @@
-"""The pipeline schedules: who does what when, one schedule below the other, bubble and memory."""
+"""The pipeline schedules: each device's actions over time, with bubble and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardlab.widgets.palette import MEASURED, WAIT
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.pipeline_panels import (
     LEFT,
-    MOST_CHUNKS,
+    MAX_CHUNKS,
     PEAK_LEFT,
     PEAK_RIGHT,
     RIGHT,
@@ -42,10 +42,9 @@ NAMES = {
     "zb-v": "ZB-V",
 }
 SMALL_PRINT = (
-    "Simulated: each action as early as what it needs and its device allow. Costs are of a "
-    "device's whole share of the model; with v chunks an action takes 1/v of them, and those of a "
-    "device's later chunks are paler. In flight: micro-batches whose activations a device holds, "
-    "in such shares."
+    "Simulated: each action starts as soon as its inputs and its device are ready. Costs are for a "
+    "device's whole share of the model; with v chunks an action takes 1/v of them, and later "
+    "chunks are paler. In flight: micro-batches whose activations a device holds, in whole shares."
 )
 COSTS = ("forward", "backward_input", "backward_weight", "send")
 Slots = list[list[list[Any]]]  # by device: [kind, stage, micro-batch, start, end]
@@ -61,38 +60,38 @@ class PipelineSchedule(Adjustable):
     def __init__(
         self,
         settings: dict[str, Any],
-        own: Mapping[str, Schedule],
+        custom: Mapping[str, Schedule],
         measured: Mapping[str, Slots],
         unit_s: float | None,
     ) -> None:
-        self._own, self._measured, self._unit_s = own, measured, unit_s
+        self._custom, self._measured, self._unit_s = custom, measured, unit_s
         scene = {
             "width": WIDTH,
             "left": LEFT,
             "right": RIGHT,
             "peak_left": PEAK_LEFT,
             "peak_right": PEAK_RIGHT,
-            "names": NAMES | {name: name for name in own},
-            "order": [*NAMES, *own],  # a saved notebook sorts the keys of what it keeps
-            "own": {name: [list(map(list, each)) for each in own[name]] for name in own},
+            "names": NAMES | {name: name for name in custom},
+            "order": [*NAMES, *custom],  # a saved notebook sorts dictionary keys
+            "custom": {name: [list(map(list, each)) for each in custom[name]] for name in custom},
             "measured": dict(measured),
             "unit_s": unit_s,
             "colors": colors(),
             "roles": {"wait": WAIT, "measured": MEASURED},
-            "most": {"p": max(8, settings["p"]), "m": max(32, settings["m"]), "v": MOST_CHUNKS},
+            "max": {"p": max(8, settings["p"]), "m": max(32, settings["m"]), "v": MAX_CHUNKS},
             "costs": _cost_values(settings),
             "small": SMALL_PRINT,
         }
         super().__init__(scene=scene, settings=settings)
 
     def check(self, settings: dict[str, Any]) -> None:
-        check_settings(settings, self._own)
+        check_settings(settings, self._custom)
 
     def panels(self) -> list[Panel]:
-        """What is shown, from top to bottom."""
+        """The panels shown, from top to bottom."""
         shown = []
         for name in self.settings["shown"]:
-            timeline = timeline_of(name, self.settings, self._own)
+            timeline = timeline_of(name, self.settings, self._custom)
             title = self.scene["names"][name]
             if timeline is None:
                 shown.append(Panel(title, None, (), 1))
@@ -104,7 +103,7 @@ class PipelineSchedule(Adjustable):
             v = round(len(timeline.device_of) / len(slots))
             shown.append(Panel(title, slots, timeline.peak_in_flight, max(1, v)))
             ran = self._measured.get(name)
-            if ran and is_of(ran, slots):
+            if ran and matches(ran, slots):
                 unit = self._unit_s or 1.0
                 scaled = tuple(
                     tuple((*slot[:3], slot[3] / unit, slot[4] / unit) for slot in listed)
@@ -116,21 +115,21 @@ class PipelineSchedule(Adjustable):
     def static_svg(self) -> str:
         marks, height = picture(self.panels(), self._unit_s)
         settings = self.settings
-        told = f"p = {settings['p']}, m = {settings['m']}, v = {settings['v']}"
+        subtitle = f"p = {settings['p']}, m = {settings['m']}, v = {settings['v']}"
         return to_svg(
-            marks, WIDTH, height, title="Pipeline schedules", subtitle=told, footer=SMALL_PRINT
+            marks, WIDTH, height, title="Pipeline schedules", subtitle=subtitle, footer=SMALL_PRINT
         )
 
     def summary(self) -> str:
         settings = self.settings
-        told = ", ".join(
+        bubbles = ", ".join(
             f"{panel.title} {format_percent(panel.over_ideal)}"
             for panel in self.panels()
             if panel.slots
         )
         return (
             f"{settings['p']} devices, {settings['m']} micro-batches, "
-            f"bubble over the ideal: {told or 'no schedule'}"
+            f"bubble over ideal time: {bubbles or 'no schedule'}"
         )
 
 
@@ -144,66 +143,65 @@ def pipeline_schedule(
     measured: Mapping[str, Sequence[Any]] | None = None,
     unit_s: float | None = None,
 ) -> PipelineSchedule:
-    """Draw pipeline schedules of p devices, m micro-batches and v chunks, with sliders for all.
+    """Draw pipeline schedules for p devices, m micro-batches and v chunks, with sliders for all.
 
     schedules  names: "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"; or your own,
-               {name: schedule}, which no slider but those of the costs changes
+               {name: schedule}, which only the cost sliders change
     costs      of a device's whole share of the model, one number for all stages
     measured   {name: by rank what `shardlab.pipeline.run_schedule` returned, or its slots}: drawn
-               below the simulation of the same schedule, for as long as that is what ran
-    unit_s     seconds of one unit of the costs; without it times have no unit
+               below the simulation of the same schedule, while the settings are those of the run
+    unit_s     seconds per unit of the costs; without it times have no unit
 
-    Raises ValueError for what cannot be, Illegal (a ValueError) for a schedule that cannot run.
+    Raises ValueError for impossible settings, Illegal (a ValueError) for an invalid schedule.
     """
-    own: dict[str, Schedule] = {}
+    custom: dict[str, Schedule] = {}
     if isinstance(schedules, Mapping):
-        own = {
-            name: [list(map(_plain, each)) for each in given] for name, given in schedules.items()
+        custom = {
+            name: [list(map(_as_tuple, each)) for each in rows] for name, rows in schedules.items()
         }
-        if clash := set(own) & set(NAMES):
-            raise ValueError(f"{min(clash)!r} is the name of a schedule of the library's")
-        for schedule in own.values():
+        if clash := set(custom) & set(NAMES):
+            raise ValueError(f"{min(clash)!r} is the name of a built-in schedule")
+        for schedule in custom.values():
             simulate(schedule)
     costs = costs or Costs()
     settings: dict[str, Any] = {"p": p, "m": m, "v": v, "shown": list(schedules)}
     for name in COSTS:
         settings[name] = getattr(costs, name)
         if not isinstance(settings[name], int | float):
-            raise ValueError(
-                f"{name}: one number for all stages has a slider; simulate takes lists"
-            )
-    check_settings(settings, own)
+            raise ValueError(f"{name}: pass one number for all stages (only simulate takes lists)")
+    check_settings(settings, custom)
     if unit_s is not None and not unit_s > 0:
-        raise ValueError(f"unit_s={unit_s}: seconds, above 0")
+        raise ValueError(f"unit_s={unit_s}: must be above 0")
     slots = {name: slots_of(ran) for name, ran in (measured or {}).items()}
-    if unknown := set(slots) - set(NAMES) - set(own):
-        raise ValueError(f"measured[{min(unknown)!r}] is of no schedule: {', '.join(NAMES)}")
-    return PipelineSchedule(settings, own, slots, unit_s)
+    if unknown := set(slots) - set(NAMES) - set(custom):
+        raise ValueError(f"measured[{min(unknown)!r}] is not a schedule: {', '.join(NAMES)}")
+    return PipelineSchedule(settings, custom, slots, unit_s)
 
 
-def check_settings(settings: Mapping[str, Any], own: Mapping[str, Schedule]) -> None:
-    """Raises ValueError for what cannot be."""
+def check_settings(settings: Mapping[str, Any], custom: Mapping[str, Schedule]) -> None:
+    """Raises ValueError for impossible settings."""
     for name in ("p", "m", "v"):
         value = settings[name]
         if isinstance(value, bool) or value != int(value) or value < 1:
-            raise ValueError(f"{name}={value}: a whole number, 1 or more")
-    if settings["v"] > MOST_CHUNKS:
-        raise ValueError(f"v={settings['v']}: at most {MOST_CHUNKS} chunks are told apart")
+            raise ValueError(f"{name}={value}: must be a whole number, 1 or more")
+    if settings["v"] > MAX_CHUNKS:
+        raise ValueError(f"v={settings['v']}: at most {MAX_CHUNKS} chunks have a colour")
     for name in settings["shown"]:
-        if name not in NAMES and name not in own:
-            raise ValueError(f"{name!r} is no schedule: {', '.join((*NAMES, *own))}")
+        if name not in NAMES and name not in custom:
+            raise ValueError(f"{name!r} is not a schedule: {', '.join((*NAMES, *custom))}")
     for name in COSTS:
         if not settings[name] >= 0 or (name != "send" and settings[name] == 0):
-            raise ValueError(f"{name}={settings[name]}: above 0, or for send not below")
+            minimum = "0 or more" if name == "send" else "above 0"
+            raise ValueError(f"{name}={settings[name]}: must be {minimum}")
 
 
 def schedule_of(
-    name: str, settings: Mapping[str, Any], own: Mapping[str, Schedule]
+    name: str, settings: Mapping[str, Any], custom: Mapping[str, Schedule]
 ) -> Schedule | None:
-    """None where m does not divide into interleaved's rounds."""
+    """None if m does not divide into the rounds of interleaved 1F1B."""
     p, m, v = (int(settings[key]) for key in ("p", "m", "v"))
-    if name in own:
-        return own[name]
+    if name in custom:
+        return custom[name]
     if name == "interleaved":
         return interleaved_one_f_one_b(p, m, v) if v == 1 or m % max(1, m // p) == 0 else None
     makers = {"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b, "zb-h1": zb_h1, "zb-v": zb_v}
@@ -211,9 +209,9 @@ def schedule_of(
 
 
 def timeline_of(
-    name: str, settings: Mapping[str, Any], own: Mapping[str, Schedule]
+    name: str, settings: Mapping[str, Any], custom: Mapping[str, Schedule]
 ) -> PipelineTimeline | None:
-    schedule = schedule_of(name, settings, own)
+    schedule = schedule_of(name, settings, custom)
     if schedule is None:
         return None
     stages = max(action[1] for listed in schedule for action in listed) + 1
@@ -222,7 +220,7 @@ def timeline_of(
 
 
 def slots_of(ran: Sequence[Any]) -> Slots:
-    """By rank, with times from the first start; of what run_schedule returned on each rank."""
+    """Slots by rank, timed from the first start, of what run_schedule returned on each rank."""
     listed = [
         [[*slot[0], float(slot[1]), float(slot[2])] for slot in getattr(each, "slots", each)]
         for each in ran
@@ -233,20 +231,20 @@ def slots_of(ran: Sequence[Any]) -> Slots:
     return [[[*slot[:3], slot[3] - first_s, slot[4] - first_s] for slot in each] for each in listed]
 
 
-def is_of(ran: Slots, slots: Sequence[Sequence[Sequence[Any]]]) -> bool:
-    """Whether what ran is this schedule, device by device in its order."""
-    mine, theirs = (
+def matches(ran: Slots, slots: Sequence[Sequence[Sequence[Any]]]) -> bool:
+    """Whether each device ran the actions of this schedule, in its order."""
+    ran_actions, expected = (
         [[tuple(slot[:3]) for slot in listed] for listed in each] for each in (ran, slots)
     )
-    return mine == theirs
+    return ran_actions == expected
 
 
-def _plain(action: Any) -> Any:
+def _as_tuple(action: Any) -> Any:
     return tuple(action) if isinstance(action, list | tuple) else action
 
 
 def _cost_values(settings: Mapping[str, Any]) -> dict[str, list[float]]:
-    """What a slider of a cost goes over: round values, and the one that was given."""
+    """The values of each cost slider: round ones, and the one that was given."""
     scale = float(settings["forward"])
     whole = [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0]
     parts = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0]

@@ -1,6 +1,6 @@
-// Pictures that play: the buttons below them.
+// The buttons below animated pictures.
 
-/** A button that starts and stops. `show(isPlaying)` says which of the two it does now. */
+/** A button that plays and pauses. `show(isPlaying)` sets its icon and label. */
 function playButton() {
   const [play, pause] = [icon("M2 1v12l11-6z"), icon("M2 1h4v12h-4zM8 1h4v12h-4z")];
   const node = button("Play (space)", play);
@@ -13,8 +13,8 @@ function playButton() {
 }
 
 /**
- * What goes step by step. `actions`: { first, back, play, forward, last }.
- * Returns { node, keys, show({ isPlaying, isFirst, isLast }) }; `keys` are for answerKeys.
+ * Buttons to go step by step. `actions`: { first, back, play, forward, last }.
+ * Returns { node, keys, show({ isPlaying, isFirst, isLast }) }; `keys` are for handleKeys.
  */
 function stepButtons(actions, signal) {
   const play = playButton();

@@ -10,13 +10,13 @@ from shardlab.lifetimes import KINDS, Life, Lifetimes
 
 @dataclass(frozen=True)
 class Ribbon:
-    """One tensor in the stack: (from operator, to operator, bytes below it) piece by piece."""
+    """One tensor in the stack. pieces: (from operator, to operator, bytes below it)."""
 
     life: Life
     pieces: tuple[tuple[int, int, int], ...]
 
     def path(self, box: Box) -> str:
-        """SVG path data: along the lower edge, and back along the upper one."""
+        """SVG path data: along the lower edge and back along the upper one."""
         ahead = "".join(
             f"{'M' if not i else 'L'}{box.x(start):.1f} {box.y(below):.1f}H{box.x(end):.1f}"
             for i, (start, end, below) in enumerate(self.pieces)
@@ -30,35 +30,35 @@ class Ribbon:
 
 @dataclass(frozen=True)
 class Box:
-    """Where a panel lies, and its scales."""
+    """A panel's position and scales."""
 
     left: float
     right: float
     top: float
     bottom: float
     operators: int  # over the whole width
-    most: float  # bytes over the whole height
+    max_bytes: float  # over the whole height
 
     def x(self, operator: float) -> float:
         return self.left + operator / self.operators * (self.right - self.left)
 
     def y(self, count: float) -> float:
-        return self.bottom - count / self.most * (self.bottom - self.top)
+        return self.bottom - count / self.max_bytes * (self.bottom - self.top)
 
 
 def stack_order(lives: Sequence[Life]) -> list[int]:
-    """What is kept lies at the bottom, temporaries on top; among equals, the older one below."""
+    """Kept tensors at the bottom, temporaries on top; within a kind, older ones below."""
     return sorted(range(len(lives)), key=lambda index: (KINDS.index(lives[index].kind), index))
 
 
-def ribbons(told: Lifetimes) -> list[Ribbon]:
-    """In the order of the stack. A tensor moves down where one below it is gone."""
-    order = stack_order(told.lives)
+def ribbons(run: Lifetimes) -> list[Ribbon]:
+    """In stack order. A tensor moves down when one below it is freed."""
+    order = stack_order(run.lives)
     pieces: dict[int, list[tuple[int, int, int]]] = {index: [] for index in order}
-    for operator in range(told.operators):
+    for operator in range(run.operators):
         below = 0
         for index in order:
-            life = told.lives[index]
+            life = run.lives[index]
             if not life.born <= operator < life.gone:
                 continue
             before = pieces[index]
@@ -67,4 +67,4 @@ def ribbons(told: Lifetimes) -> list[Ribbon]:
             else:
                 before.append((operator, operator + 1, below))
             below += life.bytes
-    return [Ribbon(told.lives[index], tuple(pieces[index])) for index in order if pieces[index]]
+    return [Ribbon(run.lives[index], tuple(pieces[index])) for index in order if pieces[index]]

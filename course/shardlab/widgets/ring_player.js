@@ -1,4 +1,4 @@
-// The ring player: ring_player.py tells who holds what after each message; here it moves.
+// The ring player: ring_player.py computes what each rank holds after each message; this animates it.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -14,9 +14,9 @@ function build(model, signal) {
   const slow = window.matchMedia("(prefers-reduced-motion: reduce)");
   const stepMs = clamp(24000 / Math.max(steps, 1), 120, 1100);
 
-  let position = 0; // steps done, with the fraction of the one under way
+  let position = 0; // steps done, with the fraction of the current one
   let frame = 0; // the pending animation frame, 0 while paused
-  let goal = null; // where a single step forward stops
+  let goal = null; // where the animation stops
 
   const { root, head, plot, detail } = card({
     name: "ring-player", title: "Messages between ranks",
@@ -55,7 +55,7 @@ function build(model, signal) {
         if (frame !== 0) return pause(), go(position);
         animate(position >= steps ? ((position = 0), steps) : steps);
       },
-      // A second press while the step is under way finishes it and starts the next.
+      // A second press during a step finishes it and starts the next.
       forward: () => {
         const from = goal !== null && goal < steps ? goal : Math.floor(position + 1e-6);
         position = Math.max(position, from);
@@ -91,21 +91,21 @@ function build(model, signal) {
     root.dataset.position = position.toFixed(2);
     slider.value = position;
     slider.setAttribute("aria-valuetext", `${done} of ${steps} steps done`);
-    const current = Math.ceil(position - 1e-6); // the step under way, else the last one
+    const current = Math.ceil(position - 1e-6); // the step in progress, else the last one
     clock.textContent = `${current} / ${steps}`;
-    detail.textContent = frame === 0 ? told(current) : "";
+    detail.textContent = frame === 0 ? describe(current) : "";
     player.show({ isPlaying: frame !== 0, isFirst: position === 0, isLast: position === steps });
     stage.redraw();
   }
 
   /** The messages of a step, in words. */
-  function told(current) {
-    if (current === 0) return "Each rank holds its own data. Press play, or step with the arrow keys.";
+  function describe(current) {
+    if (current === 0) return "Each rank holds its own data. Press Play, or step with the arrow keys.";
     const [first, ...others] = byStep[current - 1];
     const chunk = first.chunk === null ? "" : `chunk ${first.chunk}, `;
-    const fate = first.end_s === null ? " (never arrived)" : "";
+    const arrival = first.end_s === null ? " (never arrived)" : "";
     const more = others.length ? `, and ${others.length} more` : "";
-    const one = `rank ${first.from} → rank ${first.to}: ${chunk}${exactBytes(first.bytes)}${fate}`;
+    const one = `rank ${first.from} → rank ${first.to}: ${chunk}${exactBytes(first.bytes)}${arrival}`;
     return `Step ${current}: ${one}${more}.`;
   }
 
@@ -123,7 +123,7 @@ function build(model, signal) {
     const tick = (now) => {
       const passed = Math.max(0, now - before) / stepMs;
       if (slow.matches) {
-        // No motion: stand still at each step, then jump to the next.
+        // Reduced motion: pause at each step, then jump to the next.
         if (passed >= 1) {
           before = now;
           position = Math.min(Math.floor(position) + 1, goal);
@@ -142,7 +142,7 @@ function build(model, signal) {
 
   slider.addEventListener("input", () => (pause(), go(Number(slider.value))), { signal });
   keepKeys(slider, signal);
-  for (const node of [plot, player.node, slider]) answerKeys(node, () => player.keys, signal);
+  for (const node of [plot, player.node, slider]) handleKeys(node, () => player.keys, signal);
 
   // ---- drawing ----
 
@@ -182,9 +182,9 @@ function build(model, signal) {
     const ended = Math.max(...shown.map((message) => message.end_s ?? message.start_s));
     const sizes = new Set(shown.map((message) => message.bytes));
     const each = sizes.size === 1 ? `${formatBytes(shown[0].bytes)} each` : "";
-    const before = step === 0 && !moving.length;
-    const lines = before
-      ? ["before", `${n} ranks`]
+    const atStart = step === 0 && !moving.length;
+    const lines = atStart
+      ? ["start", `${n} ranks`]
       : [
           `step ${moving.length ? step + 1 : step} of ${steps}`,
           `${shown.length} message${shown.length === 1 ? "" : "s"}`,
@@ -203,14 +203,14 @@ function build(model, signal) {
   function drawCards(context, theme, step, moving, progress) {
     const table = heldAt(step);
     const { row, column, corners } = layout;
-    const everyone = (1n << BigInt(n)) - 1n;
+    const allRanks = (1n << BigInt(n)) - 1n;
     let drawn = 0;
     const strip = (x, y, mask) => {
-      for (let giver = 0; giver < n; giver += 1) {
-        const has = (mask >> BigInt(giver)) & 1n;
-        context.fillStyle = has ? colors[giver] : theme.text;
+      for (let contributor = 0; contributor < n; contributor += 1) {
+        const has = (mask >> BigInt(contributor)) & 1n;
+        context.fillStyle = has ? colors[contributor] : theme.text;
         context.globalAlpha = has ? 1 : 0.07;
-        roundedBar(context, x + giver * column + 1, y + 1, column - 2, row - 2, 2);
+        roundedBar(context, x + contributor * column + 1, y + 1, column - 2, row - 2, 2);
         context.fill();
         drawn += 1;
       }
@@ -220,7 +220,7 @@ function build(model, signal) {
       const [x, y] = corners[rank];
       table[rank].forEach(({ mask }, chunk) => {
         strip(x, y + chunk * row, mask);
-        if (mask === everyone) {
+        if (mask === allRanks) {
           context.lineWidth = 2;
           context.strokeStyle = "#009E73";
           roundedBar(context, x, y + chunk * row, n * column, row, 3);
@@ -269,7 +269,7 @@ function build(model, signal) {
     return n * scene.chunks + moving.length;
   }
 
-  /** One fill for each cell: many cells in one path took Chromium ten times as long. */
+  /** One fill per cell: many cells in one path took Chromium ten times as long. */
   function fillCell(context, rank, chunk) {
     const depth = (layout.outer - layout.inner) / scene.chunks;
     const far = layout.outer - chunk * depth;
@@ -289,7 +289,7 @@ function build(model, signal) {
     for (const { step: at, to, bytes, end_s } of messages) {
       if (at < step && end_s !== null) received[to] += bytes;
     }
-    if (layout.roomy) {
+    if (layout.shows_bytes) {
       received.forEach((bytes, rank) => {
         const [x, y] = layout.centers[rank];
         const text = formatBytes(bytes);
@@ -312,7 +312,7 @@ function build(model, signal) {
     return n + moving.length;
   }
 
-  /** Where on its path a message is; one that never arrived stops half way. */
+  /** A message's position on its path; one that never arrived stops halfway. */
   function along({ from, to, end_s }, progress) {
     const t = end_s === null ? progress / 2 : progress;
     const [[x1, y1], [x2, y2]] = [layout.centers[from], layout.centers[to]];

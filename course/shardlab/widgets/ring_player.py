@@ -1,8 +1,8 @@
 """The ring player: a recorded run as an animation of chunks that move between ranks.
 
-Up to eight ranks are cards: one row for each chunk, one column for each rank whose data may be
-in it, filled in that rank's colour once it is. More ranks are the sectors of a wheel: one ring
-for each chunk, the bluer the more ranks' data it holds, green once it holds everyone's.
+Up to eight ranks are drawn as cards: a row for each chunk, a column for each rank, filled in that
+rank's colour once its data is in the chunk. More ranks are sectors of a wheel: a ring for each
+chunk, a darker blue the more ranks have contributed, green once all have.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from shardlab.run import Run
-from shardlab.widgets.circle import HEIGHT, WIDTH, layout_of
-from shardlab.widgets.message_story import Story, Transfer, read_story
+from shardlab.widgets.message_history import MessageHistory, Transfer, read_messages
 from shardlab.widgets.palette import rank_color
 from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.ring_layouts import HEIGHT, WIDTH, layout_of
 from shardlab.widgets.scene import Group, Mark, Text, as_json, to_svg
 from shardlab.widgets.units import format_bytes
 
@@ -23,29 +23,29 @@ class RingPlayer(Picture):
 
     _esm: ClassVar[str] = module("player.js", "ring_player.js")
 
-    def __init__(self, story: Story, notes: tuple[str, ...]) -> None:
-        self._story = story
-        layout = layout_of(story)
+    def __init__(self, history: MessageHistory, notes: tuple[str, ...]) -> None:
+        self._history = history
+        layout = layout_of(history)
         self._layout = layout
         scene = {
-            "world_size": story.world_size,
+            "world_size": history.world_size,
             "width": WIDTH,
             "height": HEIGHT,
-            "steps": story.steps,
-            "chunks": len(story.chunks),
+            "steps": history.steps,
+            "chunks": len(history.chunks),
             "notes": list(notes),
-            "colors": [rank_color(rank) for rank in range(story.world_size)],
-            "marks": as_json(layout.ground()),
+            "colors": [rank_color(rank) for rank in range(history.world_size)],
+            "marks": as_json(layout.background()),
             "layout": layout.as_json(),
             "key": layout.key,
-            "messages": [_plain(message) for message in story.messages],
+            "messages": [_for_browser(message) for message in history.messages],
         }
         super().__init__(scene=scene)
 
     def static_svg(self) -> str:
-        """The run at its start (if there is room), half way and at its end, side by side."""
-        story, layout = self._story, self._layout
-        moments = sorted({0, story.steps // 2, story.steps}) if story.messages else []
+        """The run at its start (if there is room), halfway and at its end, side by side."""
+        history, layout = self._history, self._layout
+        moments = sorted({0, history.steps // 2, history.steps}) if history.messages else []
         if layout.width > 500:
             moments = moments[1:]
         scale = min(0.62, 810 / max(1, len(moments)) / layout.width)
@@ -53,9 +53,9 @@ class RingPlayer(Picture):
         marks: list[Mark] = []
         for index, step in enumerate(moments):
             middle = (index + 0.5) * width
-            still = (*layout.ground(), *layout.state(story, step))
-            marks.append(Group(x=middle - WIDTH / 2 * scale, y=0, scale=scale, marks=still))
-            label = "before" if step == 0 else f"after step {step} of {story.steps}"
+            at_step = (*layout.background(), *layout.state(history, step))
+            marks.append(Group(x=middle - WIDTH / 2 * scale, y=0, scale=scale, marks=at_step))
+            label = "start" if step == 0 else f"after step {step} of {history.steps}"
             marks.append(Text(x=middle, y=height + 14, text=label, anchor="middle"))
         return to_svg(
             marks,
@@ -67,39 +67,39 @@ class RingPlayer(Picture):
         )
 
     def summary(self) -> str:
-        story = self._story
-        if not story.messages:
+        history = self._history
+        if not history.messages:
             return "no sends recorded"
-        total = sum(message.bytes for message in story.messages)
+        total = sum(message.bytes for message in history.messages)
         return (
-            f"{len(story.messages)} messages, {format_bytes(total)}, in {story.steps} steps "
-            f"between {story.world_size} ranks"
+            f"{len(history.messages)} messages, {format_bytes(total)}, in {history.steps} steps "
+            f"between {history.world_size} ranks"
         )
 
 
 def ring_player(run: Run) -> RingPlayer:
     """Replay what the ranks of ``run`` sent each other with send, isend, recv and irecv.
 
-    A chunk is known by the part of its buffer that was sent (``Call.offset``). Colours show whose
-    data has reached a chunk: a receive straight into a chunk replaces what it held, one into
-    another tensor is taken to be added to it. Where whole tensors or copies were sent, messages
-    are shown by their bytes instead.
+    A chunk is identified by the part of its buffer that was sent (``Call.offset``). Colours show
+    which ranks have contributed to a chunk: a receive directly into a chunk replaces its contents,
+    one into another tensor is assumed to be added to it. If whole tensors or copies were sent,
+    messages are shown by their bytes instead.
     """
-    story = read_story(run.calls, run.world_size)
-    if not story.messages:
-        what = "only collectives" if run.calls else "no calls"
+    history = read_messages(run.calls, run.world_size)
+    if not history.messages:
+        recorded = "only collectives" if run.calls else "no calls"
         notes: tuple[str, ...] = (
-            f"This run recorded {what}: the player draws runs that use send and recv "
+            f"This run recorded {recorded}: the player draws runs that use send and recv "
             "(or isend and irecv) between ranks.",
         )
     else:
-        lost = sum(message.end_s is None for message in story.messages)
-        told = f"{lost} of {len(story.messages)} messages never arrived." if lost else ""
-        notes = tuple(note for note in (story.why_no_chunks, told) if note)
-    return RingPlayer(story, notes)
+        lost = sum(message.end_s is None for message in history.messages)
+        note = f"{lost} of {len(history.messages)} messages never arrived." if lost else ""
+        notes = tuple(each for each in (history.why_no_chunks, note) if each)
+    return RingPlayer(history, notes)
 
 
-def _plain(message: Transfer) -> dict[str, Any]:
+def _for_browser(message: Transfer) -> dict[str, Any]:
     return {
         "step": message.step,
         "from": message.sender,

@@ -24,7 +24,7 @@ ROLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What all marks have. ``hatch``: the fill is stripes of its colour."""
+    """The fields that all marks have. ``hatch``: the fill is stripes of its colour."""
 
     fill: str = "none"
     opacity: float = 1.0
@@ -45,7 +45,7 @@ class Rect(Mark):
 
 @dataclass(frozen=True, kw_only=True)
 class Path(Mark):
-    d: str  # SVG path data, which a canvas reads as well
+    d: str  # SVG path data, which a canvas accepts too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def line(
 
 
 def text_width(text: str, size: float) -> float:
-    """About how wide ``text`` gets in a system font, on the generous side."""
+    """A generous estimate of the width of ``text`` in a system font."""
     return 0.58 * size * len(text)
 
 
@@ -94,11 +94,11 @@ def wrap(text: str, size: float, width: float) -> list[str]:
 
 
 def as_json(marks: Iterable[Mark]) -> list[dict[str, Any]]:
-    """Marks as plain data, without the fields that keep their default."""
-    return [_plain(mark) for mark in marks]
+    """Marks as plain data, without the fields at their default."""
+    return [_mark_as_json(mark) for mark in marks]
 
 
-def _plain(mark: Mark) -> dict[str, Any]:
+def _mark_as_json(mark: Mark) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": type(mark).__name__.lower()}
     for entry in fields(mark):
         value = getattr(mark, entry.name)
@@ -116,10 +116,10 @@ def to_svg(
     subtitle: str = "",
     footer: str = "",
 ) -> str:
-    """A picture that stands on its own: a card with a heading above and small print below.
+    """A self-contained picture: a card with a heading above and small print below.
 
-    The card is opaque, so it reads on white and on dark pages alike; inlined in a page of
-    JupyterLab's or nbconvert's it takes on the theme's colours.
+    The card is opaque, so it is readable on light and dark pages; inlined in a page of JupyterLab
+    or nbconvert it has the theme's colours.
     """
     margin = 16.0
     room = width - (text_width(subtitle, 12) + 16 if subtitle else 0)
@@ -199,7 +199,7 @@ def _colors(mark: Mark) -> str:
         if kind == "fill" and mark.hatch:
             paint += f' fill="url(#{_pattern_id(color)})"'
         elif color in ROLES:
-            # The attribute serves viewers that know no CSS variables; the class wins elsewhere.
+            # The attribute is for viewers without CSS variables; elsewhere the class wins.
             paint += f' {kind}="{ROLES[color][2]}"'
             classes.append(f"{kind}-{color}")
         elif color != "none" or kind == "fill":

@@ -1,5 +1,5 @@
 // The formula of shards/formula.py, so that choosing a stage needs no kernel; a test compares the
-// two on random sizes. Segments stand in columns: at stage 3 of 1024 ranks there are many.
+// two on random sizes. Segments are stored by column: at stage 3 with 1024 ranks there are many.
 
 const BUFFERS = ["parameters", "gradients", "optimizer"];
 const FIRST_CUT_AT = { optimizer: 1, gradients: 2, parameters: 3 };
@@ -75,18 +75,18 @@ function join(parts) {
 }
 
 /**
- * Stretches to draw: rows of `per` ranks, each with runs [from, to, tensor] in elements. What
- * touches and is of one tensor is one run, whichever of a row's ranks holds it.
+ * Spans to draw: rows of several ranks, each with spans [from, to, tensor] in elements. Adjacent
+ * pieces of one tensor are one span, whichever of a row's ranks holds them.
  */
-function runsOf({ count, at, numel, tensor, rank }, rows, per) {
-  const runs = Array.from({ length: rows }, () => []);
+function spansOf({ count, at, numel, tensor, rank }, rows, ranksPerRow) {
+  const spans = Array.from({ length: rows }, () => []);
   const everywhere = [];
   for (let index = 0; index < count; index += 1) {
-    const row = rank[index] === EVERY_RANK ? everywhere : runs[Math.floor(rank[index] / per)];
+    const row = rank[index] === EVERY_RANK ? everywhere : spans[Math.floor(rank[index] / ranksPerRow)];
     const last = row.at(-1);
     const end = at[index] + numel[index];
     if (last && last[2] === tensor[index] && at[index] <= last[1]) last[1] = Math.max(last[1], end);
     else row.push([at[index], end, tensor[index]]);
   }
-  return { runs, everywhere };
+  return { spans, everywhere };
 }

@@ -1,21 +1,21 @@
-// The shard map: rows of ranks, drawn as shard_map.py's Geometry does. A layout from a formula is
-// cut anew here, by shard_formula.js, for whatever stage and number of ranks is chosen.
+// The shard map: rows of ranks, drawn like shard_map.py's Geometry. A layout from a formula is
+// recomputed here, by shard_formula.js, for the chosen stage and number of ranks.
 
 function build(model, signal) {
   const scene = model.get("scene");
   const { left, right } = scene;
   let settings = { ...model.get("settings") };
   let view = null; // of scene.views
-  let layout = null; // { worldSize, length, segments, per, rows, row, gap, scale }
-  let selected = null; // { buffer, rank, segment }: segment null where nothing is held
-  let parts = []; // for each tensor, the model's part that it belongs to
+  let layout = null; // { worldSize, length, segments, ranksPerRow, rows, row, gap, scale }
+  let selected = null; // { buffer, rank, segment }: segment is null where nothing is held
+  let parts = []; // for each tensor, its part of the model
   let drawn = null; // the picture without the selection, kept until it changes
 
   const { root, head, plot, detail } = card({
     name: "shard-map", title: "Who holds what",
     label:
-      "Shard map. Up and down move from rank to rank, left and right from piece to piece, page up and down from buffer to buffer.",
-    hint: "Point at a piece, or use the arrow keys, for its tensor, slice, bytes and rank.",
+      "Shard map. Up and down move from rank to rank, left and right from piece to piece, Page Up and Page Down from buffer to buffer.",
+    hint: "Hover over a piece, or use the arrow keys, for its tensor, slice, bytes and rank.",
   });
   const sub = make("span", { class: "shardlab-sub" });
   head.append(sub);
@@ -51,7 +51,7 @@ function build(model, signal) {
     return { view: title, stage: given, worldSize };
   }
 
-  // ---- what is shown ----
+  // ---- the layout ----
 
   function show(next) {
     settings = next;
@@ -72,11 +72,11 @@ function build(model, signal) {
       made = { length: view.length, segments };
     }
     const n = byFormula ? settings.worldSize : view.world_size;
-    const per = Math.max(1, Math.ceil((n * scene.thinnest_row) / scene.panel));
-    const rows = Math.ceil(n / per);
-    const row = Math.min(scene.tallest_row, scene.panel / rows);
+    const ranksPerRow = Math.max(1, Math.ceil((n * scene.min_row_height) / scene.panel));
+    const rows = Math.ceil(n / ranksPerRow);
+    const row = Math.min(scene.max_row_height, scene.panel / rows);
     layout = {
-      ...made, n, per, rows, row, gap: row >= 8 ? 2 : row >= 5 ? 1 : 0,
+      ...made, n, ranksPerRow, rows, row, gap: row >= 8 ? 2 : row >= 5 ? 1 : 0,
       scale: (right - left) / Math.max(made.length, 1),
       bytes: Object.fromEntries(BUFFERS.map((b) => [b, bytesByRank(made.segments[b], n)])),
     };
@@ -84,7 +84,7 @@ function build(model, signal) {
     parts = view.tensors.map(([name]) => partOf(name));
     Object.assign(root.dataset, {
       worldSize: n, stage: byFormula ? settings.stage : (view.stage ?? ""), tensors: view.tensors.length,
-      source: byFormula ? "formula" : view.source, view: view.title, ranksPerRow: per, length: made.length,
+      source: byFormula ? "formula" : view.source, view: view.title, ranksPerRow, length: made.length,
       segments: BUFFERS.reduce((sum, b) => sum + made.segments[b].count, 0),
     });
     for (const buffer of BUFFERS) {
@@ -94,9 +94,9 @@ function build(model, signal) {
     sub.textContent = [
       plural(view.tensors.length, "tensor"), `${formatCount(elements)} elements`, plural(n, "rank"),
     ].join(", ");
-    source.textContent = byFormula ? howCut() : `Read from ranks that ran: ${view.source}.`;
+    source.textContent = byFormula ? howCut() : `Read from a run: ${view.source}.`;
     small.textContent =
-      per > 1 ? `Each row stands for ${per} ranks and shows what any of them holds.` : "";
+      ranksPerRow > 1 ? `Each row stands for ${ranksPerRow} ranks and shows what any of them holds.` : "";
     stage.canvas.setAttribute("aria-label", summary());
     table.renew();
     point(null);
@@ -106,9 +106,9 @@ function build(model, signal) {
     const how = view.recipe.cut ?? (settings.stage === 3 ? "tensor" : "flat");
     if (settings.stage === 0 || layout.n === 1) return "By formula: every rank holds everything.";
     const words = {
-      flat: "all tensors in one flat buffer, cut in equal shares, whatever tensor a border runs through",
-      tensor: "each tensor by itself, flattened and cut in equal shares",
-      rows: "each tensor by itself, cut between rows of its first dimension",
+      flat: "all tensors in one flat buffer, split into equal shards; a border may run through a tensor",
+      tensor: "each tensor flattened and split into equal shards",
+      rows: "each tensor split along its first dimension",
     };
     return `By formula: ${words[how]}.`;
   }
@@ -124,22 +124,22 @@ function build(model, signal) {
   }
 
   function held(buffer) {
-    const least = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.min(a, b)));
-    const most = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.max(a, b)));
-    if (most === "0 B") return "none held";
-    return least === most ? `${most} on each rank` : `${least} to ${most} by rank`;
+    const smallest = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.min(a, b)));
+    const largest = formatBytes(layout.bytes[buffer].reduce((a, b) => Math.max(a, b)));
+    if (largest === "0 B") return "none";
+    return smallest === largest ? `${largest} on each rank` : `${smallest} to ${largest} per rank`;
   }
 
   function summary() {
-    const told = BUFFERS.map((buffer) => `${buffer} ${held(buffer)}`).join("; ");
-    return `Shard map of ${sub.textContent}. ${source.textContent} ${told}.`;
+    const sizes = BUFFERS.map((buffer) => `${buffer} ${held(buffer)}`).join("; ");
+    return `Shard map of ${sub.textContent}. ${source.textContent} ${sizes}.`;
   }
 
   function nameOf(tensor) {
     return tensor === PADDING ? "padding" : view.tensors[tensor][0];
   }
 
-  /** The first 500 only: of 1024 ranks there would be hundreds of thousands. */
+  /** Only the first 500: 1024 ranks would have hundreds of thousands. */
   function tableRows() {
     const rows = [];
     let total = 0;
@@ -165,7 +165,7 @@ function build(model, signal) {
   const xOf = (at) => left + at * layout.scale;
   const colorOf = (tensor) => scene.colors[tensor % scene.colors.length];
 
-  /** What is thinner than a pixel fills the pixel it begins in. */
+  /** What is thinner than a pixel fills the pixel it starts in. */
   function boxOf(start, end) {
     const [x0, x1] = [xOf(start), xOf(end)];
     if (x1 - x0 >= 1) return [x0, x1];
@@ -173,11 +173,11 @@ function build(model, signal) {
     return [floor, floor + 1];
   }
 
-  /** As many of a dotted name's last parts as there is room for: "mlp.up" of its weight. */
+  /** As many of a dotted name's last parts as fit: "mlp.up" of "blocks.3.mlp.up.weight". */
   function fittingName(name, room) {
     const parts = name.replace(/\.weight$/, "").split(".");
-    const least = parts.at(-1) === "bias" && parts.length > 1 ? 2 : 1; // whose bias?
-    for (let first = 0; first <= parts.length - least; first += 1) {
+    const minParts = parts.at(-1) === "bias" && parts.length > 1 ? 2 : 1; // "bias" alone is ambiguous
+    for (let first = 0; first <= parts.length - minParts; first += 1) {
       const text = parts.slice(first).join(".");
       if (0.58 * 11 * text.length <= room) return text;
     }
@@ -191,8 +191,8 @@ function build(model, signal) {
     return parts.slice(0, numbered < 0 ? 1 : numbered + 1).join(".");
   }
 
-  /** "mlp.up.weight" of "blocks.3.mlp.up.weight": the layer's name stands above. */
-  function inItsLayer(tensor) {
+  /** "mlp.up.weight" of "blocks.3.mlp.up.weight": the layer's name is at the top. */
+  function nameInLayer(tensor) {
     const name = nameOf(tensor);
     const layer = parts[tensor];
     return /\d$/.test(layer) && name.startsWith(`${layer}.`) ? name.slice(layer.length + 1) : name;
@@ -207,12 +207,12 @@ function build(model, signal) {
     context.restore();
     if (selected) {
       const { buffer, rank, segment } = selected;
-      const y = topOf(buffer) + Math.floor(rank / layout.per) * layout.row;
+      const y = topOf(buffer) + Math.floor(rank / layout.ranksPerRow) * layout.row;
       let [x0, x1] = [left, right];
       if (segment !== null) {
         const { at, numel } = layout.segments[buffer];
         [x0, x1] = boxOf(at[segment], at[segment] + numel[segment]);
-        const wider = Math.max(0, (6 - (x1 - x0)) / 2); // to be seen at all
+        const wider = Math.max(0, (6 - (x1 - x0)) / 2); // so that it is visible
         [x0, x1] = [x0 - wider, x1 + wider];
       }
       paintFocus(context, theme, x0, y, x1 - x0, layout.row);
@@ -230,7 +230,7 @@ function build(model, signal) {
     return { image, marks };
   }
 
-  /** Above it all, the model's parts: to see that borders of shards run elsewhere. */
+  /** The model's parts, at the top: the borders of shards do not follow them. */
   function drawPartNames(context, theme) {
     const extents = new Map();
     for (const buffer of BUFFERS) {
@@ -257,13 +257,13 @@ function build(model, signal) {
 
   function drawPanel(context, theme, buffer) {
     const top = topOf(buffer);
-    const { row, rows, gap, per } = layout;
+    const { row, rows, gap, ranksPerRow } = layout;
     paintText(context, { x: left, y: top - 7, text: `${buffer} · ${held(buffer)}`, weight: 600 }, theme);
     context.globalAlpha = 0.06;
     context.fillStyle = theme.text;
     context.fillRect(left, top, right - left, rows * row);
     context.globalAlpha = 1;
-    const { runs, everywhere } = runsOf(layout.segments[buffer], rows, per);
+    const { spans, everywhere } = spansOf(layout.segments[buffer], rows, ranksPerRow);
     const paths = new Map(); // one fill for all pieces of a colour
     const labels = [];
     let marks = 0;
@@ -277,30 +277,30 @@ function build(model, signal) {
     };
     for (let index = 0; index < rows; index += 1) {
       const y = top + index * row + gap / 2;
-      for (const run of runs[index]) place(run, y, row - gap);
-      if (gap) for (const run of everywhere) place(run, y, row - gap);
+      for (const span of spans[index]) place(span, y, row - gap);
+      if (gap) for (const span of everywhere) place(span, y, row - gap);
     }
-    if (!gap) for (const run of everywhere) place(run, top, rows * row);
+    if (!gap) for (const span of everywhere) place(span, top, rows * row);
     for (const [color, path] of paths) {
       context.fillStyle = color === "padding" ? hatch(context, scene.padding_color) : color;
       context.fill(path);
     }
     for (const [tensor, x0, x1, y] of labels) {
-      const text = fittingName(tensor === PADDING ? "padding" : inItsLayer(tensor), x1 - x0 - 8);
+      const text = fittingName(tensor === PADDING ? "padding" : nameInLayer(tensor), x1 - x0 - 8);
       const fill = tensor === PADDING ? "text" : scene.ink;
       if (text) paintText(context, { x: (x0 + x1) / 2, y, text, size: 11, anchor: "middle", fill }, theme);
     }
     const every = Math.max(1, Math.ceil(13 / row));
     for (let index = 0; index < rows; index += every) {
       const y = top + (index + 0.5) * row + 4;
-      paintText(context, { x: left - 8, y, text: `rank ${index * per}`, size: 11, anchor: "end" }, theme);
+      paintText(context, { x: left - 8, y, text: `rank ${index * ranksPerRow}`, size: 11, anchor: "end" }, theme);
     }
     return marks;
   }
 
-  // ---- pointing ----
+  // ---- the selection ----
 
-  /** Indices of what a rank holds of a buffer, from left to right. */
+  /** Indices of the pieces of a buffer that a rank holds, from left to right. */
   function piecesOf(buffer, rank) {
     const own = layout.segments[buffer].rank;
     const found = [];
@@ -311,9 +311,9 @@ function build(model, signal) {
   }
 
   function describe({ buffer, rank, segment }) {
-    if (segment === null) return `rank ${rank} holds nothing of the ${buffer} here`;
+    if (segment === null) return `rank ${rank} · ${buffer} · nothing here`;
     const { start, numel, tensor, rank: owner, bytes } = layout.segments[buffer];
-    const whose = owner[segment] === EVERY_RANK && layout.n > 1 ? `rank ${rank}, as every rank` : `rank ${rank}`;
+    const whose = owner[segment] === EVERY_RANK && layout.n > 1 ? `rank ${rank}, like every rank` : `rank ${rank}`;
     const count = (value) => value.toLocaleString("en-US");
     const size = exactBytes(bytes[segment]);
     if (tensor[segment] === PADDING) {
@@ -354,13 +354,13 @@ function build(model, signal) {
     });
     if (!buffer || x < left || x >= right) return null;
     const row = Math.floor((y - topOf(buffer)) / layout.row);
-    const first = row * layout.per;
-    const last = Math.min(first + layout.per, layout.n) - 1;
+    const first = row * layout.ranksPerRow;
+    const last = Math.min(first + layout.ranksPerRow, layout.n) - 1;
     const { count, at, numel, rank } = layout.segments[buffer];
     const place = (x - left) / layout.scale;
     const pixel = 1 / layout.scale;
     let best = null;
-    let gap = pixel; // as thin pieces fill a pixel, they answer within one
+    let gap = pixel; // thin pieces fill a pixel, so they are hit within one
     for (let index = 0; index < count; index += 1) {
       if (rank[index] !== EVERY_RANK && (rank[index] < first || rank[index] > last)) continue;
       const off = Math.max(at[index] - place, place - at[index] - numel[index], 0);
@@ -371,7 +371,7 @@ function build(model, signal) {
     return { buffer, rank: rank[best] === EVERY_RANK ? first : rank[best], segment: best };
   }
 
-  /** On another rank or buffer: the piece nearest to the place where the reader is. */
+  /** On another rank or buffer: the piece nearest to the selected one. */
   function goTo(buffer, rank) {
     const pieces = piecesOf(buffer, rank);
     if (!pieces.length) return point({ buffer, rank, segment: null });
@@ -406,9 +406,9 @@ function build(model, signal) {
     };
   }
 
-  answerPointer(plot, stage, (at) => point(at && pieceAt(at)), signal);
-  answerKeys(plot, keys, signal);
-  follow(model, ["settings"], () => show({ ...model.get("settings") }), signal);
+  handlePointer(plot, stage, (at) => point(at && pieceAt(at)), signal);
+  handleKeys(plot, keys, signal);
+  onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
 
   show(settings);
   return root;

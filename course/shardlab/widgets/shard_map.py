@@ -1,8 +1,8 @@
 """The shard map: which rank holds which slice of which tensor, for each of the flat buffers.
 
-From left to right stand the elements of the model, tensor after tensor; each rank is a row. What a
-rank holds is coloured by tensor, what it does not hold is empty. Where ranks are too many for rows
-of their own, a row stands for several, and shows what any of them holds.
+The horizontal axis has the elements of the model, tensor after tensor; each rank is a row. What a
+rank holds is coloured by tensor, the rest is empty. With too many ranks for a row each, a row
+stands for several and shows what any of them holds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width, to_svg
 from shardlab.widgets.units import format_bytes, format_count
 
 WIDTH = 800.0
-LEFT = 64.0  # of the rows: rank names stand before them
+LEFT = 64.0  # of the rows; rank names are to the left
 RIGHT = 790.0
-TOP = 22.0  # names of the model's parts
-HEADING = 22.0  # above each panel
-TALLEST_ROW = 40.0
-THINNEST_ROW = 3.0
-Runs = list[tuple[int, int, int]]  # (from, to, tensor), in elements of the flat buffer
+TOP = 22.0  # height of the names of the model's parts
+HEADING = 22.0  # height of the heading above each panel
+MAX_ROW_HEIGHT = 40.0
+MIN_ROW_HEIGHT = 3.0
+Spans = list[tuple[int, int, int]]  # (from, to, tensor), in elements of the flat buffer
 WORLD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
-# Neighbours differ, with any colour vision, and black reads on each (Tol's light scheme).
+# Neighbours differ with any colour vision; black is readable on each (Tol's light scheme).
 COLORS = (
     "#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00",
 )  # fmt: skip
@@ -42,8 +42,8 @@ INK = "#1f2328"
 class ShardMap(Picture):
     """Ranks × flat buffers. Made by `shard_map`.
 
-    ``settings`` follows the controls and may be set: view (a title), stage and worldSize, of which
-    the last two count where the layout is from a formula.
+    ``settings`` follows the controls and may be set: view (a title), stage and worldSize; the last
+    two apply to a layout from a formula.
     """
 
     _esm: ClassVar[str] = module("shard_formula.js", "shard_map.js")
@@ -52,8 +52,8 @@ class ShardMap(Picture):
     def __init__(self, views: Mapping[str, Layout]) -> None:
         self._views = dict(views)
         first_title, first = next(iter(self._views.items()))
-        most = max(layout.world_size for layout in self._views.values())
-        self._panel = max(56.0, min(26.0 * most, 156.0))
+        max_ranks = max(layout.world_size for layout in self._views.values())
+        self._panel = max(56.0, min(26.0 * max_ranks, 156.0))
         self._height = TOP + len(BUFFERS) * (HEADING + self._panel + 8) + 8
         scene = {
             "width": WIDTH,
@@ -63,19 +63,19 @@ class ShardMap(Picture):
             "top": TOP,
             "heading": HEADING,
             "panel": self._panel,
-            "tallest_row": TALLEST_ROW,
-            "thinnest_row": THINNEST_ROW,
+            "max_row_height": MAX_ROW_HEIGHT,
+            "min_row_height": MIN_ROW_HEIGHT,
             "colors": list(COLORS),
             "ink": INK,
             "padding_color": WAIT,
             "world_sizes": sorted({*WORLD_SIZES, first.world_size}),
-            "views": [_plain(title, layout) for title, layout in self._views.items()],
+            "views": [_for_browser(title, layout) for title, layout in self._views.items()],
         }
         settings = {"view": first_title, "stage": first.stage, "worldSize": first.world_size}
         super().__init__(scene=scene, settings=settings)
 
     @traitlets.validate("settings")
-    def _known(self, proposal: dict[str, Any]) -> dict[str, Any]:
+    def _validate(self, proposal: dict[str, Any]) -> dict[str, Any]:
         settings = dict(proposal["value"])
         try:
             self._layout_of(settings)
@@ -85,7 +85,7 @@ class ShardMap(Picture):
 
     @property
     def layout_shown(self) -> Layout:
-        """What is on show by the present settings."""
+        """The layout with the current settings."""
         return self._layout_of(self.settings)
 
     def _layout_of(self, settings: Mapping[str, Any]) -> Layout:
@@ -102,10 +102,10 @@ class ShardMap(Picture):
     def summary(self) -> str:
         layout = self.layout_shown
         elements = format_count(sum(numel for _, numel in layout.tensors))
-        told = [f"{buffer} {_held(layout, buffer)}" for buffer in BUFFERS]
+        held = [f"{buffer} {_held(layout, buffer)}" for buffer in BUFFERS]
         ranks = "1 rank" if layout.world_size == 1 else f"{layout.world_size} ranks"
         tensors = f"{len(layout.tensors)} tensors, {elements} elements"
-        return f"{layout.source}; {tensors} on {ranks}: {'; '.join(told)}"
+        return f"{layout.source}; {tensors} on {ranks}: {'; '.join(held)}"
 
     def static_svg(self) -> str:
         layout = self.layout_shown
@@ -123,17 +123,17 @@ class ShardMap(Picture):
 def shard_map(
     layout: Any, *, world_size: int | None = None, stage: int | None = None, **formula: Any
 ) -> ShardMap:
-    """Draw who holds what.
+    """Draw which rank holds which slice of which tensor.
 
     layout: one of
-        what `shards.flat` or `shards.gather` made;
+        the result of `shards.flat` or `shards.gather`;
         ``run.outputs`` of a run whose ranks returned `shards.of_deepspeed` or `shards.of_fsdp2`;
         {title: any of these}, to choose from;
         a module, or a mapping of names to element counts or shapes: drawn by formula, for
-        ``world_size`` ranks at ``stage`` and whatever else `shards.flat` takes.
+        ``world_size`` ranks at ``stage``, with any other argument of `shards.flat`.
 
     A layout from a formula has buttons for the stage and a slider for the ranks.
-    Raises ValueError or TypeError for something else.
+    Raises ValueError or TypeError for anything else.
     """
     if world_size is not None or stage is not None or formula or hasattr(layout, "parameters"):
         layout = shards.flat(layout, world_size or 4, stage=stage or 0, **formula)
@@ -141,7 +141,7 @@ def shard_map(
         if not layout:
             raise ValueError("no layout to draw")
         if all(isinstance(value, int) for value in layout.values()):
-            raise TypeError("sizes alone are not a layout: say world_size=… and stage=… as well")
+            raise TypeError("sizes alone are not a layout: pass world_size=… and stage=… as well")
         return ShardMap({str(title): _as_layout(each) for title, each in layout.items()})
     return ShardMap({"": _as_layout(layout)})
 
@@ -152,12 +152,12 @@ def _as_layout(given: Any) -> Layout:
     if isinstance(given, Sequence):
         return shards.gather(given)
     raise TypeError(
-        f"a {type(given).__name__} is no layout: give shards.flat(…), shards.gather(run.outputs), "
-        "or run.outputs"
+        f"a {type(given).__name__} is not a layout: pass shards.flat(…), "
+        "shards.gather(run.outputs), or run.outputs"
     )
 
 
-def _plain(title: str, layout: Layout) -> dict[str, Any]:
+def _for_browser(title: str, layout: Layout) -> dict[str, Any]:
     data: dict[str, Any] = {
         "title": title,
         "source": layout.source,
@@ -185,24 +185,24 @@ def _plain(title: str, layout: Layout) -> dict[str, Any]:
 def _held(layout: Layout, buffer: str) -> str:
     """``1.0 MiB on each rank``, or the range."""
     sizes = layout.bytes_by_rank(buffer)
-    least, most = min(sizes), max(sizes)
-    if not most:
-        return "none held"
-    if format_bytes(least) == format_bytes(most):
-        return f"{format_bytes(most)} on each rank"
-    return f"{format_bytes(least)} to {format_bytes(most)} by rank"
+    smallest, largest = min(sizes), max(sizes)
+    if not largest:
+        return "none"
+    if format_bytes(smallest) == format_bytes(largest):
+        return f"{format_bytes(largest)} on each rank"
+    return f"{format_bytes(smallest)} to {format_bytes(largest)} per rank"
 
 
 class Geometry:
-    """Where rows and runs lie. ``shard_map.js`` has the same for the live picture."""
+    """Positions of rows and spans. ``shard_map.js`` computes the same for the live picture."""
 
     def __init__(self, layout: Layout, panel: float) -> None:
         self.layout = layout
         self.panel = panel
         n = layout.world_size
-        self.per = max(1, math.ceil(n * THINNEST_ROW / panel))  # ranks of one row
-        self.rows = math.ceil(n / self.per)
-        self.row = min(TALLEST_ROW, panel / self.rows)
+        self.ranks_per_row = max(1, math.ceil(n * MIN_ROW_HEIGHT / panel))
+        self.rows = math.ceil(n / self.ranks_per_row)
+        self.row = min(MAX_ROW_HEIGHT, panel / self.rows)
         self.gap = 2.0 if self.row >= 8 else 1.0 if self.row >= 5 else 0.0
         self.scale = (RIGHT - LEFT) / max(layout.length, 1)
 
@@ -212,12 +212,12 @@ class Geometry:
     def x(self, at: float) -> float:
         return LEFT + at * self.scale
 
-    def runs(self, buffer: str) -> tuple[list[Runs], Runs]:
-        """What each row's ranks hold between them, and what every rank holds."""
-        rows: list[Runs] = [[] for _ in range(self.rows)]
-        everywhere: Runs = []
+    def spans(self, buffer: str) -> tuple[list[Spans], Spans]:
+        """What any of each row's ranks holds, and what every rank holds."""
+        rows: list[Spans] = [[] for _ in range(self.rows)]
+        everywhere: Spans = []
         for part in self.layout.segments[buffer]:
-            row = everywhere if part.rank == EVERY_RANK else rows[part.rank // self.per]
+            row = everywhere if part.rank == EVERY_RANK else rows[part.rank // self.ranks_per_row]
             end = part.at + part.numel
             if row and row[-1][2] == part.tensor and part.at <= row[-1][1]:
                 row[-1] = (row[-1][0], max(row[-1][1], end), part.tensor)
@@ -225,9 +225,9 @@ class Geometry:
                 row.append((part.at, end, part.tensor))
         return rows, everywhere
 
-    def all_runs(self, buffer: str) -> list[Runs]:
+    def all_spans(self, buffer: str) -> list[Spans]:
         """For each row, everything that any of its ranks holds."""
-        rows, everywhere = self.runs(buffer)
+        rows, everywhere = self.spans(buffer)
         return [sorted([*row, *everywhere]) for row in rows]
 
     def marks(self) -> list[Mark]:
@@ -243,8 +243,8 @@ class Geometry:
             marks += self._rank_names(top)
             paths: dict[tuple[str, bool], list[str]] = {}
             labels: list[Mark] = []
-            for y, thick, runs in self._lines(buffer, top):
-                for start, stop, tensor in runs:
+            for y, thick, spans in self._lines(buffer, top):
+                for start, stop, tensor in spans:
                     x0, x1 = self.box(start, stop)
                     look = (WAIT, True) if tensor == PADDING else (color_of(tensor), False)
                     d = f"M{x0:.5g} {y:.5g}h{x1 - x0:.4g}v{thick:.4g}h{x0 - x1:.4g}z"
@@ -255,17 +255,17 @@ class Geometry:
             marks += labels
         return marks
 
-    def _lines(self, buffer: str, top: float) -> Iterator[tuple[float, float, Runs]]:
-        """(y, height, runs) of rows, or of all rows at once where no gap parts them."""
-        rows, everywhere = self.runs(buffer)
-        for row, runs in enumerate(rows):
-            together = [*runs, *everywhere] if self.gap else runs
-            yield top + row * self.row + self.gap / 2, self.row - self.gap, together
+    def _lines(self, buffer: str, top: float) -> Iterator[tuple[float, float, Spans]]:
+        """(y, height, spans) of each row; without gaps, shared spans once for all rows."""
+        rows, everywhere = self.spans(buffer)
+        for row, spans in enumerate(rows):
+            row_spans = [*spans, *everywhere] if self.gap else spans
+            yield top + row * self.row + self.gap / 2, self.row - self.gap, row_spans
         if not self.gap:
             yield top, self.rows * self.row, everywhere
 
     def box(self, start: float, stop: float) -> tuple[float, float]:
-        """Edges in pixels. What is thinner than a pixel fills the pixel it begins in."""
+        """Edges in pixels. What is thinner than a pixel fills the pixel it starts in."""
         x0, x1 = self.x(start), self.x(stop)
         if x1 - x0 >= 1:
             return x0, x1
@@ -275,14 +275,14 @@ class Geometry:
     def _label(self, tensor: int, x0: float, x1: float, y: float) -> list[Mark]:
         if self.row < 15:
             return []
-        name = "padding" if tensor == PADDING else in_its_layer(self.layout.tensors[tensor][0])
+        name = "padding" if tensor == PADDING else name_in_layer(self.layout.tensors[tensor][0])
         text = fitting_name(name, x1 - x0 - 8)
         fill = "text" if tensor == PADDING else INK
         middle = (x0 + x1) / 2
         return [Text(x=middle, y=y, text=text, size=11, anchor="middle", fill=fill)] if text else []
 
     def _part_names(self) -> list[Mark]:
-        """Above it all, the model's parts: to see that borders of shards run elsewhere."""
+        """The model's parts, at the top: the borders of shards do not follow them."""
         marks: list[Mark] = []
         for name, (start, stop) in self.model_parts().items():
             x0, x1 = self.x(start), self.x(stop)
@@ -321,7 +321,9 @@ class Geometry:
         for row in range(0, self.rows, every):
             y = top + (row + 0.5) * self.row + 4
             marks.append(
-                Text(x=LEFT - 8, y=y, text=f"rank {row * self.per}", size=11, anchor="end")
+                Text(
+                    x=LEFT - 8, y=y, text=f"rank {row * self.ranks_per_row}", size=11, anchor="end"
+                )
             )
         return marks
 
@@ -337,17 +339,17 @@ def part_of(name: str) -> str:
     return ".".join(parts[:depth])
 
 
-def in_its_layer(name: str) -> str:
-    """ "mlp.up.weight" of "blocks.3.mlp.up.weight": the layer's name stands above."""
+def name_in_layer(name: str) -> str:
+    """ "mlp.up.weight" of "blocks.3.mlp.up.weight": the layer's name is at the top."""
     layer = part_of(name)
     return name.removeprefix(f"{layer}.") if layer[-1].isdigit() and name != layer else name
 
 
 def fitting_name(name: str, room: float) -> str:
-    """As many of a dotted name's last parts as there is room for: "mlp.up" of its weight."""
+    """As many of a dotted name's last parts as fit: "mlp.up" of "blocks.3.mlp.up.weight"."""
     parts = name.removesuffix(".weight").split(".")
-    least = 2 if parts[-1] == "bias" and len(parts) > 1 else 1  # whose bias?
-    for first in range(len(parts) - least + 1):
+    min_parts = 2 if parts[-1] == "bias" and len(parts) > 1 else 1  # "bias" alone is ambiguous
+    for first in range(len(parts) - min_parts + 1):
         text = ".".join(parts[first:])
         if text_width(text, 11) <= room:
             return text

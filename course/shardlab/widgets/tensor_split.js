@@ -1,5 +1,5 @@
-// The tensor split: steps and places come from tensor_split.py, marks from tensor_split_marks.js;
-// here are the controls, the steps in time and pointing at parts.
+// The tensor split: steps and positions come from tensor_split.py, marks from tensor_split_marks.js;
+// this file has the controls, the animation and the selection.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -7,13 +7,13 @@ function build(model, signal) {
   let settings = { ...model.get("settings") };
   let cut = null;
   let timer = 0; // of the next step while it plays, 0 while paused
-  let selected = null; // { name, rank }: rank null where all have it
+  let selected = null; // { name, rank }: rank is null if all have it
 
   const { root, head, plot, detail } = card({
     name: "tensor-split", title: "Tensor split",
     label:
-      "Tensor split. Left and right go from step to step, space plays, up and down move through the parts.",
-    hint: "Point at a part, or use up and down, for its rows, columns, bytes and rank.",
+      "Tensor split. Left and right go from step to step, Space plays, up and down move through the parts.",
+    hint: "Hover over a part, or use up and down, for its rows, columns, bytes and rank.",
   });
   const sub = make("span", { class: "shardlab-sub" });
   head.append(sub);
@@ -21,20 +21,20 @@ function build(model, signal) {
   // ---- settings ----
 
   const cuts = choice({
-    label: "Cut",
+    label: "Split",
     options: scene.cuts.map(({ name, title }) => [name, title]),
     value: settings.cut,
     onInput: (name) => (pause(), change({ cut: name, step: 0 })),
     signal,
   });
-  const over = (label, setting, values, format) => listSlider({
+  const listed = (label, setting, values, format) => listSlider({
     label, values, value: settings[setting], format,
     onInput: (value) => change({ [setting]: value }), signal,
   });
   const sliders = {
-    ranks: over("Ranks", "ranks", scene.ranks, String),
-    tokens: over("Tokens T", "tokens", scene.tokens, formatCount),
-    width: over("Width D", "width", scene.widths, formatCount),
+    ranks: listed("Ranks", "ranks", scene.ranks, String),
+    tokens: listed("Tokens T", "tokens", scene.tokens, formatCount),
+    width: listed("Width D", "width", scene.widths, formatCount),
   };
   const choices = make("div", { class: "shardlab-settings" }, cuts.node);
   const nodes = Object.values(sliders).map(({ node }) => node);
@@ -60,11 +60,11 @@ function build(model, signal) {
   player.node.append(clock);
   const happens = make("p", { class: "shardlab-note", "aria-live": "polite" });
   const small = make("p", { class: "shardlab-small" });
-  const headings = () => ["step", "pass", "what happens", "travels", "each rank sends"];
+  const headings = () => ["step", "pass", "what happens", "communication", "each rank sends"];
   const table = tableDetails(headings, rows, signal);
   root.append(head, choices, controls, happens, plot, player.node, detail, small, table.node);
 
-  /** The reader moved something. */
+  /** Called when the reader changes something. */
   function change(some) {
     settings = { ...settings, ...some };
     update();
@@ -84,7 +84,7 @@ function build(model, signal) {
     sub.textContent =
       `T = ${formatCount(settings.tokens)}, D = ${formatCount(settings.width)}, ` +
       plural(settings.ranks, "rank");
-    happens.textContent = step.told;
+    happens.textContent = step.text;
     clock.textContent = `${settings.step + 1} / ${cut.steps.length}`;
     player.show({
       isPlaying: timer !== 0, isFirst: settings.step === 0, isLast: settings.step === last(),
@@ -94,7 +94,7 @@ function build(model, signal) {
     Object.assign(root.dataset, {
       cut: settings.cut, ranks: settings.ranks, tokens: settings.tokens, width: settings.width,
       step: settings.step, steps: cut.steps.length, playing: timer !== 0,
-      forwardBytes: forward, backwardBytes: backward, travels: step.op,
+      forwardBytes: forward, backwardBytes: backward, op: step.op,
       stepBytes: splitStepBytes(scene, step, settings), measured: measured() !== null,
     });
     stage.canvas.setAttribute("aria-label", summary());
@@ -103,23 +103,23 @@ function build(model, signal) {
   }
 
   function summary() {
-    const travels = cut.steps
+    const sends = cut.steps
       .filter(({ op }) => op)
-      .map((step) => `${words(step)} ${formatBytes(splitStepBytes(scene, step, settings))}`);
-    const { told } = cut.steps[settings.step];
-    return `${cut.title}, ${sub.textContent}; each rank sends: ${travels.join(", ")}. Now: ${told}`;
+      .map((step) => `${describeOp(step)} ${formatBytes(splitStepBytes(scene, step, settings))}`);
+    const { text } = cut.steps[settings.step];
+    return `${cut.title}, ${sub.textContent}; each rank sends: ${sends.join(", ")}. Now: ${text}`;
   }
 
-  const words = ({ op, on }) => `${op.replace("_", "-")} of ${on}`;
+  const describeOp = ({ op, matrix }) => `${op.replace("_", "-")} of ${matrix}`;
 
   function rows() {
     return cut.steps.map((step, index) => [
-      index + 1, step.backward ? "backward" : "forward", step.told, step.op ? words(step) : "–",
+      index + 1, step.backward ? "backward" : "forward", step.text, step.op ? describeOp(step) : "–",
       exactBytes(splitStepBytes(scene, step, settings)),
     ]);
   }
 
-  // ---- steps in time ----
+  // ---- animation ----
 
   const last = () => cut.steps.length - 1;
   const go = (step) => change({ step: clamp(step, 0, last()) });
@@ -141,29 +141,29 @@ function build(model, signal) {
 
   const alike = (a, b) => a.name === b.name && a.rank === b.rank;
 
-  /** Everything that lies on a rank or on all, from left to right, forward first. */
+  /** The parts on each rank or on all, from left to right, forward first. */
   function parts() {
-    const { states } = cut.steps[settings.step];
-    const names = Object.keys(cut.boxes).filter((name) => states[name]);
+    const { layouts } = cut.steps[settings.step];
+    const names = Object.keys(cut.boxes).filter((name) => layouts[name]);
     names.sort((a, b) => (a.length - b.length) || cut.boxes[a][0] - cut.boxes[b][0]);
     return names.flatMap((name) =>
-      states[name] === "whole"
+      layouts[name] === "replicated"
         ? [{ name, rank: null }]
         : Array.from({ length: settings.ranks }, (_, rank) => ({ name, rank })),
     );
   }
 
   function boxOf({ name, rank }) {
-    const how = cut.steps[settings.step].states[name];
-    return rank === null ? cut.boxes[name] : splitPiece(cut.boxes[name], how, rank, settings.ranks);
+    const how = cut.steps[settings.step].layouts[name];
+    return rank === null ? cut.boxes[name] : splitPartBox(cut.boxes[name], how, rank, settings.ranks);
   }
 
   function describe({ name, rank }) {
-    const how = cut.steps[settings.step].states[name];
+    const how = cut.steps[settings.step].layouts[name];
     const shape = splitShape(scene, name, settings);
     const bytes = shape[0] * shape[1] * settings.element_bytes;
     if (rank === null) return `${name}: all of it on every rank, ${exactBytes(bytes)} each`;
-    if (how === "partial") return `rank ${rank}: a summand of all of ${name}, ${exactBytes(bytes)}`;
+    if (how === "partial") return `rank ${rank}: a partial sum of all of ${name}, ${exactBytes(bytes)}`;
     const whole = shape[how === "rows" ? 0 : 1];
     const [from, to] = [rank, rank + 1].map((each) => Math.round((whole * each) / settings.ranks));
     const size = exactBytes((bytes / whole) * (to - from));
@@ -187,7 +187,7 @@ function build(model, signal) {
 
   function draw(context, theme) {
     const marks = [
-      ...scene.ground, ...splitMarks(scene, settings), ...splitBars(scene, settings, measured()),
+      ...scene.background, ...splitMarks(scene, settings), ...splitBars(scene, settings, measured()),
     ];
     const drawn = paint(context, marks, theme);
     if (!selected) return drawn;
@@ -208,13 +208,13 @@ function build(model, signal) {
     };
   }
 
-  answerPointer(plot, stage, (at) => point((at && under(at)) ?? null), signal);
-  for (const node of [plot, player.node]) answerKeys(node, keys, signal);
+  handlePointer(plot, stage, (at) => point((at && under(at)) ?? null), signal);
+  for (const node of [plot, player.node]) handleKeys(node, keys, signal);
   const changed = () => {
     settings = { ...model.get("settings") };
     update();
   };
-  follow(model, ["settings"], changed, signal);
+  onTraits(model, ["settings"], changed, signal);
   signal.addEventListener("abort", pause);
 
   update();

@@ -1,7 +1,7 @@
-"""The tensor split: a layer's matrices, who has which part of them, and what travels when.
+"""The tensor split: a layer's matrices, which rank has which part, and what is sent when.
 
-The upper row is the forward pass, the lower the gradients of backward. A part in a rank's colour
-lies on that rank alone; grey lies on all of them; sheets one behind the other are summands.
+The upper row is the forward pass, the lower one the gradients of backward. A part in a rank's
+colour is on that rank only; grey is on all ranks; stacked sheets are partial sums.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from shardlab.widgets.tensor_split_marks import (
     BARS_LEFT,
     BARS_RIGHT,
     HEIGHT,
-    MIDDLES,
-    PILLS,
+    PILL_OFFSET,
+    ROW_CENTERS,
     WIDTH,
     Measured,
+    background,
     bars_of,
     boxes_of,
-    ground,
     marks_of,
     signs_of,
 )
-from shardlab.widgets.tensor_split_model import CUTS, HIDDEN, TIMES, Cut, step_bytes
+from shardlab.widgets.tensor_split_model import CUTS, HIDDEN_FACTOR, RING_FACTOR, Cut, step_bytes
 from shardlab.widgets.units import format_bytes, format_count
 
 RANKS = (1, 2, 3, 4, 6, 8)
 SMALL_PRINT = (
-    "Colour: the rank that alone has it. Grey: all ranks have it. Sheets: each rank has a summand. "
-    "Sides are not to scale."
+    "Colour: only that rank has it. Grey: all ranks have it. Stacked sheets: each rank has a "
+    "partial sum. Not to scale."
 )
 ON_GLOO = " gloo runs reduce-scatter as an all-reduce: twice the bytes."
 
 
 class TensorSplit(Adjustable):
-    """A layer cut over ranks. Made by `tensor_split`.
+    """A layer split across ranks. Made by `tensor_split`.
 
     ``settings`` follows the controls and may be set: cut, ranks, tokens, width, step.
     """
@@ -53,19 +53,19 @@ class TensorSplit(Adjustable):
         scene = {
             "width": WIDTH,
             "height": HEIGHT,
-            "cuts": [_plain(name, cut) for name, cut in CUTS.items()],
-            "hidden": HIDDEN,
-            "times": TIMES,
+            "cuts": [_for_browser(name, cut) for name, cut in CUTS.items()],
+            "hidden_factor": HIDDEN_FACTOR,
+            "ring_factor": RING_FACTOR,
             "ranks": sorted({*RANKS, settings["ranks"]}),
             "tokens": _values(settings["tokens"], 64, 2**17),
             "widths": _values(settings["width"], 16, 2**15),
             "colors": [[rank_color(r), ink_on(rank_color(r))] for r in range(max(RANKS) + 8)],
-            "ops": {op: [op_color(op), ink_on(op_color(op))] for op in TIMES},
+            "ops": {op: [op_color(op), ink_on(op_color(op))] for op in RING_FACTOR},
             "roles": {"predicted": PREDICTED, "measured": MEASURED},
             "bars": [BARS, BARS_LEFT, BARS_RIGHT],
-            "middles": list(MIDDLES),
-            "pills": PILLS,
-            "ground": as_json(ground()),
+            "row_centers": list(ROW_CENTERS),
+            "pill_offset": PILL_OFFSET,
+            "background": as_json(background()),
             "small": SMALL_PRINT,
             "on_gloo": ON_GLOO,
             "given": self._given,
@@ -78,31 +78,31 @@ class TensorSplit(Adjustable):
 
     @property
     def measured(self) -> Measured | None:
-        """What was measured, where the settings are those of the run."""
+        """What was measured, if the settings are those of the run."""
         return self._measured if {**self.settings, "step": 0} == self._given else None
 
     def static_svg(self) -> str:
-        """All steps done."""
+        """The picture after the last step."""
         settings = self.settings | {"step": len(CUTS[self.settings["cut"]].steps) - 1}
         return to_svg(
-            [*ground(), *marks_of(settings), *bars_of(settings, self.measured)],
+            [*background(), *marks_of(settings), *bars_of(settings, self.measured)],
             WIDTH,
             HEIGHT,
             title=f"Tensor split: {CUTS[settings['cut']].title}",
             subtitle=_sizes(settings),
-            footer=f"{self.summary()}. {SMALL_PRINT}{ON_GLOO if _doubles(settings) else ''}",
+            footer=f"{self.summary()}. {SMALL_PRINT}{ON_GLOO if _doubles_bytes(settings) else ''}",
         )
 
     def summary(self) -> str:
         settings = self.settings
         cut = CUTS[settings["cut"]]
-        travels = [
-            f"{step.op.replace('_', '-')} of {next(iter(step.becomes))} "
+        sends = [
+            f"{step.op.replace('_', '-')} of {next(iter(step.layouts))} "
             f"{format_bytes(step_bytes(step, settings))}"
             for step in cut.steps
             if step.op
         ]
-        return f"{cut.title}, {_sizes(settings)}; each rank sends: {', '.join(travels)}"
+        return f"{cut.title}, {_sizes(settings)}; each rank sends: {', '.join(sends)}"
 
 
 def tensor_split(
@@ -115,15 +115,15 @@ def tensor_split(
     reduce_scatter: str = "ring",
     measured: Run | None = None,
 ) -> TensorSplit:
-    """Draw how one layer is cut over ranks, and what travels in its two passes.
+    """Draw how one layer is split across ranks, and what they send in its two passes.
 
     cut: "columns" or "rows", one product X·W; "mlp", X·A by columns, then H·B by rows; "sequence",
-      the same with X and Y cut by tokens.
+      the same with X and Y split by tokens.
     tokens, width: T and D; F is 4·D.
     reduce_scatter: "ring", or "gloo", which runs it as an all-reduce.
     measured: a run that marked its passes with measure("forward") and measure("backward").
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for impossible settings.
     """
     if reduce_scatter not in ("ring", "gloo"):
         raise ValueError(f"reduce_scatter={reduce_scatter!r} is not known: one of ring, gloo")
@@ -141,27 +141,27 @@ def tensor_split(
     if measured is not None:
         known = [label for label in ("forward", "backward") if label in measured.traffic]
         if len(known) < 2:
-            raise ValueError('the run marked no measure("forward") and measure("backward")')
+            raise ValueError('the run has no measure("forward") and measure("backward")')
         forward, backward = (float(measured.traffic[label].sent_by_rank.mean()) for label in known)
         sent = (forward, backward)
     return TensorSplit(settings, sent)
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises ValueError for what cannot be."""
+    """Raises ValueError for impossible settings."""
     if settings["cut"] not in CUTS:
         raise ValueError(f"cut={settings['cut']!r} is not known: one of {', '.join(CUTS)}")
     if not 1 <= settings["ranks"] <= max(RANKS) + 8:
-        raise ValueError(f"world_size={settings['ranks']}: the picture has room for 1 to 16")
+        raise ValueError(f"world_size={settings['ranks']}: must be 1 to 16")
     for name in ("tokens", "width", "element_bytes"):
         if settings[name] < 1:
-            raise ValueError(f"{name}={settings[name]}: 1 or more")
+            raise ValueError(f"{name}={settings[name]}: must be 1 or more")
     last = len(CUTS[settings["cut"]].steps) - 1
     if not 0 <= settings["step"] <= last:
-        raise ValueError(f"step={settings['step']}: 0 to {last}")
+        raise ValueError(f"step={settings['step']}: must be 0 to {last}")
 
 
-def _doubles(settings: Mapping[str, Any]) -> bool:
+def _doubles_bytes(settings: Mapping[str, Any]) -> bool:
     return settings["gloo"] and settings["cut"] == "sequence"
 
 
@@ -170,16 +170,16 @@ def _sizes(settings: Mapping[str, Any]) -> str:
     return f"T = {format_count(settings['tokens'])}, D = {format_count(settings['width'])}, {ranks}"
 
 
-def _values(given: int, least: int, most: int) -> list[int]:
-    """A slider's: powers of two, half-way ones between, and the one that was given."""
-    found, power = {given}, least
-    while power <= most:
+def _values(given: int, smallest: int, largest: int) -> list[int]:
+    """A slider's values: powers of two, midpoints between them, and the one that was given."""
+    found, power = {given}, smallest
+    while power <= largest:
         found |= {power, power * 3 // 2}
         power *= 2
     return sorted(found)
 
 
-def _plain(name: str, cut: Cut) -> dict[str, Any]:
+def _for_browser(name: str, cut: Cut) -> dict[str, Any]:
     return {
         "name": name,
         "title": cut.title,
@@ -188,11 +188,11 @@ def _plain(name: str, cut: Cut) -> dict[str, Any]:
         "signs": as_json(signs_of(cut, boxes_of(cut))),
         "steps": [
             {
-                "told": step.told,
-                "states": cut.states(index),
+                "text": step.text,
+                "layouts": cut.layouts_after(index),
                 "backward": step.backward,
                 "op": step.op,
-                "on": next(iter(step.becomes)),
+                "matrix": next(iter(step.layouts)),
             }
             for index, step in enumerate(cut.steps)
         ],

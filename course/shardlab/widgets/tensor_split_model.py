@@ -10,103 +10,108 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# How a matrix lies on the ranks.
-WHOLE, COLUMNS, ROWS, PARTIAL = "whole", "columns", "rows", "partial"
-HIDDEN = 4  # F = 4·D
-# Of a tensor of S bytes a ring sends (N−1)/N·S so many times (shardlab.estimate.collectives).
-TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+# How a matrix is distributed over the ranks.
+REPLICATED, COLUMNS, ROWS, PARTIAL = "replicated", "columns", "rows", "partial"
+HIDDEN_FACTOR = 4  # F = 4·D
+# For a tensor of S bytes a rank of a ring sends (N−1)/N·S times this (estimate.collectives).
+RING_FACTOR = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that happens. ``becomes``: how the matrices lie that it makes or changes."""
+    """One step. ``layouts``: how the matrices that it creates or changes are distributed."""
 
-    told: str
-    becomes: Mapping[str, str]
+    text: str
+    layouts: Mapping[str, str]
     backward: bool = False
-    op: str = ""  # a collective, on the one matrix that becomes something
+    op: str = ""  # a collective, on the one matrix in ``layouts``
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A way to cut one layer. ``signs`` stand between its matrices."""
+    """A way to split one layer. ``signs`` are drawn between its matrices."""
 
     title: str
     matrices: Mapping[str, tuple[str, str]]  # name: its sides, rows and columns
     signs: tuple[str, ...]
     steps: tuple[Step, ...] = field(repr=False)
 
-    def states(self, step: int) -> dict[str, str]:
-        """How each matrix lies after so many steps; those not yet made are missing."""
+    def layouts_after(self, step: int) -> dict[str, str]:
+        """How each matrix is distributed after a step; those not yet created are missing."""
         found: dict[str, str] = {}
         for each in self.steps[: step + 1]:
-            found |= each.becomes
+            found |= each.layouts
         return found
 
 
 PRODUCT = {"X": ("T", "D"), "W": ("D", "F"), "Y": ("T", "F")}
 LAYER = {"X": ("T", "D"), "A": ("D", "F"), "H": ("T", "F"), "B": ("F", "D"), "Y": ("T", "D")}
-ONE, TWO = ("·", "="), ("·", "→", "·", "=")
+PRODUCT_SIGNS, LAYER_SIGNS = ("·", "="), ("·", "→", "·", "=")
 
 CUTS = {
     "columns": Cut(
-        "W by columns", PRODUCT, ONE,
+        "W by columns", PRODUCT, PRODUCT_SIGNS,
         (
-            Step("Every rank has all of X and its own columns of W.", {"X": WHOLE, "W": COLUMNS}),
-            Step("Each multiplies: it has its columns of Y. Nothing travels.", {"Y": COLUMNS}),
-            Step("An all-gather, if somebody needs all of Y.", {"Y": WHOLE}, op="all_gather"),
-            Step("Backward: each multiplies with its columns of dY. Its columns of dW are done; "
-                 "of dX it has one summand of N.",
+            Step("Every rank has all of X and its own columns of W.",
+                 {"X": REPLICATED, "W": COLUMNS}),
+            Step("Each rank computes its columns of Y. No communication.", {"Y": COLUMNS}),
+            Step("An all-gather, if all of Y is needed.", {"Y": REPLICATED}, op="all_gather"),
+            Step("Backward: from its columns of dY each rank computes its columns of dW and one of "
+                 "N partial sums of dX.",
                  {"dY": COLUMNS, "dW": COLUMNS, "dX": PARTIAL}, backward=True),
-            Step("An all-reduce adds the summands of dX up.", {"dX": WHOLE}, True, "all_reduce"),
+            Step("An all-reduce adds up the partial sums.", {"dX": REPLICATED}, True, "all_reduce"),
         ),
     ),
     "rows": Cut(
-        "W by rows", PRODUCT, ONE,
+        "W by rows", PRODUCT, PRODUCT_SIGNS,
         (
-            Step("Every rank has its columns of X and the rows of W that they meet.",
+            Step("Every rank has its columns of X and the matching rows of W.",
                  {"X": COLUMNS, "W": ROWS}),
-            Step("Each multiplies: it has a summand of all of Y. Nothing has travelled yet.",
+            Step("Each rank computes a partial sum of all of Y. No communication yet.",
                  {"Y": PARTIAL}),
-            Step("An all-reduce adds the summands up.", {"Y": WHOLE}, op="all_reduce"),
-            Step("Backward: everybody has all of dY, and multiplies. Its rows of dW and columns "
-                 "of dX are done. Nothing travels.",
-                 {"dY": WHOLE, "dW": ROWS, "dX": COLUMNS}, backward=True),
+            Step("An all-reduce adds up the partial sums.", {"Y": REPLICATED}, op="all_reduce"),
+            Step("Backward: every rank has all of dY and computes its rows of dW and its columns "
+                 "of dX. No communication.",
+                 {"dY": REPLICATED, "dW": ROWS, "dX": COLUMNS}, backward=True),
         ),
     ),
     "mlp": Cut(
-        "columns, then rows", LAYER, TWO,
+        "columns, then rows", LAYER, LAYER_SIGNS,
         (
-            Step("Every rank has all of X, its columns of A and the rows of B that they meet.",
-                 {"X": WHOLE, "A": COLUMNS, "B": ROWS}),
-            Step("Each multiplies and applies GELU: its columns of H. Nothing travels.",
+            Step("Every rank has all of X, its columns of A and the matching rows of B.",
+                 {"X": REPLICATED, "A": COLUMNS, "B": ROWS}),
+            Step("Each rank multiplies and applies GELU: its columns of H. No communication.",
                  {"H": COLUMNS}),
-            Step("Just these columns meet its rows of B: a summand of all of Y.", {"Y": PARTIAL}),
-            Step("One all-reduce adds the summands up.", {"Y": WHOLE}, op="all_reduce"),
-            Step("Backward: everybody has all of dY. Its rows of dB and columns of dH are done.",
-                 {"dY": WHOLE, "dB": ROWS, "dH": COLUMNS}, backward=True),
-            Step("Its columns of dA are done; of dX it has one summand of N.",
+            Step("These columns and its rows of B give a partial sum of all of Y.",
+                 {"Y": PARTIAL}),
+            Step("One all-reduce adds up the partial sums.", {"Y": REPLICATED}, op="all_reduce"),
+            Step("Backward: every rank has all of dY, and computes its rows of dB and columns "
+                 "of dH.",
+                 {"dY": REPLICATED, "dB": ROWS, "dH": COLUMNS}, backward=True),
+            Step("Each rank computes its columns of dA and one of N partial sums of dX.",
                  {"dA": COLUMNS, "dX": PARTIAL}, backward=True),
-            Step("One all-reduce adds the summands up.", {"dX": WHOLE}, True, "all_reduce"),
+            Step("One all-reduce adds up the partial sums.", {"dX": REPLICATED}, True,
+                 "all_reduce"),
         ),
     ),
     "sequence": Cut(
-        "with sequence parallelism", LAYER, TWO,
+        "with sequence parallelism", LAYER, LAYER_SIGNS,
         (
-            Step("Outside the layer every rank has its own tokens, which are rows of X.",
+            Step("Outside the layer every rank has its own tokens, as rows of X.",
                  {"X": ROWS, "A": COLUMNS, "B": ROWS}),
-            Step("An all-gather gives everybody all tokens.", {"X": WHOLE}, op="all_gather"),
-            Step("Each multiplies and applies GELU: its columns of H.", {"H": COLUMNS}),
-            Step("Just these columns meet its rows of B: a summand of all of Y.", {"Y": PARTIAL}),
-            Step("A reduce-scatter adds up, and gives everybody its own tokens.", {"Y": ROWS},
-                 op="reduce_scatter"),
-            Step("Backward: an all-gather of dY.", {"dY": WHOLE}, True, "all_gather"),
-            Step("Its rows of dB and columns of dH are done.", {"dB": ROWS, "dH": COLUMNS},
-                 backward=True),
-            Step("Its columns of dA are done; of dX it has one summand of N.",
+            Step("An all-gather gives every rank all tokens.", {"X": REPLICATED}, op="all_gather"),
+            Step("Each rank multiplies and applies GELU: its columns of H.", {"H": COLUMNS}),
+            Step("These columns and its rows of B give a partial sum of all of Y.",
+                 {"Y": PARTIAL}),
+            Step("A reduce-scatter adds up the partial sums and gives each rank its own tokens.",
+                 {"Y": ROWS}, op="reduce_scatter"),
+            Step("Backward: an all-gather of dY.", {"dY": REPLICATED}, True, "all_gather"),
+            Step("Each rank computes its rows of dB and columns of dH.",
+                 {"dB": ROWS, "dH": COLUMNS}, backward=True),
+            Step("Each rank computes its columns of dA and one of N partial sums of dX.",
                  {"dA": COLUMNS, "dX": PARTIAL}, backward=True),
-            Step("A reduce-scatter adds up, and gives everybody its own tokens.", {"dX": ROWS},
-                 True, "reduce_scatter"),
+            Step("A reduce-scatter adds up the partial sums and gives each rank its own tokens.",
+                 {"dX": ROWS}, True, "reduce_scatter"),
         ),
     ),
 }  # fmt: skip
@@ -116,7 +121,7 @@ def side(letter: str, settings: Mapping[str, Any]) -> int:
     """T, D or F in elements."""
     if letter == "T":
         return int(settings["tokens"])
-    return int(settings["width"]) * (HIDDEN if letter == "F" else 1)
+    return int(settings["width"]) * (HIDDEN_FACTOR if letter == "F" else 1)
 
 
 def shape_of(name: str, cut: Cut, settings: Mapping[str, Any]) -> tuple[int, int]:
@@ -126,18 +131,19 @@ def shape_of(name: str, cut: Cut, settings: Mapping[str, Any]) -> tuple[int, int
 
 
 def step_bytes(step: Step, settings: Mapping[str, Any]) -> float:
-    """What each rank sends in a step, by a ring; gloo's reduce-scatter is an all-reduce."""
+    """What each rank sends in a step with a ring; gloo's reduce-scatter is an all-reduce."""
     if not step.op:
         return 0.0
-    (name,) = step.becomes
+    (name,) = step.layouts
     rows, columns = shape_of(name, CUTS[settings["cut"]], settings)
     n = settings["ranks"]
-    as_run = "all_reduce" if step.op == "reduce_scatter" and settings["gloo"] else step.op
-    return float(TIMES[as_run] * (n - 1) / n * rows * columns * settings["element_bytes"])
+    executed_op = "all_reduce" if step.op == "reduce_scatter" and settings["gloo"] else step.op
+    sent = RING_FACTOR[executed_op] * (n - 1) / n * rows * columns
+    return float(sent * settings["element_bytes"])
 
 
 def pass_bytes(settings: Mapping[str, Any]) -> tuple[float, float]:
-    """What each rank sends forward, and backward."""
+    """What each rank sends in forward, and in backward."""
     sent = [0.0, 0.0]
     for step in CUTS[settings["cut"]].steps:
         sent[step.backward] += step_bytes(step, settings)
@@ -145,7 +151,7 @@ def pass_bytes(settings: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def weight_bytes(settings: Mapping[str, Any]) -> float:
-    """Of the layer's matrices of parameters, in all."""
+    """All parameters of the layer, on all ranks together."""
     matrices = (name for name in CUTS[settings["cut"]].matrices if name in "WAB")
     shapes = (shape_of(name, CUTS[settings["cut"]], settings) for name in matrices)
     return float(sum(rows * columns for rows, columns in shapes) * settings["element_bytes"])

@@ -1,10 +1,10 @@
-// Pictures over time: the axis below, and the view that is dragged, wheeled and zoomed.
+// Pictures over time: the axis, and a view to drag, scroll and zoom.
 
-/** Round times (steps of 1, 2 or 5) below a plot that shows `from` to `to`. Returns how many. */
+/** Round times (steps of 1, 2 or 5) below a plot that shows `from` to `to`. Returns their number. */
 function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
   const step = roundStep((to - from) / 6);
   const [unit, scale] = to < 1e-3 ? ["µs", 1e6] : to < 1 ? ["ms", 1e3] : ["s", 1];
-  // As many decimals as tell neighbouring ticks apart.
+  // Enough decimals to distinguish neighbouring ticks.
   const decimals = Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9));
   const first = Math.ceil(from / step - 1e-9);
   const last = Math.floor(to / step + 1e-9);
@@ -19,11 +19,11 @@ function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
 }
 
 /**
- * A view in time that is dragged, wheeled, and zoomed by buttons and keys; createStage's draw reads
- * it. `whole()`: the first and the last time there is, in seconds. `focus()`: the time to zoom
- * around by key, or undefined. `point(at)`: the pointer is here, and null once it has left.
- * `keys()`: what the widget's own keys do, as for answerKeys. The buttons are added to `head`.
- * Returns { from, to (to read), look(from, to), toX, toTime }; look once before the first drawing.
+ * The visible time span, changed by dragging, the wheel, buttons and keys; createStage's draw reads
+ * it. `whole()`: the first and the last time, in seconds. `focus()`: the time that keys zoom around,
+ * or undefined. `point(at)`: called with the pointer's position, and with null once it has left.
+ * `keys()`: the widget's own keys, as for handleKeys. The buttons are added to `head`.
+ * Returns { from, to (to read), look(from, to), toX, toTime }; call look before the first drawing.
  */
 function timeView({ root, head, plot, stage, box, whole, focus, point, keys, signal }) {
   const zoomIn = button("Zoom in (+)", icon("M6 2h2v4h4v2H8v4H6V8H2V6h4z"));
@@ -43,13 +43,13 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
 
   function look(from, to) {
     const [first, last] = whole();
-    const most = last - first;
-    const width = clamp(to - from, Math.min(1e-6, most), most);
+    const maxWidth = last - first;
+    const width = clamp(to - from, Math.min(1e-6, maxWidth), maxWidth);
     view.from = clamp(from, first, last - width);
     view.to = view.from + width;
     root.dataset.viewStartS = view.from;
     root.dataset.viewEndS = view.to;
-    zoomOut.disabled = fitAll.disabled = width >= most;
+    zoomOut.disabled = fitAll.disabled = width >= maxWidth;
     stage.redraw();
   }
 
@@ -64,7 +64,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
 
   const everything = () => look(...whole());
   let drag = null;
-  // Not passive: the wheel's event is kept from the page.
+  // Not passive, so that the wheel event can be kept from the page.
   const on = (name, act) => plot.addEventListener(name, act, { signal, passive: false });
   on("pointerdown", (event) => {
     drag = { x: stage.at(event).x, from: view.from, to: view.to };
@@ -80,7 +80,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
   on("pointercancel", () => (drag = null));
   on("pointerleave", () => point(null));
   on("wheel", (event) => {
-    // The page scrolls on, unless the reader has clicked into the plot or holds Ctrl.
+    // The page scrolls, unless the reader has clicked into the plot or holds Ctrl.
     if (!plot.contains(document.activeElement) && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 800);
@@ -95,7 +95,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
     "Shift+ArrowLeft": () => pan(-0.25),
     "Shift+ArrowRight": () => pan(0.25),
   });
-  answerKeys(plot, moves, signal);
+  handleKeys(plot, moves, signal);
   zoomIn.addEventListener("click", () => zoom(2), { signal });
   zoomOut.addEventListener("click", () => zoom(0.5), { signal });
   fitAll.addEventListener("click", everything, { signal });

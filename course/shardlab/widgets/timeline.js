@@ -1,5 +1,5 @@
-// The timeline: rows, lanes and arrows come from timeline.py; here is how they are
-// drawn in the view in time, and pointing at calls.
+// The timeline: rows, lanes and arrows come from timeline.py; this file draws the visible part
+// and selects calls.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -17,8 +17,8 @@ function build(model, signal) {
   const { root, head, plot, detail } = card({
     name: "timeline", title: "Calls by rank",
     label:
-      "Timeline. Arrow keys move from call to call, plus and minus zoom, shift and arrows pan, 0 shows all.",
-    hint: "Point at a call for its details. Click, then scroll to zoom and drag to pan.",
+      "Timeline. Arrow keys move from call to call, plus and minus zoom, Shift and arrows pan, 0 shows all.",
+    hint: "Hover over a call for its details. Click, then scroll to zoom and drag to pan.",
   });
   root.dataset.worldSize = n;
   root.dataset.calls = calls.length;
@@ -29,7 +29,7 @@ function build(model, signal) {
   root.append(head);
   if (scene.headline) root.append(make("p", { class: "shardlab-error" }, scene.headline));
   if (!calls.length) {
-    root.append(make("p", { class: "shardlab-note" }, "This run recorded no calls of torch.distributed."));
+    root.append(make("p", { class: "shardlab-note" }, "This run recorded no torch.distributed calls."));
   }
 
   const stage = createStage({
@@ -38,7 +38,7 @@ function build(model, signal) {
   const table = tableDetails(
     () => ["rank", "call", "with", "bytes", "start", "end", "line", "code"],
     () => calls.map((call) => [
-      call.rank, call.op, whom(call), call.bytes, formatSeconds(call.start),
+      call.rank, call.op, peersText(call), call.bytes, formatSeconds(call.start),
       call.end === null ? "never" : formatSeconds(call.end), call.source, call.code,
     ]),
     signal,
@@ -59,7 +59,7 @@ function build(model, signal) {
     return [`Timeline of ${calls.length} calls on ${n} ranks`, ...waits].join(", ") + ".";
   }
 
-  function whom({ op, peers }) {
+  function peersText({ op, peers }) {
     if (Array.isArray(peers)) return peers.length === n ? "all ranks" : `ranks ${peers.join(", ")}`;
     if (peers === null) return "any rank";
     return `${op === "send" ? "→" : "←"} rank ${peers}`;
@@ -68,14 +68,14 @@ function build(model, signal) {
   function describe(call) {
     const time =
       call.end === null
-        ? `began at ${formatSeconds(call.start)} and never ended`
+        ? `started at ${formatSeconds(call.start)} and never ended`
         : `${formatSeconds(call.start)} – ${formatSeconds(call.end)} (${formatSeconds(call.end - call.start)})`;
-    const parts = [`rank ${call.rank}`, `${call.op} ${whom(call)}`, exactBytes(call.bytes), time];
+    const parts = [`rank ${call.rank}`, `${call.op} ${peersText(call)}`, exactBytes(call.bytes), time];
     const where = [call.source, call.code].filter(Boolean).join(": ");
     return [...parts, where].filter(Boolean).join(" · ");
   }
 
-  // ---- the chosen call ----
+  // ---- the selection ----
 
   function select(call) {
     selected = call;
@@ -91,7 +91,7 @@ function build(model, signal) {
     stage.redraw();
   }
 
-  /** By keyboard a call may lie outside the view: bring it in. */
+  /** Selects a call, and moves the view if it is outside. */
   function visit(call) {
     if (!call) return;
     const end = call.end ?? scene.end_s;
@@ -123,7 +123,7 @@ function build(model, signal) {
     context.clip();
     drawBlocks(context, theme);
     context.restore();
-    let drawn = paint(context, scene.ground, theme);
+    let drawn = paint(context, scene.background, theme);
     drawn += drawTimeAxis(context, theme, { ...box, ...view });
     context.save();
     context.beginPath();
@@ -162,7 +162,7 @@ function build(model, signal) {
       const size = context.measureText(label).width;
       if (size > room) continue;
       if (call.end === null) {
-        // A quiet ground, or the stripes would run through the words.
+        // A plain backdrop keeps the stripes out of the text.
         context.globalAlpha = 0.85;
         context.fillStyle = theme.surface;
         context.fillRect(begin - 3, y + 1, size + 6, height - 2);
@@ -210,7 +210,7 @@ function build(model, signal) {
 
   function callAt({ x, y }) {
     if (x < box.left || x > box.right) return null;
-    const near = 2; // thin bars are still to be hit
+    const near = 2; // so that thin bars can be hit
     return (
       calls.findLast((call) => {
         const bar = boxOf(call);
@@ -223,21 +223,21 @@ function build(model, signal) {
 
   function keys() {
     const rank = selected?.rank ?? 0;
-    const mine = calls.filter((call) => call.rank === rank);
-    const place = selected ? mine.indexOf(selected) : -1;
+    const rankCalls = calls.filter((call) => call.rank === rank);
+    const place = selected ? rankCalls.indexOf(selected) : -1;
     const onRank = (other) => nearest(calls.filter((call) => call.rank === other));
     return {
-      ArrowLeft: () => visit(mine[Math.max(place - 1, 0)]),
-      ArrowRight: () => visit(mine[Math.min(place + 1, mine.length - 1)]),
+      ArrowLeft: () => visit(rankCalls[Math.max(place - 1, 0)]),
+      ArrowRight: () => visit(rankCalls[Math.min(place + 1, rankCalls.length - 1)]),
       ArrowUp: () => visit(onRank(rank - 1)),
       ArrowDown: () => visit(onRank(selected ? rank + 1 : 0)),
-      Home: () => visit(mine[0]),
-      End: () => visit(mine.at(-1)),
+      Home: () => visit(rankCalls[0]),
+      End: () => visit(rankCalls.at(-1)),
       Escape: () => select(null),
     };
   }
 
-  /** The call that began closest to the selected one. */
+  /** The call that started closest to the selected one. */
   function nearest(others) {
     const at = selected?.start ?? view.from;
     const gap = (call) => Math.abs(call.start - at);

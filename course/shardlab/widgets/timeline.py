@@ -1,4 +1,4 @@
-"""The timeline: each rank's calls as bars, and a hang drawn as who waits for whom."""
+"""The timeline: each rank's calls as bars; in a hang, arrows show which rank waits for which."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_w
 from shardlab.widgets.waiting import WaitEdge, table_of, waits_of
 
 WIDTH = 800.0
-LEFT = 64.0  # of the plot: rank names stand before it
-TOP = 26.0  # of the plot: names of measured blocks stand above it
-AXIS = 48.0  # height below the plot: ticks and the key of colours
-ARROWS = 118.0  # width right of the plot where a hang is drawn
-MOST_LANES = 4
-MOST_ARROWS = 256
+LEFT = 64.0  # of the plot; rank names are to the left
+TOP = 26.0  # of the plot; names of measured blocks are above
+AXIS = 48.0  # height below the plot: ticks and the legend
+ARROWS = 118.0  # width to the right of the plot for the arrows of a hang
+MAX_LANES = 4
+MAX_ARROWS = 256
 
 
 class Timeline(Picture):
@@ -33,7 +33,7 @@ class Timeline(Picture):
         self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
         self._waits = waits_of(error, run.calls)
         self._layout = layout = TimelineLayout(run, self._calls, bool(self._waits))
-        self._ground = layout.ground(self._calls, self._states())
+        self._background = layout.background(self._calls, self._states())
         self._arrows = layout.arrows(self._waits)
         scene = {
             "world_size": run.world_size,
@@ -46,10 +46,10 @@ class Timeline(Picture):
             "row": layout.row,
             "headline": "" if error is None else error.headline,
             "ops": [[op, op_color(op), ink_on(op_color(op))] for op in self._ops()],
-            "calls": [layout.plain(call) for call in self._calls],
+            "calls": [layout.for_browser(call) for call in self._calls],
             "blocks": [[b.rank, b.label, b.start_s, b.end_s] for b in run.traffic.blocks],
             "waits": [[wait.waiter, wait.awaited, wait.in_cycle] for wait in self._waits],
-            "ground": as_json(self._ground),
+            "background": as_json(self._background),
             "arrows": as_json(self._arrows),
         }
         super().__init__(scene=scene)
@@ -58,7 +58,7 @@ class Timeline(Picture):
         layout = self._layout
         marks = [
             *layout.bands(self._run.traffic.blocks),
-            *self._ground,
+            *self._background,
             *layout.axis(),
             *layout.bars(self._calls),
             *self._arrows,
@@ -74,8 +74,8 @@ class Timeline(Picture):
 
     def summary(self) -> str:
         pending = sum(call.end_s is None for call in self._calls)
-        told = f"{len(self._calls)} calls of {self._run.world_size} ranks"
-        return f"{told}, {pending} never ended" if pending else told
+        text = f"{len(self._calls)} calls on {self._run.world_size} ranks"
+        return f"{text}, {pending} never ended" if pending else text
 
     def _ops(self) -> list[str]:
         return list(dict.fromkeys(call.op for call in self._calls))
@@ -91,23 +91,23 @@ def timeline(run_or_error: Run | LaunchError) -> Timeline:
     Given the error of a run that hung (``DeadlockError``, ``RunTimeout``), calls that never ended
     are hatched, and arrows lead from each waiting rank to those it waits for.
 
-    Raises ValueError for an error that came before there was a run.
+    Raises ValueError for an error from before the run started.
     """
     if not isinstance(run_or_error, LaunchError):
         return Timeline(run_or_error, None)
     if run_or_error.run is None:
-        raise ValueError("this error holds no run: no rank started, so there are no calls to draw")
+        raise ValueError("this error has no run: no rank started, so there are no calls to draw")
     return Timeline(run_or_error.run, run_or_error)
 
 
 class TimelineLayout:
-    """Where times and ranks lie. Rows hold lanes, so that calls under way together do not hide."""
+    """Positions of times and ranks. Concurrent calls of a rank are in separate lanes of its row."""
 
     def __init__(self, run: Run, calls: Sequence[Call], with_arrows: bool) -> None:
         n = run.world_size
         self.lane_of, self.lanes = assign_lanes(calls)
-        spare = 20 if with_arrows else 8  # between two arrows' heads, and between bars
-        self.row = max(9.0, min(14.0 * self.lanes + spare, 40.0, 560.0 / n))
+        space = 20 if with_arrows else 8  # between two arrowheads, and between bars
+        self.row = max(9.0, min(14.0 * self.lanes + space, 40.0, 560.0 / n))
         self.bottom = TOP + n * self.row
         self.right = WIDTH - (ARROWS if with_arrows else 28)
         self.height = self.bottom + AXIS
@@ -126,8 +126,8 @@ class TimelineLayout:
         right = self.right if call.end_s is None else self.x(call.end_s)
         return left, top, max(right - left, 0.75), height - (1 if height > 5 else 0)
 
-    def plain(self, call: Call) -> list[Any]:
-        """A call as the browser reads it; see timeline.js."""
+    def for_browser(self, call: Call) -> list[Any]:
+        """A call as timeline.js reads it."""
         end_s = None if call.end_s is None else round(call.end_s, 7)
         peers = call.peer if call.is_p2p else list(call.group)
         return [
@@ -135,8 +135,8 @@ class TimelineLayout:
             round(call.start_s, 7), end_s, call.source, call.code,
         ]  # fmt: skip
 
-    def ground(self, calls: Sequence[Call], states: dict[int, str]) -> list[Mark]:
-        """Rank names, lines between ranks, the key of colours."""
+    def background(self, calls: Sequence[Call], states: dict[int, str]) -> list[Mark]:
+        """Rank names, lines between ranks, the legend."""
         marks: list[Mark] = []
         n = round((self.bottom - TOP) / self.row)
         every = next(step for step in (1, 2, 4, 8, 16, 32) if step * self.row >= 14)
@@ -216,7 +216,7 @@ class TimelineLayout:
         return marks
 
     def bars(self, calls: Sequence[Call]) -> list[Mark]:
-        """Bars for a page. Small ones of a colour share one path: there may be 16,000 of them."""
+        """Bars of the static picture. Small ones share a path per colour: there may be 16,000."""
         small: dict[str, list[str]] = defaultdict(list)
         large: list[Mark] = []
         for call in calls:
@@ -237,10 +237,10 @@ class TimelineLayout:
         marks: list[Mark] = [
             Rect(x=left, y=top, width=width, height=height, fill=color, hatch=pending, radius=2)
         ]
-        label = f"{call.op} {_whom(call)}, {call.source}" if pending else call.op
+        label = f"{call.op} {_peers_text(call)}, {call.source}" if pending else call.op
         if height < 11 or text_width(label, 10) > width - 8:
             return marks
-        if pending:  # a quiet ground, or the stripes would run through the words
+        if pending:  # a plain backdrop keeps the stripes out of the text
             marks.append(
                 Rect(
                     x=left + 3, y=top + 1, width=text_width(label, 10) + 6, height=height - 2,
@@ -252,7 +252,7 @@ class TimelineLayout:
         return marks
 
     def arrows(self, waits: Sequence[WaitEdge]) -> list[Mark]:
-        """From each waiting rank to the one it waits for, bowed further the further it is."""
+        """From each waiting rank to the one it waits for; longer arrows curve further out."""
         if not waits:
             return []
         x = self.right + 8
@@ -260,7 +260,7 @@ class TimelineLayout:
         marks: list[Mark] = [
             Text(x=x, y=TOP - 10, text="waits for", size=11, fill="muted"),
         ]
-        for wait in sorted(waits, key=lambda wait: wait.in_cycle)[-MOST_ARROWS:]:
+        for wait in sorted(waits, key=lambda wait: wait.in_cycle)[-MAX_ARROWS:]:
             down = wait.awaited > wait.waiter
             lean = min(5.0, self.row / 5) * (1 if down else -1)
             y1 = TOP + (wait.waiter + 0.5) * self.row + lean
@@ -281,26 +281,26 @@ class TimelineLayout:
 
 
 def assign_lanes(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
-    """A lane for each call, and how many there are.
+    """A lane for each call, and the number of lanes.
 
-    One lane does where no rank was in two calls at once. Else collectives, sends and receives
-    have lanes of their own, the same on every rank, so that a ring's rows look alike.
+    One lane is enough if no rank was in two calls at the same time. Otherwise collectives, sends
+    and receives have separate lanes, the same on every rank, so that a ring's rows look alike.
     """
     by_rank: dict[int, list[Call]] = defaultdict(list)
     for call in calls:
         by_rank[call.rank].append(call)
-    if all(_greedy(mine)[1] <= 1 for mine in by_rank.values()):
+    if all(_greedy(rank_calls)[1] <= 1 for rank_calls in by_rank.values()):
         return dict.fromkeys(calls, 0), 1
     lane_of: dict[Call, int] = {}
     base = 0
     for kind in ("collective", "send", "recv"):
         used = 0
-        for mine in by_rank.values():
+        for rank_calls in by_rank.values():
             lanes, count = _greedy(
-                [call for call in mine if (call.op if call.is_p2p else "collective") == kind]
+                [call for call in rank_calls if (call.op if call.is_p2p else "collective") == kind]
             )
-            lane_of.update((call, base + lane % MOST_LANES) for call, lane in lanes.items())
-            used = max(used, min(count, MOST_LANES))
+            lane_of.update((call, base + lane % MAX_LANES) for call, lane in lanes.items())
+            used = max(used, min(count, MAX_LANES))
         base += used
     return lane_of, base
 
@@ -317,7 +317,7 @@ def _greedy(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
 
 
 def _span(calls: Sequence[Call], blocks: Sequence[MeasuredBlock]) -> tuple[float, float]:
-    """From the first start to the last end, with room at the right for what never ended."""
+    """From the first start to the last end, with room at the right for calls that never ended."""
     starts = [call.start_s for call in calls] + [block.start_s for block in blocks]
     ends = [call.end_s for call in calls if call.end_s is not None]
     ends += [block.end_s for block in blocks]
@@ -339,14 +339,14 @@ def time_ticks(start_s: float, end_s: float, count: int) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float], end_s: float) -> list[str]:
-    """Times in one unit, with as many decimals as tell neighbours apart."""
+    """Times in one unit, with enough decimals to distinguish neighbours."""
     unit, scale = ("µs", 1e6) if end_s < 1e-3 else ("ms", 1e3) if end_s < 1 else ("s", 1.0)
     step = (ticks[1] - ticks[0]) * scale if len(ticks) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{tick * scale:.{decimals}f} {unit}" for tick in ticks]
 
 
-def _whom(call: Call) -> str:
+def _peers_text(call: Call) -> str:
     if not call.is_p2p:
         return f"of {len(call.group)} ranks"
     if call.peer is None:

@@ -1,4 +1,4 @@
-// The traffic map: marks and numbers come from traffic_map.py; here is pointing and choosing.
+// The traffic map: marks and numbers come from traffic_map.py; this file has the selection.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -10,7 +10,7 @@ function build(model, signal) {
   const { root, head, plot, detail } = card({
     name: "traffic-map", title: "Bytes sent",
     label: "Traffic map. Arrow keys move from cell to cell.",
-    hint: "Point at a cell or a bar, or use the arrow keys, for its exact bytes.",
+    hint: "Hover over a cell or a bar, or use the arrow keys, for its exact bytes.",
   });
   root.dataset.worldSize = n;
   const total = make("span", { class: "shardlab-sub" });
@@ -52,15 +52,15 @@ function build(model, signal) {
       const received = view.sent.reduce((sum, from) => sum + from[row], 0);
       const guess = view.predicted?.[row];
       const predicted = Array.isArray(guess) ? guess.reduce((a, b) => a + b, 0) : guess;
-      const told = predicted === undefined ? "" : `; predicted ${exactBytes(predicted)}`;
-      return [sent, `rank ${row} sent ${exactBytes(sent)}${told}; received ${exactBytes(received)}`];
+      const prediction = predicted === undefined ? "" : `; predicted ${exactBytes(predicted)}`;
+      return [sent, `rank ${row} sent ${exactBytes(sent)}${prediction}; received ${exactBytes(received)}`];
     }
     const bytes = view.sent[row][column];
     if (row === column) return [bytes, `rank ${row} does not send to itself`];
     const guess = view.predicted?.[row];
     const predicted = Array.isArray(guess) ? guess[column] : undefined;
-    const told = predicted === undefined ? "" : `; predicted ${exactBytes(predicted)}`;
-    return [bytes, `rank ${row} → rank ${column}: ${exactBytes(bytes)}${told}`];
+    const prediction = predicted === undefined ? "" : `; predicted ${exactBytes(predicted)}`;
+    return [bytes, `rank ${row} → rank ${column}: ${exactBytes(bytes)}${prediction}`];
   }
 
   function point(cell) {
@@ -116,8 +116,8 @@ function build(model, signal) {
     };
   }
 
-  answerPointer(plot, stage, (at) => point(at && cellAt(at)), signal);
-  answerKeys(plot, keys, signal);
+  handlePointer(plot, stage, (at) => point(at && cellAt(at)), signal);
+  handleKeys(plot, keys, signal);
   select.addEventListener(
     "change",
     () => {
@@ -126,7 +126,7 @@ function build(model, signal) {
     },
     { signal },
   );
-  follow(model, ["block"], () => show(viewOf(model.get("block"))), signal);
+  onTraits(model, ["block"], () => show(viewOf(model.get("block"))), signal);
 
   show(view);
   return root;

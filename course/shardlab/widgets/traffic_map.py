@@ -1,4 +1,4 @@
-"""The traffic map: who sent how many bytes to whom, beside what was predicted."""
+"""The traffic map: the bytes that each rank sent to each other, next to the prediction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHOLE_RUN = "whole run"
 class TrafficMap(Picture):
     """An N×N heat map (row sends to column) and a bar for each rank. Made by `traffic_map`.
 
-    ``block`` is the measured block on show, "" for the whole run; it may be set.
+    ``block`` is the measured block that is shown, "" for the whole run; it may be set.
     """
 
     _esm: ClassVar[str] = module("traffic_map.js")
@@ -52,7 +52,7 @@ class TrafficMap(Picture):
         return next(view for view in self.scene["views"] if view["block"] == self.block)
 
     @traitlets.validate("block")
-    def _known(self, proposal: dict[str, Any]) -> str:
+    def _validate(self, proposal: dict[str, Any]) -> str:
         known = [view["block"] for view in self.scene["views"]]
         if proposal["value"] not in known:
             raise traitlets.TraitError(f"block must be one of {known}")
@@ -99,10 +99,10 @@ def traffic_map(
     """Draw what the ranks of ``run`` sent each other.
 
     predicted: bytes that each rank sends (one number for all, or a list of N), or an [N, N] matrix
-        (row sends to column). It is shown beside ``block``, or the whole run without one.
+        (row sends to column). It is shown next to ``block``, or to the whole run without one.
     block: the label of a ``with measure(label):`` block to show first.
 
-    Raises ValueError where ``predicted`` fits neither form, KeyError for a block nobody measured.
+    Raises ValueError if ``predicted`` has neither form, KeyError for a block that was not measured.
     """
     views = {"": run.traffic} | {label: run.traffic[label] for label in run.traffic.labels}
     if block is not None:
@@ -118,7 +118,7 @@ def _prediction(predicted: ArrayLike, world_size: int) -> Matrix:
         guess = np.full(world_size, float(guess))
     if guess.shape not in {(world_size,), (world_size, world_size)}:
         raise ValueError(
-            f"predicted has shape {guess.shape}: give one number, {world_size} numbers "
+            f"predicted has shape {guess.shape}: pass one number, {world_size} numbers "
             f"(bytes that each rank sends) or a {world_size}×{world_size} matrix"
         )
     if not np.isfinite(guess).all() or (guess < 0).any():
@@ -131,7 +131,7 @@ def _total(total_bytes: int, world_size: int) -> str:
 
 
 class TrafficMapLayout:
-    """Where everything lies. One or two heat maps stand left of bars that continue their rows."""
+    """Positions: one or two heat maps, and to their right bars that continue the rows."""
 
     def __init__(self, world_size: int, panels: int) -> None:
         self.world_size = world_size
@@ -139,7 +139,7 @@ class TrafficMapLayout:
         self.cell = float(max(1, math.floor(min(72.0, largest / world_size))))
         self.side = self.cell * world_size
         self.heat_x = [LEFT + panel * (self.side + 46) for panel in range(panels)]
-        self.bars_x = max(self.heat_x[-1] + self.side + 40, LEFT + 252)  # the key needs room
+        self.bars_x = max(self.heat_x[-1] + self.side + 40, LEFT + 252)  # room for the legend
         self.bars_width = WIDTH - self.bars_x - 74
         self.height = TOP + self.side + 52
 
@@ -153,28 +153,30 @@ class TrafficMapLayout:
         if len(self.heat_x) == 2:
             empty = np.zeros_like(sent)
             panels.insert(0, (empty if matrix is None else matrix, PREDICTED, "predicted"))
-        most = max(1.0, *(float(values.max()) for values, _, _ in panels))
+        max_bytes = max(1.0, *(float(values.max()) for values, _, _ in panels))
         marks: list[Mark] = []
         for x, (values, color, title) in zip(self.heat_x, panels, strict=True):
-            marks += self._heat(x, values, color, most, title if len(panels) == 2 else "")
-        marks += self._scale(most)
+            marks += self._heat(x, values, color, max_bytes, title if len(panels) == 2 else "")
+        marks += self._scale(max_bytes)
         return marks + self._bars(sent.sum(axis=1), by_rank)
 
-    def _heat(self, x: float, values: Matrix, color: str, most: float, title: str) -> list[Mark]:
+    def _heat(
+        self, x: float, values: Matrix, color: str, max_bytes: float, title: str
+    ) -> list[Mark]:
         cell = self.cell
         gap = 2.0 if cell >= 20 else 1.0 if cell >= 10 else 0.0
         heading = f"{title}: row sends to column" if title else "row sends to column"
         marks: list[Mark] = [Text(x=x, y=12, text=heading, size=12, fill="muted")]
         marks += self._names(x)
-        # One pale ground: a cell without traffic is the ground itself.
-        ground = Rect(
+        # One pale backdrop; a cell without traffic has no mark of its own.
+        backdrop = Rect(
             x=x, y=TOP, width=self.side, height=self.side, fill="text", opacity=0.06, radius=3
         )
-        marks.append(ground)
+        marks.append(backdrop)
         if cell >= 12:  # a rank does not send to itself
             marks.append(line(x, TOP, x + self.side, TOP + self.side))
         for row, column in zip(*np.nonzero(values), strict=True):
-            level = float(values[row, column]) / most
+            level = float(values[row, column]) / max_bytes
             left, top = x + float(column) * cell, TOP + float(row) * cell
             box = cell - gap
             marks.append(
@@ -207,8 +209,8 @@ class TrafficMapLayout:
                 marks.append(Text(x=x - 8, y=TOP + middle + 4, text=label, size=11, anchor="end"))
         return marks
 
-    def _scale(self, most: float) -> list[Mark]:
-        """What a cell's strength means."""
+    def _scale(self, max_bytes: float) -> list[Mark]:
+        """The legend of the cells' opacity."""
         y = TOP + self.side + 30
         color = MEASURED
         marks: list[Mark] = [Text(x=LEFT, y=y + 9, text="0", size=11, fill="muted")]
@@ -223,18 +225,20 @@ class TrafficMapLayout:
             )  # fmt: skip
         x = LEFT + 14 + steps * 16 + 8
         marks.append(
-            Text(x=x, y=y + 9, text=f"{format_bytes(most)} per pair", size=11, fill="muted")
+            Text(x=x, y=y + 9, text=f"{format_bytes(max_bytes)} per pair", size=11, fill="muted")
         )
         return marks
 
     def _bars(self, sent: Matrix, predicted: Matrix | None) -> list[Mark]:
         """sent, predicted: [N]. Rows continue those of the heat map."""
         x, cell = self.bars_x, self.cell
-        most = max(1.0, float(sent.max()), 0.0 if predicted is None else float(predicted.max()))
+        max_bytes = max(
+            1.0, float(sent.max()), 0.0 if predicted is None else float(predicted.max())
+        )
         bottom = TOP + self.side
         marks: list[Mark] = [Text(x=x, y=12, text="sent by each rank", size=12, fill="muted")]
-        for tick in byte_ticks(most, int(self.bars_width / 72)):
-            at = x + tick / most * self.bars_width
+        for tick in byte_ticks(max_bytes, int(self.bars_width / 72)):
+            at = x + tick / max_bytes * self.bars_width
             marks.append(line(at, TOP - 4, at, bottom + 4, opacity=0.5))
             label = format_bytes(tick) if tick else "0"
             marks.append(
@@ -252,7 +256,7 @@ class TrafficMapLayout:
                     (float(sent[rank]), MEASURED, middle + 1),
                 ]
             for value, color, top in rows:
-                length = value / most * self.bars_width
+                length = value / max_bytes * self.bars_width
                 marks.append(
                     Rect(
                         x=x, y=top, width=length, height=thickness, fill=color,
@@ -267,7 +271,7 @@ class TrafficMapLayout:
                         )
                     )  # fmt: skip
             if predicted is not None and not side_by_side:
-                at = x + float(predicted[rank]) / most * self.bars_width
+                at = x + float(predicted[rank]) / max_bytes * self.bars_width
                 marks.append(
                     Rect(x=at - 1.5, y=middle - cell / 2, width=3, height=cell, fill=PREDICTED)
                 )
@@ -287,7 +291,7 @@ class TrafficMapLayout:
         return marks
 
 
-def byte_ticks(most: float, count: int) -> list[float]:
-    """Round numbers of bytes (powers of two apart) from 0 to ``most``: at most ``count`` steps."""
-    step = 2.0 ** max(0, math.ceil(math.log2(max(most, 1.0) / max(count, 1))))
-    return [index * step for index in range(int(most / step) + 1)]
+def byte_ticks(max_bytes: float, count: int) -> list[float]:
+    """Round byte counts from 0 to ``max_bytes``, at most ``count`` steps of a power of two."""
+    step = 2.0 ** max(0, math.ceil(math.log2(max(max_bytes, 1.0) / max(count, 1))))
+    return [index * step for index in range(int(max_bytes / step) + 1)]

@@ -1,4 +1,4 @@
-// Bytes, counts and seconds as text, by the same functions as units.py; and words for a number.
+// Bytes, counts and seconds as text, with the same functions as units.py.
 
 function formatBytes(count) {
   if (count < 1024) return `${Math.round(count)} B`;
@@ -43,7 +43,7 @@ function formatCount(count) {
   return formatSi(count, "").replace("G", "B").replace(" ", "");
 }
 
-/** 1 rank, 8,192 tokens; `nouns` where an s is not enough. */
+/** 1 rank, 8,192 tokens; `nouns` if the plural is irregular. */
 function plural(count, noun, nouns = `${noun}s`) {
   return `${count.toLocaleString("en-US")} ${count === 1 ? noun : nouns}`;
 }

@@ -1,4 +1,4 @@
-"""Bytes, counts and seconds as text. ``units.js`` holds the same; a test compares them.
+"""Bytes, counts and seconds as text. ``units.js`` does the same; a test compares them.
 
 KiB, MiB and GiB are powers of 1024; kB, MB and GB powers of 1000, as in papers' tables.
 """
@@ -29,7 +29,7 @@ def exact_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Three digits in the unit that suits: ``"230 µs"``, ``"2.41 ms"``, ``"1.25 s"``."""
+    """Three digits in a suitable unit: ``"230 µs"``, ``"2.41 ms"``, ``"1.25 s"``."""
     if seconds == 0:
         return "0 s"
     unit, value = "µs", seconds * 1e6
@@ -45,7 +45,7 @@ def _three_digits(value: float) -> str:
 
 
 def _fixed(value: float, decimals: int) -> str:
-    """As JavaScript's toFixed: Python's own formatting rounds 1.25 down and 1.35 up."""
+    """Like JavaScript's toFixed: Python's own formatting rounds 1.25 down and 1.35 up."""
     return str(Decimal(float(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
 
 

@@ -1,4 +1,4 @@
-"""Who waits for whom: a hang as edges between ranks."""
+"""A hang as edges from waiting ranks to the ranks that they wait for."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class WaitEdge:
 
 
 def waits_of(error: LaunchError | None, calls: Sequence[Call]) -> list[WaitEdge]:
-    """From the launcher's own table where there is one, else from the calls that never ended."""
+    """From the launcher's table if there is one, else from the calls that never ended."""
     cycle = error.cycle if isinstance(error, DeadlockError) else ()
-    around = set(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
+    cycle_edges = set(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
     table = table_of(error)
     if table:
         edges = [(row.rank, awaited) for row in table for awaited in row.waits_for]
@@ -33,7 +33,7 @@ def waits_of(error: LaunchError | None, calls: Sequence[Call]) -> list[WaitEdge]
             for awaited in _awaited_by(call, calls)
         ]
     return [
-        WaitEdge(waiter, awaited, (waiter, awaited) in around)
+        WaitEdge(waiter, awaited, (waiter, awaited) in cycle_edges)
         for waiter, awaited in dict.fromkeys(edges)
         if waiter != awaited
     ]
@@ -45,7 +45,7 @@ def table_of(error: LaunchError | None) -> tuple[Waiting, ...]:
 
 
 def _awaited_by(call: Call, calls: Sequence[Call]) -> list[int]:
-    """A peer; or those of the group that never entered this very collective."""
+    """The peer, or the ranks of the group that never entered this collective."""
     if call.is_p2p:
         return [] if call.peer is None else [call.peer]
     entered = {

@@ -9,12 +9,12 @@ from playwright.sync_api import Browser, Locator, Page
 
 from shardlab.widgets.picture import Picture
 from tests.shardlab.widgets.harness import page_for
-from tests.shardlab.widgets.pointing import Show
+from tests.shardlab.widgets.interaction import Show
 
 
 @pytest.fixture
 def show(browser: Browser) -> Iterator[Show]:
-    """Put a widget on a page and return its root; fails on any error in the browser's console."""
+    """Put a widget on a page and return its root. Fails on any error in the browser's console."""
     pages: list[Page] = []
     errors: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A bare page that plays JupyterLab's part: a model with get, set and on, and one widget."""
+"""A bare page in place of JupyterLab: a model with get, set and on, and one widget."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def make_run(
         outputs=[None] * world_size,
         stdout=[""] * world_size,
         stderr=[""] * world_size,
-        traffic=Traffic(sent_bytes, "the kernel's TCP_INFO, a synthetic run", blocks),
+        traffic=Traffic(sent_bytes, "TCP_INFO, a synthetic run", blocks),
         calls=calls,
         startup_s=0.1,
         wall_s=0.2,
@@ -92,10 +92,10 @@ def collective(
 
 
 def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool = False) -> Run:
-    """What a ring written with isend and recv on views of one buffer records.
+    """The record of a ring written with isend and recv on views of one buffer.
 
-    Reduce-scatter receives into a scratch tensor, all-gather straight into the buffer.
-    With ``clones`` every send is of a clone, so that no offset tells which chunk it was.
+    Reduce-scatter receives into a scratch tensor, all-gather directly into the buffer.
+    With ``clones`` every send is of a clone, so that no offset shows which chunk it was.
     """
     n = world_size
     whole = n * chunk_numel
@@ -161,7 +161,7 @@ def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool
 
 
 def hub(world_size: int, numel: int = 1024) -> Run:
-    """Everyone sends a whole tensor to rank 0, which answers one rank after the other."""
+    """Every rank sends a whole tensor to rank 0, which answers one rank after the other."""
     calls = []
     for rank in range(1, world_size):
         times = {"seq": 0, "world_size": world_size}
@@ -178,17 +178,17 @@ def hub(world_size: int, numel: int = 1024) -> Run:
 
 
 def dense(world_size: int) -> Run:
-    """Every rank sends something else to every other rank."""
+    """Every rank sends a different number of bytes to every other rank."""
     sent = np.arange(world_size**2, dtype=np.int64).reshape(world_size, world_size) * 4096
     np.fill_diagonal(sent, 0)
     return make_run(world_size, [], sent)
 
 
 def training(world_size: int = 1, *, layers: int = 6, steps: int = 2, unit_bytes: int = MIB) -> Run:
-    """A run with ``memory``: a model of so many layers, trained for some steps.
+    """A run with ``memory``: a model of ``layers`` layers, trained for ``steps`` steps.
 
     Each layer has one unit of parameters, one of gradients, two of optimizer states from the first
-    step on, three of activations (on rank r 1 + r times as many) and a bucket for a moment.
+    step on, three of activations (times 1 + r on rank r) and a short-lived bucket.
     """
     run = make_run(world_size, [])
     run._memory = Memory(
@@ -202,7 +202,7 @@ def rank_memory(rank: int, layers: int, steps: int, unit_bytes: int) -> RankMemo
     times, rows = [0.5], [dict(now)]
     phases: list[Phase] = []
 
-    def happens(category: str, units: int, after_s: float = STEP_S) -> None:
+    def change(category: str, units: int, after_s: float = STEP_S) -> None:
         now[category] += units * unit_bytes * (1 + rank * (category == "activations"))
         times.append(times[-1] + after_s)
         rows.append(dict(now))
@@ -212,27 +212,27 @@ def rank_memory(rank: int, layers: int, steps: int, unit_bytes: int) -> RankMemo
         phases.append(Phase(name, times[since], times[-1], dict(now), highest))
 
     for _ in range(layers):
-        happens("parameters", 1, 0.02)
+        change("parameters", 1, 0.02)
     for step in range(steps):
         begun = len(times) - 1
-        happens("other", 1)
+        change("other", 1)
         since = len(times) - 1
         for _ in range(layers):
-            happens("activations", 3)
+            change("activations", 3)
         phase("forward", since)
         since = len(times) - 1
         for _ in range(layers):
-            happens("gradients", 1)
-            happens("buckets", 1, STEP_S / 4)
-            happens("buckets", -1, STEP_S / 4)
-            happens("activations", -3)
+            change("gradients", 1)
+            change("buckets", 1, STEP_S / 4)
+            change("buckets", -1, STEP_S / 4)
+            change("activations", -3)
         phase("backward", since)
         since = len(times) - 1
         for _ in range(layers):
-            happens("optimizer", 0 if step else 2, STEP_S / 3)
+            change("optimizer", 0 if step else 2, STEP_S / 3)
         phase("step", since)
-        happens("gradients", -layers)
-        happens("other", -1)
+        change("gradients", -layers)
+        change("other", -1)
         phase(f"training step {step}", begun)
     peak = max(range(len(rows)), key=lambda index: sum(rows[index].values()))
     return RankMemory(

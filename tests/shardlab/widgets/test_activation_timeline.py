@@ -1,4 +1,4 @@
-"""The activation timeline: its shapes by hand, and what a reader points at in Chromium."""
+"""The activation timeline: shapes computed by hand, and the selection in Chromium."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from shardlab.widgets import activation_timeline
 from shardlab.widgets.activation_timeline import LEFT, RIGHT, TEMPORARY
 from shardlab.widgets.ribbons import Box, ribbons
 from shardlab.widgets.shard_map import COLORS
-from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.interaction import Show, hover, press
 
 MIB = 2**20
 
 
 def training(blocks: int = 2, *, checkpoints: bool = False) -> Lifetimes:
-    """Each block makes 1 MiB for a moment and 2 MiB to keep; with checkpoints it keeps 0.5 MiB
-    and makes the others again, before a gradient of 1 MiB."""
+    """Each block creates 1 MiB for a short time and keeps 2 MiB; with checkpoints it keeps 0.5 MiB
+    and recomputes the others, before a gradient of 1 MiB."""
     lives: list[Life] = []
     at = 0
 
-    def made(name: str, mib: float, lasts: int, kind: str) -> None:
+    def create(name: str, mib: float, lifetime: int, kind: str) -> None:
         nonlocal at
-        lives.append(Life(name, "mm", int(mib * MIB), at, at + lasts, kind))
+        lives.append(Life(name, "mm", int(mib * MIB), at, at + lifetime, kind))
         at += 1
 
-    again = 2 if checkpoints else 0
-    per_block = 1 + again
+    per_block = 3 if checkpoints else 1
     for block in range(blocks):
         until = 2 * (blocks - block) - 1 + (blocks - block) * per_block
-        made(f"blocks.{block}.up", 1, 2, "temporary")
-        made(f"blocks.{block}", 0.5 if checkpoints else 2, until, "kept")
+        create(f"blocks.{block}.up", 1, 2, "temporary")
+        create(f"blocks.{block}", 0.5 if checkpoints else 2, until, "kept")
     forward = at
     for block in reversed(range(blocks)):
         if checkpoints:
-            made(f"blocks.{block}.up", 1, 2, "recomputed")
-            made(f"blocks.{block}", 2, 2, "recomputed")
-        made("", 1, 1, "temporary")
+            create(f"blocks.{block}.up", 1, 2, "recomputed")
+            create(f"blocks.{block}", 2, 2, "recomputed")
+        create("", 1, 1, "temporary")
     phases = (("forward", 0, forward), ("backward", forward, at))
     return Lifetimes(tuple(lives), at, phases)
 
@@ -47,7 +46,7 @@ def training(blocks: int = 2, *, checkpoints: bool = False) -> Lifetimes:
 RUNS = {"whole": training(), "checkpointed": training(checkpoints=True)}
 
 
-def test_the_story_that_is_drawn() -> None:
+def test_live_kept_and_peak_bytes_of_the_drawn_runs() -> None:
     whole, checkpointed = RUNS.values()
     assert (whole.live_bytes / MIB).tolist() == [1, 3, 3, 5, 5, 3]
     assert whole.kept_bytes == 4 * MIB
@@ -55,7 +54,7 @@ def test_the_story_that_is_drawn() -> None:
     assert (checkpointed.peak_bytes, checkpointed.peak_at) == (4 * MIB, 5)
 
 
-def test_a_ribbon_sinks_when_one_below_it_is_gone() -> None:
+def test_a_ribbon_moves_down_when_one_below_it_is_freed() -> None:
     lives = (
         Life("a", "mm", 4, 0, 2, "kept"),
         Life("b", "mm", 2, 1, 4, "kept"),
@@ -69,22 +68,22 @@ def test_a_ribbon_sinks_when_one_below_it_is_gone() -> None:
         ("d", ((2, 4, 2),)),
         ("c", ((1, 2, 6), (2, 3, 10))),
     ]
-    box = Box(left=0, right=40, top=0, bottom=20, operators=4, most=20)
+    box = Box(left=0, right=40, top=0, bottom=20, operators=4, max_bytes=20)
     assert stack[0].path(box) == "M0.0 20.0H20.0L20.0 16.0H0.0Z"
 
 
-def test_colours_tell_parts_and_kinds() -> None:
+def test_colours_show_parts_and_kinds() -> None:
     widget = activation_timeline(RUNS)
     marks = widget.scene["ribbons"]
     assert {mark["fill"] for mark in marks} == {COLORS[0], COLORS[1], TEMPORARY}
     assert {mark["fill"] for mark in marks if mark.get("hatch")} == {COLORS[0], COLORS[1]}
-    names = {mark["text"] for mark in widget.scene["ground"] if mark["kind"] == "text"}
+    names = {mark["text"] for mark in widget.scene["background"] if mark["kind"] == "text"}
     assert {"blocks.0", "blocks.1", "recomputed", "temporary", "forward", "backward"} <= names
     alone = activation_timeline(RUNS["whole"])
-    assert "recomputed" not in {mark.get("text") for mark in alone.scene["ground"]}
+    assert "recomputed" not in {mark.get("text") for mark in alone.scene["background"]}
 
 
-def test_in_words_and_as_a_standing_picture() -> None:
+def test_the_summary_and_the_static_picture() -> None:
     widget = activation_timeline(RUNS)
     assert widget.summary() == (
         "whole: peak 5.0 MiB, 4.0 MiB kept by forward; "
@@ -95,15 +94,15 @@ def test_in_words_and_as_a_standing_picture() -> None:
     assert "<b>" not in svg
 
 
-def test_what_cannot_be_drawn() -> None:
-    with pytest.raises(ValueError, match="5 runs: give 1 to 4"):
+def test_invalid_runs_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 runs: pass 1 to 4"):
         activation_timeline({str(i): RUNS["whole"] for i in range(5)})
-    with pytest.raises(ValueError, match="made no tensor"):
+    with pytest.raises(ValueError, match="created no tensors"):
         activation_timeline(Lifetimes((), 0, ()))
 
 
 @pytest.mark.browser
-def test_a_tensor_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
+def test_mouse_and_keyboard_show_a_tensors_details(show: Show) -> None:
     widget = activation_timeline(RUNS)
     root = show(widget)
     assert root.get_attribute("data-peak-bytes") == f"{5 * MIB} {4 * MIB}"
@@ -111,17 +110,17 @@ def test_a_tensor_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
 
     def at(operator: float, mib: float) -> tuple[float, float]:
         x = LEFT + (operator + 0.5) / scene["operators"] * (RIGHT - LEFT)
-        tall = panel["bottom"] - panel["top"]
-        return x, panel["bottom"] - mib * MIB / scene["most"] * tall
+        height = panel["bottom"] - panel["top"]
+        return x, panel["bottom"] - mib * MIB / scene["max_bytes"] * height
 
     hover(root, *at(3, 3))
-    told = root.locator(".shardlab-detail").inner_text()
-    assert told == (
+    text = root.locator(".shardlab-detail").inner_text()
+    assert text == (
         "whole, operator 3, in forward: 5.0 MiB in 3 tensors · blocks.1: mm, 2,097,152 bytes "
-        "(2.0 MiB), kept, made by operator 3, gone before 5"
+        "(2.0 MiB), kept, created by operator 3, freed before 5"
     )
     press(root, "Escape", "p", "ArrowUp", "ArrowUp")
-    assert root.locator(".shardlab-detail").inner_text() == told
+    assert root.locator(".shardlab-detail").inner_text() == text
     press(root, "ArrowRight", "ArrowRight")  # one operator too far for this tensor
     assert root.get_attribute("data-selected-tensor") is None
     assert root.get_attribute("data-selected-bytes") == str(3 * MIB)
@@ -144,7 +143,7 @@ def test_the_table_has_a_row_for_each_tensor(show: Show) -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True])
-def test_pictures_for_the_eye(show: Show, artifacts: Path, dark: bool) -> None:
+def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
     root = show(activation_timeline(RUNS), dark=dark)
     press(root, "p", "ArrowUp")
     root.page.screenshot(

@@ -1,4 +1,4 @@
-"""The widgets in Chromium, on a bare page that plays JupyterLab's part."""
+"""The widgets in Chromium, on a bare page in place of JupyterLab."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shardlab.widgets import (
 )
 from shardlab.widgets.picture import Picture, asset
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
-from tests.shardlab.widgets.pointing import Show, hover, press, stop_the_clock
+from tests.shardlab.widgets.interaction import Show, hover, press, stop_the_clock
 from tests.shardlab.widgets.synthetic import dense, hub, make_run, p2p, ring_all_reduce, training
 
 pytestmark = pytest.mark.browser
@@ -31,7 +31,7 @@ MIB = 2**20
 
 
 def hung(n: int = 2) -> DeadlockError:
-    """Every rank receives from its left neighbour, and nobody sends."""
+    """Every rank receives from its left neighbour, and none sends."""
     calls = [
         p2p("recv", r, (r - 1) % n, 8, start_s=0.001 + r * 1e-6, end_s=None, world_size=n)
         for r in range(n)
@@ -45,18 +45,18 @@ def hung(n: int = 2) -> DeadlockError:
 # ---- traffic map ----
 
 
-def test_a_cell_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
+def test_mouse_and_keyboard_show_a_cells_bytes(show: Show) -> None:
     widget = traffic_map(ring_all_reduce(4), 6 * MIB)
     root = show(widget)
     assert root.get_attribute("data-world-size") == "4"
     assert root.get_attribute("data-total-bytes") == str(24 * MIB)
     scene = widget.scene
     hover(root, scene["heat_x"][0] + 3.5 * scene["cell"], scene["top"] + 2.5 * scene["cell"])
-    told = "rank 2 → rank 3: 6,291,456 bytes (6.0 MiB)"
-    assert root.locator(".shardlab-detail").inner_text() == told
+    text = "rank 2 → rank 3: 6,291,456 bytes (6.0 MiB)"
+    assert root.locator(".shardlab-detail").inner_text() == text
     press(root, "Escape", "ArrowDown", "ArrowDown", "ArrowDown", "End", "ArrowLeft")
     assert root.get_attribute("data-selected") == "2,3"
-    assert root.locator(".shardlab-detail").inner_text() == told
+    assert root.locator(".shardlab-detail").inner_text() == text
     press(root, "End")
     assert "predicted 6,291,456 bytes (6.0 MiB)" in root.locator(".shardlab-detail").inner_text()
     assert root.get_attribute("data-selected-bytes") == str(6 * MIB)
@@ -68,11 +68,11 @@ def test_the_selector_shows_a_measured_block(show: Show) -> None:
     assert root.get_attribute("data-block") == "all-gather"
     assert root.get_attribute("data-total-bytes") == str(12 * MIB)
     assert root.page.evaluate("window.model.get('block')") == "all-gather"
-    root.page.evaluate("window.model.set('block', '')")  # and the kernel may set it, too
+    root.page.evaluate("window.model.set('block', '')")  # the kernel may set it too
     assert root.get_attribute("data-total-bytes") == str(24 * MIB)
 
 
-def test_the_table_says_what_the_picture_shows(show: Show) -> None:
+def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
     root = show(traffic_map(ring_all_reduce(4)))
     assert "4 ranks sent 25,165,824 bytes" in (
         root.locator("canvas").get_attribute("aria-label") or ""
@@ -127,15 +127,15 @@ def test_space_pauses_and_a_step_forward_is_one_step(show: Show) -> None:
     assert root.get_attribute("data-position") == "1.00"
 
 
-def test_a_run_without_chunks_is_shown_by_its_bytes(show: Show) -> None:
+def test_a_run_without_chunks_shows_only_bytes(show: Show) -> None:
     root = show(ring_player(hub(4)), still=True)
     assert root.get_attribute("data-mode") == "nodes"
-    assert "does not tell" in root.inner_text()
+    assert "does not show which part" in root.inner_text()
     press(root, "End")
     assert root.get_attribute("data-step") == "4"
 
 
-def test_a_run_without_messages_is_a_sentence(show: Show) -> None:
+def test_a_run_without_messages_shows_only_a_note(show: Show) -> None:
     root = show(ring_player(dense(4)))
     assert root.get_attribute("data-steps") == "0"
     assert root.locator("canvas").count() == 0
@@ -145,12 +145,12 @@ def test_a_run_without_messages_is_a_sentence(show: Show) -> None:
 # ---- timeline ----
 
 
-def test_a_call_is_told_by_keyboard(show: Show) -> None:
+def test_the_keyboard_shows_a_calls_details(show: Show) -> None:
     root = show(timeline(ring_all_reduce(4)))
     assert root.get_attribute("data-calls") == "48"
     press(root, "ArrowRight", "ArrowRight", "ArrowDown")
     assert root.get_attribute("data-selected-op") == "recv"
-    told = root.locator(".shardlab-detail").inner_text()
+    text = root.locator(".shardlab-detail").inner_text()
     for part in (
         "rank 1",
         "recv ← rank 0",
@@ -158,10 +158,10 @@ def test_a_call_is_told_by_keyboard(show: Show) -> None:
         "cell 5, line 4",
         "dist.recv",
     ):
-        assert part in told
+        assert part in text
 
 
-def test_a_call_is_told_by_mouse(show: Show) -> None:
+def test_the_mouse_selects_a_call(show: Show) -> None:
     widget = timeline(ring_all_reduce(4))
     root = show(widget)
     left, top, width, height = widget._layout.box(widget._calls[0])
@@ -196,7 +196,7 @@ def test_the_view_zooms_and_pans(show: Show) -> None:
     )
 
 
-def test_a_hang_says_who_waits_for_whom(show: Show) -> None:
+def test_a_hang_shows_which_rank_waits_for_which(show: Show) -> None:
     root = show(timeline(hung()))
     assert root.get_attribute("data-waits") == "0>1 1>0"
     assert root.get_attribute("data-pending") == "2"
@@ -209,7 +209,7 @@ def test_a_hang_says_who_waits_for_whom(show: Show) -> None:
 # ---- all of them ----
 
 
-def test_what_data_says_is_inert(show: Show) -> None:
+def test_data_is_never_read_as_html(show: Show) -> None:
     error = hung()
     error.headline = "<img src=x onerror='document.title=1'>"
     calls = error.run.calls if error.run else []
@@ -235,7 +235,7 @@ of_every = pytest.mark.parametrize("draw", EVERY.values(), ids=EVERY)
 
 
 @of_every
-def test_a_widget_leaves_nothing_behind(show: Show, draw: Callable[[], Picture]) -> None:
+def test_a_removed_widget_stops_listening(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     page = root.page
     press(root, "Space")
@@ -251,7 +251,7 @@ def test_a_widget_leaves_nothing_behind(show: Show, draw: Callable[[], Picture])
 
 
 @of_every
-def test_the_notebook_gets_no_key_that_is_answered(show: Show, draw: Callable[[], Picture]) -> None:
+def test_the_notebook_gets_only_unhandled_keys(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     page = root.page
     page.evaluate("window.reached = []")
@@ -266,7 +266,7 @@ def test_buttons_and_fields_keep_their_own_keys(show: Show) -> None:
     play = root.get_by_role("button", name="Play")
     play.press("ArrowRight")
     assert root.get_attribute("data-selected") == "GPipe 0F0"
-    play.press("Space")  # once: the button's, not the plot's besides
+    play.press("Space")  # once: by the button, not by the plot as well
     assert root.get_attribute("data-playing") == "true"
     root.get_by_role("button", name="Pause").press("Space")
     root.get_by_role("checkbox", name="GPipe").press("Space")
@@ -277,14 +277,14 @@ def test_buttons_and_fields_keep_their_own_keys(show: Show) -> None:
     assert float(root.get_attribute("data-time") or 0) > 0
 
 
-def test_the_players_slider_goes_step_by_step(show: Show) -> None:
+def test_arrow_keys_move_the_players_slider_by_whole_steps(show: Show) -> None:
     root = show(ring_player(ring_all_reduce(4)), still=True)
     root.get_by_role("slider", name="Step").press("ArrowRight")
     assert root.get_attribute("data-position") == "1.00"
 
 
 @of_every
-def test_a_change_of_theme_is_redrawn(show: Show, draw: Callable[[], Picture]) -> None:
+def test_a_change_of_theme_redraws_the_picture(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     picture = "canvas => canvas.toDataURL()"
     light = root.locator("canvas").evaluate(picture)
@@ -300,12 +300,12 @@ def test_a_change_of_theme_is_redrawn(show: Show, draw: Callable[[], Picture]) -
     )
 
 
-def test_units_are_the_same_in_both_languages(browser: Browser) -> None:
+def test_units_are_the_same_in_python_and_javascript(browser: Browser) -> None:
     counts = [0, 1, 1023, 1024, 2**20 - 1, 6 * MIB, 1.5e9, 2.0**45]
     times = [0, 1e-7, 2.3e-4, 0.9996e-3, 9.996e-3, 0.0153, 0.9995, 1.25, 12.5, 1234]
     page = browser.new_page()
     helpers = asset("units.js")
-    told = page.evaluate(
+    from_js = page.evaluate(
         f"""([counts, times]) => {{
             {helpers}
             return [counts.map(formatBytes), counts.map(exactBytes), times.map(formatSeconds)];
@@ -313,7 +313,7 @@ def test_units_are_the_same_in_both_languages(browser: Browser) -> None:
         [counts, times],
     )
     page.close()
-    assert told == [
+    assert from_js == [
         [format_bytes(count) for count in counts],
         [exact_bytes(count) for count in counts],
         [format_seconds(seconds) for seconds in times],
@@ -329,14 +329,14 @@ def test_units_are_the_same_in_both_languages(browser: Browser) -> None:
     ],
     ids=["traffic map", "ring player", "timeline"],
 )
-def test_64_ranks_are_redrawn_whole(
+def test_a_redraw_of_64_ranks_draws_every_mark(
     show: Show,
     record_property: Callable[[str, object], None],
     widget: Picture,
     keys: tuple[str, ...],
     drawn: int,
 ) -> None:
-    """Counts what is drawn; the time, which a busy machine may stretch, is only reported."""
+    """Counts the marks; the time, which depends on the machine's load, is only reported."""
     root = show(widget, still=True)
     press(root, *keys)
     times = root.evaluate(
@@ -366,8 +366,8 @@ def test_64_ranks_are_redrawn_whole(
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("n", [4, 64])
-def test_pictures_for_the_eye(show: Show, artifacts: Path, n: int, dark: bool) -> None:
-    """Kept as artefacts: look at them."""
+def test_screenshots(show: Show, artifacts: Path, n: int, dark: bool) -> None:
+    """Saved as artefacts, to be looked at."""
     run = ring_all_reduce(n, 262_144)
     ideal = 2 * (n - 1) * 262_144 * 4
     shots = {
@@ -376,7 +376,7 @@ def test_pictures_for_the_eye(show: Show, artifacts: Path, n: int, dark: bool) -
         "timeline": (timeline(run), ("ArrowRight",)),
         "timeline_hang": (timeline(hung(n)), ("ArrowRight",)),
     }
-    if n == 4:  # more ranks look the same in these
+    if n == 4:  # these look the same with more ranks
         shots["memory_timeline"] = (memory_timeline(training(n), predicted=39 * MIB), ("p",))
         shots["offload_times"] = (offload_times(world_size=n), ("ArrowRight",))
         every = pipeline_schedule(schedules=["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])

@@ -27,7 +27,7 @@ def bars_of(widget, category):
     return [m for m in marks if isinstance(m, Rect) and m.fill == MEMORY[category] and m.width > 10]
 
 
-def test_rows_are_the_stages_of_the_papers_figure() -> None:
+def test_rows_match_the_stages_in_the_papers_figure() -> None:
     """7.5B parameters on 64 ranks: 120, 31.4, 16.6, 1.88 GB (arXiv 1910.02054, Figure 1)."""
     widget = memory_bars(7.5e9, 64)
     rows = widget._layout.stage_bars(widget.settings)
@@ -38,26 +38,26 @@ def test_rows_are_the_stages_of_the_papers_figure() -> None:
     ElementTree.fromstring(svg)
 
 
-def test_widths_are_bytes() -> None:
+def test_widths_are_proportional_to_bytes() -> None:
     widget = memory_bars(7.5e9, 64, capacity_bytes=150e9)
-    most = widget._layout.scale_bytes(widget.settings)
+    most = widget._layout.axis_bytes(widget.settings)
     whole = bars_of(widget, "optimizer")[0]
     assert whole.width == pytest.approx(90e9 / most * (RIGHT - LEFT))
     assert whole.x == pytest.approx(LEFT + 30e9 / most * (RIGHT - LEFT))
 
 
-def test_other_stages_are_cut_off_at_the_axis_end() -> None:
+def test_other_stages_are_cut_off_at_the_end_of_the_axis() -> None:
     widget = memory_bars(7.5e9, 64, stage=3)
     assert all(m.x + m.width <= RIGHT + 1e-6 for m in bars_of(widget, "optimizer"))
     assert "120 GB" in widget.static_svg()
 
 
-def test_what_fits_is_said_in_words() -> None:
+def test_the_summary_says_whether_the_stage_fits() -> None:
     widget = memory_bars(7.5e9, 64, stage=1, capacity_bytes=80e9)
     assert "Fits: 48.6 GB of 80 GB are left" in widget.summary()
     assert widget.largest_model() == memory.largest_model(80e9, stage=1, world_size=64)
     widget.settings = widget.settings | {"stage": 0}
-    assert "Does not fit: 40 GB over 80 GB" in widget.summary()
+    assert "Does not fit: exceeds 80 GB by 40 GB" in widget.summary()
     assert "✗ does not fit" in widget.static_svg()
 
 
@@ -77,7 +77,7 @@ def test_a_stage_offloads_what_it_can() -> None:
     assert widget.largest_model() is None
 
 
-def test_measured_ranks_have_rows_of_their_own() -> None:
+def test_each_measured_rank_has_a_row() -> None:
     widget = memory_bars(25, 2, precision="fp32", measured=MEASURED, unit="GiB")
     rows = widget._layout.measured_bars()
     assert [row.label for row in rows] == ["rank 0", "rank 1"]
@@ -85,7 +85,7 @@ def test_measured_ranks_have_rows_of_their_own() -> None:
     assert "activations" in widget.static_svg()
 
 
-def test_of_very_many_ranks_the_fullest_of_each_few_are_shown() -> None:
+def test_with_very_many_ranks_the_fullest_of_each_group_is_shown() -> None:
     layout = MemoryBarsLayout(None, {"parameters": np.arange(1000.0)})
     rows = layout.measured_bars()
     assert len(rows) == 64
@@ -93,7 +93,7 @@ def test_of_very_many_ranks_the_fullest_of_each_few_are_shown() -> None:
     assert layout.height < 700
 
 
-def test_the_key_of_colours_fits_the_page() -> None:
+def test_the_legend_fits_the_page() -> None:
     every = {name: [1.0] for name in MEMORY}
     legend = MemoryBarsLayout(None, measured_bytes(every)).legend()
     texts = [mark for mark in legend if isinstance(mark, Text)]
@@ -102,19 +102,19 @@ def test_the_key_of_colours_fits_the_page() -> None:
     assert ">buckets<" not in memory_bars(measured={"parameters": 1, "buckets": 0}).static_svg()
 
 
-class Told:
-    """What a run with memory=True has."""
+class FakeMemory:
+    """The memory of a run with memory=True."""
 
     def at(self, moment):
         return {"peak": {"parameters": np.array([4, 4]), "other": np.array([1, 2])}}[moment]
 
 
-class RunLike:
-    memory = Told()
+class FakeRun:
+    memory = FakeMemory()
 
 
 def test_a_run_or_its_memory_may_be_given() -> None:
-    for given in (RunLike(), Told()):
+    for given in (FakeRun(), FakeMemory()):
         found = measured_bytes(given)
         assert {name: list(column) for name, column in found.items()} == {
             "parameters": [4, 4],
@@ -130,18 +130,18 @@ def test_a_run_or_its_memory_may_be_given() -> None:
         ({"precision": "fp8"}, "precision='fp8'"),
         ({"offload": "all"}, "offload='all'"),
         ({"unit": "GBit"}, "unit='GBit'"),
-        ({"parameters": 0}, "more than 0"),
+        ({"parameters": 0}, "must be above 0"),
         ({"capacity_bytes": 0}, "capacity_bytes=0"),
-        ({"measured": {"weights": 1}}, "'weights' is none of"),
-        ({"measured": {"parameters": [1, 2], "gradients": [1]}}, "as many ranks"),
+        ({"measured": {"weights": 1}}, "'weights' is not one of"),
+        ({"measured": {"parameters": [1, 2], "gradients": [1]}}, "for the same ranks"),
     ],
 )
-def test_what_cannot_be_is_refused(change, message) -> None:
+def test_invalid_arguments_are_refused(change, message) -> None:
     with pytest.raises(ValueError, match=message):
         memory_bars(**change)
 
 
-def test_numpys_numbers_are_plain_numbers_for_the_browser() -> None:
+def test_numpy_numbers_become_plain_numbers_for_the_browser() -> None:
     widget = memory_bars(np.int64(1000), np.int64(4), capacity_bytes=np.float64(1e6))
     json.dumps([widget.settings, widget.scene])
 
@@ -157,7 +157,7 @@ def test_ticks_are_round() -> None:
     assert ticks(7 * 2**20, 4, decimal=False) == [0, 2**21, 2**22, 3 * 2**21]
 
 
-def test_outside_a_notebook_it_is_text_and_picture() -> None:
+def test_outside_a_notebook_it_is_text_and_a_static_picture() -> None:
     data, _ = memory_bars()._repr_mimebundle_()
     assert set(data) == {"text/plain", "image/svg+xml"}
     assert "Stage 0: 120 GB" in data["text/plain"]

@@ -1,4 +1,4 @@
-"""The memory bars in Chromium: sliders, pointing, and the formula in both languages."""
+"""The memory bars in Chromium: sliders, selection, and the formula in JavaScript."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardlab.widgets import memory_bars
 from shardlab.widgets.memory_rows import MemoryBarsLayout, states_at, ticks
 from shardlab.widgets.picture import asset
 from shardlab.widgets.units import format_count, format_si
-from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.interaction import Show, hover, press
 
 pytestmark = pytest.mark.browser
 
@@ -38,11 +38,11 @@ def random_settings(count: int) -> list[dict]:
     ]
 
 
-def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
+def test_the_formula_is_the_same_in_python_and_javascript(browser: Browser) -> None:
     settings = random_settings(400)
     capacity_bytes = 80e9
     page = browser.new_page()
-    told = page.evaluate(
+    from_js = page.evaluate(
         f"""([settings, costs, capacity]) => {{
             {asset("memory_formula.js")}
             return settings.map((each) => [
@@ -52,7 +52,7 @@ def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
         [settings, COSTS, capacity_bytes],
     )
     page.close()
-    for given, (states, largest) in zip(settings, told, strict=True):
+    for given, (states, largest) in zip(settings, from_js, strict=True):
         expected = states_at(given, given["stage"])
         assert states["device"] == pytest.approx(expected.device, rel=1e-12)
         assert states["host"] == pytest.approx(expected.host, rel=1e-12)
@@ -64,13 +64,13 @@ def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
         assert largest == ("Infinity" if most is None else str(most))
 
 
-def test_units_and_ticks_are_the_same_in_both_languages(browser: Browser) -> None:
+def test_units_and_ticks_are_the_same_in_python_and_javascript(browser: Browser) -> None:
     draw = random.Random(2)
     amounts = [0, 1, 999.4, 999.5, 1e3, 1.125e9, 7.5e9, 1.6e13]
     amounts += [10 ** draw.uniform(0, 16) for _ in range(200)]
     page = browser.new_page()
     source = asset("memory_bars.js").replace("export default", "")
-    told = page.evaluate(
+    from_js = page.evaluate(
         f"""(amounts) => {{
             {asset("units.js")}
             {asset("common.js")}
@@ -83,7 +83,7 @@ def test_units_and_ticks_are_the_same_in_both_languages(browser: Browser) -> Non
         amounts,
     )
     page.close()
-    for amount, (si, count, decimal, binary) in zip(amounts, told, strict=True):
+    for amount, (si, count, decimal, binary) in zip(amounts, from_js, strict=True):
         assert si == format_si(amount, "B")
         assert count == format_count(amount)
         assert decimal == pytest.approx(ticks(amount + 1, 5, decimal=True))
@@ -121,7 +121,7 @@ def test_controls_redraw_without_the_kernel(show: Show) -> None:
     assert settings["unit"] == "GiB"
 
 
-def test_what_cannot_be_offloaded_is_said(show: Show) -> None:
+def test_unsupported_offload_is_explained(show: Show) -> None:
     root = show(memory_bars(13e9, 1, 3, offload="both", capacity_bytes=32e9))
     verdict = root.locator(".shardlab-verdict")
     assert "the device sets no limit" in verdict.inner_text()
@@ -133,7 +133,7 @@ def test_what_cannot_be_offloaded_is_said(show: Show) -> None:
     assert root.get_attribute("data-host-bytes") == "0"
 
 
-def test_the_parameters_slider_keeps_what_was_given(show: Show) -> None:
+def test_the_parameters_slider_keeps_the_exact_given_value(show: Show) -> None:
     root = show(memory_bars(7_654_321_000, 64))
     slider = root.get_by_role("slider", name="parameters")
     slider.focus()
@@ -145,7 +145,7 @@ def test_the_parameters_slider_keeps_what_was_given(show: Show) -> None:
     assert root.get_attribute("data-parameters") == "7654321000"
 
 
-def test_the_kernel_may_set_what_is_shown(show: Show) -> None:
+def test_the_kernel_may_set_the_settings(show: Show) -> None:
     root = show(memory_bars(7.5e9, 64))
     root.page.evaluate(
         "window.model.set('settings', {...window.model.get('settings'), stage: 3, worldSize: 48})"
@@ -154,15 +154,15 @@ def test_the_kernel_may_set_what_is_shown(show: Show) -> None:
     assert root.get_by_role("slider", name="N ranks").get_attribute("aria-valuetext") == "48"
 
 
-def test_a_bar_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
+def test_mouse_and_keyboard_show_a_bars_bytes(show: Show) -> None:
     widget = memory_bars(7.5e9, 64, stage=1)
     root = show(widget)
     scene = widget.scene
     hover(root, scene["left"] + 20, scene["stages_y"] + 1.5 * scene["row"])
-    told = "stage 1, each rank's device: parameters 15 GB (15,000,000,000 bytes), 2 bytes × Ψ"
-    assert root.locator(".shardlab-detail").inner_text() == told
+    text = "stage 1, each rank's device: parameters 15 GB (15,000,000,000 bytes), 2 bytes × Ψ"
+    assert root.locator(".shardlab-detail").inner_text() == text
     press(root, "Home", "ArrowDown", "ArrowRight")
-    assert root.locator(".shardlab-detail").inner_text() == told
+    assert root.locator(".shardlab-detail").inner_text() == text
     assert root.get_attribute("data-selected") == "stage 1:parameters"
     press(root, "ArrowRight", "ArrowRight")
     assert "12 bytes × Ψ/64" in root.locator(".shardlab-detail").inner_text()
@@ -173,19 +173,19 @@ def test_a_bar_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
     assert root.get_attribute("data-selected") is None
 
 
-def test_measured_ranks_are_told(show: Show) -> None:
+def test_measured_ranks_are_selectable(show: Show) -> None:
     measured = {"parameters": [4e6, 4e6], "activations": [9e6, 8e6]}
     root = show(memory_bars(1e6, 2, precision="fp32", measured=measured))
     assert root.get_attribute("data-measured-ranks") == "2"
     press(root, "Home", *["ArrowDown"] * 5)
     assert root.get_attribute("data-selected") == "rank 1"
-    told = root.locator(".shardlab-detail").inner_text()
-    assert told.startswith("measured, rank 1: 12 MB")
-    assert "activations 8 MB" in told
+    text = root.locator(".shardlab-detail").inner_text()
+    assert text.startswith("measured, rank 1: 12 MB")
+    assert "activations 8 MB" in text
     assert "rank 1 12 MB" in (root.locator("canvas").get_attribute("aria-label") or "")
 
 
-def test_the_table_says_what_the_picture_shows(show: Show) -> None:
+def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
     root = show(memory_bars(7.5e9, 64))
     root.locator("summary").click()
     root.locator("tbody tr").first.wait_for()
@@ -195,12 +195,12 @@ def test_the_table_says_what_the_picture_shows(show: Show) -> None:
     ]
 
 
-def test_bars_stand_where_python_draws_them(show: Show) -> None:
+def test_bars_are_where_python_draws_them(show: Show) -> None:
     """A pixel in the middle of each part has its colour."""
     widget = memory_bars(7.5e9, 16, stage=1, capacity_bytes=90e9)
     root = show(widget)
     layout: MemoryBarsLayout = widget._layout
-    most = layout.scale_bytes(widget.settings)
+    most = layout.axis_bytes(widget.settings)
     (bar,) = [each for each in layout.stage_bars(widget.settings) if each.chosen]
     x = widget.scene["left"]
     for category, size in bar.parts:
@@ -219,8 +219,8 @@ def test_bars_stand_where_python_draws_them(show: Show) -> None:
         x += width
 
 
-def test_a_drag_of_the_slider_is_smooth(show: Show) -> None:
-    """Counts the redraws; the time is reported and only what nobody would call smooth fails."""
+def test_dragging_the_slider_is_smooth(show: Show) -> None:
+    """Reports the time of a redraw; only one that is far too slow fails."""
     root = show(memory_bars(7.5e9, 64, measured={"parameters": [1e9] * 64}))
     times = root.evaluate(
         """(root) => {
@@ -243,8 +243,8 @@ def test_a_drag_of_the_slider_is_smooth(show: Show) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_pictures_for_the_eye(show: Show, artifacts: Path, dark: bool) -> None:
-    """Kept as artefacts: look at them."""
+def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
+    """Saved as artefacts, to be looked at."""
     measured = {"parameters": [4.1e6] * 4, "gradients": [4.2e6] * 4, "optimizer": [2.1e6] * 4}
     measured |= {"activations": [9e6, 9.1e6, 8e6, 9.3e6]}
     shots = {

@@ -9,16 +9,16 @@ from shardlab.live_memory import CATEGORIES, Memory, nothing_known
 from shardlab.widgets import memory_timeline
 from shardlab.widgets.memory_log import read_log, thin
 from shardlab.widgets.palette import MEMORY, PREDICTED
-from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.interaction import Show, hover, press
 from tests.shardlab.widgets.synthetic import make_run, training
 
 MIB = 2**20
 LAYERS = 6
-# In backward's first moment of the second step: everything but the states' growth.
+# At the start of backward in the second step, when the optimizer states exist.
 AT_PEAK = {"parameters": 6, "gradients": 1, "optimizer": 12, "activations": 18, "buckets": 1}
 
 
-def test_the_peak_is_told_with_its_moment() -> None:
+def test_the_peak_has_its_time_and_phase() -> None:
     widget = memory_timeline(training(layers=LAYERS))
     (run,) = widget.scene["runs"]
     (log,) = run["ranks"]
@@ -32,7 +32,7 @@ def test_the_peak_is_told_with_its_moment() -> None:
     assert "peak 40,894,464 bytes (39.0 MiB) at 654 ms in backward" in widget.summary()
 
 
-def test_phases_within_a_block_stand_below_it() -> None:
+def test_nested_phases_are_drawn_below_the_outer_one() -> None:
     (log,) = memory_timeline(training()).scene["runs"][0]["ranks"]
     lanes = {name: lane for name, _, _, lane in log["phases"]}
     assert {lanes.pop("training step 0"), lanes.pop("training step 1")} == {0}
@@ -43,7 +43,7 @@ def test_phases_within_a_block_stand_below_it() -> None:
 
 def test_a_long_log_is_thinned_and_keeps_its_peaks() -> None:
     memory = training(layers=400, steps=5).memory[0]
-    log = read_log(memory, 0, most=600)
+    log = read_log(memory, 0, max_points=600)
     assert log.entries > 12_000
     assert len(log.times_s) < 700
     assert log.bytes.sum(axis=0).max() == memory.peak_bytes == sum(log.at(log.peak_s))
@@ -52,7 +52,7 @@ def test_a_long_log_is_thinned_and_keeps_its_peaks() -> None:
         assert log.at(round(phase.end_s, 9)) == [phase.at_end[name] for name in CATEGORIES]
 
 
-def test_thinning_keeps_each_neighbourhoods_extremes() -> None:
+def test_thinning_keeps_the_extremes_of_each_group() -> None:
     totals = np.random.default_rng(0).integers(0, 1000, 10_000)
     totals[4321] = 5000
     kept = thin(totals, 300, [7, -1])
@@ -63,8 +63,8 @@ def test_thinning_keeps_each_neighbourhoods_extremes() -> None:
     assert list(thin(totals[:5], 300)) == [0, 1, 2, 3, 4]
 
 
-def test_what_the_log_left_out_is_put_back() -> None:
-    """A recorder keeps some moments of a long run; the peak and the phases' ends are exact."""
+def test_exact_peaks_and_phase_ends_missing_from_the_log_are_added() -> None:
+    """The recorder keeps some entries of a long run; the peak and phase ends are exact."""
     whole = training().memory[0]
     some = slice(None, None, 7)
     memory = replace(
@@ -82,7 +82,7 @@ def test_predicted_categories_are_stacked_and_others_are_not() -> None:
     widget = memory_timeline(training(), predicted=guess)
     lines = [m for m in widget.scene["lines"] if m.get("stroke") == PREDICTED]
     box = widget.scene["plot"]
-    scale = (box["bottom"] - box["top"]) / widget.scene["most"]
+    scale = (box["bottom"] - box["top"]) / widget.scene["max_bytes"]
     heights = [float(m["d"].split()[1].split("H")[0]) for m in lines]
     assert [round((box["bottom"] - y) / scale / MIB, 1) for y in heights] == [30, 18, 6]
     names = [m["text"] for m in widget.scene["lines"] if m["kind"] == "text"]
@@ -90,8 +90,8 @@ def test_predicted_categories_are_stacked_and_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("predicted", [-1, float("nan"), {"peak": float("inf")}])
-def test_a_prediction_is_a_number_of_bytes(predicted) -> None:
-    with pytest.raises(ValueError, match="no number of bytes"):
+def test_a_prediction_must_be_a_number_of_bytes(predicted) -> None:
+    with pytest.raises(ValueError, match="not a number of bytes"):
         memory_timeline(training(), predicted=predicted)
 
 
@@ -100,7 +100,7 @@ def test_ranks_and_runs_share_one_scale() -> None:
     names = [(run["name"], len(run["ranks"])) for run in widget.scene["runs"]]
     assert names == [("small", 2), ("large", 3)]
     peaks = [log["peak_bytes"] for run in widget.scene["runs"] for log in run["ranks"]]
-    assert widget.scene["most"] > max(peaks) > 2 * peaks[0]
+    assert widget.scene["max_bytes"] > max(peaks) > 2 * peaks[0]
     small = widget.static_svg()
     assert "peak: large 57.0 MiB" in small
     widget.shown, widget.rank = "large", 0
@@ -110,11 +110,11 @@ def test_ranks_and_runs_share_one_scale() -> None:
         widget.rank = 2
     with pytest.raises(traitlets.TraitError, match="one of"):
         widget.shown = "medium"
-    with pytest.raises(ValueError, match="rank=4: give one from 0 to 0"):
+    with pytest.raises(ValueError, match="rank=4: must be from 0 to 0"):
         memory_timeline(training(), rank=4)
 
 
-def test_a_run_without_memory_says_how_to_ask_for_it() -> None:
+def test_a_run_without_memory_explains_how_to_record_it() -> None:
     with pytest.raises(ValueError, match="memory=True"):
         memory_timeline(make_run(1, []))
 
@@ -128,23 +128,23 @@ def test_the_static_picture_has_an_area_for_each_category_and_stays_small() -> N
     assert "<b>" not in svg
 
 
-def test_a_rank_that_told_nothing_can_be_drawn() -> None:
+def test_a_rank_without_records_can_be_drawn() -> None:
     run = make_run(1, [])
     run._memory = Memory([nothing_known()])
     widget = memory_timeline(run)
     ElementTree.fromstring(widget.static_svg())
-    assert widget.summary() == "rank 0: no tensor was seen"
+    assert widget.summary() == "rank 0: no tensors recorded"
 
 
 @pytest.mark.browser
-def test_moments_are_told_by_mouse_and_by_keyboard(show: Show) -> None:
+def test_mouse_and_keyboard_show_the_bytes_of_a_moment(show: Show) -> None:
     widget = memory_timeline(training())
     root = show(widget)
     assert root.get_attribute("data-peak-bytes") == str(39 * MIB)
     press(root, "p")
-    told = root.locator(".shardlab-detail").inner_text()
-    assert told.startswith("654 ms in training step 1, backward: 40,894,464 bytes (39.0 MiB) live")
-    assert "activations 18.0 MiB" in told
+    text = root.locator(".shardlab-detail").inner_text()
+    assert text.startswith("654 ms in training step 1, backward: 40,894,464 bytes (39.0 MiB) live")
+    assert "activations 18.0 MiB" in text
     box, (first, last) = widget.scene["plot"], widget.log.view_s
     x = box["left"] + (0.6542 - first) / (last - first) * (box["right"] - box["left"])
     hover(root, x, 150)
@@ -156,7 +156,7 @@ def test_moments_are_told_by_mouse_and_by_keyboard(show: Show) -> None:
 
 
 @pytest.mark.browser
-def test_every_step_by_key_moves_on_and_finds_the_peak(show: Show) -> None:
+def test_arrow_keys_always_advance_and_reach_the_peak(show: Show) -> None:
     root = show(memory_timeline(training(layers=100)))
     press(root, "0", "Home")
     seen = root.evaluate(
@@ -188,7 +188,7 @@ def test_ranks_and_runs_are_chosen_without_the_kernel(show: Show) -> None:
     root.get_by_label("Rank", exact=True).select_option("2")
     assert root.get_attribute("data-rank") == "2"
     assert "rank 2, large: peak" in (root.locator("canvas").get_attribute("aria-label") or "")
-    root.page.evaluate("model.set('rank', 0)")  # and the kernel may set it, too
+    root.page.evaluate("model.set('rank', 0)")  # the kernel may set it too
     assert root.get_attribute("data-rank") == "0"
 
 

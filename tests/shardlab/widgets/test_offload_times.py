@@ -1,4 +1,4 @@
-"""The offload picture: the numbers it draws, and that both languages compute the same."""
+"""The offload picture: its numbers, the same in Python and JavaScript."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardlab.estimate.offload import PLACEMENTS
 from shardlab.widgets import offload_times
 from shardlab.widgets.offload_model import ROWS, held_bytes, outcome, outcomes
 from shardlab.widgets.picture import asset
-from tests.shardlab.widgets.pointing import Show, press
+from tests.shardlab.widgets.interaction import Show, press
 
 GIVEN = offload_times().settings
 
@@ -37,20 +37,20 @@ def random_settings(rng: random.Random) -> dict[str, object]:
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("late", [True, False])
-def test_bars_fill_the_step(placement: str, overlap: bool, late: bool) -> None:
-    """They lie within their part, and the last one ends with the step."""
-    told = outcome(GIVEN | {"overlap": overlap, "delayed_update": late}, placement)
-    for bar in told.bars:
-        start_s, end_s = told.parts[bar.part]
+@pytest.mark.parametrize("delayed", [True, False])
+def test_bars_fill_the_step(placement: str, overlap: bool, delayed: bool) -> None:
+    """Each is within its part, and the last one ends with the step."""
+    result = outcome(GIVEN | {"overlap": overlap, "delayed_update": delayed}, placement)
+    for bar in result.bars:
+        start_s, end_s = result.parts[bar.part]
         assert start_s - 1e-9 <= bar.start_s < bar.end_s <= end_s + 1e-9
         assert bar.piece in ROWS
-    assert max(bar.end_s for bar in told.bars) == pytest.approx(told.step_s)
-    computing = [bar for bar in told.bars if bar.piece == "compute"]
-    assert sum(bar.end_s - bar.start_s for bar in computing) == pytest.approx(told.compute_s)
-    if not overlap and not (late and placement == "zero-offload"):
-        edges = [0.0, *(bar.end_s for bar in told.bars)]
-        assert [bar.start_s for bar in told.bars] == pytest.approx(edges[:-1])
+    assert max(bar.end_s for bar in result.bars) == pytest.approx(result.step_s)
+    computing = [bar for bar in result.bars if bar.piece == "compute"]
+    assert sum(bar.end_s - bar.start_s for bar in computing) == pytest.approx(result.compute_s)
+    if not overlap and not (delayed and placement == "zero-offload"):
+        edges = [0.0, *(bar.end_s for bar in result.bars)]
+        assert [bar.start_s for bar in result.bars] == pytest.approx(edges[:-1])
 
 
 def test_13_billion_parameters_fit_on_one_32_gb_device() -> None:
@@ -62,8 +62,8 @@ def test_13_billion_parameters_fit_on_one_32_gb_device() -> None:
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_no_byte_is_lost_between_the_places(placement: str) -> None:
-    """16Ψ on one rank; where parameters are offloaded a layer of them, with gradients, is twice."""
+def test_the_bytes_of_all_places_add_up(placement: str) -> None:
+    """16Ψ on one rank; with offloaded parameters, one layer and its gradients count twice."""
     twice = 4 * 1e9 / 10 if placement in ("parameters", "nvme") else 0
     assert sum(held_bytes(1e9, placement, 1, 10)) == 16e9 + twice
 
@@ -77,7 +77,7 @@ def test_the_ratio_shrinks_with_the_batch() -> None:
         )
 
 
-def test_given_values_have_a_place_on_their_sliders() -> None:
+def test_sliders_include_the_given_values() -> None:
     widget = offload_times(1.3e9, tokens_per_step=3000, world_size=6)
     values = {name: values for name, _, values, _ in widget.scene["sliders"]}
     assert 1.3e9 in values["parameters"]
@@ -86,7 +86,7 @@ def test_given_values_have_a_place_on_their_sliders() -> None:
     assert all(each == sorted(each) for each in values.values())
 
 
-def test_the_static_picture_is_of_the_settings() -> None:
+def test_the_static_picture_follows_the_settings() -> None:
     widget = offload_times()
     ElementTree.fromstring(before := widget.static_svg())
     assert "optimizer on host 12.3 s (fits)" in widget.summary()
@@ -106,17 +106,17 @@ def test_the_static_picture_is_of_the_settings() -> None:
         ({"capacity_bytes": -1}, "above 0"),
     ],
 )
-def test_what_cannot_be_says_so(given: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         offload_times(**given)
 
 
 @pytest.mark.browser
-def test_both_languages_compute_the_same(browser: Browser) -> None:
+def test_python_and_javascript_compute_the_same(browser: Browser) -> None:
     rng = random.Random(6)
     cases = [random_settings(rng) for _ in range(60)]
     page = browser.new_page()
-    told = page.evaluate(
+    from_js = page.evaluate(
         f"""(cases) => {{
             {asset("offload_model.js")}
             return cases.map((each) => PLACEMENTS.map((name) => offloadOutcome(each, name)));
@@ -124,7 +124,7 @@ def test_both_languages_compute_the_same(browser: Browser) -> None:
         cases,
     )
     page.close()
-    for settings, by_placement in zip(cases, told, strict=True):
+    for settings, by_placement in zip(cases, from_js, strict=True):
         for (name, mine), theirs in zip(outcomes(settings).items(), by_placement, strict=True):
             expected = asdict(mine)
             bars = [tuple(bar.values()) for bar in expected.pop("bars")]
@@ -138,7 +138,7 @@ def test_both_languages_compute_the_same(browser: Browser) -> None:
 
 
 @pytest.mark.browser
-def test_a_slider_changes_the_picture_at_once(show: Show) -> None:
+def test_a_slider_changes_the_picture_immediately(show: Show) -> None:
     root = show(offload_times())
     image = "canvas => canvas.toDataURL()"
     before = root.locator("canvas").evaluate(image)
@@ -151,17 +151,17 @@ def test_a_slider_changes_the_picture_at_once(show: Show) -> None:
     )
     assert root.get_attribute("data-fits") == "true"
     assert root.locator("canvas").evaluate(image) != before
-    root.get_by_role("radio", name="one by one").check()
-    told = outcome(settings | {"overlap": False}, "zero-offload").step_s
-    assert float(root.get_attribute("data-step-s") or 0) == pytest.approx(told)
+    root.get_by_role("radio", name="sequential").check()
+    step_s = outcome(settings | {"overlap": False}, "zero-offload").step_s
+    assert float(root.get_attribute("data-step-s") or 0) == pytest.approx(step_s)
     root.page.evaluate(
         "window.model.set('settings', {...window.model.get('settings'), parameters: 1e7})"
     )
-    assert root.get_attribute("data-parameters") == "10000000"  # the kernel may set it, too
+    assert root.get_attribute("data-parameters") == "10000000"  # the kernel may set it too
 
 
 @pytest.mark.browser
-def test_placements_and_bars_are_told(show: Show) -> None:
+def test_mouse_and_keyboard_show_placements_and_bars(show: Show) -> None:
     widget = offload_times()
     root = show(widget)
     detail = root.locator(".shardlab-detail")

@@ -1,4 +1,4 @@
-"""The pipeline picture: what it draws, and that both languages simulate the same."""
+"""The pipeline picture, and that Python and JavaScript simulate the same."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from playwright.sync_api import Browser, expect
 from shardlab.simulate.pipeline import Costs, Illegal, Slot, gpipe, one_f_one_b, simulate
 from shardlab.widgets import pipeline_schedule
 from shardlab.widgets.picture import asset
-from shardlab.widgets.pipeline_panels import HEAD, KEY, LEFT, row_height, ticks
+from shardlab.widgets.pipeline_panels import HEAD, LEFT, LEGEND_HEIGHT, row_height, ticks
 from shardlab.widgets.pipeline_schedule import NAMES, schedule_of, timeline_of
-from tests.shardlab.widgets.pointing import Show, hover, press, stop_the_clock
+from tests.shardlab.widgets.interaction import Show, hover, press, stop_the_clock
 
 
 def random_settings(rng: random.Random) -> dict[str, object]:
@@ -31,8 +31,8 @@ def random_settings(rng: random.Random) -> dict[str, object]:
     }
 
 
-def as_ran(schedule, unit_s: float, late_s: float = 0.0):
-    """What run_schedule would have returned from ranks that are exactly as fast as simulated."""
+def measured_slots(schedule, unit_s: float, late_s: float = 0.0):
+    """What run_schedule would return from ranks that are exactly as fast as simulated."""
     return [
         [
             Slot(a, 100 + late_s + unit_s * start, 100 + late_s + unit_s * end)
@@ -42,11 +42,11 @@ def as_ran(schedule, unit_s: float, late_s: float = 0.0):
     ]
 
 
-def test_the_static_picture_is_of_the_settings() -> None:
+def test_the_static_picture_follows_the_settings() -> None:
     widget = pipeline_schedule()
     svg = widget.static_svg()
     ElementTree.fromstring(svg)
-    assert "bubble 37.5 % of the ideal, 27.3 % of all time · 33" in svg
+    assert "bubble 37.5 % of ideal time, 27.3 % of total time · 33" in svg
     assert "GPipe 37.5 %, 1F1B 37.5 %, ZB-H1 12.5 %" in widget.summary()
     widget.settings = {"m": 16, "shown": ["interleaved", "zb-v"]}
     assert "interleaved 1F1B 9.4 %, ZB-V 3.1 %" in widget.summary()
@@ -55,23 +55,23 @@ def test_the_static_picture_is_of_the_settings() -> None:
         widget.settings = {"m": 0}
 
 
-def test_a_schedule_that_does_not_divide_is_said_to() -> None:
+def test_a_schedule_that_does_not_divide_is_explained() -> None:
     svg = pipeline_schedule(4, 9, 2, ["interleaved"]).static_svg()
-    assert "m does not divide into rounds" in svg
+    assert "m does not divide into equal rounds" in svg
     ElementTree.fromstring(pipeline_schedule(schedules=[]).static_svg())
 
 
-def test_own_schedules_are_drawn_and_checked() -> None:
+def test_custom_schedules_are_drawn_and_checked() -> None:
     widget = pipeline_schedule(2, 4, schedules={"mine": gpipe(2, 4)})
     assert "mine 25.0 %" in widget.summary()
     with pytest.raises(Illegal, match="needs its forward first"):
         pipeline_schedule(1, 1, schedules={"mine": [[("B", 0, 0), ("F", 0, 0)]]})
-    with pytest.raises(ValueError, match="is the name of a schedule of the library's"):
+    with pytest.raises(ValueError, match="is the name of a built-in schedule"):
         pipeline_schedule(schedules={"gpipe": gpipe(2, 2)})
 
 
-def test_what_ran_stands_below_the_simulation_of_the_same_schedule() -> None:
-    ran = as_ran(one_f_one_b(2, 4), unit_s=0.01)
+def test_a_run_is_drawn_below_the_simulation_of_the_same_schedule() -> None:
+    ran = measured_slots(one_f_one_b(2, 4), unit_s=0.01)
     widget = pipeline_schedule(
         2, 4, schedules=["gpipe", "1f1b"], measured={"1f1b": ran}, unit_s=0.01
     )
@@ -81,7 +81,7 @@ def test_what_ran_stands_below_the_simulation_of_the_same_schedule() -> None:
     assert measured.over_ideal == pytest.approx(0.25)
     assert "150 ms" in widget.static_svg()
     widget.settings = {"m": 5}
-    assert len(widget.panels()) == 2  # it is not what ran any more
+    assert len(widget.panels()) == 2  # no longer the schedule that ran
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ def test_what_ran_stands_below_the_simulation_of_the_same_schedule() -> None:
     [
         ({"p": 0}, "p=0"),
         ({"v": 9}, "at most 4 chunks"),
-        ({"schedules": ["dual"]}, "'dual' is no schedule: naive, gpipe"),
-        ({"costs": Costs(forward=0)}, "forward=0: above 0"),
+        ({"schedules": ["dual"]}, "'dual' is not a schedule: naive, gpipe"),
+        ({"costs": Costs(forward=0)}, "forward=0: must be above 0"),
         ({"costs": Costs(forward=[1, 2, 1, 1])}, "one number for all stages"),
-        ({"measured": {"dual": [[Slot(("F", 0, 0), 0, 1)]]}}, "of no schedule"),
+        ({"measured": {"dual": [[Slot(("F", 0, 0), 0, 1)]]}}, "is not a schedule"),
         ({"measured": {"1f1b": [[], []]}}, "nothing ran"),
         ({"unit_s": 0}, "unit_s=0"),
     ],
 )
-def test_what_cannot_be_says_so(given: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pipeline_schedule(**given)
 
@@ -109,11 +109,11 @@ def test_ticks_are_round() -> None:
 
 
 @pytest.mark.browser
-def test_both_languages_simulate_the_same(browser: Browser) -> None:
+def test_python_and_javascript_simulate_the_same(browser: Browser) -> None:
     rng = random.Random(8)
     cases = [random_settings(rng) for _ in range(40)]
     page = browser.new_page()
-    told = page.evaluate(
+    from_js = page.evaluate(
         f"""(cases) => {{
             {asset("pipeline_model.js")}
             return cases.map((each) => Object.entries(GENERATORS).map(([name, make]) => {{
@@ -124,7 +124,7 @@ def test_both_languages_simulate_the_same(browser: Browser) -> None:
         cases,
     )
     page.close()
-    for settings, by_name in zip(cases, told, strict=True):
+    for settings, by_name in zip(cases, from_js, strict=True):
         assert [name for name, *_ in by_name] == list(NAMES)
         for name, schedule, theirs in by_name:
             mine, timeline = schedule_of(name, settings, {}), timeline_of(name, settings, {})
@@ -145,7 +145,7 @@ def test_both_languages_simulate_the_same(browser: Browser) -> None:
 
 
 @pytest.mark.browser
-def test_sliders_and_schedules_redraw_at_once(show: Show) -> None:
+def test_sliders_and_schedules_redraw_immediately(show: Show) -> None:
     root = show(pipeline_schedule())
     bubbles = lambda: json.loads(root.get_attribute("data-bubbles") or "{}")  # noqa: E731
     assert bubbles() == {"GPipe": 0.375, "1F1B": 0.375, "ZB-H1": 0.125}
@@ -162,19 +162,19 @@ def test_sliders_and_schedules_redraw_at_once(show: Show) -> None:
     assert root.get_by_role("checkbox").evaluate_all("all => all.map((each) => each.value)") == [
         *NAMES
     ]
-    root.get_by_role("slider", name="Message").press("End")
+    root.get_by_role("slider", name="Send").press("End")
     assert bubbles()["1F1B"] > 3 / 16
     root.page.evaluate(
         "window.model.set('settings', {...window.model.get('settings'), p: 2, m: 4})"
     )
-    assert root.get_attribute("data-p") == "2"  # the kernel may set it, too
+    assert root.get_attribute("data-p") == "2"  # the kernel may set it too
     height = root.locator("canvas").evaluate("canvas => canvas.clientHeight")
     root.get_by_role("slider", name="Devices p").press("End")
     assert root.locator("canvas").evaluate("canvas => canvas.clientHeight") > height
 
 
 @pytest.mark.browser
-def test_sliders_that_would_change_nothing_stay_away(show: Show) -> None:
+def test_sliders_that_would_change_nothing_are_hidden(show: Show) -> None:
     root = show(pipeline_schedule(2, 3, schedules={"mine": gpipe(2, 3)}))
     sizes = [root.locator(f"[data-setting={name}]") for name in ("p", "m", "v")]
     assert [each.is_visible() for each in sizes] == [False, False, False]
@@ -185,7 +185,7 @@ def test_sliders_that_would_change_nothing_stay_away(show: Show) -> None:
 
 
 @pytest.mark.browser
-def test_actions_are_told_by_mouse_and_keyboard(show: Show) -> None:
+def test_mouse_and_keyboard_show_an_actions_details(show: Show) -> None:
     root = show(pipeline_schedule(4, 8, schedules=["gpipe", "1f1b"]))
     detail = root.locator(".shardlab-detail")
     press(root, "ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown")
@@ -195,7 +195,7 @@ def test_actions_are_told_by_mouse_and_keyboard(show: Show) -> None:
     )
     press(root, "End", "ArrowDown", "ArrowDown", "ArrowDown", "Home")
     assert root.get_attribute("data-selected") == "1F1B 0F0"
-    hover(root, LEFT + 4, KEY + HEAD + 2.5 * row_height(8))
+    hover(root, LEFT + 4, LEGEND_HEIGHT + HEAD + 2.5 * row_height(8))
     assert detail.inner_text() == ""  # device 2 idles there
     press(root, "Escape")
     assert root.get_attribute("data-selected") is None
@@ -223,8 +223,8 @@ def test_the_clock_plays_and_stops_and_fills_memory(show: Show) -> None:
 
 
 @pytest.mark.browser
-def test_what_ran_is_drawn_while_it_is_what_is_shown(show: Show) -> None:
-    ran = as_ran(one_f_one_b(2, 4), unit_s=0.01)
+def test_a_run_is_drawn_only_with_the_settings_of_the_run(show: Show) -> None:
+    ran = measured_slots(one_f_one_b(2, 4), unit_s=0.01)
     root = show(pipeline_schedule(2, 4, schedules=["1f1b"], measured={"1f1b": ran}, unit_s=0.01))
     bubbles = json.loads(root.get_attribute("data-bubbles") or "{}")
     assert bubbles["1F1B, measured"] == pytest.approx(0.25, abs=1e-6)

@@ -4,12 +4,12 @@ from xml.etree import ElementTree
 import pytest
 
 from shardlab.widgets import ring_player
-from shardlab.widgets.circle import HEIGHT, WIDTH
+from shardlab.widgets.ring_layouts import HEIGHT, WIDTH
 from tests.shardlab.widgets.synthetic import collective, dense, hub, make_run, ring_all_reduce
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8])
-def test_cards_lie_apart_and_inside(n: int) -> None:
+def test_cards_do_not_overlap_and_stay_inside(n: int) -> None:
     layout = ring_player(ring_all_reduce(n)).scene["layout"]
     assert layout["kind"] == "cards"
     width, height = layout["column"] * n + 30, layout["row"] * n + 32  # with their frames
@@ -27,34 +27,34 @@ def test_many_ranks_become_a_wheel() -> None:
     assert (scene["chunks"], scene["steps"], len(scene["messages"])) == (64, 126, 8064)
 
 
-def test_messages_tell_whose_data_they_carry() -> None:
+def test_messages_record_whose_data_they_carry() -> None:
     first, *_ = ring_player(ring_all_reduce(4)).scene["messages"]
     assert (first["from"], first["to"], first["chunk"], first["lands_in"]) == (0, 1, 0, 0)
     assert (int(first["carried"], 16), int(first["held"], 16)) == (0b0001, 0b0011)
 
 
-def test_copies_are_shown_by_their_bytes() -> None:
+def test_copies_show_only_bytes() -> None:
     scene = ring_player(ring_all_reduce(4, clones=True)).scene
     assert scene["layout"]["kind"] == "nodes"
-    assert "does not tell" in scene["notes"][0]
+    assert "does not show which part" in scene["notes"][0]
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "reason"),
     [
         (make_run(2, [collective("all_reduce", 0, 2, start_s=0, end_s=1)]), "only collectives"),
         (dense(4), "no calls"),
     ],
 )
-def test_a_run_without_messages_says_what_can_be_drawn(run, said: str) -> None:
+def test_a_run_without_messages_explains_what_can_be_drawn(run, reason: str) -> None:
     widget = ring_player(run)
     (note,) = widget.scene["notes"]
-    assert said in note
+    assert reason in note
     assert "send and recv" in note
-    assert said in widget.static_svg()
+    assert reason in widget.static_svg()
 
 
-def test_pairs_that_talk_both_ways_have_two_paths() -> None:
+def test_pairs_that_send_both_ways_have_two_paths() -> None:
     links = ring_player(hub(4)).scene["layout"]["links"]
     assert len(links) == 6
     assert links["0>2"] != links["2>0"]

@@ -5,7 +5,7 @@ from shardlab.widgets.scene import Group, Path, Rect, Text, as_json, to_svg, wra
 NASTY = '<script>alert("1")</script> & \x00 ]]>'
 
 
-def test_what_data_says_is_inert_in_svg() -> None:
+def test_data_is_never_read_as_markup_in_svg() -> None:
     svg = to_svg([Text(x=1, y=2, text=NASTY)], 100, 50, title=NASTY, subtitle=NASTY, footer=NASTY)
     assert "<script" not in svg
     texts = [node.text or "" for node in ElementTree.fromstring(svg).iter() if node.text]
@@ -29,14 +29,14 @@ def test_every_kind_of_mark_is_drawn() -> None:
     assert 'transform="translate(3 4) scale(0.5)"' in svg
 
 
-def test_marks_travel_without_their_defaults() -> None:
+def test_marks_are_sent_without_their_defaults() -> None:
     assert as_json([Rect(x=0, y=1, width=2.0, height=1 / 3, fill="text")]) == [
         {"kind": "rect", "fill": "text", "x": 0, "y": 1, "width": 2.0, "height": 0.33}
     ]
 
 
-def test_wrapped_lines_lose_no_word() -> None:
-    text = "a deadlock is told in as many lines as it takes"
+def test_wrapping_keeps_every_word() -> None:
+    text = "a deadlock takes as many lines as its text needs"
     lines = wrap(text, 14, 120)
     assert len(lines) > 1
     assert " ".join(lines) == text

@@ -15,24 +15,24 @@ from shardlab.widgets.shard_map import (
     Geometry,
     color_of,
     fitting_name,
-    in_its_layer,
+    name_in_layer,
     part_of,
 )
 
 SMALL = {"w": 8, "b": 3, "v": 8}
 
 
-def test_rows_are_ranks_and_runs_are_what_they_hold() -> None:
+def test_rows_are_ranks_and_spans_are_what_they_hold() -> None:
     layout = shards.flat(SMALL, 4, stage=1)
     geometry = Geometry(layout, 104)
-    assert geometry.per == 1
-    assert geometry.all_runs("optimizer") == [
+    assert geometry.ranks_per_row == 1
+    assert geometry.all_spans("optimizer") == [
         [(0, 5, 0)],
         [(5, 8, 0), (8, 10, 1)],
         [(10, 11, 1), (11, 15, 2)],
         [(15, 19, 2), (19, 20, -1)],
     ]
-    assert geometry.all_runs("gradients") == [[(0, 8, 0), (8, 11, 1), (11, 19, 2)]] * 4
+    assert geometry.all_spans("gradients") == [[(0, 8, 0), (8, 11, 1), (11, 19, 2)]] * 4
     assert geometry.x(0) == LEFT
     assert geometry.x(20) == RIGHT
 
@@ -42,19 +42,20 @@ def test_1024_ranks_are_grouped_and_a_row_shows_what_any_of_its_ranks_holds(stag
     layout = shards.flat(models.gpt("0.1M"), 1024, stage=stage)
     geometry = Geometry(layout, 156)
     assert geometry.row >= 3
-    assert geometry.rows * geometry.per >= 1024
+    assert geometry.rows * geometry.ranks_per_row >= 1024
     for buffer in BUFFERS:
-        rows = geometry.all_runs(buffer)
-        shown = [sum(stop - start for start, stop, _ in runs) for runs in rows]
+        rows = geometry.all_spans(buffer)
+        shown = [sum(stop - start for start, stop, _ in spans) for spans in rows]
         held = [0.0] * geometry.rows
         for part in layout.segments[buffer]:
-            for row in range(geometry.rows) if part.rank < 0 else [part.rank // geometry.per]:
+            one_row = [part.rank // geometry.ranks_per_row]
+            for row in range(geometry.rows) if part.rank < 0 else one_row:
                 held[row] += part.numel
         assert shown == held
-        assert all(a[1] <= b[0] for runs in rows for a, b in pairwise(runs))
+        assert all(a[1] <= b[0] for spans in rows for a, b in pairwise(spans))
 
 
-def test_what_is_thinner_than_a_pixel_is_still_there() -> None:
+def test_a_piece_thinner_than_a_pixel_is_still_drawn() -> None:
     geometry = Geometry(shards.flat({"w": 10**6, "b": 1, "v": 10**6}, 2, stage=1), 104)
     x0, x1 = geometry.box(10**6, 10**6 + 1)
     assert x1 - x0 == 1
@@ -69,10 +70,10 @@ def test_the_picture_stays_small() -> None:
         ElementTree.fromstring(svg)
         assert len(svg) < 300_000
         assert widget.scene["height"] < 700
-        assert widget.scene["views"][0]["segments"] is None  # the browser cuts by itself
+        assert widget.scene["views"][0]["segments"] is None  # the browser computes them
 
 
-def test_settings_cut_anew() -> None:
+def test_settings_change_the_layout() -> None:
     widget = shard_map(shards.flat(SMALL, 4, stage=1))
     assert widget.layout_shown.stage == 1
     widget.settings = widget.settings | {"stage": 3, "worldSize": 2}
@@ -84,21 +85,21 @@ def test_settings_cut_anew() -> None:
         widget.settings = widget.settings | {"view": "nowhere"}
 
 
-def live(rank: int) -> dict:
+def reported(rank: int) -> dict:
     held = {
         "parameters": [(0, 4, 0, 0, 16)],
         "gradients": [],
         "optimizer": [(2 * rank, 2, 0, 2 * rank, 16)],
     }
-    told = {"rank": rank, "world_size": 2, "stage": 1, "source": "by hand", "length": 4}
-    return told | {"tensors": [["w", 4]], "held": held}
+    report = {"rank": rank, "world_size": 2, "stage": 1, "source": "by hand", "length": 4}
+    return report | {"tensors": [["w", 4]], "held": held}
 
 
-def test_live_layouts_come_as_they_are() -> None:
-    outputs = [live(0), live(1)]
+def test_layouts_of_a_run_are_drawn_unchanged() -> None:
+    outputs = [reported(0), reported(1)]
     widget = shard_map(outputs)
     assert widget.layout_shown == shards.gather(outputs)
-    assert "gradients none held" in widget.summary()
+    assert "gradients none" in widget.summary()
     both = shard_map({"live": outputs, "formula": shards.flat(SMALL, 4)})
     assert [view["title"] for view in both.scene["views"]] == ["live", "formula"]
     both.settings = {"view": "formula", "stage": 0, "worldSize": 4}
@@ -109,12 +110,12 @@ def test_live_layouts_come_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (5, TypeError, "int is no layout"),
+        (5, TypeError, "int is not a layout"),
         ({}, ValueError, "no layout"),
         (SMALL, TypeError, "stage="),
     ],
 )
-def test_what_is_no_layout_is_refused(given, error, message) -> None:
+def test_anything_but_a_layout_is_refused(given, error, message) -> None:
     with pytest.raises(error, match=message):
         shard_map(given)
 
@@ -125,16 +126,16 @@ def test_names_are_shortened_from_the_left() -> None:
     assert fitting_name("blocks.0.mlp.up.bias", 30) == ""
     assert part_of("blocks.3.mlp.up.weight") == "blocks.3"
     assert part_of("token.weight") == "token"
-    assert in_its_layer("blocks.3.mlp.up.weight") == "mlp.up.weight"
-    assert in_its_layer("norm.bias") == "norm.bias"
-    assert in_its_layer("0.weight") == "weight"
+    assert name_in_layer("blocks.3.mlp.up.weight") == "mlp.up.weight"
+    assert name_in_layer("norm.bias") == "norm.bias"
+    assert name_in_layer("0.weight") == "weight"
 
 
 def test_neighbours_differ_in_colour() -> None:
     assert all(color_of(index) != color_of(index + 1) for index in range(20))
 
 
-def test_outside_a_notebook_it_is_text_and_picture() -> None:
+def test_outside_a_notebook_it_is_text_and_a_static_picture() -> None:
     data, _ = shard_map(SMALL, world_size=4, stage=2)._repr_mimebundle_()
     assert set(data) == {"text/plain", "image/svg+xml"}
     assert "formula, stage 2" in data["text/plain"]

@@ -1,4 +1,4 @@
-"""The shard map in Chromium: choosing, pointing, 1024 ranks, and the formula in both languages."""
+"""The shard map in Chromium: controls, selection, 1024 ranks, and the formula in JavaScript."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardlab.shards.formula import element_bytes
 from shardlab.widgets import shard_map
 from shardlab.widgets.picture import asset
 from shardlab.widgets.shard_map import LEFT, RIGHT, Geometry, color_of
-from tests.shardlab.widgets.pointing import Show, hover, press
+from tests.shardlab.widgets.interaction import Show, hover, press
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +22,7 @@ SMALL = {"w": 8, "b": 3, "v": 8}
 FAR_TOO_SLOW_MS = 20 * 1000 / 60
 
 
-def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
+def test_the_formula_is_the_same_in_python_and_javascript(browser: Browser) -> None:
     draw = random.Random(7)
     given, expected = [], []
     for _ in range(80):
@@ -43,7 +43,7 @@ def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
         given.append([{**how, "shapes": shapes, "element_bytes": sizes}, stage, world_size])
         expected.append(layout)
     page = browser.new_page()
-    told = page.evaluate(
+    from_js = page.evaluate(
         f"""(given) => {{
             {asset("shard_formula.js")}
             return given.map(([recipe, stage, worldSize]) => {{
@@ -58,7 +58,7 @@ def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
         given,
     )
     page.close()
-    for layout, (length, buffers) in zip(expected, told, strict=True):
+    for layout, (length, buffers) in zip(expected, from_js, strict=True):
         assert length == layout.length
         for buffer, segments in zip(BUFFERS, buffers, strict=True):
             assert [tuple(part) for part in segments] == [
@@ -66,35 +66,35 @@ def test_the_formula_is_the_same_in_both_languages(browser: Browser) -> None:
             ]
 
 
-def test_a_piece_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
+def test_mouse_and_keyboard_show_a_pieces_details(show: Show) -> None:
     widget = shard_map(shards.flat(SMALL, 4, stage=1))
     root = show(widget)
     geometry = Geometry(widget.layout_shown, widget._panel)
     y = geometry.top("optimizer") + 1.5 * geometry.row
     hover(root, geometry.x(9), y)
-    told = "rank 1 · optimizer · b · elements 0 to 2 of 3 · 24 bytes"
-    assert root.locator(".shardlab-detail").inner_text() == told
+    text = "rank 1 · optimizer · b · elements 0 to 2 of 3 · 24 bytes"
+    assert root.locator(".shardlab-detail").inner_text() == text
     hover(root, geometry.x(1), y)
-    assert "rank 1 holds nothing of the optimizer here" in root.inner_text()
+    assert "rank 1 · optimizer · nothing here" in root.inner_text()
     press(root, "Escape", "PageDown", "PageDown", "PageDown", "ArrowDown", "ArrowRight")
-    assert root.locator(".shardlab-detail").inner_text() == told
+    assert root.locator(".shardlab-detail").inner_text() == text
     assert root.get_attribute("data-selected") == "optimizer:1:b"
     assert root.get_attribute("data-selected-stop") == "2"
     assert root.get_attribute("data-selected-bytes") == "24"
     press(root, "End", "ArrowRight", "ArrowRight")
     assert "padding: 1 element · 12 bytes" in root.locator(".shardlab-detail").inner_text()
     press(root, "PageUp", "ArrowLeft")
-    assert "rank 3, as every rank · gradients" in root.locator(".shardlab-detail").inner_text()
+    assert "rank 3, like every rank · gradients" in root.locator(".shardlab-detail").inner_text()
 
 
-def test_stage_and_ranks_are_cut_anew_without_the_kernel(show: Show) -> None:
+def test_stage_and_ranks_change_without_the_kernel(show: Show) -> None:
     root = show(shard_map(SMALL, world_size=4, stage=0))
     assert root.get_attribute("data-optimizer-bytes") == str(19 * 12)
     assert "every rank holds everything" in root.inner_text()
     root.get_by_role("radiogroup", name="ZeRO stage").get_by_label("3").check()
     assert root.get_attribute("data-stage") == "3"
     assert root.get_attribute("data-parameters-bytes") == "10"
-    assert "each tensor by itself, flattened" in root.inner_text()
+    assert "each tensor flattened" in root.inner_text()
     root.get_by_role("slider", name="N ranks").fill("1")
     assert root.get_attribute("data-world-size") == "2"
     settings = root.page.evaluate("window.model.get('settings')")
@@ -105,18 +105,18 @@ def test_stage_and_ranks_are_cut_anew_without_the_kernel(show: Show) -> None:
 
 
 def reports() -> list[dict]:
-    told = {"world_size": 2, "stage": 1, "source": "by <b>hand</b>", "tensors": [["w", 4]]}
+    report = {"world_size": 2, "stage": 1, "source": "by <b>hand</b>", "tensors": [["w", 4]]}
     held = [
         {"parameters": [(0, 4, 0, 0, 16)], "gradients": [], "optimizer": [(2 * r, 2, 0, 2 * r, 8)]}
         for r in range(2)
     ]
-    return [told | {"rank": r, "length": 4, "held": held[r]} for r in range(2)]
+    return [report | {"rank": r, "length": 4, "held": held[r]} for r in range(2)]
 
 
-def test_live_layouts_can_be_chosen(show: Show) -> None:
+def test_layouts_of_a_run_can_be_chosen(show: Show) -> None:
     root = show(shard_map({"live": reports(), "formula": shards.flat(SMALL, 4, stage=2)}))
     assert root.get_attribute("data-source") == "by <b>hand</b>"
-    assert "Read from ranks that ran: by <b>hand</b>." in root.inner_text()
+    assert "Read from a run: by <b>hand</b>." in root.inner_text()
     assert root.get_by_role("radiogroup", name="ZeRO stage").is_hidden()
     root.get_by_role("radiogroup", name="layout").get_by_label("formula").check()
     assert root.get_attribute("data-source") == "formula"
@@ -124,7 +124,7 @@ def test_live_layouts_can_be_chosen(show: Show) -> None:
     assert root.get_by_role("radiogroup", name="ZeRO stage").is_visible()
 
 
-def test_the_table_says_what_the_picture_shows(show: Show) -> None:
+def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
     root = show(shard_map(models.gpt("0.1M"), world_size=64, stage=3))
     root.locator("summary").click()
     root.locator("tbody tr").first.wait_for()
@@ -149,8 +149,8 @@ def pixel_row(root: Locator, y: float) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("stage", [1, 3])
-def test_1024_ranks_are_drawn_right(show: Show, stage: int) -> None:
-    """Pixels that pieces cover have the colour of one that is there; far from any, the ground's."""
+def test_1024_ranks_have_the_right_pixels(show: Show, stage: int) -> None:
+    """A pixel covered by pieces has the colour of one of them; far from any, the background's."""
     widget = shard_map(models.gpt("0.3M"), world_size=1024, stage=stage)
     root = show(widget)
     assert root.locator("canvas").evaluate("canvas => canvas.width") == widget.scene["width"]
@@ -160,29 +160,29 @@ def test_1024_ranks_are_drawn_right(show: Show, stage: int) -> None:
         for tensor in range(len(widget.layout_shown.tensors))
     }
     line = pixel_row(root, geometry.top("optimizer") + 1)
-    ground = max(line[int(LEFT) : int(RIGHT)], key=line.count)  # most of it
-    seen = {"piece": 0, "ground": 0}
+    background = max(line[int(LEFT) : int(RIGHT)], key=line.count)  # most pixels
+    seen = {"piece": 0, "background": 0}
     for buffer in BUFFERS:
-        for row, runs in list(enumerate(geometry.all_runs(buffer)))[::13]:
+        for row, spans in list(enumerate(geometry.all_spans(buffer)))[::13]:
             line = pixel_row(root, geometry.top(buffer) + (row + 0.5) * geometry.row)
-            boxes = [(*geometry.box(start, stop), tensor) for start, stop, tensor in runs]
+            boxes = [(*geometry.box(start, stop), tensor) for start, stop, tensor in spans]
             for x in range(int(LEFT) + 1, int(RIGHT) - 1):
                 near = [t for x0, x1, t in boxes if x0 < x + 2 and x1 > x - 1]
                 covers = [t for x0, x1, t in boxes if x0 <= x and x1 >= x + 1]
                 if -1 in near:
                     continue  # padding is striped
                 if not near:
-                    seen["ground"] += 1
-                    assert line[x] == ground, (buffer, row, x)
+                    seen["background"] += 1
+                    assert line[x] == background, (buffer, row, x)
                 elif covers and len(set(near)) == len(set(covers)):
                     seen["piece"] += 1
                     assert line[x] in [rgb[tensor] for tensor in covers], (buffer, row, x)
     assert seen["piece"] > 100
-    assert seen["ground"] > 1000
+    assert seen["background"] > 1000
 
 
 def test_1024_ranks_stay_smooth(show: Show) -> None:
-    """Reports the times; only what nobody would call smooth fails."""
+    """Reports the times; only what is far too slow fails."""
     root = show(shard_map(models.gpt("1M"), world_size=1024, stage=3))
     assert int(root.get_attribute("data-segments") or 0) > 150_000
     took = root.evaluate(
@@ -223,7 +223,7 @@ def test_1024_ranks_stay_smooth(show: Show) -> None:
 
 
 @pytest.mark.parametrize("draw", ["memory_bars", "shard_map"])
-def test_they_leave_nothing_behind_and_follow_the_theme(show: Show, draw: str) -> None:
+def test_widgets_follow_the_theme_and_stop_when_removed(show: Show, draw: str) -> None:
     from shardlab.widgets import memory_bars
 
     widget = memory_bars() if draw == "memory_bars" else shard_map(SMALL, world_size=4, stage=2)
@@ -248,8 +248,8 @@ def test_they_leave_nothing_behind_and_follow_the_theme(show: Show, draw: str) -
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_pictures_for_the_eye(show: Show, artifacts: Path, dark: bool) -> None:
-    """Kept as artefacts: look at them."""
+def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
+    """Saved as artefacts, to be looked at."""
     shots = {
         "small": shard_map(SMALL, world_size=4, stage=1),
         "gpt_stage_2": shard_map(models.gpt("1M"), world_size=4, stage=2),

@@ -1,4 +1,4 @@
-"""Where no browser talks to the kernel, a widget is a picture."""
+"""Without a browser, a widget is a static picture."""
 
 import nbclient
 import nbformat
@@ -12,7 +12,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.mark.parametrize("draw", [traffic_map, ring_player, timeline])
-def test_outside_a_notebook_a_widget_is_text_and_picture(draw) -> None:
+def test_outside_a_notebook_a_widget_is_text_and_a_static_picture(draw) -> None:
     data, _ = draw(ring_all_reduce(4))._repr_mimebundle_()
     assert set(data) == {"text/plain", "image/svg+xml"}
     assert "4 ranks" in data["text/plain"]
@@ -32,6 +32,6 @@ def test_nbconvert_shows_the_picture() -> None:
     executed = nbclient.NotebookClient(notebook, kernel_name="python3").execute()
     (output,) = executed.cells[0].outputs
     assert WIDGET_VIEW not in output.data
-    assert "widgets" not in executed.metadata  # nor its state, which only a live view can use
+    assert "widgets" not in executed.metadata  # its state is of use only to a live view
     html, _ = HTMLExporter().from_notebook_node(executed)
     assert "data:image/svg+xml;base64," in html

@@ -1,4 +1,4 @@
-"""The tensor split: what lies where and what travels, and that both languages draw the same."""
+"""The tensor split: parts and traffic, and that Python and JavaScript draw the same."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from shardlab.run import MeasuredBlock, Run, Traffic
 from shardlab.widgets import tensor_split
 from shardlab.widgets.picture import asset
 from shardlab.widgets.scene import as_json
-from shardlab.widgets.tensor_split_marks import bars_of, boxes_of, marks_of, piece
+from shardlab.widgets.tensor_split_marks import bars_of, boxes_of, marks_of, part_box
 from shardlab.widgets.tensor_split_model import CUTS, pass_bytes, weight_bytes
-from tests.shardlab.widgets.pointing import Show, hover, press, stop_the_clock
+from tests.shardlab.widgets.interaction import Show, hover, press, stop_the_clock
 
 GIVEN = tensor_split().settings
 
@@ -26,7 +26,7 @@ GIVEN = tensor_split().settings
 @pytest.mark.parametrize("gloo", [False, True])
 @pytest.mark.parametrize("cut", ["mlp", "sequence"])
 def test_bytes_are_those_of_half_a_transformer_layer(cut: str, gloo: bool) -> None:
-    """The MLP is one of a layer's two halves, and attention's traffic is like it."""
+    """The MLP is one of a layer's two halves; attention has the same traffic."""
     settings = GIVEN | {"cut": cut, "tokens": 2048, "width": 12288, "ranks": 8, "gloo": gloo}
     layer = tensor_parallel_layer(
         2048, 12288, 8, element_bytes=4, sequence_parallel=cut == "sequence",
@@ -38,30 +38,34 @@ def test_bytes_are_those_of_half_a_transformer_layer(cut: str, gloo: bool) -> No
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_what_travels_completes_what_was_in_parts(cut: str) -> None:
-    """Only what lies in parts is gathered, only summands are added up."""
+def test_collectives_complete_what_was_in_parts(cut: str) -> None:
+    """Only sharded matrices are gathered, only partial sums are added up."""
     steps = CUTS[cut].steps
     for index, step in enumerate(steps):
         if not step.op:
             continue
-        ((name, how),) = step.becomes.items()
-        before = CUTS[cut].states(index - 1).get(name)
+        ((name, how),) = step.layouts.items()
+        before = CUTS[cut].layouts_after(index - 1).get(name)
         if step.op == "all_gather":
-            assert (before, how) in [("columns", "whole"), ("rows", "whole"), (None, "whole")]
+            assert (before, how) in [
+                ("columns", "replicated"),
+                ("rows", "replicated"),
+                (None, "replicated"),
+            ]
         else:
             assert before == "partial"
-            assert how == {"all_reduce": "whole", "reduce_scatter": "rows"}[step.op]
-    last = CUTS[cut].states(len(steps) - 1)
+            assert how == {"all_reduce": "replicated", "reduce_scatter": "rows"}[step.op]
+    last = CUTS[cut].layouts_after(len(steps) - 1)
     assert set(last) == set(boxes_of(CUTS[cut]))
     assert "partial" not in last.values()
     for name in set(CUTS[cut].matrices) & set("WAB"):
-        assert last[f"d{name}"] == last[name]  # a gradient lies where its weights lie
+        assert last[f"d{name}"] == last[name]  # a gradient is where its weights are
 
 
 @pytest.mark.parametrize("how", ["columns", "rows"])
 @pytest.mark.parametrize("n", [1, 3, 8])
 def test_parts_tile_the_matrix(how: str, n: int) -> None:
-    parts = [piece(10, 20, 120, 60, how, rank, n) for rank in range(n)]
+    parts = [part_box(10, 20, 120, 60, how, rank, n) for rank in range(n)]
     assert sum(width * height for _, _, width, height in parts) == pytest.approx(120 * 60)
     assert parts[0][:2] == (10, 20)
     x, y, width, height = parts[-1]
@@ -69,9 +73,9 @@ def test_parts_tile_the_matrix(how: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 16])
-def test_summands_stay_within_the_matrix(n: int) -> None:
+def test_partial_sums_stay_within_the_matrix(n: int) -> None:
     for rank in range(n):
-        x, y, width, height = piece(0, 0, 76, 110, "partial", rank, n)
+        x, y, width, height = part_box(0, 0, 76, 110, "partial", rank, n)
         assert min(x, y) >= 0
         assert x + width <= 76 + 1e-9
         assert y + height <= 110 + 1e-9
@@ -88,7 +92,7 @@ def a_run(forward: int, backward: int) -> Run:
     return Run(2, "cpu", "", [None] * 2, [""] * 2, [""] * 2, traffic, [], 0.1, 0.2)
 
 
-def test_measured_bytes_stand_beside_their_own_settings_only() -> None:
+def test_measured_bytes_are_shown_only_with_the_settings_of_the_run() -> None:
     widget = tensor_split(world_size=2, measured=a_run(1000, 3000))
     assert widget.measured == (1000, 3000)
     assert "measured 2.9 KiB" in widget.static_svg()
@@ -104,7 +108,7 @@ def test_measured_bytes_stand_beside_their_own_settings_only() -> None:
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("n", [1, 4, 16])
-def test_the_static_picture_shows_all_that_travels(cut: str, n: int) -> None:
+def test_the_static_picture_shows_all_collectives(cut: str, n: int) -> None:
     widget = tensor_split(cut, world_size=n)
     svg = widget.static_svg()
     ElementTree.fromstring(svg)
@@ -115,7 +119,7 @@ def test_the_static_picture_shows_all_that_travels(cut: str, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("arguments", "message"),
     [
         ({"cut": "diagonal"}, "cut='diagonal' is not known"),
         ({"world_size": 17}, "1 to 16"),
@@ -123,14 +127,14 @@ def test_the_static_picture_shows_all_that_travels(cut: str, n: int) -> None:
         ({"reduce_scatter": "nccl"}, "one of ring, gloo"),
     ],
 )
-def test_what_cannot_be_says_so(wrong: dict, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        tensor_split(**wrong)
+def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tensor_split(**arguments)
 
 
 def test_settings_are_checked() -> None:
     widget = tensor_split()
-    with pytest.raises(traitlets.TraitError, match="step=9: 0 to 6"):
+    with pytest.raises(traitlets.TraitError, match="step=9: must be 0 to 6"):
         widget.settings = {"step": 9}
     widget.settings = {"ranks": 2, "step": 6}
     assert widget.settings["width"] == 96
@@ -140,7 +144,7 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.browser
-def test_both_languages_draw_the_same(browser: Browser) -> None:
+def test_python_and_javascript_draw_the_same(browser: Browser) -> None:
     draw = random.Random(5)
     cases = []
     for _ in range(40):
@@ -158,7 +162,7 @@ def test_both_languages_draw_the_same(browser: Browser) -> None:
             }
         )
     page = browser.new_page()
-    told = page.evaluate(
+    from_js = page.evaluate(
         f"""([scene, cases]) => {{
             {asset("units.js")}
             {asset("tensor_split_marks.js")}
@@ -169,7 +173,7 @@ def test_both_languages_draw_the_same(browser: Browser) -> None:
         [tensor_split().scene, cases],
     )
     page.close()
-    for settings, theirs in zip(cases, told, strict=True):
+    for settings, theirs in zip(cases, from_js, strict=True):
         ours = as_json([*marks_of(settings), *bars_of(settings, (5e5, 1e6))])
         assert [set(mark) for mark in ours] == [
             {key for key, value in mark.items() if (key, value) != ("size", 12)} for mark in theirs
@@ -181,13 +185,13 @@ def test_both_languages_draw_the_same(browser: Browser) -> None:
 
 
 @pytest.mark.browser
-def test_steps_go_by_keys_and_buttons_and_play_by_themselves(show: Show) -> None:
+def test_keys_and_buttons_step_and_play(show: Show) -> None:
     root = show(tensor_split())
     press(root, "ArrowRight", "ArrowRight", "ArrowRight")
     assert root.get_attribute("data-step") == "3"
-    assert root.get_attribute("data-travels") == "all_reduce"
+    assert root.get_attribute("data-op") == "all_reduce"
     assert root.get_attribute("data-step-bytes") == str(2 * 3 * 512 * 96)
-    assert "One all-reduce adds the summands up." in root.inner_text()
+    assert "One all-reduce adds up the partial sums." in root.inner_text()
     root.get_by_role("button", name="To the end").click()
     assert root.get_attribute("data-step") == "6"
     assert root.get_by_role("button", name="One step forward").is_disabled()
@@ -202,7 +206,7 @@ def test_steps_go_by_keys_and_buttons_and_play_by_themselves(show: Show) -> None
 
 
 @pytest.mark.browser
-def test_controls_change_the_picture_at_once(show: Show) -> None:
+def test_controls_change_the_picture_immediately(show: Show) -> None:
     root = show(tensor_split(world_size=2, measured=a_run(1000, 3000)))
     assert root.get_attribute("data-measured") == "true"
     root.get_by_role("radio", name="with sequence parallelism").check()
@@ -219,28 +223,28 @@ def test_controls_change_the_picture_at_once(show: Show) -> None:
 
 
 @pytest.mark.browser
-def test_a_part_is_told_by_mouse_and_by_keyboard(show: Show) -> None:
+def test_mouse_and_keyboard_show_a_parts_details(show: Show) -> None:
     root = show(tensor_split())
     detail = root.locator(".shardlab-detail")
     x, y, width, height = boxes_of(CUTS["mlp"])["A"]
     hover(root, x + 0.6 * width, y + height / 2)
-    told = "rank 2: columns 192 to 288 of A's 384, 36,864 bytes (36.0 KiB)"
-    assert detail.inner_text() == told
+    text = "rank 2: columns 192 to 288 of A's 384, 36,864 bytes (36.0 KiB)"
+    assert detail.inner_text() == text
     press(root, "Escape", "ArrowDown")
     assert detail.inner_text().startswith("X: all of it on every rank, 196,608 bytes")
     press(root, "ArrowDown", "ArrowDown", "ArrowDown")
-    assert detail.inner_text() == told
+    assert detail.inner_text() == text
     assert root.get_attribute("data-selected") == "A:2"
     press(root, "ArrowRight", "ArrowRight")
     x, y, width, height = boxes_of(CUTS["mlp"])["Y"]
     hover(root, x + 5, y + height - 5)
-    assert detail.inner_text().startswith("rank 3: a summand of all of Y")
+    assert detail.inner_text().startswith("rank 3: a partial sum of all of Y")
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_pictures_for_the_eye(show: Show, artifacts: Path, dark: bool) -> None:
-    """Kept as artefacts: look at them."""
+def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
+    """Saved as artefacts, to be looked at."""
     for cut, step in (("columns", 3), ("rows", 1), ("mlp", 5), ("sequence", 3), ("sequence", 8)):
         widget = tensor_split(cut, world_size=4, reduce_scatter="gloo")
         widget.settings = {"step": step}

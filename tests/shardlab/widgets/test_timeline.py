@@ -12,7 +12,7 @@ from tests.shardlab.widgets.synthetic import collective, dense, make_run, p2p, r
 
 
 def hung(n: int = 4) -> DeadlockError:
-    """All ranks receive from their left neighbour and nobody sends."""
+    """All ranks receive from their left neighbour and none sends."""
     calls = [
         p2p("recv", r, (r - 1) % n, 8, start_s=0.001, end_s=None, world_size=n) for r in range(n)
     ]
@@ -22,7 +22,7 @@ def hung(n: int = 4) -> DeadlockError:
     return error
 
 
-def test_sends_and_receives_under_way_together_have_lanes() -> None:
+def test_concurrent_sends_and_receives_have_separate_lanes() -> None:
     lane_of, lanes = assign_lanes(ring_all_reduce(4).calls)
     assert lanes == 2
     assert {(call.op, lane) for call, lane in lane_of.items()} == {("send", 0), ("recv", 1)}
@@ -52,7 +52,7 @@ def test_a_call_that_never_ended_reaches_the_right_edge() -> None:
     assert "url(#shardlab-hatch" in widget.static_svg()
 
 
-def test_a_hang_is_drawn_as_who_waits_for_whom() -> None:
+def test_a_hang_is_drawn_as_arrows_between_waiting_ranks() -> None:
     widget = timeline(hung())
     assert widget.scene["headline"] == "deadlock: all wait"
     assert sorted(widget.scene["waits"]) == [[0, 3, True], [1, 0, True], [2, 1, True], [3, 2, True]]
@@ -60,7 +60,7 @@ def test_a_hang_is_drawn_as_who_waits_for_whom() -> None:
     assert len(arrows) == 4
 
 
-def test_waiting_beside_the_cycle_is_grey() -> None:
+def test_waits_outside_the_cycle_are_grey() -> None:
     error = hung(3)
     error.table = (*error.table, Waiting(3, "waiting", "recv", (0,), ""))
     error.run = make_run(4, error.run.calls)
@@ -70,7 +70,7 @@ def test_waiting_beside_the_cycle_is_grey() -> None:
     assert strokes == [WAIT, ERROR, ERROR, ERROR]
 
 
-def test_without_a_table_pending_calls_tell() -> None:
+def test_without_a_table_waits_come_from_pending_calls() -> None:
     calls = [
         p2p("recv", 0, 1, 8, start_s=0, end_s=None),
         collective("all_reduce", 1, 3, start_s=0, end_s=None),
@@ -85,17 +85,17 @@ def test_without_a_table_pending_calls_tell() -> None:
     ]
 
 
-def test_a_rank_that_finished_is_named_so() -> None:
+def test_a_rank_that_finished_is_labelled() -> None:
     error = DeadlockError(
         "rank 1 never entered",
         table=(Waiting(0, "waiting", "all_reduce", (1,), ""), Waiting(1, "finished", "", (), "")),
     )
     error.run = make_run(2, [collective("all_reduce", 0, 2, start_s=0, end_s=None)])
-    texts = [mark.get("text") for mark in timeline(error).scene["ground"]]
+    texts = [mark.get("text") for mark in timeline(error).scene["background"]]
     assert "finished" in texts
 
 
-def test_an_error_before_any_run_says_so() -> None:
+def test_an_error_before_the_run_is_refused() -> None:
     with pytest.raises(ValueError, match="no rank started"):
         timeline(LaunchError("no memory"))
 
@@ -106,7 +106,7 @@ def test_other_errors_show_their_headline() -> None:
     assert "rank 2 failed" in timeline(error).static_svg()
 
 
-def test_source_lines_are_inert() -> None:
+def test_source_lines_are_escaped() -> None:
     error = hung()
     error.headline = "<img src=x onerror=alert(1)>"
     error.run.calls = [replace(call, source="<b>cell</b>") for call in error.run.calls]

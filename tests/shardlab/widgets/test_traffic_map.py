@@ -17,7 +17,7 @@ def rects(widget, fill, block=""):
     return [m for m in view["marks"] if m["kind"] == "rect" and m.get("fill") == fill]
 
 
-def test_cells_stand_where_rows_send_to_columns() -> None:
+def test_cells_are_where_rows_send_to_columns() -> None:
     widget = traffic_map(ring_all_reduce(4))
     scene = widget.scene
     left, top, cell = scene["heat_x"][0], scene["top"], scene["cell"]
@@ -29,15 +29,15 @@ def test_cells_stand_where_rows_send_to_columns() -> None:
     assert scene["views"][0]["sent"][0] == [0, 6 * MIB, 0, 0]
 
 
-def test_strength_follows_bytes() -> None:
+def test_opacity_increases_with_bytes() -> None:
     marks = rects(traffic_map(dense(4)), MEASURED)
     cells = [m for m in marks if m["width"] == m["height"] and m["width"] > 20]
-    strengths = [m.get("opacity", 1.0) for m in cells]
-    assert strengths == sorted(strengths)
-    assert strengths[-1] == 1.0
+    opacities = [m.get("opacity", 1.0) for m in cells]
+    assert opacities == sorted(opacities)
+    assert opacities[-1] == 1.0
 
 
-def test_blocks_are_views_of_their_own() -> None:
+def test_each_block_has_its_own_view() -> None:
     widget = traffic_map(ring_all_reduce(4), block="all-gather")
     blocks = {view["block"]: view["total_bytes"] for view in widget.scene["views"]}
     assert blocks == {"": 24 * MIB, "reduce-scatter": 12 * MIB, "all-gather": 12 * MIB}
@@ -52,7 +52,7 @@ def test_blocks_are_views_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("predicted", [6 * MIB, [6 * MIB] * 4])
-def test_a_prediction_stands_beside_each_ranks_bar(predicted) -> None:
+def test_a_prediction_is_next_to_each_ranks_bar(predicted) -> None:
     widget = traffic_map(ring_all_reduce(4), predicted)
     guesses = [m for m in rects(widget, PREDICTED) if m["width"] > 20]
     assert len(guesses) == 4
@@ -68,15 +68,15 @@ def test_a_predicted_matrix_is_a_second_map() -> None:
 
 def test_a_prediction_belongs_to_one_block() -> None:
     widget = traffic_map(ring_all_reduce(4), 3 * MIB, block="all-gather")
-    told = {view["block"]: view["predicted"] is not None for view in widget.scene["views"]}
-    assert told == {"": False, "reduce-scatter": False, "all-gather": True}
+    predicted = {view["block"]: view["predicted"] is not None for view in widget.scene["views"]}
+    assert predicted == {"": False, "reduce-scatter": False, "all-gather": True}
 
 
 @pytest.mark.parametrize(
     ("predicted", "message"),
     [([1, 2, 3], "shape"), (-1, "not negative"), (float("nan"), "finite")],
 )
-def test_a_prediction_that_fits_nothing_says_what_to_give(predicted, message) -> None:
+def test_a_prediction_of_the_wrong_form_is_refused(predicted, message) -> None:
     with pytest.raises(ValueError, match=message):
         traffic_map(ring_all_reduce(4), predicted)
 

@@ -18,11 +18,11 @@ from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
         (np.int64(48), "48 B"),  # an entry of run.traffic
     ],
 )
-def test_bytes_are_told_in_binary_units(count: int, text: str) -> None:
+def test_bytes_are_formatted_in_binary_units(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
-def test_exact_bytes_carry_the_round_number_too() -> None:
+def test_exact_bytes_include_the_rounded_number() -> None:
     assert exact_bytes(6_291_456) == "6,291,456 bytes (6.0 MiB)"
     assert exact_bytes(1) == "1 byte"
 
@@ -54,6 +54,6 @@ def test_variants_of_an_op_share_its_colour() -> None:
     assert op_color("something new").startswith("#")
 
 
-def test_text_on_a_colour_is_the_more_legible_of_black_and_white() -> None:
+def test_text_on_a_colour_is_black_or_white_whichever_is_more_legible() -> None:
     assert ink_on("#0072B2") == "#ffffff"
     assert ink_on("#F0E442") == "#000000"

@@ -1,6 +1,6 @@
-"""What recorded sends and receives tell about an algorithm: its steps, and who holds what when.
+"""The steps of an algorithm and where its data is after each, from recorded sends and receives.
 
-Pure bookkeeping on ``Run.calls``; the ring player draws it.
+Computed from ``Run.calls`` alone; the ring player draws it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from math import prod
 
 from shardlab.run import Call
 
-Holdings = dict[tuple[int, int], int]  # (rank, chunk): a bit for each rank whose data is in it
+Holdings = dict[tuple[int, int], int]  # (rank, chunk): bit r is set if rank r's data is in it
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a buffer, in elements. Ranks hold buffers of one layout."""
+    """A slice of a buffer, in elements. The buffers of all ranks have the same layout."""
 
     storage_numel: int
     start: int
@@ -26,23 +26,23 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One send and the receive that took it. Contributions are bit masks by rank."""
+    """One send and its matching receive. Contributions are bit masks by rank."""
 
     step: int
     sender: int
     receiver: int
     bytes: int
-    start_s: float  # when the send began
-    end_s: float | None  # when the receiver had it; None where it never arrived
-    chunk: int | None  # which chunk left the sender
-    lands_in: int | None  # which chunk of the receiver it went into
-    carried: int = 0  # whose data it held
-    held_after: int = 0  # whose data the receiver's chunk held afterwards
+    start_s: float  # when the send started
+    end_s: float | None  # when the receiver had it; None if it never arrived
+    chunk: int | None  # the chunk that was sent
+    lands_in: int | None  # the receiver's chunk that it went into
+    carried: int = 0  # ranks whose data is in it
+    held_after: int = 0  # ranks whose data is in the receiver's chunk afterwards
 
 
 @dataclass(frozen=True)
-class Story:
-    """A run's messages in order. Without chunks, ``why_no_chunks`` says what hides them."""
+class MessageHistory:
+    """A run's messages in order. If ``chunks`` is empty, ``why_no_chunks`` gives the reason."""
 
     world_size: int
     chunks: tuple[Chunk, ...]
@@ -51,7 +51,7 @@ class Story:
     why_no_chunks: str
 
     def held_at(self, step: int) -> Holdings:
-        """Who holds what after ``step`` steps. At first every rank holds its own data alone."""
+        """The holdings after ``step`` steps. At first every rank holds only its own data."""
         held = {
             (rank, chunk): 1 << rank
             for rank in range(self.world_size)
@@ -63,21 +63,21 @@ class Story:
         return held
 
 
-def read_story(calls: Sequence[Call], world_size: int) -> Story:
-    """Pair sends with receives, order them in steps, and follow the chunks."""
+def read_messages(calls: Sequence[Call], world_size: int) -> MessageHistory:
+    """Pair sends with receives, group them into steps and track the chunks."""
     pairs = _pair(calls)
     steps = _steps(pairs)
     chunks, why = _chunks([send for send, _ in pairs])
     index = {chunk: number for number, chunk in enumerate(chunks)}
 
-    def place(call: Call | None) -> int | None:
-        return None if call is None else index.get(_part(call))
+    def chunk_of(call: Call | None) -> int | None:
+        return None if call is None else index.get(_slice_of(call))
 
-    bare = []
+    transfers = []
     for (send, recv), step in zip(pairs, steps, strict=True):
-        chunk = place(send)
-        into = place(recv)
-        bare.append(
+        chunk = chunk_of(send)
+        into = chunk_of(recv)
+        transfers.append(
             Transfer(
                 step=step,
                 sender=send.rank,
@@ -89,22 +89,24 @@ def read_story(calls: Sequence[Call], world_size: int) -> Story:
                 lands_in=chunk if into is None else into,
             )
         )
-    # A receive straight into a chunk replaces it; one into another tensor is added to it later.
+    # A receive directly into a chunk replaces it; one into another tensor is added to it later.
     replacing = {
-        message for message, (_, recv) in zip(bare, pairs, strict=True) if place(recv) is not None
+        message
+        for message, (_, recv) in zip(transfers, pairs, strict=True)
+        if chunk_of(recv) is not None
     }
-    bare.sort(key=lambda message: (message.step, message.sender, message.start_s))
-    return Story(
+    transfers.sort(key=lambda message: (message.step, message.sender, message.start_s))
+    return MessageHistory(
         world_size=world_size,
         chunks=chunks,
-        messages=tuple(_follow(bare, replacing, world_size, len(chunks))),
+        messages=tuple(_track(transfers, replacing, world_size, len(chunks))),
         steps=max(steps, default=-1) + 1,
         why_no_chunks=why,
     )
 
 
 def _pair(calls: Sequence[Call]) -> list[tuple[Call, Call | None]]:
-    """Each send, in order of its start, with the receive of that number between the two ranks."""
+    """Each send, by start time, with the receive of the same sequence number."""
     receives: dict[tuple[object, ...], Call] = {
         (call.peer, call.rank, call.group, call.tag, call.seq): call
         for call in calls
@@ -119,17 +121,17 @@ def _pair(calls: Sequence[Call]) -> list[tuple[Call, Call | None]]:
 
 
 def _steps(pairs: list[tuple[Call, Call | None]]) -> list[int]:
-    """The step of each send: one after the rank's last send, and after all it had received.
+    """The step of each send: one after the rank's last send and all it had received.
 
     In a ring that is simply "the k-th send of every rank". In a relay the second rank's first
-    send is step 1, as it could only follow what arrived in step 0.
+    send is step 1, because it depends on what arrived in step 0.
     """
     last_send: dict[int, int] = {}
     arrivals: dict[int, list[tuple[float, int]]] = {}
     steps = []
-    for send, recv in pairs:  # in order of their start
-        heard = [step for at, step in arrivals.get(send.rank, []) if at <= send.start_s]
-        step = max(last_send.get(send.rank, -1), *heard, -1) + 1
+    for send, recv in pairs:  # by start time
+        received = [step for at, step in arrivals.get(send.rank, []) if at <= send.start_s]
+        step = max(last_send.get(send.rank, -1), *received, -1) + 1
         last_send[send.rank] = step
         if recv is not None and recv.end_s is not None:
             arrivals.setdefault(recv.rank, []).append((recv.end_s, step))
@@ -137,51 +139,51 @@ def _steps(pairs: list[tuple[Call, Call | None]]) -> list[int]:
     return steps
 
 
-def _part(call: Call) -> Chunk:
+def _slice_of(call: Call) -> Chunk:
     return Chunk(call.storage_numel, call.offset, call.offset + prod(call.shape))
 
 
 def _peer(send: Call) -> int:
-    assert send.peer is not None  # _pair keeps no other
+    assert send.peer is not None  # _pair drops all others
     return send.peer
 
 
 def _chunks(sends: Sequence[Call]) -> tuple[tuple[Chunk, ...], str]:
-    """The chunks that sends took from their buffers, in the buffer's order; or why none show."""
+    """The chunks that were sent, in buffer order; or none, and the reason."""
     parts = sorted(
-        {_part(send) for send in sends if prod(send.shape)},
+        {_slice_of(send) for send in sends if prod(send.shape)},
         key=lambda part: (part.storage_numel, part.start, part.stop),
     )
     if not parts:
         return (), "Nothing was sent, so there are no chunks to follow."
     if any(part.stop - part.start == part.storage_numel for part in parts):
         return (), (
-            "Whole tensors were sent (or copies of chunks), so the record does not tell "
-            "which part of a buffer each was: messages are shown by their bytes."
+            "Whole tensors (or copies of chunks) were sent, so the record does not show which "
+            "part of a buffer each one was: messages are shown by their bytes."
         )
     for before, after in pairwise(parts):
         if before.storage_numel == after.storage_numel and after.start < before.stop:
             return (), (
-                "The parts that were sent overlap, so they are no chunks of one buffer: "
+                "The parts that were sent overlap, so they are not chunks of one buffer: "
                 "messages are shown by their bytes."
             )
     return tuple(parts), ""
 
 
-def _follow(
+def _track(
     messages: Sequence[Transfer], replacing: Set[Transfer], world_size: int, chunks: int
 ) -> Iterator[Transfer]:
-    """Fill in contributions. The messages of one step all leave before any of them arrives."""
+    """Fill in contributions. All messages of a step leave before any of them arrives."""
     held = {(rank, chunk): 1 << rank for rank in range(world_size) for chunk in range(chunks)}
-    for _, together in groupby(messages, key=lambda message: message.step):
-        step = list(together)
+    for _, group in groupby(messages, key=lambda message: message.step):
+        step = list(group)
         carried = [0 if m.chunk is None else held[m.sender, m.chunk] for m in step]
         for message, mask in zip(step, carried, strict=True):
-            if message.chunk is None or message.lands_in is None:  # nothing in it, or unknown
+            if message.chunk is None or message.lands_in is None:  # empty or unknown
                 yield message
                 continue
-            place = (message.receiver, message.lands_in)
-            after = mask if message in replacing else held[place] | mask
+            key = (message.receiver, message.lands_in)
+            after = mask if message in replacing else held[key] | mask
             if message.end_s is not None:
-                held[place] = after
+                held[key] = after
             yield replace(message, carried=mask, held_after=after)

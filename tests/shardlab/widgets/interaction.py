@@ -1,4 +1,4 @@
-"""What a reader does with a widget."""
+"""A reader's interactions with a widget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Locator
 
-Show = Callable[..., Locator]  # the fixture of conftest.py: a widget, put on a page
+Show = Callable[..., Locator]  # the fixture of conftest.py: puts a widget on a page
 
 
 def press(root: Locator, *keys: str) -> None:
@@ -16,11 +16,11 @@ def press(root: Locator, *keys: str) -> None:
 
 
 def hover(root: Locator, x: float, y: float) -> None:
-    """Point at a place of the scene (its own pixels)."""
+    """Hover over a point of the scene, in its own pixels."""
     root.locator("canvas").hover(position={"x": x, "y": y})
 
 
 def stop_the_clock(root: Locator) -> None:
-    """From now on the page's time passes by `root.page.clock.run_for(ms)` alone."""
+    """From now on only `root.page.clock.run_for(ms)` advances the page's time."""
     root.page.clock.install(time=1)
     root.page.clock.pause_at(2)

@@ -1,4 +1,4 @@
-"""Where the ring player draws ranks and chunks: as cards, as a wheel, or as plain nodes."""
+"""The ring player's layouts of ranks and chunks: cards, a wheel, or plain nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, ClassVar
 
-from shardlab.widgets.message_story import Story
+from shardlab.widgets.message_history import MessageHistory
 from shardlab.widgets.palette import MEASURED, OK, rank_color
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 from shardlab.widgets.units import format_bytes
@@ -15,73 +15,73 @@ from shardlab.widgets.units import format_bytes
 WIDTH = 720.0
 HEIGHT = 480.0
 CENTER = (WIDTH / 2, HEIGHT / 2)
-MOST_CARDS = 8
-MOST_CARD_ROWS = 16
+MAX_CARDS = 8
+MAX_CARD_ROWS = 16
 
 
-def layout_of(story: Story) -> Cards | Wheel | Nodes:
-    """Cards, a wheel, or plain nodes where there are no chunks to show."""
-    if not story.chunks:
-        return Nodes(story)
-    if story.world_size <= MOST_CARDS and len(story.chunks) <= MOST_CARD_ROWS:
-        return Cards(story)
-    return Wheel(story)
+def layout_of(history: MessageHistory) -> Cards | Wheel | Nodes:
+    """Cards for few ranks, a wheel for many, plain nodes if there are no chunks to show."""
+    if not history.chunks:
+        return Nodes(history)
+    if history.world_size <= MAX_CARDS and len(history.chunks) <= MAX_CARD_ROWS:
+        return Cards(history)
+    return Wheel(history)
 
 
-def _at_turn(turn: float, across: float, down: float) -> tuple[float, float]:
-    """A point on an ellipse, clockwise from the top; across and down are its half axes."""
+def _point_on_ellipse(turn: float, across: float, down: float) -> tuple[float, float]:
+    """A point on an ellipse, clockwise from the top; across and down are its semi-axes."""
     angle = 2 * math.pi * turn - math.pi / 2
     return CENTER[0] + across * math.cos(angle), CENTER[1] + down * math.sin(angle)
 
 
-class _Graph:
-    """Ranks on a ring with the paths that messages take. Rank 0 is at the top, or left of two."""
+class _Ring:
+    """Ranks on a ring and the paths of their messages, rank 0 at the top (of two, on the left)."""
 
     kind: ClassVar[str]
-    key: str  # how to read the picture, in a sentence or three
+    key: str  # how to read the picture
 
-    def __init__(self, story: Story) -> None:
-        n = self.world_size = story.world_size
+    def __init__(self, history: MessageHistory) -> None:
+        n = self.world_size = history.world_size
         self.across, self.down = (200.0, 130.0) if n == 2 else (162.0, 162.0)
-        if 4 < n <= MOST_CARDS:
+        if 4 < n <= MAX_CARDS:
             self.across = 270.0
-        elif n > MOST_CARDS:
+        elif n > MAX_CARDS:
             self.across = self.down = 200.0
-        pairs = sorted({(m.sender, m.receiver) for m in story.messages})
-        self.links = {pair: self.bend(*pair) for pair in pairs}
+        pairs = sorted({(m.sender, m.receiver) for m in history.messages})
+        self.links = {pair: self.control_point(*pair) for pair in pairs}
         neighbours = all((b - a) % n in (1, n - 1) for a, b in pairs)
         self.caption = CENTER if neighbours else (14.0, 26.0)
 
     def at(self, place: float, reach: float = 1.0) -> tuple[float, float]:
-        """Where a rank is, or between two; ``reach`` 1 is on the ring itself."""
+        """The position of a rank, or of a point between two; ``reach`` 1 is on the ring itself."""
         n = self.world_size
         turn = (place - 0.5) / 2 if n == 2 else place / n
-        return _at_turn(turn, self.across * reach, self.down * reach)
+        return _point_on_ellipse(turn, self.across * reach, self.down * reach)
 
     @property
     def width(self) -> float:
-        """Of what is drawn, without the empty sides of the scene."""
+        """Width of the drawing, without the empty sides of the scene."""
         return 2 * self.across + 160
 
     def center_of(self, rank: int) -> tuple[float, float]:
         return CENTER if self.world_size == 1 else self.at(rank)
 
-    def bend(self, sender: int, receiver: int) -> tuple[float, float]:
-        """The point that pulls a message's path aside: along the ring, or a little off straight."""
+    def control_point(self, sender: int, receiver: int) -> tuple[float, float]:
+        """Of a message's curve: along the ring, or slightly off the straight line."""
         n = self.world_size
         hop = (receiver - sender) % n
-        if n == 2:  # there over the top, back along the bottom
+        if n == 2:  # one direction over the top, the other along the bottom
             return self.at(sender + 0.5, reach=1.3)
         if hop in (1, n - 1):
             along_ring = 2 - math.cos(math.pi / n)
             between = sender + (0.5 if hop == 1 else -0.5)
             return self.at(between, along_ring if hop == 1 else 0.6 * along_ring)
         (x1, y1), (x2, y2) = self.at(sender), self.at(receiver)
-        aside = 0.16  # so that there and back are two curves
+        aside = 0.16  # so that the two directions have separate curves
         return (x1 + x2) / 2 + aside * (y2 - y1), (y1 + y2) / 2 - aside * (x2 - x1)
 
     def paths(self) -> Iterator[Mark]:
-        """Each path with a small arrow at its middle."""
+        """Each path with a small arrow in the middle."""
         for (sender, receiver), (cx, cy) in self.links.items():
             (x1, y1), (x2, y2) = self.center_of(sender), self.center_of(receiver)
             d = f"M{x1:.1f} {y1:.1f}Q{cx:.1f} {cy:.1f} {x2:.1f} {y2:.1f}"
@@ -109,18 +109,18 @@ def _arrow_head(x: float, y: float, angle: float, size: float) -> str:
     return f"M{points}Z"
 
 
-class Cards(_Graph):
-    """A card for each rank: rows are chunks, columns whose data they hold."""
+class Cards(_Ring):
+    """A card for each rank: a row per chunk, a column per contributing rank."""
 
     kind = "cards"
     key = (
-        "Row: chunk. Column and colour: the rank whose data has reached it. "
-        "Green frame: everyone's data is in."
+        "Row: chunk. Column and colour: the rank that contributed. "
+        "Green frame: all ranks have contributed."
     )
 
-    def __init__(self, story: Story) -> None:
-        super().__init__(story)
-        self.rows = len(story.chunks)
+    def __init__(self, history: MessageHistory) -> None:
+        super().__init__(history)
+        self.rows = len(history.chunks)
         self.column = min(20.0, 80.0 / self.world_size)
         self.row = min(18.0, 80.0 / self.rows)
         self.card = (self.column * self.world_size, self.row * self.rows)
@@ -129,7 +129,7 @@ class Cards(_Graph):
         x, y = self.center_of(rank)
         return x - self.card[0] / 2, y - self.card[1] / 2
 
-    def ground(self) -> list[Mark]:
+    def background(self) -> list[Mark]:
         marks = list(self.paths())
         width, height = self.card
         for rank in range(self.world_size):
@@ -154,23 +154,24 @@ class Cards(_Graph):
                 ]  # fmt: skip
         return marks
 
-    def state(self, story: Story, step: int) -> list[Mark]:
-        held = story.held_at(step)
-        everyone = (1 << self.world_size) - 1
+    def state(self, history: MessageHistory, step: int) -> list[Mark]:
+        held = history.held_at(step)
+        all_ranks = (1 << self.world_size) - 1
         marks: list[Mark] = []
         for (rank, chunk), mask in held.items():
             x, y = self.corner_of(rank)
             top = y + chunk * self.row
-            for giver in range(self.world_size):
-                has = bool(mask >> giver & 1)
+            for contributor in range(self.world_size):
+                has = bool(mask >> contributor & 1)
                 marks.append(
                     Rect(
-                        x=x + giver * self.column + 1, y=top + 1, width=self.column - 2,
+                        x=x + contributor * self.column + 1, y=top + 1, width=self.column - 2,
                         height=self.row - 2, radius=2,
-                        fill=rank_color(giver) if has else "text", opacity=1.0 if has else 0.07,
+                        fill=rank_color(contributor) if has else "text",
+                        opacity=1.0 if has else 0.07,
                     )
                 )  # fmt: skip
-            if mask == everyone:
+            if mask == all_ranks:
                 marks.append(
                     Rect(
                         x=x, y=top, width=self.card[0], height=self.row, radius=3,
@@ -188,56 +189,56 @@ class Cards(_Graph):
 
 
 class Wheel:
-    """A sector for each rank, a ring for each chunk (the first one outermost)."""
+    """A sector for each rank, a ring for each chunk (chunk 0 outermost)."""
 
     kind = "wheel"
     key = (
-        "Sector: rank. Ring: chunk, the first one outermost. The bluer, the more ranks' data "
-        "has reached it; green: everyone's."
+        "Sector: rank. Ring: chunk, chunk 0 outermost. Darker blue: more ranks have contributed; "
+        "green: all of them."
     )
     outer, inner = 206.0, 88.0
-    width = 2 * outer + 60  # of what is drawn, without the empty sides of the scene
+    width = 2 * outer + 60  # of the drawing, without the empty sides of the scene
 
-    def __init__(self, story: Story) -> None:
-        self.world_size = story.world_size
-        self.chunks = len(story.chunks)
+    def __init__(self, history: MessageHistory) -> None:
+        self.world_size = history.world_size
+        self.chunks = len(history.chunks)
 
-    def ground(self) -> list[Mark]:
+    def background(self) -> list[Mark]:
         every = max(1, math.ceil(self.world_size / 32))
         marks: list[Mark] = []
         for rank in range(0, self.world_size, every):
-            x, y = _at_turn(rank / self.world_size, self.outer + 14, self.outer + 14)
+            x, y = _point_on_ellipse(rank / self.world_size, self.outer + 14, self.outer + 14)
             marks.append(Text(x=x, y=y + 4, text=str(rank), size=11, anchor="middle"))
         return marks
 
-    def state(self, story: Story, step: int) -> list[Mark]:
-        held = story.held_at(step)
+    def state(self, history: MessageHistory, step: int) -> list[Mark]:
+        held = history.held_at(step)
         marks: list[Mark] = []
         for rank in range(self.world_size):
             counts = [held[rank, chunk].bit_count() for chunk in range(self.chunks)]
             first = 0
-            for givers, alike in groupby(counts):  # neighbours of one shade are one shape
+            for contributors, alike in groupby(counts):  # neighbours of one shade are one shape
                 last = first + len(list(alike)) - 1
-                color, opacity = self.shade(givers)
+                color, opacity = self.shade(contributors)
                 d = self.sector(rank, first, last)
                 marks.append(Path(d=d, fill=color, opacity=opacity))
                 first = last + 1
         return marks
 
-    def shade(self, givers: int) -> tuple[str, float]:
-        """Colour and opacity of a cell that holds the data of so many ranks."""
-        if givers == self.world_size:
+    def shade(self, contributors: int) -> tuple[str, float]:
+        """Colour and opacity of a cell, by the number of ranks that contributed to it."""
+        if contributors == self.world_size:
             return OK, 1.0
-        return MEASURED, 0.1 + 0.9 * givers / self.world_size
+        return MEASURED, 0.1 + 0.9 * contributors / self.world_size
 
     def sector(self, rank: int, first: int, last: int) -> str:
-        """The outline of some neighbouring chunks, as straight-sided as they are on the screen."""
+        """The outline of neighbouring chunks, with straight sides as in the browser."""
         depth = (self.outer - self.inner) / self.chunks
         gap = min(0.5, depth * 0.1)
         far, near = self.outer - first * depth, self.outer - (last + 1) * depth + gap
         half = 0.47
         points = [
-            _at_turn((rank + side * half) / self.world_size, radius, radius)
+            _point_on_ellipse((rank + side * half) / self.world_size, radius, radius)
             for radius, side in ((far, -1), (far, 1), (near, 1), (near, -1))
         ]
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
@@ -251,18 +252,18 @@ class Wheel:
         }
 
 
-class Nodes(_Graph):
-    """A disc for each rank, where only the bytes of messages are known."""
+class Nodes(_Ring):
+    """A disc for each rank, for runs where only the bytes of messages are known."""
 
     kind = "nodes"
 
-    def __init__(self, story: Story) -> None:
-        super().__init__(story)
+    def __init__(self, history: MessageHistory) -> None:
+        super().__init__(history)
         self.disc = max(6.0, min(34.0, 400 / self.world_size))
-        self.roomy = self.disc >= 30  # for the bytes received, below the number
-        self.key = "In a rank's disc: the bytes it has received so far." if self.roomy else ""
+        self.shows_bytes = self.disc >= 30  # received so far, below the number
+        self.key = "Disc: a rank, and the bytes it has received." if self.shows_bytes else ""
 
-    def ground(self) -> list[Mark]:
+    def background(self) -> list[Mark]:
         marks = list(self.paths())
         for rank in range(self.world_size):
             x, y = self.center_of(rank)
@@ -273,17 +274,17 @@ class Nodes(_Graph):
                 )
             )  # fmt: skip
             size = 15.0 if self.disc > 14 else 8.0
-            base = y - 2 if self.roomy else y + 0.35 * size
+            base = y - 2 if self.shows_bytes else y + 0.35 * size
             marks.append(Text(x=x, y=base, text=str(rank), size=size, anchor="middle", weight=600))
         return marks
 
-    def state(self, story: Story, step: int) -> list[Mark]:
-        """What each rank received so far, in its disc."""
+    def state(self, history: MessageHistory, step: int) -> list[Mark]:
+        """The bytes each rank has received so far, in its disc."""
         received = [0] * self.world_size
-        for message in story.messages:
+        for message in history.messages:
             if message.step < step and message.end_s is not None:
                 received[message.receiver] += message.bytes
-        if not self.roomy:
+        if not self.shows_bytes:
             return []
         marks: list[Mark] = []
         for rank, count in enumerate(received):
@@ -297,4 +298,4 @@ class Nodes(_Graph):
         return marks
 
     def as_json(self) -> dict[str, Any]:
-        return super().as_json() | {"roomy": self.roomy}
+        return super().as_json() | {"shows_bytes": self.shows_bytes}
