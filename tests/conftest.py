@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.browser.jupyterlab import JupyterLab
 from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
 from tools import browser as chromium
 
@@ -58,12 +59,11 @@ def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium; the test is skipped where there is none.
+    """A headless Chromium for all tests; a test is skipped if there is none.
 
-    One for each module, not for the session: while Playwright runs, so does an event loop in this
-    thread, and nbclient's own asyncio.run in some other test would refuse to start beside it.
+    Once it has started, an event loop is running in this thread: asyncio.run needs another one.
     """
     path = chromium.find()
     if path is None and os.environ.get("SHARDLAB_NEEDS_BROWSER"):
@@ -74,6 +74,29 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=path, args=list(chromium.FLAGS))
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def lab_page(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(STEP_LIMIT_MS)
+    yield JupyterLab(context.new_page(), lab_server)
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def lab(lab_page: JupyterLab) -> JupyterLab:
+    """One JupyterLab page for all tests that use JupyterLab as a student does."""
+    lab_page.errors.clear()  # those of another module's tests
+    return lab_page
+
+
+@pytest.fixture(scope="module")
+def desk(lab: JupyterLab) -> JupyterLab:
+    """The same page, loaded: for tests that open one notebook after another."""
+    if not lab.is_loaded():
+        lab.visit()
+    return lab
 
 
 @pytest.fixture
