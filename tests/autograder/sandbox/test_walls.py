@@ -321,7 +321,7 @@ def test_ranks_kept_to_their_connections_send_each_other_no_signals(sandbox: San
 
 
 def first_connected() -> socket.socket:
-    for fd in wire.duplicates(besides=[]):
+    for fd in wire.duplicate_sockets(exclude=[]):
         sock = socket.socket(fileno=fd)
         with contextlib.suppress(OSError):
             sock.getpeername()

@@ -100,7 +100,7 @@ def test_deepspeeds_calls_are_recorded_at_the_users_lines(runs: list[Run]) -> No
     assert runs[3].traffic.sent_by_rank.min() > 0
 
 
-def test_ranks_of_the_torch_engine_do_not_import_deepspeed(runs: list[Run]) -> None:
+def test_ranks_of_the_torch_engine_do_not_import_it(runs: list[Run]) -> None:
     def known() -> set[str]:
         return {name.split(".")[0] for name in sys.modules}
 

@@ -266,7 +266,7 @@ def test_a_timeout_names_the_rank_that_still_computes_and_its_line() -> None:
     ranks.finish(2)
     stack = f'Current thread 0x1 (most recent call first):\n  File "{FILE}", line 9 in spin\n'
     error = explain.timeout_error(5, ranks.views(), ranks.log.groups, {1: stack})
-    assert error.headline.startswith("the run completed not end within timeout_s=5: rank 1 is")
+    assert error.headline.startswith("the run did not end within timeout_s=5: rank 1 is")
     assert f"[{FILE}, line 9]" in error.headline
     assert [row.state for row in error.table] == ["waiting", "computing", "finished"]
     assert "larger timeout_s" in error.detail
