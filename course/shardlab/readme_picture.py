@@ -63,7 +63,7 @@ def figure(run: Run) -> Figure:
 
 
 def _ring(axes: Axes, run: Run) -> None:
-    """Ranks on a circle, with an arrow to each rank that was sent more than 1 % of the most."""
+    """Ranks on a circle, with an arrow where more than 1 % of the maximum was sent."""
     sent = run.traffic.sent_bytes
     axes.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
     axes.axis("off")

@@ -38,7 +38,7 @@ def leave_out(folder: str) -> None:
 
 
 def is_user_code(filename: str) -> bool:
-    """Whether a file belongs to neither Shardlab, an installed package or the standard library."""
+    """Whether a file is user code: not Shardlab's, an installed package's or Python's own."""
     return not filename.startswith(tuple(_LIBRARY_PATHS)) and "site-packages" not in filename
 
 

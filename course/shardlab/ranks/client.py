@@ -205,7 +205,7 @@ def adopt_server(kind: str, server: RankServer) -> None:
 def start_in_background() -> None:
     """Called at `import shardlab`, so that torch is loaded by a notebook's first launch.
 
-    Only in a kernel. Other programs may import it for a formula; their first launch starts it.
+    Only in a kernel. Other programs may need only a formula; their first launch starts it.
     """
     if in_kernel():
         rank_server()

@@ -170,7 +170,7 @@ def _set_up_process(rank: int, setup: dict[str, Any], stdout: int, stderr: int, 
         REAL_EXIT(status)
 
     os._exit = _exit
-    torch.set_num_threads(1)  # the order of sums, so their last digits, must not depend on cores
+    torch.set_num_threads(1)  # or the last digits of sums would depend on the number of cores
 
 
 def _prepare(rank: int, order: dict[str, Any], groups: dict[int, dist.ProcessGroup]) -> None:

@@ -165,7 +165,7 @@ def _dump_family(netlink: socket.socket, family: int) -> Iterator[tuple[int, Con
 
 
 def _parse(packet: bytes, start: int, stop: int) -> Iterator[tuple[int, Connection, bytes]]:
-    """One message. Must be fast: a dozen ranks have hundreds of sockets, read for every case."""
+    """One message. Must be fast: dozens of ranks have hundreds of sockets, read for every case."""
     at = start + 72
     while at + 4 <= stop:
         length, kind = _ATTRIBUTE.unpack_from(packet, at)
