@@ -28,7 +28,7 @@ def test_ranks_share_the_numbers_out(chapter):
 
 def test_the_kernel_counts_the_tensor_and_little_more(chapter):
     said = chapter.said("print(run.traffic.source)")
-    assert said.startswith("counted by the kernel")
+    assert said.startswith("counted by the operating system")
     more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", said)]
     assert len(more) == 4
     assert all(0 <= bytes_more < 10_000 for bytes_more in more)

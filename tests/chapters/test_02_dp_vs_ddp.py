@@ -113,7 +113,7 @@ def test_a_gradient_that_never_comes_is_silent_an_error_or_a_hang(chapter):
     assert "all-reduces: 0" in chapter.said("train_early, [0, 1], 1")
     assert "Expected to have finished reduction" in chapter.said("train_early, [0, 1], 2")
     said = chapter.said("train_early, [1], 1")
-    assert said.startswith("rank 1 finished without entering all_reduce, in which rank 0 waits")
+    assert said.startswith("rank 1 finished without entering all_reduce, where rank 0 waits")
     assert (
         chapter.said("def search").splitlines()
         == [

@@ -1,4 +1,4 @@
-"""One function that ranks are given: how far it has come, and what it left."""
+"""One function running on ranks: its progress, and what it left behind."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.failure_detector import FailureDetector
-from shardlab.ranks.meter import Reading, strayed_bytes
+from shardlab.ranks.meter import Reading, stray_bytes
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.trust import Trust
 from shardlab.trace.calls import CallLog
 
 
 @dataclass
-class Turn:
-    """One function on the first ``world_size`` of the ranks, as far as it has come."""
+class Execution:
+    """One function on ranks 0 to ``world_size`` − 1, running or finished."""
 
     ranks: list[RankProcess]
     timeout_s: float
     trust: Trust
     before: Reading
     begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
-    after: Reading | None = None  # None while it goes on
+    after: Reading | None = None  # None while it runs
     clock: Clock = field(init=False)
     log: CallLog = field(init=False)
     detector: FailureDetector = field(init=False)
@@ -33,7 +33,7 @@ class Turn:
         self.detector = FailureDetector(self.ranks, self.log, self.trust)
 
     def read_logs(self) -> None:
-        """Take in what the ranks have logged since the last time."""
+        """Read what the ranks have logged since the last call."""
         for process in self.ranks:
             for event in process.log.new_events():
                 self.log.add(process.rank, event)
@@ -44,11 +44,11 @@ class Turn:
 
     @property
     def unseen_bytes(self) -> int | None:
-        """What crossed the ranks' loopback during the turn and was in none of the sockets that are
-        counted between its ranks: in some that were opened and closed by hand, say, or by way of a
-        rank that has no part in it.  None where nobody can tell."""
-        before = self.before.crossed_bytes
-        after = None if self.after is None else self.after.crossed_bytes
+        """Loopback bytes of this execution outside the sockets counted between its ranks: through
+        sockets opened and closed by hand, or through a rank that does not take part.  None if
+        unknown."""
+        before = self.before.unattributed_bytes
+        after = None if self.after is None else self.after.unattributed_bytes
         if self.after is None or before is None or after is None:
             return None
         closed = {
@@ -58,7 +58,7 @@ class Turn:
             if at not in self.after.counts
         }
         crossed = after - before - sum(closed.values())
-        return max(0, crossed) + strayed_bytes(self.before, self.after, self.world_size)
+        return max(0, crossed) + stray_bytes(self.before, self.after, self.world_size)
 
     @property
     def stored_bytes(self) -> int:
@@ -66,28 +66,28 @@ class Turn:
 
     @property
     def collectives(self) -> int | None:
-        """Messages of gloo's collectives in this turn, recorded or not; None where nobody looks."""
+        """Messages of gloo's collectives meanwhile, recorded or not; None if not counted."""
         before = self.before.collectives
         after = None if self.after is None else self.after.collectives
         return None if before is None or after is None else after - before
 
     @property
     def left_nothing_behind(self) -> bool:
-        """Whether another can follow on the same ranks: all of them have returned or raised,
-        nothing is on its way between them, and they have made and ended no groups."""
+        """Whether the ranks can run another function: all have returned or raised, no message is in
+        flight between them, and they created and destroyed no groups."""
         return (
             all(process.state in ("finished", "failed") for process in self.ranks)
             and not any(process.forged or process.log.dropped for process in self.ranks)
             and not any(self.log.pending)
-            and not (self.log.meetings or self.log.opened or self.log.closing)
+            and not (self.log.unmatched or self.log.opened or self.log.closing)
         )
 
     def progress(self, now: float) -> str:
-        """How far it has come, in a line."""
+        """The progress, in one line."""
         done = sum(process.state == "finished" for process in self.ranks)
         waiting = sum(map(bool, self.log.pending))
         return (
             f"{now - self.begun_s:.0f} s of at most {self.timeout_s:g}: "
-            f"{done} of {self.world_size} ranks have finished, {waiting} are in a call, "
+            f"{done} of {self.world_size} ranks finished, {waiting} in a call, "
             f"{len(self.log.calls):,} calls so far"
         )

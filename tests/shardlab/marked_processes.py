@@ -1,7 +1,6 @@
-"""Finds every process that descends from one a test has started, however it ran away.
+"""Finds all descendants of the processes that a test started, even in other sessions.
 
-A mark in the environment passes from a process to all it starts: into the rank server, its ranks,
-and what ranks start in sessions of their own.
+They inherit a mark in their environment: the rank server, its ranks, and whatever ranks start.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ NAME = "SHARDLAB_TEST_MARK"
 HANG_LIMIT_S = 60
 
 
-class Family:
+class MarkedProcesses:
     def __init__(self, folder: Path) -> None:
         self.mark = uuid.uuid4().hex
         self.temporary = folder / "tmp"
@@ -29,7 +28,7 @@ class Family:
         self.environment = {**os.environ, NAME: self.mark, "TMPDIR": str(self.temporary)}
         self.shared_memory = shared_memory()
 
-    def living(self) -> list[psutil.Process]:
+    def alive(self) -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -37,16 +36,16 @@ class Family:
                     found.append(process)
         return found
 
-    def left_behind(self) -> list[str]:
-        """What is still there though the family should be gone; waits a while for it to go."""
+    def leftovers(self) -> list[str]:
+        """Processes and files that should be gone by now; waits up to 10 s for them to go."""
         until = time.monotonic() + 10
-        while (found := self._left_now()) and time.monotonic() < until:
+        while (found := self._leftovers_now()) and time.monotonic() < until:
             time.sleep(0.05)
         return found
 
-    def _left_now(self) -> list[str]:
+    def _leftovers_now(self) -> list[str]:
         found = []
-        for process in self.living():
+        for process in self.alive():
             with contextlib.suppress(psutil.Error):
                 found.append(f"process {process.pid}: {' '.join(process.cmdline())}")
         files = (path for path in self.temporary.iterdir() if "torchinductor" not in path.name)
@@ -54,12 +53,12 @@ class Family:
         return found + [f"/dev/shm/{name}" for name in shared_memory() - self.shared_memory]
 
     def end(self) -> None:
-        for process in self.living():
+        for process in self.alive():
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
     def start(self, program: str) -> subprocess.Popen[str]:
-        """A Python of its own that runs this text; what it prints can be read from `stdout`."""
+        """Run this program in a new Python process; its output is in `stdout`."""
         path = self.temporary.parent / "program.py"
         path.write_text(program)
         return subprocess.Popen(
@@ -71,7 +70,7 @@ class Family:
         )
 
     def run(self, program: str) -> list[str]:
-        """The lines that the program printed; it must end well."""
+        """The lines that the program printed; it must exit with code 0."""
         with self.start(program) as process:
             printed, _ = process.communicate(timeout=HANG_LIMIT_S)
         assert process.returncode == 0, printed
@@ -85,8 +84,8 @@ def shared_memory() -> set[str]:
 
 
 @contextlib.contextmanager
-def family(folder: Path) -> Iterator[Family]:
-    made = Family(folder)
+def marked_processes(folder: Path) -> Iterator[MarkedProcesses]:
+    made = MarkedProcesses(folder)
     try:
         yield made
     finally:

@@ -1,4 +1,4 @@
-"""The README's picture: a ring all-reduce of four ranks, drawn from a run of it.
+"""The README's picture: a ring all-reduce on four ranks, drawn from a real run.
 
 python -m shardlab picture docs/traffic.png
 """
@@ -27,15 +27,15 @@ INK, FAINT = "#222222", "#6B6B6B"
 
 
 def save(path: Path) -> Run:
-    """Run the all-reduce and draw it to ``path``, in the format that its ending names.
+    """Run the all-reduce and save its picture to ``path``, in the format of its suffix.
 
-    Raises ValueError for an ending other than .png and .svg.
+    Raises ValueError for a suffix other than .png and .svg.
     """
     if path.suffix not in FORMATS:
-        raise ValueError(f"{path}: the ending must be {' or '.join(FORMATS)}")
+        raise ValueError(f"{path}: the file must end in {' or '.join(FORMATS)}")
     run = launch(all_reduce, LENGTH, world_size=WORLD_SIZE, device="cpu", quiet=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without a date the same run gives the same file.
+    # Without a date, the same run gives the same file.
     dateless = {"Date": None} if path.suffix == ".svg" else {}
     figure(run).savefig(path, dpi=200, metadata=dateless)
     return run
@@ -49,7 +49,7 @@ def all_reduce(length: int) -> None:
 
 
 def figure(run: Run) -> Figure:
-    """Ring, heat map and bars side by side. White, so that a dark page shows it too."""
+    """Ring, heat map and bars side by side, on white so that they show on a dark page too."""
     drawing = Figure(figsize=(10, 4.1), facecolor="white")
     drawing.text(
         0.035, 0.93, f"Ring all-reduce of {format_bytes(TENSOR_BYTES)} on {run.world_size} ranks",
@@ -63,7 +63,7 @@ def figure(run: Run) -> Figure:
 
 
 def _ring(axes: Axes, run: Run) -> None:
-    """Ranks on a circle; an arrow from each rank to those it sent more than a note to."""
+    """Ranks on a circle, with an arrow where more than 1 % of the maximum was sent."""
     sent = run.traffic.sent_bytes
     axes.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal")
     axes.axis("off")
@@ -121,7 +121,7 @@ def _heat_map(axes: Axes, run: Run) -> None:
 
 
 def _bars(axes: Axes, run: Run) -> None:
-    """What the formula says and what each rank sent, on the heat map's rows."""
+    """Predicted and measured bytes sent by each rank, aligned with the heat map's rows."""
     n = run.world_size
     predicted = ring_sent_bytes(TENSOR_BYTES, n)
     rows = np.arange(n) + 0.5

@@ -1,4 +1,4 @@
-"""The kernel's side of compiling what ranks need of DeepSpeed (builds.py): ask, show, answer."""
+"""The kernel's side of compiling DeepSpeed ops (builds.py): request, show progress, answer."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from shardlab.ranks.stream import Screen
 
 
 @dataclass
-class Build:
+class PendingBuild:
     report_fd: int
     waiting: list[RankProcess] = field(default_factory=list)
 
 
-class Building:
-    """The ops being built for one run; its clock stands still meanwhile."""
+class PendingBuilds:
+    """The ops being built for one run, whose clock is paused meanwhile."""
 
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
-        self.builds: dict[str, Build] = {}  # by op
+        self.builds: dict[str, PendingBuild] = {}  # by op
         self.earlier_s = 0.0
         self.since_s = 0.0
 
     @property
-    def going_on(self) -> bool:
+    def in_progress(self) -> bool:
         return bool(self.builds)
 
-    def taken_s(self, now: float) -> float:
+    def paused_s(self, now: float) -> float:
         return self.earlier_s + (now - self.since_s if self.builds else 0.0)
 
-    def ask(self, process: RankProcess, channel: Channel) -> None:
+    def request(self, process: RankProcess, channel: Channel) -> None:
         op, process.needs = process.needs, ""
         if op not in self.builds:
             if not self.builds:
                 self.since_s = time.monotonic()
-            self.builds[op] = Build(memory_file("shardlab-build"))
+            self.builds[op] = PendingBuild(memory_file("shardlab-build"))
             channel.build(op, self.builds[op].report_fd)
         self.builds[op].waiting.append(process)
 
     def show(self, now: float) -> None:
         self.screen.progress(
-            f"DeepSpeed's {' and '.join(self.builds)} is being compiled, once on this machine: "
+            f"DeepSpeed's {' and '.join(self.builds)} is being compiled, once per machine: "
             f"{now - self.since_s:.0f} s, usually 40 to 90 on two free cores"
         )
 
-    def hear(self, message: dict[str, Any]) -> None:
-        """What the rank server tells of a builder: its pid, that it could not be, or its end.
+    def handle(self, message: dict[str, Any]) -> None:
+        """A message from the rank server about a builder: its pid, a failed start, or its exit.
 
-        Raises LaunchError where the op can't be had.
+        Raises LaunchError if the op could not be built.
         """
         if "pid" in message:
             return
@@ -68,9 +68,9 @@ class Building:
             self.screen.progress("")
         code = message.get("exit", 1)
         if code:
-            raise LaunchError(*builds.failure(op, message.get("failed", printed), code))
+            raise LaunchError(*builds.failure_message(op, message.get("failed", printed), code))
         for process in build.waiting:
-            with contextlib.suppress(BrokenPipeError):  # it died: its end will be told
+            with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
                 messages.send(process.control, {"is": "built"})
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What memory another process has in use, as Linux counts it."""
+"""The memory of another process, as Linux counts it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 def private_bytes(pid: int | None) -> int | None:
-    """In pages that belong to no file and are not shared. None where unknown."""
+    """Bytes in pages that belong to no file and are not shared. None if unknown."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             _, resident, shared, *_ = map(int, file.read().split())

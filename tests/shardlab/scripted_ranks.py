@@ -1,9 +1,9 @@
-"""Ranks' logs written by hand, so that what is read out of them can be tested without ranks.
+"""Scripted logs of ranks, to test what is concluded from them without real ranks.
 
-story = Story(2)
-story.call(0, "send", 1)        # rank 0 is in send to rank 1
-story.finish(1)                 # rank 1 has returned
-stuck(story.views(), story.log.groups)
+ranks = ScriptedRanks(2)
+ranks.call(0, "send", 1)        # rank 0 is in send to rank 1
+ranks.finish(1)                 # rank 1 has returned
+stuck(ranks.views(), ranks.log.groups)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def call_event(
     tag: int = 0,
     start_s: float = 0.0,
 ) -> list[Any]:
-    """As recorder.py writes it."""
+    """In the format of recorder.py."""
     n_bytes = math.prod(shape) * ITEM_BYTES[dtype]
     return [
         "call", call_id, op, n_bytes, peer, group, start_s, FILE, line,
@@ -40,7 +40,7 @@ def call_event(
     ]  # fmt: skip
 
 
-class Story:
+class ScriptedRanks:
     def __init__(self, world_size: int) -> None:
         self.log = CallLog(world_size)
         self.ids = itertools.count(1)
@@ -59,15 +59,15 @@ class Story:
         self.log.add(rank, ["wait", call_id])
         return call_id
 
-    def did(self, rank: int, op: str, peer: int | None = None, **how: Any) -> None:
-        """The rank made a call and came out of it."""
+    def completed(self, rank: int, op: str, peer: int | None = None, **how: Any) -> None:
+        """The rank began a call and completed it."""
         self.log.add(rank, ["end", self.call(rank, op, peer, **how), 1.0])
 
     def finish(self, *ranks: int) -> None:
         self.over.update(ranks)
 
     def computes(self, *ranks: int) -> None:
-        """Though it has calls open, the rank is at work on something else."""
+        """The ranks compute, even if they have open calls."""
         self.computing.update(ranks)
 
     def views(self) -> list[RankView]:
