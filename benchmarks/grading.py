@@ -133,7 +133,7 @@ class Grader:
         (self.root / "log.txt").write_text(used.output)
         latencies_s = self.latencies_s()
         if not latencies_s:
-            raise RuntimeError(f"{self.name} graded nobody:\n{used.output[-3000:]}")
+            raise RuntimeError(f"{self.name} graded no submissions:\n{used.output[-3000:]}")
         return Figures(
             self.name,
             self.students,
