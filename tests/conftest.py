@@ -3,7 +3,7 @@
     def test_chapter(lab_server, page):
         page.goto(lab_server.url_of("course/chapters/00_start_here.ipynb"))
 
-`lab_server.root` is a copy of the repository: tests may change and grade there what they like.
+`lab_server.root` is a copy of the repository, which tests may change.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
 from tools import browser as chromium
 
-# Before torch is loaded, here and in all that is started here: idle threads of OpenMP must not spin
-# on cores that other tests need.
+# Set before torch is loaded, here and in child processes: idle OpenMP threads must not spin on
+# cores that other tests need.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
 ARTIFACTS = ROOT / "tests/artifacts"
-STEP_LIMIT_MS = 60_000  # a cell may start real ranks: give each browser step time
+STEP_LIMIT_MS = 60_000  # generous, since a cell may start real ranks
 expect.set_options(timeout=STEP_LIMIT_MS)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    # A shell starts what it puts in the background with interrupts ignored, and so would every
-    # process be that a test starts and interrupts.
+    # A shell starts background jobs with SIGINT ignored. Processes that a test starts and
+    # interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if getattr(session.config.option, "numprocesses", None):  # for all of pytest-xdist's workers
+    if getattr(session.config.option, "numprocesses", None):  # once for all pytest-xdist workers
         begin_artifacts()
 
 
 @pytest.fixture(scope="session")
 def artifacts(request: pytest.FixtureRequest) -> Path:
-    """Where screenshots go. git ignores it; each run begins with an empty one."""
+    """The folder for screenshots. git ignores it; each run starts with an empty one."""
     if not hasattr(request.config, "workerinput"):
         begin_artifacts()
     return ARTIFACTS
@@ -60,10 +60,10 @@ def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium; the test is skipped where there is none.
+    """A headless Chromium; the test is skipped if there is none.
 
-    One for each module, not for the session: while Playwright runs, so does an event loop in this
-    thread, and nbclient's own asyncio.run in some other test would refuse to start beside it.
+    Module-scoped, not session-scoped: Playwright keeps an event loop running in this thread, and
+    nbclient's asyncio.run in another test would refuse to start.
     """
     path = chromium.find()
     if path is None and os.environ.get("SHARDLAB_NEEDS_BROWSER"):
@@ -78,7 +78,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, artifacts: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A fresh page, 1400 x 1000; what it shows at the end of a failing test is kept."""
+    """A fresh page, 1400 x 1000; a failing test leaves a screenshot of it."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(STEP_LIMIT_MS)
     page = context.new_page()

@@ -1,9 +1,10 @@
-"""A backward pass in two halves: what the stage before waits for now, the weights' gradients later.
+"""A backward pass in two halves: input gradients now, weight gradients later.
 
-For y = x·Wᵀ backward makes two products of the same size: ∂x = ∂y·W, which the layer below waits
-for, and ∂W = ∂yᵀ·x, which nobody waits for before the update.  While ``LateWeights`` is entered,
-each ``F.linear`` of a parameter (every nn.Linear calls it) puts the second off.  Biases, norms and
-embeddings cost little, and get their gradients in the first half.
+For y = x·Wᵀ backward computes two products of the same size: ∂x = ∂y·W, which the previous stage
+is waiting for, and ∂W = ∂yᵀ·x, which is not needed before the update.  Inside a
+``DeferredWeightGradients`` context, each ``F.linear`` with a parameter (every nn.Linear calls it)
+defers the second.  Biases, norms and embeddings are cheap and get their gradients in the first
+half.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-Later = list[tuple[Tensor, Tensor, Tensor]]  # weight, input, gradient of the output
+Products = list[tuple[Tensor, Tensor, Tensor]]  # weight, input, gradient of the output
 
 
-class LateWeights(TorchFunctionMode):
-    """A context for a forward pass, whose backward then leaves its products in ``later``."""
+class DeferredWeightGradients(TorchFunctionMode):
+    """A context for a forward pass; its backward collects the deferred products in ``pending``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.later: Later = []
+        self.pending: Products = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -33,16 +34,16 @@ class LateWeights(TorchFunctionMode):
         if func is F.linear:
             x, weight, bias = _linear(*args, **kwargs)
             if weight.requires_grad and weight.is_leaf and torch.is_grad_enabled():
-                y = _Product.apply(x, weight, self.later)
+                y = _Product.apply(x, weight, self.pending)
                 return y if bias is None else y + bias
         return func(*args, **kwargs)
 
     def finish(self) -> None:
-        """The second half: adds each weight's gradient to its ``grad``."""
-        for weight, x, grad_y in self.later:
+        """Run the second half: add each weight's gradient to its ``grad``."""
+        for weight, x, grad_y in self.pending:
             grad = grad_y.flatten(0, -2).T @ x.flatten(0, -2)
             weight.grad = grad if weight.grad is None else weight.grad + grad
-        self.later.clear()
+        self.pending.clear()
 
 
 def _linear(
@@ -55,13 +56,13 @@ class _Product(torch.autograd.Function):
     """x [..., I] · weight [O, I] transposed -> [..., O]"""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, later: Later) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, pending: Products) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.later = later
+        ctx.pending = pending
         return x @ weight.T
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        ctx.later.append((weight, x, grad_y))
+        ctx.pending.append((weight, x, grad_y))
         return (grad_y @ weight if ctx.needs_input_grad[0] else None), None, None

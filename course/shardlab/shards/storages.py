@@ -1,4 +1,4 @@
-"""What tensors really occupy: elements in use, and what else their storages hold."""
+"""The memory that tensors really occupy: their elements, and padding in their storages."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from shardlab.shards.layout import PADDING
 Part = tuple[int, int, int, int, float]  # at, numel, tensor, start, bytes: see layout.report
 
 
-class Local(NamedTuple):
-    """One rank's slice of one tensor, and the room it has on the flat buffer."""
+class LocalSlice(NamedTuple):
+    """One rank's slice of one tensor, and the room it has in the flat buffer."""
 
     tensor: int
     at: int
     start: int  # element of the whole, flattened tensor
-    room: int  # elements of the rank's share, padding included
+    room: int  # elements of the rank's shard, including padding
     data: Tensor
 
 
-def occupied(slices: Iterable[Local]) -> list[Part]:
-    """The slices, and as padding what their storages hold between and after them.
+def stored_parts(slices: Iterable[LocalSlice]) -> list[Part]:
+    """The slices, and padding for the elements that their storages hold between and after them.
 
-    A storage counts once. What it holds beyond a slice's room belongs to none of the slices'
-    ranks and is left out.
+    Each storage counts once. Elements beyond a slice's room are ignored: they belong to another
+    rank's slice.
     """
-    by_storage: dict[int, list[Local]] = {}
+    by_storage: dict[int, list[LocalSlice]] = {}
     for local in slices:
         by_storage.setdefault(local.data.untyped_storage().data_ptr(), []).append(local)
     parts: list[Part] = []
@@ -48,8 +48,8 @@ def occupied(slices: Iterable[Local]) -> list[Part]:
     return parts
 
 
-def added(*lists: Iterable[Part]) -> list[Part]:
-    """Parts of the same place as one: two states of an element are held by the same rank."""
+def merge_parts(*lists: Iterable[Part]) -> list[Part]:
+    """Merge parts at the same place, such as two optimizer states, by adding their bytes."""
     total: dict[tuple[int, int, int, int], float] = {}
     for parts in lists:
         for at, numel, tensor, start, size in parts:
@@ -59,7 +59,7 @@ def added(*lists: Iterable[Part]) -> list[Part]:
 
 
 def states_of(optimizer: Any, parameter: Any) -> list[Tensor]:
-    """An optimizer's tensors that have an element for each of the parameter's."""
+    """An optimizer's tensors with one element for each element of the parameter."""
     state: Mapping[str, Any] = optimizer.state.get(parameter, {})
     return [
         value
@@ -69,7 +69,7 @@ def states_of(optimizer: Any, parameter: Any) -> list[Tensor]:
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """A DTensor's part on this rank; a plain tensor as it is."""
+    """A DTensor's local tensor; a plain tensor unchanged."""
     to_local = getattr(tensor, "to_local", None)
     local: Tensor = to_local() if to_local else tensor
     with torch.no_grad():
