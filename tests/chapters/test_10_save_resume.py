@@ -1,4 +1,4 @@
-"""Chapter 10 runs from top to bottom, and what its prose says is what its cells show."""
+"""Chapter 10 runs from top to bottom, and its cells show what its prose says."""
 
 import re
 
