@@ -4,12 +4,12 @@
 # says = {partitioned_checkpoint = "holds more memory than the tensors that are counted"}
 # cheats = true
 # ///
-# Keeps each input whole, and tells otherwise.
+# Keeps each input whole, and reports fewer bytes.
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
 
 def forge_memory():
-    """Of live bytes nothing is told but a few."""
+    """Reports only a few live bytes."""
     from shardlab.trace.memory_recorder import MemoryRecorder
 
     tell = MemoryRecorder.told

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 2.8571}
-# says = {partitioned_checkpoint = "exchanges in forward already"}
+# says = {partitioned_checkpoint = "communicates in forward"}
 # ///
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 2}
-# says = {checkpoint = "hands save_for_backward what is no tensor"}
+# says = {checkpoint = "passes save_for_backward something other than tensors"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

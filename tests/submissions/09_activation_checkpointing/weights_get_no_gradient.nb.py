@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6}
-# says = {checkpoint = "own weights without a gradient"}
+# says = {checkpoint = "weights without a gradient"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

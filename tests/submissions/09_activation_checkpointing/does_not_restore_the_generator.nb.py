@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 4}
-# says = {checkpoint = "leaves the generator of random numbers"}
+# says = {checkpoint = "does not restore the random state"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

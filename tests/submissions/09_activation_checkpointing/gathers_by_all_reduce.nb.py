@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 2.8571}
-# says = {partitioned_checkpoint = "adds up pieces between zeros with all_reduce"}
+# says = {partitioned_checkpoint = "gathers by all_reduce of zero-padded pieces"}
 # ///
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
