@@ -500,35 +500,35 @@ print("on 2 ranks: bit-equal, position", position)
 # %% [markdown]
 # ## In real life: torchrun restarts the ranks
 #
-# When a rank dies, something has to notice, end the others and start all of them again. `torchrun --max-restarts` does. It does not load checkpoints: it runs the same script from its first line, and the script has to look for one. This script dies in step 3 of its first life:
+# When a rank dies, something has to notice, end the others and start all of them again. `torchrun --max-restarts` does. It does not load checkpoints: it runs the same script from its first line, and the script has to look for one. This script dies in step 3 of its first attempt:
 
 # %%
 SCRIPT = '''
 import os, signal, sys, torch.distributed as dist
 from pathlib import Path
-rank, life = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
-dist.init_process_group("gloo", f"file://{sys.argv[1]}/life_{life}", rank=rank, world_size=2)
+rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+dist.init_process_group("gloo", f"file://{sys.argv[1]}/store_{attempt}", rank=rank, world_size=2)
 saved = Path(sys.argv[1]) / f"rank_{rank}.txt"
 step = int(saved.read_text()) if saved.exists() else 0
-sys.stdout.write(f"life {life}, rank {rank}: continues at step {step}\\n")
+sys.stdout.write(f"attempt {attempt}, rank {rank}: continues at step {step}\\n")
 while step < 5:
-    if rank == 1 and step == 3 and life == "0":
+    if rank == 1 and step == 3 and attempt == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     step += 1
     dist.barrier()
     saved.write_text(str(step))
-sys.stdout.write(f"life {life}, rank {rank}: done\\n")
+sys.stdout.write(f"attempt {attempt}, rank {rank}: done\\n")
 '''
 
 # %%
-(disk / "lives").mkdir()
+(disk / "attempts").mkdir()
 (disk / "script.py").write_text(SCRIPT)
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-command = [*torchrun, "--max-restarts=1", str(disk / "script.py"), str(disk / "lives")]
+command = [*torchrun, "--max-restarts=1", str(disk / "script.py"), str(disk / "attempts")]
 environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 ended = subprocess.run(command, capture_output=True, text=True, env=environment)
-printed = [line for line in ended.stdout.splitlines() if "life" in line]
-print(*sorted(printed, key=lambda line: (line[:6], "done" in line, line)), sep="\n")
+printed = [line for line in ended.stdout.splitlines() if "attempt" in line]
+print(*sorted(printed, key=lambda line: (line[:9], "done" in line, line)), sep="\n")
 assert ended.returncode == 0, ended.stderr
 
 # %% [markdown]

@@ -76,12 +76,12 @@ def test_deepspeed_refuses_two_ranks_until_its_tools_convert_the_checkpoint(chap
 def test_torchrun_restarts_and_the_script_continues(chapter):
     lines = chapter.said("torchrun = [").splitlines()
     assert lines == [
-        "life 0, rank 0: continues at step 0",
-        "life 0, rank 1: continues at step 0",
-        "life 1, rank 0: continues at step 3",
-        "life 1, rank 1: continues at step 3",
-        "life 1, rank 0: done",
-        "life 1, rank 1: done",
+        "attempt 0, rank 0: continues at step 0",
+        "attempt 0, rank 1: continues at step 0",
+        "attempt 1, rank 0: continues at step 3",
+        "attempt 1, rank 1: continues at step 3",
+        "attempt 1, rank 0: done",
+        "attempt 1, rank 1: done",
     ]
 
 
