@@ -272,17 +272,15 @@ def splits(submitted: Submitted) -> str | None:
 
 def wrong_actions(submitted: Submitted) -> str | None:
     """Actions that are missing, repeated, or on the wrong device."""
-    wanted, found = (
-        all_actions(submitted.devices, submitted.micro_batches, submitted.chunks),
-        in_halves(submitted.plan),
-    )
+    sizes = submitted.devices, submitted.micro_batches, submitted.chunks
+    wanted, found = all_actions(*sizes), in_halves(submitted.plan)
     right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
     if there != right and {(kind, k, stage) for kind, stage, k in there} == set(right):
         return "has stage and micro-batch swapped: an action is (kind, stage, micro_batch)"
     if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
         return "has stages that do not exist: they count from 0, one for each chunk of each device"
     if any(k >= submitted.micro_batches for _, _, k in there):
-        return "counts past the last micro-batch: the warm-up may be longer than the batch"
+        return "counts past the last micro-batch: there may be fewer than warm-up forwards"
     if missing := {kind for kind, _, _ in right - there}:
         if missing == {"F"}:
             return "leaves out forwards: each stage runs each micro-batch"

@@ -271,7 +271,11 @@ SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
     ("change", "name", "says"),
     [
         ((GATHER, REVERSED), "4 ranks, 4 blocks of 128 KiB", "in the order of the ranks"),
-        (("        return None, x.grad", SUMMED), "4 ranks, dropout, 15 elements", "adds up"),
+        (
+            ("        return None, x.grad", SUMMED),
+            "4 ranks, dropout, 15 elements",
+            "sums the gradient",
+        ),
     ],
 )
 def test_more_mistakes_with_pieces_are_named(change, name, says):

@@ -52,7 +52,7 @@ def reference(case: Case, inputs: Any) -> Plain:
     cut = right_cut(case)
     if cut is None:
         return {"refused": True}
-    ran = shared.results(plain_step(inputs[0], case, **public.HOW), case)
+    ran = shared.results(plain_step(inputs[0], case, **public.STEP_OPTIONS), case)
     values = {name: ran[name] for name in shared.VALUES}
     right = {"refused": False, "computed again": sum(cut[:-1]), "within the budget": True}
     return right | values | {"bit for bit": True}
