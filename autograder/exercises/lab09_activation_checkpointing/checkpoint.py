@@ -29,7 +29,7 @@ def draw_network(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def inputs_bytes(case: Case) -> int:
-    """A tensor of x's size for each call (its input), and the random state."""
+    """For each call, a tensor of x's size (its input, or the last output) and the random state."""
     calls = case.params["blocks"] if case.params["network"] == "chain" else 1
     return int(calls * (shared.x_bytes(case) + STATE_BYTES))
 

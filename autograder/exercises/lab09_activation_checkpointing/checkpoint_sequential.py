@@ -2,7 +2,7 @@
 
 All layers are equal: each keeps K bytes for backward, including its input of B bytes.  While
 segment j (from 0) is in memory, so are the inputs of the j before it: j·B + K · its layers ≤ M.
-The last segment is computed only once, since backward starts with it, so it should be the longest.
+The last segment is computed only once, since backward starts with it, so it is as long as possible.
 """
 
 from __future__ import annotations

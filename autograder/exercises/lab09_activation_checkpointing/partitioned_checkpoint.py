@@ -63,7 +63,7 @@ def sent_limit(case: Case) -> Limit | None:
 
 
 def does_not_pad(attempt: Attempt) -> Finding | None:
-    """Fails if the elements do not divide by the ranks, after something was sent."""
+    """An error, after something was sent, with elements that do not divide by the ranks."""
     case, run = attempt.case, attempt.run
     divides = case.params["rows"] * case.params["width"] % case.world_size == 0
     if attempt.error is None or divides or run is None or not run.calls:
