@@ -564,7 +564,7 @@ axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 figure.tight_layout()
 
 # %% [markdown]
-# The smallest loss grows with √δ: if a checkpoint blocks the ranks for a twelfth of the time, the loss falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
+# The smallest loss grows with √δ: if a checkpoint blocks the ranks only a twelfth as long, the loss falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
 #
 # ## What goes wrong in practice
 #
