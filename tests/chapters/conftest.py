@@ -1,4 +1,4 @@
-"""A chapter's own module opens it in the browser too: it is run once."""
+"""Browser fixtures for the chapter tests, which run each chapter once for all its tests."""
 
 from tests.browser.conftest import desk, lab
 

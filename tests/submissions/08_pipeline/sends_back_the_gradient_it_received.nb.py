@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {naive_step = 2.25}
-# says = {naive_step = "passes on the gradient it received"}
+# says = {naive_step = "sends back the gradient it received"}
 # ///
 
 # %% nbgrader={"grade_id": "naive_step", "solution": true}

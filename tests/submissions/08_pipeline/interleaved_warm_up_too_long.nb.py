@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {interleaved_schedule = 5.0}
-# says = {interleaved_schedule = "warms up too long"}
+# says = {interleaved_schedule = "has too long a warm-up"}
 # ///
 
 # %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}

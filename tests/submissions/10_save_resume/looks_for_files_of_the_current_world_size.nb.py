@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 4.0}
-# says = {load_sharded = "index.json has the one that saved them"}
+# says = {load_sharded = "index.json has the number of ranks that saved them"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 def load_sharded(folder):
-    """folder a Path  ->  {name: [length]}, this rank's slices for the present world size"""
+    """folder a Path  ->  {name: [length]}, this rank's slices for the current world size"""
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, opened, slices = dist.get_rank(), dist.get_world_size(), {}, {}
     for name, shape in index["shapes"].items():

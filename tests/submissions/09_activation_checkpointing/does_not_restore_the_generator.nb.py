@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 4}
-# says = {checkpoint = "leaves the generator of random numbers"}
+# says = {checkpoint = "does not restore the random state"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 class Checkpoint(torch.autograd.Function):
-    """Keeps the arguments of function, runs it again in backward."""
+    """Keeps the arguments of function and runs it again in backward."""
 
     @staticmethod
     def forward(ctx, function, *args):
@@ -35,5 +35,5 @@ class Checkpoint(torch.autograd.Function):
 
 
 def checkpoint(function, *args):
-    """function(*args), of which only args are kept"""
+    """function(*args), keeping only args for backward"""
     return Checkpoint.apply(function, *args)

@@ -6,7 +6,7 @@
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 class Checkpoint(torch.autograd.Function):
-    """Makes the graph in forward, and goes through it in backward."""
+    """Builds the graph in forward and uses it in backward."""
 
     @staticmethod
     def forward(ctx, function, *args):

@@ -1,15 +1,18 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
-# loses = {atomic_commit = 1.667}
-# says = {atomic_commit = "takes files of a killed run over"}
+# loses = {atomic_commit = 5.0}
+# says = {atomic_commit = "removes the old checkpoint"}
 # ///
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}
 def atomic_commit(root, step, write):
-    """root a Path, step an int, write(folder)  ->  root/step_00000012, whole or not there"""
+    """root a Path, step an int, write(folder)  ->  root/step_00000012, complete or absent"""
     folder = root / "unfinished"
     if dist.get_rank() == 0:
-        folder.mkdir(exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        for old in root.glob("step_*"):
+            shutil.rmtree(old)
+        folder.mkdir()
     dist.barrier()
     write(folder)
     dist.barrier()

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 6.0}
-# says = {run_schedule = "divide each by their number"}
+# says = {run_schedule = "divide each by the number of micro-batches"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

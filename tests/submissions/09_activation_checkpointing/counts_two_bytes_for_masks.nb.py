@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {activation_bytes = 4}
-# says = {activation_bytes = "two bytes for an element of a dropout mask"}
+# says = {activation_bytes = "two bytes for each element of a dropout mask"}
 # ///
 
 # %% nbgrader={"grade_id": "activation_bytes", "solution": true}

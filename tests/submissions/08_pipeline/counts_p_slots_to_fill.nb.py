@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {bubble_fraction = 2.0}
-# says = {bubble_fraction = "counts p slots of filling"}
+# says = {bubble_fraction = "counts p slots to fill"}
 # ///
 
 # %% nbgrader={"grade_id": "bubble_fraction", "solution": true}
