@@ -75,7 +75,9 @@ EXERCISE = OnRanks(
     points=5,
     cases=(
         Case("4 ranks, 3 small layers", 4, {"widths": [6, 8, 3, 4]}),
-        Case("3 ranks, 2 layers in a bucket", 3, {"widths": [5, 6, 5, 4, 3], "layers_per_bucket": 2}),
+        Case(
+            "3 ranks, 2 layers in a bucket", 3, {"widths": [5, 6, 5, 4, 3], "layers_per_bucket": 2}
+        ),
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
     ),
     inputs=partial(shared.draw_inputs, batches=1, scale=4),

@@ -177,7 +177,9 @@ def test_an_engine_that_differs_from_the_request_is_named(change, words):
 def test_only_a_dict_reaches_deepspeed():
     case = WRITE.cases[0]
     output = WRITE.drive(lambda **budget: None, WRITE.draw(case, RNG)[0], case)
-    assert diagnosis_of(WRITE, case, output) == "the configuration should be a dict (it is a NoneType)"
+    assert (
+        diagnosis_of(WRITE, case, output) == "the configuration should be a dict (it is a NoneType)"
+    )
 
 
 # ---- fix_config ---------------------------------------------------------------------------------

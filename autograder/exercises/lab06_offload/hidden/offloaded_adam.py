@@ -23,7 +23,9 @@ BOUNDARIES = {
     "no weight decay": "three odd shapes, 25 steps",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("parameter.detach()).float()", "parameter.data).float()", "autograd records neither"),
+    EqualAnswer(
+        "parameter.detach()).float()", "parameter.data).float()", "autograd records neither"
+    ),
     EqualAnswer("master.detach().bfloat16()", "master.to(parameter.dtype)", "parameters are bf16"),
 )
 

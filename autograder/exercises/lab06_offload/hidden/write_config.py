@@ -7,7 +7,7 @@ from autograder.exercises.lab06_offload.write_config import ROWS, budget_case
 CASES = (budget_case(4, 4.2, 2, (3, 36)), budget_case(2, 0.5, 3, (2, 4)))
 BOUNDARIES = {
     "divides": "2 ranks, 9.5Ψ bytes each",
-    "does not divide": "not asked: DeepSpeed pads what does not divide, and reports the padded size",
+    "does not divide": "not asked: DeepSpeed pads to a multiple and reports the padded size",
     "one rank": "1 rank, 12Ψ bytes each",
     "more ranks than elements": "not asked, as above",
     "exactly the cap": "not asked: no budget is exactly a row's bytes",
