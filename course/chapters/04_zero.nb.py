@@ -313,7 +313,7 @@ for stage, run in runs.items():
 # %% [markdown]
 # - Stages 1 and 2 call no reduce-scatter: DeepSpeed **all-reduces** its buckets, 2Ψ, and each rank keeps a slice. That is its default over NCCL, too (`use_multi_rank_bucket_allreduce`).
 # - Stage 3 does call reduce-scatter, but **gloo runs that as an all-reduce** (chapter 03). NCCL does not.
-# - The embedding matrix is also the output matrix ("tied"), so stage 3 gathers it twice in each direction.
+# - The embedding matrix is also the output matrix ("tied"), so stage 3 gathers it twice in each pass.
 #
 # With these three accounted for, formula and measurement agree again. Small messages add a few percent.
 
@@ -349,7 +349,7 @@ print(f"{sent_each(run):.2f} Ψ;", calls_of_step(run))
 assert sent_each(run) < 2.5
 
 # %% [markdown]
-# ## Where memory does not fall
+# ## When memory is not saved
 #
 # So far the configuration was tuned for a small model. Here is stage 3 with DeepSpeed's defaults. **How many bytes per parameter do the parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
 
@@ -416,7 +416,7 @@ for stage in range(4):
 memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)
 
 # %% [markdown]
-# Move the Ψ slider until a bar crosses the line. At stage 0 more devices do not fit a larger model, since each must hold all of it.
+# Move the Ψ slider until a bar crosses the line. At stage 0 more devices do not help: each must hold the whole model.
 #
 # ## In real life
 #

@@ -272,7 +272,7 @@ print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s,",
 # %% [markdown]
 # The update is the slow part, not the link. That is why DeepSpeed has **DeepSpeedCPUAdam**: Adam in C++ for the host, with vector instructions, on all cores, in a single pass over the states. Its documentation claims 5 to 7 times the speed of `torch.optim.AdamW`. It is compiled on first use, which takes about a minute. Our runs below do not use it: results are the same, only times differ.
 #
-# ## When it pays
+# ## When it pays off
 #
 # Forward and backward take 6Ψ operations per token, so with T tokens per step and a device that does F operations per second they take 6ΨT/F. The moves take 4Ψ/B on a link with B bytes per second, if nothing overlaps. **For a model ten times as large, is offload's share of the step larger, smaller, or the same?**
 
@@ -309,7 +309,7 @@ for tokens in (512, 2048, 8192, 32768, 131072):
 offload_times(parameters=10e9, tokens_per_step=8192, **MACHINE, capacity_bytes=32e9)
 
 # %% [markdown]
-# ## Further: parameters, and NVMe
+# ## Further: parameters and NVMe
 #
 # With ZeRO-3 each rank keeps 1/N of the parameters. These can live on the host too; then the device holds one layer at a time, and each layer comes up twice in a step, for forward and for backward. Beyond the host there is **NVMe**, the computer's solid-state disk: even larger, and even slower (ZeRO-Infinity, Rajbhandari et al. 2021). For 7.5B parameters on 8 ranks each rank moves:
 
@@ -442,7 +442,7 @@ for micro_batches in (1, 8):
 
 # %% [markdown]
 # - **A small host.** It must hold the states of all ranks: 12Ψ bytes, plus 2Ψ for gradients. The operating system cannot swap out pinned memory; if memory runs short, the whole computer stalls.
-# - **Few cores.** All ranks on a computer share its cores for the update: eight ranks with eight cores each are one thing, eight ranks on eight cores another. DeepSpeed's launcher has `--bind_cores_to_rank` for this.
+# - **Few cores.** All ranks on a computer share its cores for the update: eight ranks on eight cores have only one core each. DeepSpeed's launcher has `--bind_cores_to_rank` for this.
 # - **Time.** With `torch.optim.AdamW` on the host the update may take longer than everything else. DeepSpeed rejects it unless you set `zero_force_ds_cpu_optimizer` to false; on a GPU machine let it build DeepSpeedCPUAdam.
 #
 # ## Where a GPU differs
@@ -458,7 +458,7 @@ for micro_batches in (1, 8):
 # - Move the update to the states, not the states to the update: 2Ψ/N bytes down and 2Ψ/N up per step, instead of 12Ψ/N each way.
 # - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host.
 # - The cost of offload per token depends on the tokens per step, not on the size of the model.
-# - Check on the engine where things are. A misplaced key is ignored without a warning.
+# - Check the engine, not the configuration: a misplaced key is ignored without a warning.
 #
 # Now write it yourself: [Lab 06](../../labs/06_offload/06_offload.ipynb).
 #

@@ -87,7 +87,7 @@ tensor_split("columns", tokens=T, width=D, world_size=N)
 predicted_all_reduces = None
 
 # %% [markdown]
-# In this run each rank gets its own parts of A and B, the same X, and the same dY, the gradient of the loss with respect to Y.
+# In this run each rank gets its own parts of A and B, the same X, and the same dY, the gradient with respect to Y.
 
 # %%
 a, b = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
@@ -457,7 +457,7 @@ figure.tight_layout()
 # %% [markdown]
 # Sixteen GPUs over two nodes are faster than eight in one, but not twice as fast: they compute for 84 % of the time, the eight for 95 %. The last bar shows a mistake: the same eight ranks, one in each of eight nodes, where all of a rank's bytes go through its own card.
 #
-# The other way to use 16 GPUs is one group per node, with two micro-batches at the same time: **data parallelism**. It has its own cost, the gradients, which cross between nodes once per step:
+# Another way to use 16 GPUs is one group per node, with two micro-batches at the same time: **data parallelism**. It has its own cost, the gradients, which cross between nodes once per step:
 
 # %%
 gradient_bytes = 2 * 12 * width**2 / 8  # per layer, on each of 8 ranks

@@ -24,7 +24,7 @@
 # | 5 · `Zero3Linear` | 5 |
 # | 6 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds cases that you do not see: other sizes, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
 import torch

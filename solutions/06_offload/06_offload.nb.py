@@ -23,7 +23,7 @@
 # | 4 · `fix_config` | 5 |
 # | 5 · a question | 2 |
 #
-# Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other models, other rates, other numbers of ranks. An exercise never loses points for a slip in an earlier one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes a few seconds longer.
+# Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other models, other rates, other numbers of ranks. A mistake in one exercise never costs points in a later one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes a few seconds longer.
 
 # %%
 import json
@@ -299,10 +299,10 @@ check("offload.write_config", write_config)
 #
 # | | the author wants |
 # |---|---|
-# | A | stage 3, the optimizer on the host, 2 micro-batches to a step |
+# | A | stage 3, the optimizer on the host, 2 micro-batches per step |
 # | B | stage 2, the optimizer on the host, room for large buckets |
 # | C | stage 2, the optimizer on the host, host memory that is *not* pinned (this host is small) |
-# | D | stage 3, micro-batches of 4, 32 sequences in a step of both ranks |
+# | D | stage 3, micro-batches of 4, 32 sequences per step on both ranks together |
 # | E | stage 2, bf16, as the launcher's YAML says (`mixed_precision: bf16`) |
 #
 # The lab parses them with Python's `json`, as `accelerate` does. DeepSpeed itself uses another parser for files, which is why some of the authors saw no error.

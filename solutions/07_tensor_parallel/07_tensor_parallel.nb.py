@@ -26,7 +26,7 @@
 # | 7 · `mesh_coords` | 2 |
 # | 8 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds cases that you do not see: other sizes, other numbers of heads and ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds hidden cases: other sizes, other numbers of heads and ranks. A mistake in one exercise never costs points in a later one.
 #
 # N is the number of ranks; it divides everything that is split. Shapes: B batch, T tokens, D width, H heads, V vocabulary.
 
@@ -174,7 +174,7 @@ row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
 # </details>
 # <details><summary>Hint 2 · the bias</summary>
 #
-# What is added before the all-reduce is added N times. With `bias / N` on every rank y is right, but the bias's gradient is not. With the bias only on rank 0, only rank 0 trains it.
+# Anything added before the all-reduce is added N times. With `bias / N` on every rank y is right, but the bias's gradient is not. With the bias only on rank 0, only rank 0 trains it.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #

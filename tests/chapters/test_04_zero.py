@@ -112,5 +112,5 @@ def test_fsdp2_holds_a_slice(chapter):
 
 
 @pytest.mark.browser
-def test_saved_pictures_work_without_a_kernel(chapter, desk, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) >= {"memory-bars", "shard-map"}

@@ -132,5 +132,5 @@ def test_pictures_are_drawn(chapter):
 
 
 @pytest.mark.browser
-def test_saved_pictures_work_without_a_kernel(chapter, desk, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) >= {"tensor-split", "traffic-map"}
