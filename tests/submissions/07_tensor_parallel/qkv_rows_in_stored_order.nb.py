@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_attention = 4.0}
-# says = {tp_attention = "cuts the rows of qkv as they come"}
+# says = {tp_attention = "splits the rows of qkv in stored order"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_attention", "solution": true}

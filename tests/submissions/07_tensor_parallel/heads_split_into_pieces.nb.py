@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_attention = 4.0}
-# says = {tp_attention = "cuts each head into pieces"}
+# says = {tp_attention = "splits each head into pieces"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_attention", "solution": true}

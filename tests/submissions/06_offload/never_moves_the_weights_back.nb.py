@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "leaves the device's weights as they were"}
+# says = {OffloadedAdam = "does not update the device's weights"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -1,16 +1,18 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {RowLinear = 4.0}
-# says = {RowLinear = "returns its own summand"}
+# says = {RowLinear = "multiplies matrices that do not fit"}
 # ///
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}
 class SumOverRanks(torch.autograd.Function):
-    """Forward: all ranks' summands, added up. Backward: the gradient as it is."""
+    """Forward: the sum of all ranks' partial sums. Backward: the gradient unchanged."""
 
     @staticmethod
-    def forward(ctx, summand):
-        return summand.view_as(summand)
+    def forward(ctx, partial):
+        y = partial.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(y)
+        return y
 
     @staticmethod
     def backward(ctx, y_grad):
@@ -18,11 +20,11 @@ class SumOverRanks(torch.autograd.Function):
 
 
 class RowLinear(nn.Module):
-    """An nn.Linear, equal on all ranks  ->  its r-th block of rows on rank r, and the whole bias"""
+    """An nn.Linear, equal on all ranks  ->  block r of its rows, and the whole bias, on rank r"""
 
     def __init__(self, linear):
         super().__init__()
-        share = linear.weight.chunk(dist.get_world_size(), dim=1)[dist.get_rank()]
+        share = linear.weight.chunk(dist.get_world_size(), dim=0)[dist.get_rank()]
         self.weight = nn.Parameter(share.detach().clone())
         self.bias = nn.Parameter(linear.bias.detach().clone())
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {vocab_parallel_cross_entropy = 5.0}
-# says = {vocab_parallel_cross_entropy = "knows the target's logit only where it has the word"}
+# says = {vocab_parallel_cross_entropy = "uses the target's logit only on the rank that has the word"}
 # ///
 
 # %% nbgrader={"grade_id": "vocab_parallel_cross_entropy", "solution": true}

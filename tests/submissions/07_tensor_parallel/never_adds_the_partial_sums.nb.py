@@ -1,18 +1,16 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {RowLinear = 4.0}
-# says = {RowLinear = "gets no gradient in its bias"}
+# says = {RowLinear = "returns its own partial sum"}
 # ///
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}
 class SumOverRanks(torch.autograd.Function):
-    """Forward: all ranks' summands, added up. Backward: the gradient as it is."""
+    """Forward: the sum of all ranks' partial sums. Backward: the gradient unchanged."""
 
     @staticmethod
-    def forward(ctx, summand):
-        y = summand.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(y)
-        return y
+    def forward(ctx, partial):
+        return partial.view_as(partial)
 
     @staticmethod
     def backward(ctx, y_grad):
@@ -20,7 +18,7 @@ class SumOverRanks(torch.autograd.Function):
 
 
 class RowLinear(nn.Module):
-    """An nn.Linear, equal on all ranks  ->  its r-th block of rows on rank r, and the whole bias"""
+    """An nn.Linear, equal on all ranks  ->  block r of its rows, and the whole bias, on rank r"""
 
     def __init__(self, linear):
         super().__init__()
@@ -30,5 +28,4 @@ class RowLinear(nn.Module):
 
     def forward(self, x):
         """x [..., in/N]  ->  [..., out]"""
-        bias = self.bias if dist.get_rank() == 0 else None
-        return SumOverRanks.apply(F.linear(x, self.weight, bias))
+        return SumOverRanks.apply(F.linear(x, self.weight)) + self.bias

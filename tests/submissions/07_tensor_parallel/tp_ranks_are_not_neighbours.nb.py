@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {mesh_coords = 1.5}
-# says = {mesh_coords = "puts the ranks of a tensor-parallel group apart"}
+# says = {mesh_coords = "separates the ranks of a tensor-parallel group"}
 # ///
 
 # %% nbgrader={"grade_id": "mesh_coords", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_mlp = 3.0}
-# says = {tp_mlp = "leaves out the gelu"}
+# says = {tp_mlp = "leaves out the GELU"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_mlp", "solution": true}

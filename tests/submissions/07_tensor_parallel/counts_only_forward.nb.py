@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_bytes_per_layer = 2.0}
-# says = {tp_bytes_per_layer = "is half of it"}
+# says = {tp_bytes_per_layer = "is half the right answer"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_bytes_per_layer", "solution": true}
