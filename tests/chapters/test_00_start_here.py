@@ -22,11 +22,11 @@ def test_four_processes_say_hello(chapter):
     assert len({process for _, process in hellos}) == 4
 
 
-def test_ranks_share_the_numbers_out(chapter):
+def test_each_rank_takes_its_share_of_the_numbers(chapter):
     assert chapter.said("def my_share") == "[[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]"
 
 
-def test_the_kernel_counts_the_tensor_and_little_more(chapter):
+def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
     said = chapter.said("print(run.traffic.source)")
     assert said.startswith("counted by the kernel")
     more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", said)]
@@ -56,14 +56,14 @@ def test_each_call_names_its_line(chapter):
 
 
 def test_the_failed_rank_is_named(chapter):
-    first_line = chapter.said("def stumble").splitlines()[0]
+    first_line = chapter.said("def fail_on_rank_2").splitlines()[0]
     assert re.match(
         r"rank 2 failed: ZeroDivisionError: .* \[cell \d+, line 2: return 10", first_line
     )
 
 
 def test_the_deadlock_is_named_and_drawn(chapter):
-    first_line = chapter.said("def both_listen").splitlines()[0]
+    first_line = chapter.said("def both_receive_first").splitlines()[0]
     assert first_line.startswith("deadlock: ranks 0 → 1 → 0 all wait in recv")
     assert "never ended" in chapter.drew("timeline(hang)")
 
@@ -76,7 +76,7 @@ def test_the_machine_is_described(chapter):
     assert "gloo" in chapter.said("launch(dist.get_backend")
 
 
-def test_a_guess_stands_beside_the_measurement(tmp_path):
+def test_a_guess_is_shown_next_to_the_measurement(tmp_path):
     guessed = run(
         "00_start_here",
         tmp_path,

@@ -16,7 +16,7 @@ def reference(case: Case, inputs: Any) -> Plain:
 
 
 def added(case: Case, inputs: Any) -> list[Plain]:
-    """Chunk c comes from rank c along the ring; each rank on the way adds what it had there."""
+    """Chunk c travels from rank c along the ring, and each rank adds its own values to it."""
     n = case.world_size
     held = [[chunk.clone() for chunk in chunks_of(case, buffer)] for buffer in inputs]
     for step in range(n - 1):
@@ -26,4 +26,4 @@ def added(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": torch.cat(chunks)} for chunks in held]
 
 
-MISTAKES = {"adds what arrives to what was there: in all-gather it takes its place": added}
+MISTAKES = {"adds a received chunk to the old values: in all-gather it replaces them": added}
