@@ -63,9 +63,7 @@ def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[in
             "to receive the weights first"
         )
     if hub == "recv" and peer == "recv" and sent < once:
-        return (
-            "waits for gradients from ranks that wait for weights: send all of them weights first"
-        )
+        return "waits for gradients from ranks that wait for weights: send weights to all first"
     if hub == "recv" and peer != "send":
         return "waits for a gradient that nobody sends"
     if not hub and others == {"recv"}:

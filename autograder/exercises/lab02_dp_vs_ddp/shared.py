@@ -131,7 +131,7 @@ def after_step(model: nn.Module) -> dict[str, Any]:
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """One vector, in the order of ``model.parameters()``; a tied parameter appears once."""
+    """One vector, in the order of ``model.parameters()``, with tied ones once."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 

@@ -48,9 +48,7 @@ def exchange(to_send: list[torch.Tensor], to_receive: list[torch.Tensor]) -> Non
 def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plain:
     def chunk_bounds(length: int, world_size: int) -> Bounds:
         if (length, world_size) != (case.params["length"], case.world_size):
-            raise ValueError(
-                f"chunk_bounds{length, world_size} does not match this tensor and group"
-            )
+            raise ValueError(f"chunk_bounds{length, world_size} is not for this tensor and group")
         return bounds_in(case)
 
     subject = standing_in(

@@ -228,7 +228,7 @@ def hub_with(weights_to, gradients_from, backwards=False, sends=True):
     [
         ({"weights_to": range(3), "gradients_from": (1, 2)}, "partners are the N - 1 others"),
         ({"weights_to": (1, 2), "gradients_from": (1, 2), "backwards": True}, "same way on both"),
-        ({"weights_to": (1,), "gradients_from": (1, 2)}, "send all of them weights first"),
+        ({"weights_to": (1,), "gradients_from": (1, 2)}, "send weights to all first"),
         ({"weights_to": (1, 2), "gradients_from": (1, 2), "sends": False}, "that nobody sends"),
         ({"weights_to": (1, 2), "gradients_from": ()}, "receive N - 1 of each"),
     ],

@@ -17,9 +17,8 @@ from autograder.exercises.lab01_one_device.accumulate import (
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from shardlab.models import IGNORE
 
-Divisors = Callable[
-    [Tensor, Tensor, Tensor], Any
-]  # from numbers of counted targets, all targets, sequences
+# From the numbers of counted targets, of all targets, and of sequences in each micro-batch.
+Divisors = Callable[[Tensor, Tensor, Tensor], Any]
 
 SIZES = [(60, 30), (90, 14), (128, 32), (70, 7), (96, 32)]
 CASES = (
@@ -45,7 +44,7 @@ def reference(
     first: int = 0,
     clears: bool = True,
 ) -> Plain:
-    """Two steps. ``divisors`` of each micro-batch's sum of losses, or one divisor for all."""
+    """Two steps. ``divisors``: for each micro-batch's sum of losses, or one for all."""
     model, optimizer = model_and_optimizer(inputs[0])
     losses: list[Plain] = []
     for batches in inputs[0]["steps"]:
@@ -74,9 +73,7 @@ def optimizer_steps(of_a_call: Callable[[list[Plain]], int]) -> Callable[..., Pl
 
 BY_TOKENS = "divide the sum of the losses by the number of counted tokens in all micro-batches"
 MISTAKES = {
-    "steps after every micro-batch: take one optimizer step after all of them": optimizer_steps(
-        len
-    ),
+    "steps after every micro-batch: take one step after all of them": optimizer_steps(len),
     "never calls optimizer.step()": optimizer_steps(lambda batches: 0),
     f"takes the mean of means, so a token in a short one weighs more: {BY_TOKENS}": (
         wrong(lambda counted, *_: counted * len(counted))

@@ -94,7 +94,7 @@ MESSAGES = {
     "steps to 0",
     "keeps counting past a growth": "keeps counting after the scale has grown: reset the number of "
     "good steps to 0",
-    "grows one step late": "grows one step late: double it in step number growth_interval",
+    "grows one step late": "grows one step late: double it right after growth_interval good steps",
     "never grows": "never grows the scale: double it after growth_interval good steps in a row",
     "never halves": "never halves the scale: it would overflow again and again",
 }

@@ -53,7 +53,7 @@ MISTAKES = {
     "takes the right step, but .grad is the sum: store the mean that the step used there": step_by(
         lambda f, _: f.mean, gradients=lambda f, _: f.sum
     ),
-    "never takes the step: the parameters have to change in place": first_step(
+    "never takes the step: change the parameters in place": first_step(
         parameters=lambda f, _: f.weights
     ),
     "forgets the broadcast at the start: the ranks begin with different weights, and equal "
