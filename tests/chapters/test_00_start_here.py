@@ -27,9 +27,9 @@ def test_each_rank_takes_its_share_of_the_numbers(chapter):
 
 
 def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
-    said = chapter.said("print(run.traffic.source)")
-    assert said.startswith("counted by the kernel")
-    more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", said)]
+    printed = chapter.said("print(run.traffic.source)")
+    assert printed.startswith("counted by the kernel")
+    more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", printed)]
     assert len(more) == 4
     assert all(0 <= bytes_more < 10_000 for bytes_more in more)
 
@@ -50,8 +50,10 @@ def test_the_tensor_comes_back_with_one_from_each_rank(chapter):
 
 
 def test_each_call_names_its_line(chapter):
-    said = chapter.said("for call in run.calls:")
-    assert len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", said)) == 8
+    printed = chapter.said("for call in run.calls:")
+    assert (
+        len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", printed)) == 8
+    )
     assert "8 calls of 4 ranks" in chapter.drew("timeline(run)")
 
 
@@ -69,9 +71,9 @@ def test_the_deadlock_is_named_and_drawn(chapter):
 
 
 def test_the_machine_is_described(chapter):
-    said = chapter.said("most_ranks()")
-    assert re.search(r"^cores +[1-9]", said, re.MULTILINE)
-    assert re.search(r"^most ranks +[1-9]", said, re.MULTILINE)
+    printed = chapter.said("most_ranks()")
+    assert re.search(r"^cores +[1-9]", printed, re.MULTILINE)
+    assert re.search(r"^most ranks +[1-9]", printed, re.MULTILINE)
     assert chapter.said('choose_device("auto", world_size)').count("world size") == 4
     assert "gloo" in chapter.said("launch(dist.get_backend")
 

@@ -61,16 +61,16 @@ def test_model_states_and_activations_match_the_prediction(chapter):
 
 
 def test_twice_the_batch_takes_less_than_twice_the_peak(chapter):
-    said = chapter.said("larger = measure(")
-    guess, factor = re.search(r"your prediction: (\S+) +measured: (\S+)", said).groups()
+    printed = chapter.said("larger = measure(")
+    guess, factor = re.search(r"your prediction: (\S+) +measured: (\S+)", printed).groups()
     assert guess == "2"
     assert 1.5 < float(factor) < 1.9
     assert "batch 8" in chapter.drew("larger = measure(")
 
 
 def test_autocast_shrinks_activations_and_no_model_states(chapter):
-    said = chapter.said('print("your prediction:", predicted_bytes)')
-    found = re.findall(r"(.+?) +(\d+\.\d+) bytes .* activations (\S+) MiB", said)
+    printed = chapter.said('print("your prediction:", predicted_bytes)')
+    found = re.findall(r"(.+?) +(\d+\.\d+) bytes .* activations (\S+) MiB", printed)
     states = {name.strip(): float(bytes_) for name, bytes_, _ in found}
     kept = {name.strip(): float(mib) for name, _, mib in found}
     assert states == {"fp32": 16, "bf16 autocast": 16, "bf16": 8}
@@ -78,8 +78,8 @@ def test_autocast_shrinks_activations_and_no_model_states(chapter):
 
 
 def test_fp16_loses_small_gradients_and_a_loss_scale_keeps_them(chapter):
-    said = chapter.said("for name, share, error in zip(SETTINGS")
-    found = re.findall(r"^(.+?) +(\d+\.\d)% +(\d+\.\d\d)%$", said, re.MULTILINE)
+    printed = chapter.said("for name, share, error in zip(SETTINGS")
+    found = re.findall(r"^(.+?) +(\d+\.\d)% +(\d+\.\d\d)%$", printed, re.MULTILINE)
     zeros = {name: float(share) for name, share, _ in found}
     errors = {name: float(error) for name, _, error in found}
     assert zeros["fp16"] > 20 > 1 > zeros["fp32"]
@@ -99,21 +99,21 @@ def test_the_scale_halves_until_it_fits_and_later_overflows_again(chapter):
 
 
 def test_ranks_with_separate_scalers_drift_apart(chapter):
-    said = chapter.said("launch(own_scaler_on_each_rank")
-    (_, weight_0, scale_0, _), (_, weight_1, scale_1, _) = map(numbers, said.splitlines())
+    printed = chapter.said("launch(own_scaler_on_each_rank")
+    (_, weight_0, scale_0, _), (_, weight_1, scale_1, _) = map(numbers, printed.splitlines())
     assert weight_0 < weight_1
     assert scale_0 > scale_1
 
 
 def test_layer_norm_weights_do_not_move_in_bf16(chapter):
-    said = chapter.said("launch(norm_weights_after")
-    assert re.search(r"bfloat16 +0 of 320 have moved", said)
-    assert re.search(r"float32 +320 of 320 have moved", said)
+    printed = chapter.said("launch(norm_weights_after")
+    assert re.search(r"bfloat16 +0 of 320 have moved", printed)
+    assert re.search(r"float32 +320 of 320 have moved", printed)
 
 
 def test_accumulation_needs_a_quarter_of_the_activations(chapter):
-    said = chapter.said("whole, cut = runs.values()")
-    whole, cut = map(float, re.findall(r"activations up to (\S+) MiB", said))
+    printed = chapter.said("whole, cut = runs.values()")
+    whole, cut = map(float, re.findall(r"activations up to (\S+) MiB", printed))
     assert cut == pytest.approx(whole / 4, rel=0.05)
     assert "4 × 2" in chapter.drew('pieces = {"1 × 8": 1')
 

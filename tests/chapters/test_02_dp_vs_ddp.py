@@ -45,8 +45,8 @@ def test_each_kind_of_message_has_its_bytes(chapter):
 
 
 def test_the_formula_includes_the_outputs(chapter):
-    said = chapter.said("sent, predicted = run.traffic.sent_by_rank")
-    shares = [float(share) for share in re.findall(r"(\d\.\d+) of the formula", said)]
+    printed = chapter.said("sent, predicted = run.traffic.sent_by_rank")
+    shares = [float(share) for share in re.findall(r"(\d\.\d+) of the formula", printed)]
     assert shares == pytest.approx([1] * 4, abs=0.002)
 
 
@@ -59,31 +59,31 @@ def test_ddp_sends_the_same_from_every_rank(chapter):
     picture = chapter.drew("run = launch(ddp, 1, world_size=4")
     assert "Bytes sent · step" in picture
     assert "predicted" in picture
-    said = chapter.said("run = launch(ddp, world_size=4")
-    assert said.count("largest difference from one process") == 4
+    printed = chapter.said("run = launch(ddp, world_size=4")
+    assert printed.count("largest difference from one process") == 4
 
 
 def test_the_hubs_traffic_grows_with_every_rank_and_the_rings_does_not(chapter):
-    said = chapter.said("factors = [")
-    assert re.findall(r"N = (\d)", said) == ["2", "3", "4", "8"]
-    assert said.strip().endswith("measured: 7.00 and 1.75")
+    printed = chapter.said("factors = [")
+    assert re.findall(r"N = (\d)", printed) == ["2", "3", "4", "8"]
+    assert printed.strip().endswith("measured: 7.00 and 1.75")
     assert "<svg" in chapter.drew("DP's hub: (N")
 
 
 def test_all_buckets_but_the_last_start_before_the_last_gradient(chapter):
-    said = chapter.said("your prediction for 1 MiB")
+    printed = chapter.said("your prediction for 1 MiB")
     rows = re.findall(
-        r"all-reduces +(\d+), started before the last gradient +(\d+), with (\d+)%", said
+        r"all-reduces +(\d+), started before the last gradient +(\d+), with (\d+)%", printed
     )
     assert rows == [("1", "0", "0"), ("4", "3", "94"), ("13", "12", "94")]
-    assert said.strip().endswith("your prediction for 1 MiB: 4")
+    assert printed.strip().endswith("your prediction for 1 MiB: 4")
     assert "backward" in chapter.drew("timeline(runs[1])")
     assert "<svg" in chapter.drew("draw_pass(axes, *second_pass")
 
 
 def test_no_sync_sends_once_if_it_includes_forward(chapter):
-    said = chapter.said("each, once = (")
-    assert re.findall(r"(\S+ MiB), (\d\.\d+) of the formula", said) == [
+    printed = chapter.said("each, once = (")
+    assert re.findall(r"(\S+ MiB), (\d\.\d+) of the formula", printed) == [
         ("6.0 MiB", "1.001"),
         ("1.5 MiB", "1.001"),
     ]
@@ -91,20 +91,20 @@ def test_no_sync_sends_once_if_it_includes_forward(chapter):
 
 
 def test_ddp_broadcasts_before_the_first_step(chapter):
-    said = chapter.said("run = launch(ddp, 0")
-    assert [line.split()[0] for line in said.splitlines()] == [
+    printed = chapter.said("run = launch(ddp, 0")
+    assert [line.split()[0] for line in printed.splitlines()] == [
         *("all_gather", "broadcast", "broadcast"),
     ]
 
 
 def test_replicas_stay_as_far_apart_as_they_began(chapter):
-    said = chapter.said("together, apart =")
-    assert "your prediction: stay" in said
-    distances = re.findall(r"distance (\d\.\d+)", said)
+    printed = chapter.said("together, apart =")
+    assert "your prediction: stay" in printed
+    distances = re.findall(r"distance (\d\.\d+)", printed)
     assert distances[0::2] == ["0.000"] * 3
     assert len(set(distances[1::2])) == 1
     assert float(distances[1]) > 1
-    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", said)]
+    losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed)]
     assert losses[-2] < losses[0] - 1  # the loss falls on both: nothing looks wrong
     assert losses[-1] < losses[1] - 1
 
@@ -112,8 +112,8 @@ def test_replicas_stay_as_far_apart_as_they_began(chapter):
 def test_a_missing_gradient_is_silent_an_error_or_a_hang(chapter):
     assert "all-reduces: 0" in chapter.said("train_early_exit, [0, 1], 1")
     assert "Expected to have finished reduction" in chapter.said("train_early_exit, [0, 1], 2")
-    said = chapter.said("train_early_exit, [1], 1")
-    assert said.startswith("rank 1 finished without entering all_reduce, in which rank 0 waits")
+    printed = chapter.said("train_early_exit, [1], 1")
+    assert printed.startswith("rank 1 finished without entering all_reduce, in which rank 0 waits")
     assert (
         chapter.said("def find_unused").splitlines()
         == [
@@ -133,8 +133,8 @@ def test_a_tied_parameter_is_sent_once_and_a_frozen_one_never(chapter):
 
 
 def test_ddp_keeps_everything_on_every_rank(chapter):
-    said = chapter.said("def in_copies")
-    rows = [line.split(": ")[1] for line in said.splitlines() if line.startswith("N = ")]
+    printed = chapter.said("def in_copies")
+    rows = [line.split(": ")[1] for line in printed.splitlines() if line.startswith("N = ")]
     assert len(rows) == 3
     assert len(set(rows)) == 1
     assert rows[0].startswith("parameters 1.00, gradients 1.00, optimizer 2.00,")

@@ -19,10 +19,10 @@ def chapter(tmp_path_factory):
     return chapter
 
 
-def numbers_by_rank(said):
+def numbers_by_rank(printed):
     return [
         [int(number) for number in row.split(", ")]
-        for row in re.findall(r"^rank \d \[(.*)\]$", said, re.MULTILINE)
+        for row in re.findall(r"^rank \d \[(.*)\]$", printed, re.MULTILINE)
     ]
 
 
@@ -55,15 +55,15 @@ def test_after_the_second_round_all_ranks_have_all_chunks(chapter):
 
 
 def test_the_ring_sends_what_the_formula_says(chapter):
-    said = chapter.said("ring_runs = ")
-    shares = [float(share) for share in re.findall(r"predicted, (\d\.\d+) times that", said)]
+    printed = chapter.said("ring_runs = ")
+    shares = [float(share) for share in re.findall(r"predicted, (\d\.\d+) times that", printed)]
     assert shares == pytest.approx([1, 1, 1], abs=0.01)
-    assert re.findall(r"N = (\d)", said) == ["2", "4", "8"]
+    assert re.findall(r"N = (\d)", printed) == ["2", "4", "8"]
 
 
 def test_the_hub_sends_more_with_every_rank(chapter):
-    said = chapter.said("hub_runs = ")
-    assert re.findall(r"rank 0 sends (\S+ MiB), the others (\S+ MiB)", said) == [
+    printed = chapter.said("hub_runs = ")
+    assert re.findall(r"rank 0 sends (\S+ MiB), the others (\S+ MiB)", printed) == [
         ("4.0 MiB", "4.0 MiB"),
         ("12.0 MiB", "4.0 MiB"),
         ("28.0 MiB", "4.0 MiB"),
@@ -72,17 +72,17 @@ def test_the_hub_sends_more_with_every_rank(chapter):
 
 
 def test_gloos_reduce_scatter_sends_twice_its_ideal(chapter):
-    said = chapter.said("ideal = ")
-    times = {name: float(over) for name, over in re.findall(r"(\w+): (\d\.\d+) times", said)}
+    printed = chapter.said("ideal = ")
+    times = {name: float(over) for name, over in re.findall(r"(\w+): (\d\.\d+) times", printed)}
     assert times["own_reduce_scatter"] == pytest.approx(1, abs=0.01)
     assert times["library_reduce_scatter"] == pytest.approx(2, abs=0.02)
     assert "predicted" in chapter.drew("traffic_map(run, predicted=ideal)")
 
 
 def test_sending_first_hangs_at_any_size_and_the_cycle_is_named(chapter):
-    said = chapter.said("for elements in (1, length)")
+    printed = chapter.said("for elements in (1, length)")
     for elements in ("1", "1,048,576"):
-        assert f"length {elements}: deadlock: ranks 0 → 1 → 2 → 3 → 0 all wait in send" in said
+        assert f"length {elements}: deadlock: ranks 0 → 1 → 2 → 3 → 0 all wait in send" in printed
     assert chapter.said("print(hang.detail)").count("dist.send(outgoing, right)") == 4
     assert "never ended" in chapter.drew("timeline(hang)")
 
@@ -101,9 +101,9 @@ def test_the_model_is_fitted_and_tested_on_unseen_measurements(chapter):
 
 
 def test_ddp_sums_all_gradients_in_fewer_calls(chapter):
-    said = chapter.said("launch(two_steps")
-    tensors, total = re.match(r"(\d+) gradients of (\S+) MiB", said).groups()
-    buckets = [float(size) for size in re.findall(r"^  (\S+) MiB at", said, re.MULTILINE)]
+    printed = chapter.said("launch(two_steps")
+    tensors, total = re.match(r"(\d+) gradients of (\S+) MiB", printed).groups()
+    buckets = [float(size) for size in re.findall(r"^  (\S+) MiB at", printed, re.MULTILINE)]
     assert buckets[0] == float(total)  # the first step: one bucket
     assert sum(buckets[1:]) == pytest.approx(float(total), abs=0.1)
     assert 1 < len(buckets[1:]) < int(tensors)

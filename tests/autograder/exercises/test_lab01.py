@@ -119,14 +119,14 @@ def test_no_drawn_setting_puts_the_formula_near_the_tolerance():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"master": 0}, "forgets the fp32 masters, or"),
         ({"states": 1}, "Adam keeps two"),
         ({"states": 3}, "Adam keeps two"),
     ],
 )
-def test_mistakes_that_agree_in_one_case_are_distinguished_by_another(changes, said):
+def test_mistakes_that_agree_in_one_case_are_distinguished_by_another(changes, message):
     """Adam in bf16 without masters keeps 8 bytes, and so does a master with one state."""
     explain = []
     for name in ("fp32, Adam", "bf16 with fp32 masters, Adam"):
@@ -136,7 +136,7 @@ def test_mistakes_that_agree_in_one_case_are_distinguished_by_another(changes, s
         found = STEP_BYTES.named(attempt)
         explain += [] if found is None else [[each.finding.mistake for each in found]]
     first = next(each for each in explain[0] if all(each in others for others in explain))
-    assert said in first
+    assert message in first
 
 
 # ---- accumulate ---------------------------------------------------------------------------------
@@ -164,28 +164,28 @@ def test_micro_batches_take_the_step_of_one_batch(case):
 
 def test_wrong_weightings_are_distinguished():
     case, inputs = drawn(ACCUMULATE, "sizes and shares differ")
-    mistakes = [(said, out[0]) for said, out in ACCUMULATE.decides.mistakes(case, inputs)]
+    mistakes = [(message, out[0]) for message, out in ACCUMULATE.decides.mistakes(case, inputs)]
     ends = [("", ACCUMULATE.expect(case, inputs)[0]), *mistakes]
-    ends = [(said, out) for said, out in ends if "some weights" in out]
+    ends = [(message, out) for message, out in ends if "some weights" in out]
     for (one, a), (other, b) in itertools.combinations(ends, 2):
         assert not equal(a["some weights"], b["some weights"], ACCUMULATE.named_within), (
             one,
             other,
         )
-    for said, out in mistakes:
+    for message, out in mistakes:
         right = ACCUMULATE.expect(case, inputs)[0]
-        assert mistake_of(ACCUMULATE, case, inputs, [right | {"weights": None} | out]) == said
+        assert mistake_of(ACCUMULATE, case, inputs, [right | {"weights": None} | out]) == message
 
 
 def test_a_wrong_loss_is_named_where_the_step_is_right():
     case, inputs = drawn(ACCUMULATE, "lengths differ")
     (right,) = ACCUMULATE.expect(case, inputs)
-    for losses, said in (
+    for losses, message in (
         ([None, None], "returns nothing"),
         ([1.0, 2.0], "does not return the mean loss"),
         ([float("nan")] * 2, "divides by 0 if no target"),
     ):
-        assert said in mistake_of(ACCUMULATE, case, inputs, [right | {"losses": losses}])
+        assert message in mistake_of(ACCUMULATE, case, inputs, [right | {"losses": losses}])
 
 
 # ---- DynamicLossScaler --------------------------------------------------------------------------
@@ -224,8 +224,8 @@ def test_each_mistake_is_named(mistake):
 def test_lost_updates_far_exceed_the_tolerance(case):
     inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
     ends = [inputs[0]["weights"]]  # if nothing moves
-    for said, outputs in MASTERS.decides.mistakes(case, inputs):
-        if case.params["momentum"] and "momentum" in said:
+    for message, outputs in MASTERS.decides.mistakes(case, inputs):
+        if case.params["momentum"] and "momentum" in message:
             ends.append(outputs[0]["weights"])
     assert len(ends) == (4 if case.params["momentum"] else 1)
     right = MASTERS.expect(case, inputs)[0]["weights"]
@@ -250,11 +250,11 @@ def test_weights_that_never_move_are_explained_by_the_tensors_in_state(case):
     inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
     start = inputs[0]["weights"]
     moved = masters.reference(case, inputs, wide_weights=True)["weights"]
-    for state, said in (
+    for state, message in (
         (moved, "never writes back"),
         ([torch.zeros(3)], "copies the master from the rounded weight"),
         ([torch.zeros(3, dtype=torch.float16)], "updates the 16-bit weights themselves"),
         ([], "updates the 16-bit weights themselves"),
     ):
         output = {"weights": start, "state": state, "path": []}
-        assert said in mistake_of(MASTERS, case, inputs, [output])
+        assert message in mistake_of(MASTERS, case, inputs, [output])

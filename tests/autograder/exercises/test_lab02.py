@@ -85,17 +85,17 @@ def test_a_broadcast_reaches_every_other_rank_once(world_size):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (None, "should return a list with a pair (sent, received) for each rank"),
         ([(3_000_000, 3_000_000)], "one pair for each rank, world_size in all"),
         ([[750_000, 750_000]] * 4, "(item 0: 750,000 and 750,000, expected 3,000,000 and 3,000"),
     ],
 )
-def test_wrong_pairs_are_explained(answer, said):
+def test_wrong_pairs_are_explained(answer, message):
     attempt = right_attempt(HUB_BYTES, HUB_BYTES.cases[0])
     got = HUB_BYTES.read(answer)
-    assert said in judge(HUB_BYTES, replace(attempt, outputs=[[got]])).result.diagnosis
+    assert message in judge(HUB_BYTES, replace(attempt, outputs=[[got]])).result.diagnosis
 
 
 # ---- buckets ------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def hub_with(weights_to, gradients_from, backwards=False, sends=True):
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"weights_to": range(3), "gradients_from": (1, 2)}, "partners are the N - 1 others"),
         ({"weights_to": (1, 2), "gradients_from": (1, 2), "backwards": True}, "same way on both"),
@@ -233,9 +233,9 @@ def hub_with(weights_to, gradients_from, backwards=False, sends=True):
         ({"weights_to": (1, 2), "gradients_from": ()}, "receive N - 1 of each"),
     ],
 )
-def test_a_hub_that_hangs_is_explained(options, said):
+def test_a_hub_that_hangs_is_explained(options, message):
     diagnosis = mistake_of(HUB_STEP, hub_with(**options), HUB_STEP.cases[2])
-    assert said in diagnosis
+    assert message in diagnosis
     assert not re.search("neighbour|isend", diagnosis)
 
 
@@ -245,8 +245,8 @@ def test_a_broadcast_with_different_sources_is_named():
         for parameter in model.parameters():
             dist.broadcast(parameter.data, src=dist.get_rank())
 
-    said = mistake_of(DDP_STEP, answer, DDP_STEP.cases[0], timeout_s=2)
-    assert "src has to be the same on every rank" in said
+    message = mistake_of(DDP_STEP, answer, DDP_STEP.cases[0], timeout_s=2)
+    assert "src has to be the same on every rank" in message
 
 
 @pytest.mark.ranks
@@ -269,5 +269,5 @@ def test_waiting_for_a_frozen_parameter_is_named():
             while self.missing:
                 time.sleep(0.01)
 
-    said = mistake_of(BUCKETED_DDP, BucketedDDP, BUCKETED_DDP.cases[2], timeout_s=3)
-    assert "waits for the gradient of a frozen parameter" in said
+    message = mistake_of(BUCKETED_DDP, BucketedDDP, BUCKETED_DDP.cases[2], timeout_s=3)
+    assert "waits for the gradient of a frozen parameter" in message

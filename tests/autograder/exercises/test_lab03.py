@@ -74,7 +74,7 @@ def test_bounds_may_be_lists_of_numpy_integers():
 
 
 @pytest.mark.parametrize(
-    ("n", "bounds", "said"),
+    ("n", "bounds", "message"),
     [
         (4, [(0, 2), (2, 4), (4, 6), (6, 8)], "skips the remainder"),
         (3, [(0, 3), (3, 6), (6, 8), (8, 10)], "one pair for each rank"),
@@ -84,5 +84,5 @@ def test_bounds_may_be_lists_of_numpy_integers():
         (4, [(0, 3), (2, 6), (6, 8), (8, 10)], "exactly one chunk"),
     ],
 )
-def test_each_kind_of_wrong_bounds_is_named(n, bounds, said):
-    assert said in wrong_form([10, n], chunk_bounds.right(10, n), bounds)
+def test_each_kind_of_wrong_bounds_is_named(n, bounds, message):
+    assert message in wrong_form([10, n], chunk_bounds.right(10, n), bounds)

@@ -32,7 +32,7 @@ BOUNDARIES = NOT_SHARDED | {
     "no target counts": "nothing counts in one",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("+= part.item()", "+= part.detach()", "a tensor that holds one number"),
+    EqualAnswer("+= part.item()", "+= part.detach()", "a tensor with one number"),
     EqualAnswer("optimizer.zero_grad()", "model.zero_grad()", "it has the same parameters"),
 )
 

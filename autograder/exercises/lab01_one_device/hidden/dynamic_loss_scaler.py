@@ -98,4 +98,4 @@ MESSAGES = {
     "never grows": "never grows the scale: double it after growth_interval good steps in a row",
     "never halves": "never halves the scale: it would overflow again and again",
 }
-MISTAKES = {said: partial(reference, mistake=mistake) for mistake, said in MESSAGES.items()}
+MISTAKES = {message: partial(reference, mistake=mistake) for mistake, message in MESSAGES.items()}

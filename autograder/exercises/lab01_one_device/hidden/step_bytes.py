@@ -147,10 +147,10 @@ CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
     },
 }
 MISTAKES = {
-    said.replace(":", f" in {category!r}:", 1): tuple(
+    message.replace(":", f" in {category!r}:", 1): tuple(
         wrong(category, each) for each in (changes if isinstance(changes, list) else [changes])
     )
     for categories, mistakes in CHANGES.items()
-    for said, changes in mistakes.items()
+    for message, changes in mistakes.items()
     for category in categories
 }

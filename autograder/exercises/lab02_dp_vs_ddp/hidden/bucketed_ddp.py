@@ -26,7 +26,7 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "parameter.grad.copy_(part.view_as(parameter))",
         "parameter.grad = part.view_as(parameter)",
-        "a view of the reduced bucket holds the mean as well",
+        "a view of the reduced bucket is the mean as well",
     ),
 )
 reference = shared.one_process
