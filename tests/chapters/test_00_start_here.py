@@ -22,14 +22,14 @@ def test_four_processes_say_hello(chapter):
     assert len({process for _, process in hellos}) == 4
 
 
-def test_ranks_share_the_numbers_out(chapter):
+def test_each_rank_takes_its_share_of_the_numbers(chapter):
     assert chapter.said("def my_share") == "[[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]"
 
 
-def test_the_kernel_counts_the_tensor_and_little_more(chapter):
-    said = chapter.said("print(run.traffic.source)")
-    assert said.startswith("counted by the operating system")
-    more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", said)]
+def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
+    printed = chapter.said("print(run.traffic.source)")
+    assert printed.startswith("counted by the operating system")
+    more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", printed)]
     assert len(more) == 4
     assert all(0 <= bytes_more < 10_000 for bytes_more in more)
 
@@ -50,33 +50,35 @@ def test_the_tensor_comes_back_with_one_from_each_rank(chapter):
 
 
 def test_each_call_names_its_line(chapter):
-    said = chapter.said("for call in run.calls:")
-    assert len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", said)) == 8
+    printed = chapter.said("for call in run.calls:")
+    assert (
+        len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", printed)) == 8
+    )
     assert "8 calls on 4 ranks" in chapter.drew("timeline(run)")
 
 
 def test_the_failed_rank_is_named(chapter):
-    first_line = chapter.said("def stumble").splitlines()[0]
+    first_line = chapter.said("def fail_on_rank_2").splitlines()[0]
     assert re.match(
         r"rank 2 failed: ZeroDivisionError: .* \[cell \d+, line 2: return 10", first_line
     )
 
 
 def test_the_deadlock_is_named_and_drawn(chapter):
-    first_line = chapter.said("def both_listen").splitlines()[0]
+    first_line = chapter.said("def both_receive_first").splitlines()[0]
     assert first_line.startswith("deadlock: ranks 0 → 1 → 0 all wait in recv")
     assert "never ended" in chapter.drew("timeline(hang)")
 
 
 def test_the_machine_is_described(chapter):
-    said = chapter.said("most_ranks()")
-    assert re.search(r"^cores +[1-9]", said, re.MULTILINE)
-    assert re.search(r"^most ranks +[1-9]", said, re.MULTILINE)
+    printed = chapter.said("most_ranks()")
+    assert re.search(r"^cores +[1-9]", printed, re.MULTILINE)
+    assert re.search(r"^most ranks +[1-9]", printed, re.MULTILINE)
     assert chapter.said('choose_device("auto", world_size)').count("world size") == 4
     assert "gloo" in chapter.said("launch(dist.get_backend")
 
 
-def test_a_guess_stands_beside_the_measurement(tmp_path):
+def test_a_guess_is_shown_next_to_the_measurement(tmp_path):
     guessed = run(
         "00_start_here",
         tmp_path,

@@ -1,9 +1,9 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 0.833}
-# says = {accumulate = "divides by 0 where no target of a micro-batch counts"}
+# says = {accumulate = "divides by 0 if no target of a micro-batch counts"}
 # ///
-# Right but for a micro-batch in which nothing counts: its mean is nan, and so is nan times 0.
+# Right except for a micro-batch in which no target counts: its mean is nan, and so is nan times 0.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def accumulate(model, optimizer, micro_batches):

@@ -1,4 +1,4 @@
-"""What of an exercise travels into ranks that run untrusted code: its drive, and one case."""
+"""Ranks that run untrusted code get only an exercise's drive and one case."""
 
 from __future__ import annotations
 
@@ -39,37 +39,40 @@ print(*loaded)
 """
 
 
-def travelling(exercise: Exercise, case: Case) -> bytes:
-    """As launch packs it."""
+def pickled(exercise: Exercise, case: Case) -> bytes:
+    """As launch pickles it."""
     execute = codec.encode_any(exercise.execute)
     return codec.encode_any((on_rank, (codec.encode_any(exercise.drive), case))) + execute
 
 
-def test_a_rank_needs_no_exercise_to_run_a_drive(tmp_path: Path) -> None:
+def test_a_rank_runs_a_drive_without_importing_exercises(tmp_path: Path) -> None:
     blobs = [
-        (f"{exercise.name}, {case.name}", travelling(exercise, case))
+        (f"{exercise.name}, {case.name}", pickled(exercise, case))
         for exercise in EXERCISES
         for case in exercise.cases
     ]
-    packed = tmp_path / "blobs"
-    packed.write_bytes(cloudpickle.dumps(blobs))
-    told = subprocess.run(
-        [sys.executable, "-c", IN_A_RANK, str(packed)], capture_output=True, text=True, check=False
+    blob_file = tmp_path / "blobs"
+    blob_file.write_bytes(cloudpickle.dumps(blobs))
+    result = subprocess.run(
+        [sys.executable, "-c", IN_A_RANK, str(blob_file)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert told.returncode == 0, told.stderr
-    needed = {module.split(".")[1] for module in told.stdout.split() if "." in module}
+    assert result.returncode == 0, result.stderr
+    needed = {module.split(".")[1] for module in result.stdout.split() if "." in module}
     assert needed == {"guest"}
     assert needed < set(ROOMS)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
-def test_nothing_hidden_and_no_other_case_goes_along(exercise: Exercise) -> None:
+def test_no_hidden_text_and_no_other_case_is_pickled(exercise: Exercise) -> None:
     hidden = Path(exercise.decides.module.__file__).parent
     secret = {text for text in strings_below(hidden) if len(text) > 15}
-    secret -= strings_below(hidden.parent)  # what public halves say as well is nobody's secret
+    secret -= strings_below(hidden.parent)  # not secret if public halves contain it, too
     signs = {sign.__name__ for sign in exercise.signs} - {"sign"}
     for case in exercise.cases:
-        blob = travelling(exercise, case)
+        blob = pickled(exercise, case)
         assert b".hidden" not in blob
         others = {other.name for other in exercise.cases if other is not case}
         # one case's name may be part of another's

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {DynamicLossScaler = 3.75}
-# says = {DynamicLossScaler = "looks for inf and lets nan pass"}
+# says = {DynamicLossScaler = "checks for inf and misses nan"}
 # ///
 
 # %% nbgrader={"grade_id": "DynamicLossScaler", "solution": true}

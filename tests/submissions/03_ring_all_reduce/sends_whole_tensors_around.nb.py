@@ -3,7 +3,7 @@
 # loses = {ring_all_reduce = 2.0}
 # says = {ring_all_reduce = "sends whole tensors"}
 # ///
-# Gathers everybody's whole tensor and sums. With two ranks that costs what a ring does.
+# Gathers every rank's whole tensor and sums. With two ranks that costs what a ring does.
 
 # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
 def ring_all_reduce(tensor, op="sum"):

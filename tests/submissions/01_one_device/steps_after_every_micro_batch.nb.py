@@ -1,9 +1,9 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 4.167}
-# says = {accumulate = "steps in every micro-batch"}
+# says = {accumulate = "steps after every micro-batch"}
 # ///
-# With one micro-batch that is right.
+# Right with a single micro-batch.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def accumulate(model, optimizer, micro_batches):

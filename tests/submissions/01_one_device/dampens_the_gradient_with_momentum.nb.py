@@ -1,9 +1,9 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {sgd_with_master_weights = 1.333}
-# says = {sgd_with_master_weights = "gets no speed from momentum"}
+# says = {sgd_with_master_weights = "does not build up velocity"}
 # ///
-# A running mean, as Adam's: without momentum that is right.
+# A running mean, as in Adam: right without momentum.
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}
 def sgd_with_master_weights(parameters, state, lr, momentum=0.0):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {DynamicLossScaler = 5.25}
-# says = {DynamicLossScaler = "halves the scale and steps all the same"}
+# says = {DynamicLossScaler = "keeps counting past an overflow"}
 # ///
 
 # %% nbgrader={"grade_id": "DynamicLossScaler", "solution": true}
@@ -21,13 +21,12 @@ class DynamicLossScaler:
         if not all(torch.isfinite(gradient).all() for gradient in gradients):
             overflow += 1
         dist.all_reduce(overflow, op=dist.ReduceOp.MAX)
+        if overflow.item():
+            self.scale /= 2
+            return
         for gradient in gradients:
             gradient /= self.scale
         optimizer.step()
-        if overflow.item():
-            self.scale /= 2
-            self.good_steps = 0
-            return
         self.good_steps += 1
         if self.good_steps == self.growth_interval:
             self.scale *= 2
