@@ -1,4 +1,4 @@
-"""How nbgrader finds its way in this repository; also read by formgrader, Validate and the
+"""nbgrader's configuration for this repository; also read by formgrader, Validate and the
 assignment list inside JupyterLab. Grading itself is in autograder/grading/."""
 
 import importlib.util
@@ -6,19 +6,19 @@ import os
 import sys
 from pathlib import Path
 
-c = get_config()  # noqa: F821  (given by traitlets)
+c = get_config()  # noqa: F821  (provided by traitlets)
 
 repo = Path(__file__).resolve().parent
 grading = repo / "grading"
 exchange = grading / "exchange"
-# SQLite makes its file but not the folder, and the assignment list wants a writable exchange.
+# SQLite creates its file but not the folder, and the assignment list needs a writable exchange.
 exchange.mkdir(parents=True, exist_ok=True)
 
-# The first gradebook is created by the command `alembic`, which is in the venv but not on the PATH
-# of one who starts .venv/bin/jupyter without activating it.
+# nbgrader creates a new gradebook with the command `alembic`, which is in the venv but not on the
+# PATH if .venv/bin/jupyter was started without activating the venv.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
-# ---- where things lie
+# ---- folders and the gradebook
 
 c.CourseDirectory.course_id = "shardlab"
 c.CourseDirectory.root = str(repo)
@@ -31,11 +31,11 @@ c.CourseDirectory.solution_directory = "grading/solution"
 c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
 c.CourseDirectory.ignore = [
     ".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback",  # nbgrader's own
-    "*.nb.py",  # what the notebooks are built from: solutions, that is
+    "*.nb.py",  # the notebooks' sources, with solutions
 ]  # fmt: skip
-# The one place that says where grades are kept. Write a PostgreSQL server's address here, or set it
-# in the environment: postgresql+psycopg://user@host/database?connect_timeout=10
-# 60 s, not SQLite's 5, until a locked database is an error: a whole class is written at once.
+# The only place that sets where grades are stored. To use PostgreSQL, write its URL here or in the
+# environment: postgresql+psycopg://user@host/database?connect_timeout=10
+# Wait 60 s for a locked database, not SQLite's 5: a whole class is written in one go.
 c.CourseDirectory.db_url = os.environ.get(
     "SHARDLAB_DB_URL", f"sqlite:///{grading / 'gradebook.db'}?timeout=60"
 )
@@ -47,7 +47,7 @@ c.ExportPlugin.to = str(grading / "grades.csv")
 
 # ---- release
 
-# labs/ is in git, and nbgrader would skip a lab that is there: it would never enter the gradebook.
+# labs/ is in git, and nbgrader skips labs that exist: without this none would enter the gradebook.
 c.GenerateAssignment.force = True
 
 # ---- autograde
@@ -68,9 +68,9 @@ c.Autograde.autograde_preprocessors = [
 
 c.GenerateFeedback.exporter_class = "autograder.pages.feedback.FeedbackExporter"
 c.ExchangeFactory.release_feedback = "autograder.pages.feedback.ReleaseFeedback"
-c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, the look is the page's own
+c.GenerateFeedback.preprocessors = []  # grades come from the gradebook, styles from our own page
 
-# ---- formgrader: what students made is shown, and does nothing
+# ---- formgrader: displays student content without running it
 
 c.HTMLExporter.preprocessors = ["autograder.pages.formgrader.inert_outputs.InertOutputs"]
 c.HTMLExporter.filters = {"markdown2html": "autograder.pages.formgrader.inert_outputs.markdown"}
@@ -80,7 +80,7 @@ c.HTMLExporter.template_file = str(
 
 # ---- Validate
 
-# nbgrader's 30 s for a cell are short where a check starts real ranks on a busy laptop.
+# nbgrader's 30 s per cell are too short for a check that starts real ranks on a busy laptop.
 c.Execute.timeout = 180
-# On a terminal it cuts each line of an error at this width, and the mistake's name with it.
+# Error lines on a terminal are cut at this width; the default would cut off a mistake's name.
 c.Validator.width = 240

@@ -1,10 +1,10 @@
-"""How fast DeepSpeed starts: ZeRO-3, 4 ranks, initialize and one step, then all are gone.
+"""DeepSpeed start-up time: start 4 ranks, initialize ZeRO-3, run one step, exit.
 
 .venv/bin/python -m benchmarks.deepspeed_start [--rounds N] [--json FILE]
 
-launch (its server has DeepSpeed loaded after the first call, whose seconds are shown too) beside
-torchrun and DeepSpeed's own launcher with the same work as a script.  The scripts are spared the
-build of DeepSpeed's shared-memory kernel, a minute at the very first start.
+Compares launch with torchrun and DeepSpeed's own launcher, which run the same work as a script.
+launch's fork server loads DeepSpeed in the first call, which is timed separately.  The scripts do
+not build DeepSpeed's shared-memory extension, which takes a minute on the very first start.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def time_command(*command: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(SCRIPT)
-        begun_s = time.perf_counter()
+        start_s = time.perf_counter()
         done = subprocess.run(
             [*command, str(path)], env=environment, capture_output=True, text=True, timeout=300
         )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return time.perf_counter() - begun_s
+    return time.perf_counter() - start_s
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -81,7 +81,7 @@ CONTENDERS: dict[str, Callable[[], float]] = {
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(arguments)
     seconds: dict[str, list[float]] = {"shardlab.launch, first": [time_launch()]}
     for _ in range(options.rounds):
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
             seconds.setdefault(name, []).append(timed())
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ours = medians["shardlab.launch, warm"]
-    print(f"ZeRO-3 on {RANKS} ranks: start, initialize, one step, end\n")
+    print(f"ZeRO-3 on {RANKS} ranks: start, initialize, one step, exit\n")
     for name, median in medians.items():
         print(f"  {name:<24} {median:8.2f} s {median / ours:8.1f}×")
     if options.json is not None:

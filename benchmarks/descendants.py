@@ -1,4 +1,4 @@
-"""Runs a command and adds up what it and every process below it used, however they end."""
+"""Runs a command and measures what it and all its descendant processes used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-SAMPLE_S = 1.0  # between two looks at the memory
+SAMPLE_S = 1.0  # between two memory samples
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
-ORPHANS_S = 5.0  # what is left behind has so long to end by itself
+ORPHANS_S = 5.0  # time for orphans to exit by themselves
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Usage:
     wall_s: float
     cpu_s: float  # user + system
     peak_bytes: int  # of memory, shared pages counted once
-    survivors: int  # processes still there when the command had ended
+    survivors: int  # processes still running after the command exited
     output: str
 
 
@@ -37,14 +37,14 @@ def run(
     environment: dict[str, str],
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Usage:
-    """``on_line`` gets each line of stdout and stderr as it comes.
+    """``on_line`` gets each line of stdout and stderr as it is printed.
 
-    Only one at a time: CPU time is that of all children of this process that have ended.
+    Run only one at a time: CPU time is that of all terminated children of this process.
     """
-    # Orphans come to us instead of to init, so that their time is counted too.
+    # Makes this process adopt orphans, so that their CPU time is counted too.
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     before_s = children_cpu_s()
-    begun_s = time.perf_counter()
+    start_s = time.perf_counter()
     process = subprocess.Popen(
         command,
         cwd=cwd,
@@ -55,23 +55,23 @@ def run(
         text=True,
         errors="replace",
     )
-    memory = Memory()
+    memory = MemorySampler()
     memory.start()
     lines: list[str] = []
 
-    def listen() -> None:
+    def read_output() -> None:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
             on_line(line)
 
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
+    reader = threading.Thread(target=read_output, daemon=True)
+    reader.start()
     status = process.wait()
-    wall_s = time.perf_counter() - begun_s
+    wall_s = time.perf_counter() - start_s
     memory.stop()
     survivors = end_orphans()
-    listener.join()  # only now: what was left behind may have held the pipe open
+    reader.join()  # only now, because orphans may have kept the pipe open
     cpu_s = children_cpu_s() - before_s
     return Usage(status, wall_s, cpu_s, memory.peak_bytes, survivors, "".join(lines))
 
@@ -81,21 +81,21 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-class Memory(threading.Thread):
-    """Watches the memory of everything below this process."""
+class MemorySampler(threading.Thread):
+    """Samples the memory of all descendants of this process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak_bytes = 0
-        self._over = threading.Event()
+        self._stopped = threading.Event()
 
     def run(self) -> None:
-        while not self._over.wait(SAMPLE_S):
-            held = sum(held_bytes(process) for process in descendants())
-            self.peak_bytes = max(self.peak_bytes, held)
+        while not self._stopped.wait(SAMPLE_S):
+            used_bytes = sum(pss_bytes(process) for process in descendants())
+            self.peak_bytes = max(self.peak_bytes, used_bytes)
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
         self.join()
 
 
@@ -103,8 +103,8 @@ def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def held_bytes(process: psutil.Process) -> int:
-    """Its own pages and its share of those it has in common with others; 0 once it is gone."""
+def pss_bytes(process: psutil.Process) -> int:
+    """Proportional set size: private pages plus its share of shared ones; 0 after it exited."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:
@@ -112,7 +112,7 @@ def held_bytes(process: psutil.Process) -> int:
 
 
 def end_orphans() -> int:
-    """How many processes the command left behind, after a moment to end; they are ended here."""
+    """Kill the processes that the command left behind and do not exit in time; their number."""
     deadline_s = time.monotonic() + ORPHANS_S
     while (left := alive()) and time.monotonic() < deadline_s:
         time.sleep(0.05)
@@ -130,7 +130,7 @@ def alive() -> list[psutil.Process]:
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """Nothing of the user's own Jupyter; the venv's commands are found, as nbgrader needs."""
+    """Without the user's own Jupyter settings; the venv is on the PATH, as nbgrader needs."""
     kept = {name: value for name, value in os.environ.items() if "JUPYTER" not in name}
     path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", "")])
     return {**kept, "HOME": str(home), "PATH": path}

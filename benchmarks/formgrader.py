@@ -2,10 +2,10 @@
 
 .venv/bin/python -m benchmarks.formgrader [--students N] [--rounds N] [--json FILE]
 
-A page is its HTML and what that asks of formgrader's own API before it shows anything.  The
-gradebook is filled through nbgrader's own models, without any grading; every fifth submission waits
-for a person.  The server is the JupyterLab of `make lab`, without our extension and indexes (stock)
-and with them, on SQLite and, where it is installed, on PostgreSQL.
+The time of a page includes its HTML and the API requests it needs before it shows anything.  The
+gradebook is filled through nbgrader's models, without grading; every fifth submission still needs
+manual grading.  The server is the JupyterLab of `make lab`, without our extension and indexes
+(stock) and with them (ours), on SQLite and, if installed, on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STOCK = "--ServerApp.jpserver_extensions=autograder.pages.formgrader=False"
 
 @dataclass(frozen=True)
 class Page:
-    """One page, opened as often as there are rounds. CPU time is JupyterLab's own."""
+    """Timings of one page, one per round. CPU time is that of the JupyterLab process."""
 
     database: str
     formgrader: str  # "stock" or "ours"
@@ -58,7 +58,7 @@ class Page:
 
 
 def fill(root: Path, students: int, db_url: str) -> None:
-    """Every student has handed in every lab, and was graded."""
+    """Fill the gradebook and folders as if every lab of every student was submitted and graded."""
     for lab in LABS:
         command = [sys.executable, "-m", "nbgrader", "generate_assignment", lab]
         environment = clean_environment(root) | {"SHARDLAB_DB_URL": db_url}
@@ -81,7 +81,7 @@ def fill(root: Path, students: int, db_url: str) -> None:
 
 
 def rows(gradebook: Gradebook, lab: str, students: int) -> Iterator[object]:
-    """What Gradebook.add_submission makes, which gets slower with each submission that is there."""
+    """The rows that Gradebook.add_submission makes; that gets slower with each submission."""
     assignment = gradebook.find_assignment(lab)
     (notebook,) = assignment.notebooks
     cells = [(cell.id, cell.max_score) for cell in notebook.grade_cells]
@@ -112,7 +112,7 @@ def name_of(number: int) -> str:
 
 
 def pages(db_url: str, students: int) -> dict[str, list[str]]:
-    """{page: what a browser asks for to show it}"""
+    """{page: the paths a browser requests to show it}"""
     lab, student = LABS[-1], name_of(students // 2)
     with Gradebook(db_url, "shardlab") as gradebook:
         submission = gradebook.find_submission_notebook(lab, lab, student).id
@@ -134,14 +134,14 @@ def pages(db_url: str, students: int) -> dict[str, list[str]]:
 
 
 def seconds(server: LabServer, paths: list[str]) -> float:
-    begun_s = time.perf_counter()
+    start_s = time.perf_counter()
     for path in paths:
         request = urllib.request.Request(
             f"{server.url}formgrader/{path}", headers={"Authorization": f"token {server.token}"}
         )
         with urllib.request.urlopen(request, timeout=120) as answer:
             answer.read()
-    return time.perf_counter() - begun_s
+    return time.perf_counter() - start_s
 
 
 def measure(students: int, rounds: int) -> Iterator[Page]:
@@ -158,16 +158,16 @@ def measure(students: int, rounds: int) -> Iterator[Page]:
                 home.mkdir()
                 os.environ["SHARDLAB_DB_URL"] = db_url
                 with running_lab(root, home, "--port=0", *options) as server:
-                    for found in opened(server, pages(db_url, students), rounds):
-                        yield Page(database, formgrader, *found)
+                    for timings in time_pages(server, pages(db_url, students), rounds):
+                        yield Page(database, formgrader, *timings)
 
 
-def opened(
+def time_pages(
     server: LabServer, pages: dict[str, list[str]], rounds: int
 ) -> Iterator[tuple[str, list[float], list[float]]]:
     (record,) = (server.home / "runtime").glob("jpserver-*.json")
     process = psutil.Process(json.loads(record.read_text())["pid"])
-    seconds(server, ["manage_assignments"])  # what only the first page costs
+    seconds(server, ["manage_assignments"])  # warm up
     for name, paths in pages.items():
         wall_s, cpu_s = [], []
         for _ in range(rounds):
@@ -186,13 +186,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--students", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(arguments)
     print(f"Formgrader, {options.students} students × {len(LABS)} labs")
     pages, group = [], None
     for page in measure(options.students, options.rounds):
         if group != (group := (page.database, page.formgrader)):
-            print(f"\n{page.database}, {page.formgrader}: seconds (median), at worst, of CPU")
+            print(f"\n{page.database}, {page.formgrader}: seconds (median, worst), CPU seconds")
         pages.append(page)
         worst = max(page.wall_s)
         print(

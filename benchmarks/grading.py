@@ -1,15 +1,15 @@
-"""A class graded by `python -m autograder grade`, and by stock `nbgrader autograde` beside it.
+"""A class graded by `python -m autograder grade`, compared with stock `nbgrader autograde`.
 
 .venv/bin/python -m benchmarks.grading [--students N ...] [--rounds N] [--only ours|stock]
                                           [--jobs N] [--json FILE]
 
-Both sides get the same notebooks.  In every ten students four are right, three made one of the
-lab's planted mistakes, one wrote nothing, one hangs (ranks that wait for each other, or in every
-second ten a cell that never ends) and one crashes (the kernel dies, or an answer raises).
+Both get the same notebooks.  Of every ten students four are right, three made one of the lab's
+planted mistakes, one wrote nothing, one hangs (alternately ranks that wait for each other and a
+cell that never ends) and one crashes (alternately the kernel dies and an answer raises).
 
-Stock nbgrader has its defaults: a course folder of its own, none of our preprocessors, and the
-check cells run in the student's kernel, which try the visible cases only.  Ours tries the hidden
-ones too, in a sandbox.  Rounds are interleaved, so that what else the machine does hits both.
+Stock nbgrader uses its defaults: a separate course folder, none of our preprocessors, and check
+cells that run in the student's kernel and test only the visible cases.  Ours also tests the hidden
+cases, in a sandbox.  Rounds are interleaved, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def kind_of(student: int) -> str:
 
 
 def answers_of(student: int) -> dict[str, str]:
-    """{grade id: source} of what this student wrote; the rest is as released."""
+    """{grade id: source} of the cells that this student changed."""
     solution, mistakes = planted.solution(LAB), {m.name: m for m in planted.of_lab(LAB)}
     deadlock = mistakes.pop("both_send_first").answers
     ten = student // 10
@@ -70,7 +70,7 @@ def answers_of(student: int) -> dict[str, str]:
             return {}
 
 
-def hand_in(submitted: Path, students: int) -> None:
+def submit_all(submitted: Path, students: int) -> None:
     released = json.loads((ROOT / "labs" / NOTEBOOK).read_text())
     for student in range(students):
         answers = answers_of(student)
@@ -91,11 +91,11 @@ class Figures:
     p50_s: float  # of one submission, from its start to its grade
     p95_s: float
     recorded: int  # students who have a score in the gradebook
-    survivors: int  # processes that outlived the command
+    survivors: int  # processes still running after the command exited
 
 
-class Side:
-    """One way to grade the class, in a course folder of its own."""
+class Grader:
+    """One way to grade the class, in a separate course folder."""
 
     name = ""
     database = ""
@@ -103,14 +103,14 @@ class Side:
     def __init__(self, root: Path, students: int) -> None:
         self.root = root
         self.environment = descendants.clean_environment(root.parent)
-        self.begin()
-        hand_in(self.submitted, students)
+        self.set_up()
+        submit_all(self.submitted, students)
         self.students = students
         self.nbgrader("generate_assignment", LAB, "--force")
 
     submitted: Path
 
-    def begin(self) -> None:
+    def set_up(self) -> None:
         raise NotImplementedError
 
     def command(self) -> list[str]:
@@ -133,7 +133,7 @@ class Side:
         (self.root / "log.txt").write_text(used.output)
         latencies_s = self.latencies_s()
         if not latencies_s:
-            raise RuntimeError(f"{self.name} graded nobody:\n{used.output[-3000:]}")
+            raise RuntimeError(f"{self.name} graded no submissions:\n{used.output[-3000:]}")
         return Figures(
             self.name,
             self.students,
@@ -151,14 +151,14 @@ class Side:
             return len(gradebook.submission_dicts(LAB))
 
 
-class Ours(Side):
+class Ours(Grader):
     name, database = "ours", "grading/gradebook.db"
 
     def __init__(self, root: Path, students: int, jobs: int | None) -> None:
         self.jobs = jobs
         super().__init__(root, students)
 
-    def begin(self) -> None:
+    def set_up(self) -> None:
         shutil.copy(ROOT / "nbgrader_config.py", self.root)
         shutil.copytree(ROOT / "solutions" / LAB, self.root / "solutions" / LAB)
         self.submitted = self.root / "grading/submitted"
@@ -173,28 +173,27 @@ class Ours(Side):
         return [timing["ran_s"] + timing["decided_s"] for timing in timings]
 
 
-class Stock(Side):
+class Stock(Grader):
     name, database = "stock", "gradebook.db"
 
-    def begin(self) -> None:
+    def set_up(self) -> None:
         (self.root / "nbgrader_config.py").write_text(STOCK_CONFIG)
         shutil.copytree(ROOT / "solutions" / LAB, self.root / "source" / LAB)
         for text in (self.root / "source" / LAB).glob("*.nb.py"):
-            text.unlink()  # it would be released
+            text.unlink()  # or nbgrader would release it
         self.submitted = self.root / "submitted"
-        self.begun: dict[str, float] = {}
+        self.started_s: dict[str, float] = {}
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "nbgrader", "autograde", LAB]
 
     def on_line(self, line: str) -> None:
-        """One after the other: a student's time ends where the next one's begins."""
+        """Students are graded sequentially: one's time ends when the next one's starts."""
         if found := re.search(r"Converting notebook \S*/submitted/([^/]+)/", line):
-            self.begun.setdefault(found[1], time.monotonic())
-            self.ended = time.monotonic()
+            self.started_s.setdefault(found[1], time.monotonic())
 
     def latencies_s(self) -> list[float]:
-        times = [*self.begun.values(), time.monotonic()]
+        times = [*self.started_s.values(), time.monotonic()]
         return [later - earlier for earlier, later in itertools.pairwise(times)]
 
 
@@ -212,16 +211,16 @@ def measure(students: int, side: str, jobs: int | None) -> Figures:
 
 
 def median_of(rounds: list[Figures]) -> Figures:
-    """Field by field; what is counted, not timed, is the worst of all rounds."""
+    """The median of each timing; of each count, the worst of all rounds."""
     plain = [asdict(figures) for figures in rounds]
-    middle: dict[str, Any] = {
+    medians: dict[str, Any] = {
         name: statistics.median(figures[name] for figures in plain)
         for name in ("wall_s", "cpu_s", "peak_bytes", "p50_s", "p95_s")
     }
     least = min(figures.recorded for figures in rounds)
     left = max(figures.survivors for figures in rounds)
     first = rounds[0]
-    return Figures(first.side, first.students, **middle, recorded=least, survivors=left)
+    return Figures(first.side, first.students, **medians, recorded=least, survivors=left)
 
 
 HEADER = (
@@ -263,13 +262,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--students", type=int, nargs="+", default=[100])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", choices=("ours", "stock"))
-    parser.add_argument("--jobs", type=int, help="workers of ours; by default as many as it has")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--jobs", type=int, help="number of our workers; by default grade's own")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
     options = parser.parse_args(arguments)
-    about = machine()
+    info = machine()
     print(
-        f"{LAB} on {about['cores']} cores, {about['memory_bytes'] / GIB:.0f} GiB, "
-        f"{about['system']}, load {about['load_before']:.1f} before\n"
+        f"{LAB} on {info['cores']} cores, {info['memory_bytes'] / GIB:.0f} GiB, "
+        f"{info['system']}, load {info['load_before']:.1f} before\n"
     )
     print(HEADER)
     results = []
@@ -286,7 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
         results += [asdict(figures) for figures in medians.values()]
     if options.json is not None:
         mix = Counter(kind_of(student) for student in range(max(options.students)))
-        written = {"machine": about, "lab": LAB, "mix": mix, "figures": results}
+        written = {"machine": info, "lab": LAB, "mix": mix, "figures": results}
         options.json.write_text(json.dumps(written, indent=2) + "\n")
 
 

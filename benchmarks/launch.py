@@ -1,9 +1,9 @@
-"""How fast ranks start, side by side: `make bench`, or `make bench ARGS="--json figures.json"`.
+"""How fast launchers start ranks: `make bench`, or `make bench ARGS="--json figures.json"`.
 
-Every contender starts the same number of processes, has them do one tiny all_reduce, and waits
-until all are gone.  Rounds are interleaved, so that what else the machine does hits all alike;
-figures are medians.  torchrun is timed as the command that it is; the others from inside a process
-that has torch loaded already, as a notebook's kernel has.
+Every contender starts the same number of processes, runs one tiny all_reduce, and waits until all
+have exited.  Rounds are interleaved, so that other load on the machine affects all alike; results
+are medians.  torchrun is timed as a command; the others from inside a process that has already
+loaded torch, like a notebook's kernel.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from shardlab import launch
 
 MB = 1e6
 REDUCED_BYTES = 256e6
-BUCKETS = 10  # of 25 MB, as DDP cuts gradients by default
+BUCKETS = 10  # of 25 MB, DDP's default bucket size
 
-# What every contender but launch needs around the tiny function; {ranks} and {port} are filled in.
+# The script of every contender but launch; {ranks} and {port} are filled in.
 TINY = """
 import os, sys, time
 os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
@@ -62,9 +62,9 @@ def rank_main(rank, path):
 
 if __name__ == "__main__":
     import torch.multiprocessing
-    begun_s = time.perf_counter()
+    start_s = time.perf_counter()
     torch.multiprocessing.spawn(rank_main, (sys.argv[0] + ".store",), nprocs={ranks})
-    print(time.perf_counter() - begun_s)
+    print(time.perf_counter() - start_s)
 """
 )
 
@@ -78,9 +78,9 @@ def rank_main():
     assert PartialState(cpu=True).num_processes == {ranks}
     tiny()
 
-begun_s = time.perf_counter()
+start_s = time.perf_counter()
 notebook_launcher(rank_main, num_processes={ranks}, use_port="{port}")
-print(time.perf_counter() - begun_s)
+print(time.perf_counter() - start_s)
 """
 )
 
@@ -97,10 +97,10 @@ def start(path):
     for _ in range({ranks}):
         assert os.wait()[1] == 0
 
-start(sys.argv[0] + ".first")  # what only a first time costs is in none of the figures
-begun_s = time.perf_counter()
+start(sys.argv[0] + ".first")  # warm up
+start_s = time.perf_counter()
 start(sys.argv[0] + ".store")
-print(time.perf_counter() - begun_s)
+print(time.perf_counter() - start_s)
 """
 )
 
@@ -112,30 +112,30 @@ def tiny() -> float:
 
 
 def time_launch(ranks: int) -> float:
-    """Seconds from the call to the return, the ranks' end included."""
-    begun_s = time.perf_counter()
+    """Seconds from call to return, which includes the ranks' exit."""
+    start_s = time.perf_counter()
     run = launch(tiny, world_size=ranks, quiet=True)
-    elapsed_s = time.perf_counter() - begun_s
+    elapsed_s = time.perf_counter() - start_s
     assert run.outputs == [ranks] * ranks
     return elapsed_s
 
 
 def time_program(text: str, ranks: int) -> float:
-    """Seconds that the program itself printed."""
+    """The seconds that the program printed."""
     with tempfile.TemporaryDirectory() as folder:
-        return float(_run([sys.executable, _written(folder, text, ranks)]).split()[-1])
+        return float(_run([sys.executable, _write_program(folder, text, ranks)]).split()[-1])
 
 
 def time_torchrun(ranks: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        path = _written(folder, TORCHRUN, ranks)
-        begun_s = time.perf_counter()
+        path = _write_program(folder, TORCHRUN, ranks)
+        start_s = time.perf_counter()
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         _run([*torchrun, f"--nproc-per-node={ranks}", path])
-        return time.perf_counter() - begun_s
+        return time.perf_counter() - start_s
 
 
-def _written(folder: str, text: str, ranks: int) -> str:
+def _write_program(folder: str, text: str, ranks: int) -> str:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     path = Path(folder) / "program.py"
@@ -160,7 +160,7 @@ CONTENDERS: dict[str, Callable[[int], float]] = {
 
 
 def compare(ranks: int, rounds: int) -> dict[str, float]:
-    """Median seconds of each contender, timed in turn."""
+    """Median seconds of each contender, in interleaved rounds."""
     seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     for _ in range(rounds):
         for name, timed in CONTENDERS.items():
@@ -172,7 +172,7 @@ def compare(ranks: int, rounds: int) -> dict[str, float]:
 class Size:
     ranks: int
     seconds: float  # median of launch
-    unique_bytes: int  # of the rank with the most, while all are up and have reduced
+    unique_bytes: int  # of the rank with the most, after the all_reduce
 
     @property
     def ms_per_rank(self) -> float:
@@ -180,7 +180,7 @@ class Size:
 
 
 def scale(sizes: list[int], rounds: int) -> list[Size]:
-    """launch at several world sizes, in turn."""
+    """launch at several world sizes, in interleaved rounds."""
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
@@ -189,23 +189,23 @@ def scale(sizes: list[int], rounds: int) -> list[Size]:
 
 
 def unique_bytes(ranks: int) -> int:
-    """Memory that a rank shares with no other process (USS): what one more rank costs."""
+    """Unique set size: memory that a rank shares with no other process."""
 
     def measured() -> int:
         tiny()
-        with open("/proc/self/smaps_rollup") as file:  # psutil would add its own import to it
+        with open("/proc/self/smaps_rollup") as file:  # importing psutil would add to it
             lines = [line.split() for line in file]
-        dist.barrier()  # nobody leaves, and so hands its pages to the others, before all have read
+        dist.barrier()  # if a rank exited earlier, fewer pages would count as shared
         return sum(1024 * int(line[1]) for line in lines if line[0].startswith("Private_"))
 
     return max(launch(measured, world_size=ranks, quiet=True).outputs)
 
 
 def tracing(ranks: int, reduced_bytes: float, calls: int, passes: int) -> tuple[float, float]:
-    """Seconds of a pass of all_reduces with recording, and without.
+    """Seconds of a pass of all_reduces, with and without recording.
 
-    Without means that nothing of the recorder is left in the dispatcher.  Runs of both kinds take
-    turns; a rank waits for the slowest, so the slowest rank's time is that of a pass.
+    Without recording, the recorder is removed from the dispatcher.  Runs of both kinds alternate.
+    Ranks wait for the slowest, so the slowest rank's time counts.
     """
 
     def work(recorded: bool) -> list[float]:
@@ -217,11 +217,11 @@ def tracing(ranks: int, reduced_bytes: float, calls: int, passes: int) -> tuple[
         seconds = []
         for _ in range(4):
             dist.barrier()
-            begun_s = time.perf_counter()
+            start_s = time.perf_counter()
             for _ in range(calls):
                 dist.all_reduce(tensor)
-            seconds.append(time.perf_counter() - begun_s)
-        return seconds[1:]  # the first one warms up
+            seconds.append(time.perf_counter() - start_s)
+        return seconds[1:]  # the first is a warm-up
 
     found: dict[bool, list[float]] = {True: [], False: []}
     for number in range(passes):
@@ -261,9 +261,9 @@ def goals(
             "torchrun's time over launch's", seconds["torchrun --standalone"] / ours, 25, "×", True
         ),
         Goal("launch's time over a bare fork's", ours / seconds["bare fork + gloo"], 2, "×"),
-        Goal(f"{last.ranks} ranks up, reduced and gone", last.seconds, 4, " s"),
+        Goal(f"{last.ranks} ranks: start, all_reduce, exit", last.seconds, 4, " s"),
         Goal(f"unique memory of each of {last.ranks} ranks", last.unique_bytes / MB, 12, " MB"),
-        # flat: each rank has a connection to each other, so a little more of each is to be had
+        # nearly flat; every pair of ranks is connected, so more ranks cost slightly more each
         Goal(f"cost per rank, {last.ranks} ranks over {first.ranks}", per_rank, 1.5, "×"),
         Goal("recording the calls adds", 100 * (recorded_s / plain_s - 1), 5, " %"),
     ]
@@ -271,7 +271,7 @@ def goals(
 
 def table(ranks: int, seconds: dict[str, float], sizes: list[Size], found: list[Goal]) -> str:
     ours = seconds["shardlab.launch, warm"]
-    lines = [f"Start of {ranks} ranks, one tiny all_reduce, end", ""]
+    lines = [f"{ranks} ranks: start, one tiny all_reduce, exit", ""]
     lines += [f"  {name:<24} {s:8.3f} s {s / ours:8.1f}×" for name, s in seconds.items()]
     lines += ["", "launch at several world sizes", ""]
     lines += [
@@ -286,13 +286,13 @@ def table(ranks: int, seconds: dict[str, float], sizes: list[Size], found: list[
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--tiny", action="store_true", help="2 ranks, once: does it still work?")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    parser.add_argument("--tiny", action="store_true", help="a quick smoke test with 2 ranks")
     options = parser.parse_args(arguments)
     ranks, rounds, sizes, reduced_bytes, passes = 4, options.rounds, [4, 16, 64], REDUCED_BYTES, 7
     if options.tiny:
         ranks, rounds, sizes, reduced_bytes, passes = 2, 1, [2, 3], 1e6, 1
-    time_launch(ranks)  # the rank server loads torch, once for each kernel
+    time_launch(ranks)  # starts the fork server, which loads torch once
     seconds = compare(ranks, rounds)
     by_size = scale(sizes, rounds)
     recorded_s, plain_s = tracing(ranks, reduced_bytes, BUCKETS, passes)

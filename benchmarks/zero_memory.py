@@ -1,10 +1,10 @@
-"""ZeRO's memory, predicted against measured, by stage and world size.
+"""ZeRO's memory, predicted and measured, by stage and world size.
 
 .venv/bin/python -m benchmarks.zero_memory [--ranks 2 4 8] [--precision bf16 fp32] [--json FILE]
 
 Real DeepSpeed engines train a small GPT with Adam.  "paper" is the paper's formula, "named" adds
-what DeepSpeed holds beyond it by name (estimate/zero_extras.py), "measured" are live bytes of
-parameters, gradients and optimizer on the rank that has most, after its second backward pass.
+DeepSpeed's additional memory by name (estimate/zero_extras.py), "measured" are live bytes of
+parameters, gradients and optimizer on the rank with the most, after its second backward pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardlab.estimate.zero_extras import zero_extras
 
 STATES = ("parameters", "gradients", "optimizer")
 BUCKET_ELEMENTS = 2**15  # DeepSpeed's 500 million would dwarf a small model
-# No dimension of it is divisible by 2 or 4: there is something to pad.
+# The odd width makes padding necessary.
 MODEL = models.GPTConfig(layers=2, heads=3, width=33, context=32)
 PERSISTENCE_THRESHOLD = 1_000  # elements: biases and norms persist
 
@@ -56,7 +56,7 @@ def train(stage: int, precision: str, batch_size: int = 2, context: int = 16) ->
         tokens, targets = data.batch(step, batch_size, context, rank, world_size)
         engine.backward(engine(tokens, targets))
         with measure("after backward"):
-            dist.barrier()  # gloo's threads hold what they sent for a moment longer
+            dist.barrier()  # gloo's threads keep sent buffers a little longer
             time.sleep(0.05)
         engine.step()
 
@@ -67,9 +67,9 @@ class Row:
     ranks: int
     stage: int
     paper_bytes: float
-    extras: dict[str, float]  # by name, of the rank that measured most
+    extras: dict[str, float]  # by name, of the rank with the most measured bytes
     measured_bytes: int
-    bucket_bytes: int  # at the most, at any time
+    bucket_bytes: int  # peak
 
     @property
     def named_bytes(self) -> float:
@@ -77,14 +77,14 @@ class Row:
 
     @property
     def off(self) -> float:
-        """Measured over named, less 1."""
+        """Measured over named, minus 1."""
         return self.measured_bytes / self.named_bytes - 1
 
 
 def row_of(run: Run, precision: str, stage: int) -> Row:
     numels = {name: p.numel() for name, p in models.GPT(MODEL).named_parameters()}
-    about: dict[str, Any] = {"stage": stage, "world_size": run.world_size, "precision": precision}
-    extras = zero_extras(numels, persistence_threshold=PERSISTENCE_THRESHOLD, **about)
+    setup: dict[str, Any] = {"stage": stage, "world_size": run.world_size, "precision": precision}
+    extras = zero_extras(numels, persistence_threshold=PERSISTENCE_THRESHOLD, **setup)
     live = run.memory.at("after backward")
     by_rank = np.sum([live[state] for state in STATES], axis=0)
     rank = int(by_rank.argmax())
@@ -92,7 +92,7 @@ def row_of(run: Run, precision: str, stage: int) -> Row:
         precision=precision,
         ranks=run.world_size,
         stage=stage,
-        paper_bytes=memory.model_states(sum(numels.values()), **about).device_bytes,
+        paper_bytes=memory.model_states(sum(numels.values()), **setup).device_bytes,
         extras={name: amounts[rank] for name, amounts in extras.items() if amounts[rank]},
         measured_bytes=int(by_rank[rank]),
         bucket_bytes=int(run.memory.peak_of("buckets").max()),
@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--precision", nargs="+", default=["bf16", "fp32"])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
     options = parser.parse_args(arguments)
     count = models.count_parameters(models.GPT(MODEL))
     print(f"{count:,} parameters, Adam; bytes of model states on a rank after backward\n\n{HEADER}")

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-c = get_config()  # noqa: F821  Jupyter provides it
+c = get_config()  # noqa: F821  (provided by Jupyter)
 
-# Only what matters: warnings, errors, and the address to open.
+# Show only warnings, errors, and the address to open.
 c.Application.log_level = "WARN"
 
-# The .nb.py files are what the notebooks are built from: readers of the course open the notebooks.
+# The notebooks are built from the .nb.py files; readers of the course open the notebooks.
 c.ContentsManager.hide_globs = [
     "*.nb.py",
     "__pycache__",
@@ -18,13 +18,13 @@ c.ContentsManager.hide_globs = [
     "*~",
 ]
 
-# nbgrader's configuration is not in a students' copy, and nor is what instructors have of ours.
+# A student copy has neither nbgrader's configuration nor our extension for instructors.
 instructors = (Path(__file__).parent.parent / "nbgrader_config.py").exists()
 
 c.ServerApp.jpserver_extensions = {
-    # Notebooks are built by `make build` alone: no second text form is written when one is saved
+    # Only `make build` builds notebooks: saving one must not write a paired text file
     # (labconfig/page_config.json hides the buttons).
     "jupyterlab_jupytext": False,
-    # formgrader's pages for a class of hundreds.
+    # Faster formgrader pages for a class of hundreds.
     **({"autograder.pages.formgrader": True} if instructors else {}),
 }

@@ -3,7 +3,7 @@
     def test_chapter(lab_server, page):
         page.goto(lab_server.url_of("course/chapters/00_start_here.ipynb"))
 
-`lab_server.root` is a copy of the repository: tests may change and grade there what they like.
+`lab_server.root` is a copy of the repository, which tests may change.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,26 +22,26 @@ from tests.browser.jupyterlab import JupyterLab
 from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
 from tools import browser as chromium
 
-# Before torch is loaded, here and in all that is started here: idle threads of OpenMP must not spin
-# on cores that other tests need.
+# Set before torch is loaded, here and in child processes: idle OpenMP threads must not spin on
+# cores that other tests need.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
 ARTIFACTS = ROOT / "tests/artifacts"
-STEP_LIMIT_MS = 60_000  # a cell may start real ranks: give each browser step time
+STEP_LIMIT_MS = 60_000  # generous, since a cell may start real ranks
 expect.set_options(timeout=STEP_LIMIT_MS)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    # A shell starts what it puts in the background with interrupts ignored, and so would every
-    # process be that a test starts and interrupts.
+    # A shell starts background jobs with SIGINT ignored. Processes that a test starts and
+    # interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if getattr(session.config.option, "numprocesses", None):  # for all of pytest-xdist's workers
+    if getattr(session.config.option, "numprocesses", None):  # once for all pytest-xdist workers
         begin_artifacts()
 
 
 @pytest.fixture(scope="session")
 def artifacts(request: pytest.FixtureRequest) -> Path:
-    """Where screenshots go. git ignores it; each run begins with an empty one."""
+    """The folder for screenshots. git ignores it; each run starts with an empty one."""
     if not hasattr(request.config, "workerinput"):
         begin_artifacts()
     return ARTIFACTS
@@ -76,12 +77,19 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="session")
-def lab_page(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
+@contextmanager
+def new_page(browser: Browser) -> Iterator[Page]:
+    """A page of 1400 x 1000 that shares nothing with the others."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(STEP_LIMIT_MS)
-    yield JupyterLab(context.new_page(), lab_server)
+    yield context.new_page()
     context.close()
+
+
+@pytest.fixture(scope="session")
+def lab_page(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
+    with new_page(browser) as page:
+        yield JupyterLab(page, lab_server)
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +109,9 @@ def desk(lab: JupyterLab) -> JupyterLab:
 
 @pytest.fixture
 def page(browser: Browser, artifacts: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A fresh page, 1400 x 1000; what it shows at the end of a failing test is kept."""
-    context = browser.new_context(viewport={"width": 1400, "height": 1000})
-    context.set_default_timeout(STEP_LIMIT_MS)
-    page = context.new_page()
+    """A fresh page; a failing test leaves a screenshot of it."""
     failed_before = request.session.testsfailed
-    yield page
-    if request.session.testsfailed > failed_before:
-        page.screenshot(path=artifacts / f"failed-{request.node.name}.png")
-    context.close()
+    with new_page(browser) as page:
+        yield page
+        if request.session.testsfailed > failed_before:
+            page.screenshot(path=artifacts / f"failed-{request.node.name}.png")

@@ -1,4 +1,4 @@
-"""The JupyterLab of `make lab`, started on a copy of the repository and ended by its handle."""
+"""Start the JupyterLab of `make lab` on a copy of the repository, and stop it afterwards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-START_LIMIT_S = 180  # a crowded machine is no error
+START_LIMIT_S = 180  # a busy machine is not an error
 STOP_LIMIT_S = 15
 
 
 @dataclass(frozen=True)
 class LabServer:
-    """A running JupyterLab. `root` is the folder it serves, `home` the HOME it was given."""
+    """A running JupyterLab. `root` is the folder it serves, `home` is its HOME."""
 
     url: str
     token: str
@@ -30,13 +30,13 @@ class LabServer:
     home: Path
 
     def url_of(self, path: str = "") -> str:
-        """The page for a file, or for JupyterLab itself; a path such as `/formgrader` as it is."""
+        """The page for a file or for JupyterLab; absolute paths such as `/formgrader` unchanged."""
         page = path.lstrip("/") if path.startswith("/") else f"lab/tree/{path}"
         return f"{self.url}{page}?token={self.token}"
 
 
 def copy_repository(target: Path) -> Path:
-    """Copy what git tracks or would track to `target`: uncommitted work is tested too."""
+    """Copy all files that git tracks or would track to `target`, so uncommitted work is tested."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -53,7 +53,7 @@ def copy_repository(target: Path) -> Path:
 
 @contextmanager
 def running_lab(root: Path, home: Path, *args: str) -> Iterator[LabServer]:
-    """Start tools/lab.py of `root`, wait until it answers, and end it by its handle."""
+    """Start tools/lab.py of `root`, wait until the server answers, and stop it afterwards."""
     log = (home / "lab.log").open("w")
     process = subprocess.Popen(
         [
@@ -86,7 +86,7 @@ def running_lab(root: Path, home: Path, *args: str) -> Iterator[LabServer]:
 
 
 def wait_until_it_answers(process: subprocess.Popen[bytes], root: Path, home: Path) -> LabServer:
-    # tools/lab.py becomes the server, so the server's own record carries this process's id.
+    # tools/lab.py becomes the server, so the server's record is named after this process's id.
     record = home / "runtime" / f"jpserver-{process.pid}.json"
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and process.poll() is None:

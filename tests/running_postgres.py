@@ -22,14 +22,14 @@ OWNER = "shardlab"
 @contextmanager
 def running_postgres(programs: Path) -> Iterator[str]:
     """The ``db_url`` of an empty gradebook on a server that ends with this block."""
-    # Not pytest's tmp_path: its folders are closed to others, and as root the server is another
-    # user; a socket's name may also take no more than about 100 characters.
+    # Not pytest's tmp_path: other users cannot read it, and as root we run the server as another
+    # user. A socket's path is also limited to about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="shardlab-pg-", dir="/tmp"))
     other = other_user()
     try:
         if other:
             shutil.chown(folder, other["user"], other["group"])
-        begin(programs, folder, other)
+        init_database(programs, folder, other)
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(
                 [
@@ -52,7 +52,7 @@ def running_postgres(programs: Path) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def begin(programs: Path, folder: Path, other: dict[str, Any]) -> None:
+def init_database(programs: Path, folder: Path, other: dict[str, Any]) -> None:
     done = subprocess.run(
         [
             programs / "initdb",
@@ -68,7 +68,7 @@ def begin(programs: Path, folder: Path, other: dict[str, Any]) -> None:
 
 
 def other_user() -> dict[str, Any]:
-    """Who the server runs as, for subprocess: PostgreSQL refuses to be root."""
+    """The user to run the server as, for subprocess: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     names = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -79,7 +79,7 @@ def other_user() -> dict[str, Any]:
 def wait_until_it_answers(server: subprocess.Popen[bytes], programs: Path, folder: Path) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.poll() is None:
-        # Its last line is "ready" once connections are taken.
+        # Its last line is "ready" once the server accepts connections.
         record = folder / "data/postmaster.pid"
         if record.exists() and record.read_text().rstrip().endswith("ready"):
             return
@@ -88,7 +88,7 @@ def wait_until_it_answers(server: subprocess.Popen[bytes], programs: Path, folde
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:
-    server.send_signal(signal.SIGINT)  # its "fast" end: open connections are cut
+    server.send_signal(signal.SIGINT)  # PostgreSQL's "fast shutdown": closes open connections
     try:
         server.wait(STOP_LIMIT_S)
     except subprocess.TimeoutExpired:

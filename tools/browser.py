@@ -1,11 +1,11 @@
-"""Find a Chromium for the browser tests, or get one.
+"""Find a Chromium for the browser tests, or install one.
 
-    python -m tools.browser            prints its path; installs one where there is none
-    python -m tools.browser --find     only looks
+    python -m tools.browser            prints its path; installs one if there is none
+    python -m tools.browser --find     only searches
 
-Looked for in this order: $SHARDLAB_CHROMIUM, a browser on the PATH, one that Playwright downloaded.
-Installed in this order: Debian's package where we are root and have apt, Playwright's own build.
-Exits 1 with one line on stderr where no browser can be had: the tests then skip, they do not fail.
+Searches in this order: $SHARDLAB_CHROMIUM, the PATH, Playwright's downloads.
+Tries to install in this order: Debian's package (as root with apt), Playwright's own build.
+Without a browser it exits with 1 and one line on stderr; the tests are then skipped, not failed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from tools import debian
 
-# Debian's headless shell is Chromium without windows: a page costs half of what it costs otherwise.
+# Debian's headless shell is Chromium without windows: a page needs half the resources.
 SHELL = "chromium-headless-shell"
 NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MAC_CHROME = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-# Without fonts every letter on a page is a box.
+# Without fonts every letter on a page is drawn as a box.
 DEBIAN_PACKAGES = (SHELL, "fonts-liberation", "fonts-dejavu-core")
-FOR = "a browser for the tests"
+PURPOSE = "a browser for the tests"
 
-# What headless Chromium needs in a container, and no phoning home while the tests run.
+# Headless Chromium needs these in a container, or must not access the network while the tests run.
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -35,7 +35,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-NONE = "no Chromium here and none could be installed: the browser tests are skipped"
+NONE = "found no Chromium and could not install one: the browser tests are skipped"
 
 
 def find() -> str | None:
@@ -52,7 +52,7 @@ def find() -> str | None:
 
 
 def get() -> str | None:
-    """The path of a Chromium, installed now if need be, or None where none can be had."""
+    """The path of a Chromium, installed now if needed, or None if that fails."""
     if path := find():
         return path
     for install in (_install_from_debian, _download_by_playwright):
@@ -69,11 +69,11 @@ def _downloaded_by_playwright() -> str | None:
 
 
 def _install_from_debian() -> bool:
-    return debian.install(FOR, *DEBIAN_PACKAGES)
+    return debian.install(PURPOSE, *DEBIAN_PACKAGES)
 
 
 def _download_by_playwright() -> bool:
-    return debian.quietly(FOR, sys.executable, "-m", "playwright", "install", "chromium")
+    return debian.quietly(PURPOSE, sys.executable, "-m", "playwright", "install", "chromium")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Install what the tests need, quietly: from Debian's packages where we are root and have apt."""
+"""Install Debian packages that the tests need, quietly; works only as root with apt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def can_install() -> bool:
 
 
 def install(what: str, *packages: str) -> bool:
-    """Whether Debian's ``packages`` are installed now; ``what`` they give is said on stderr."""
+    """Whether installing ``packages`` succeeded; stderr says that ``what`` is being installed."""
     if not can_install():
         return False
     return quietly(what, "apt-get", "update") and quietly(
@@ -24,8 +24,8 @@ def install(what: str, *packages: str) -> bool:
 
 
 def quietly(what: str, *command: str) -> bool:
-    """Run an installer to its end or its time limit; its last lines are shown only if it fails."""
-    print(f"getting {what}: {' '.join(command)}", file=sys.stderr, flush=True)
+    """Run an installer with a time limit; its last lines are shown only if it fails."""
+    print(f"installing {what}: {' '.join(command)}", file=sys.stderr, flush=True)
     try:
         done = subprocess.run(
             command,

@@ -2,8 +2,8 @@
 
     make lab ARGS="--port 9000"        or, in a conda environment:   python tools/lab.py --port 9000
 
-Every argument is passed on to JupyterLab. The project's settings come from jupyter/ in this
-repository; nothing is written to the reader's own Jupyter settings.
+All arguments are passed to JupyterLab. The project's settings come from jupyter/ in this
+repository; the user's own Jupyter settings are not changed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def main(args: list[str]) -> None:
     port = option(args, "port")
     if port and port != "0" and is_taken(option(args, "ip") or "localhost", int(port)):
         sys.exit(
-            f"shardlab: port {port} is taken: name another one, or leave --port out "
-            "and JupyterLab picks a free one"
+            f"shardlab: port {port} is in use: choose another one, or omit --port "
+            "and let JupyterLab choose a free one"
         )
-    # The server takes this process's place: one process to interrupt, and its exit status is ours.
-    # It runs at the root, where nbgrader looks for nbgrader_config.py.
+    # The server replaces this process: one process to interrupt, and its exit status is ours.
+    # It runs in the repository root, where nbgrader looks for nbgrader_config.py.
     os.chdir(ROOT)
     os.execve(sys.executable, command(args), environment())
 
@@ -43,7 +43,7 @@ def option(args: list[str], name: str) -> str | None:
 
 
 def is_taken(ip: str, port: int) -> bool:
-    """Whether somebody listens there already."""
+    """Whether the port is already in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -56,22 +56,22 @@ def is_taken(ip: str, port: int) -> bool:
 def command(args: list[str]) -> list[str]:
     ours = [f"--LabApp.default_url={FIRST_PAGE}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        ours.append("--allow-root")  # in a container root is who one is
+        ours.append("--allow-root")  # in a container the user is usually root
     return [sys.executable, "-m", "jupyterlab", *ours, *args]
 
 
 def environment() -> dict[str, str]:
     """This process's environment, with the project's Jupyter settings and this Python in front."""
     own = os.environ.copy()
-    own["JUPYTER_CONFIG_PATH"] = _in_front(str(ROOT / "jupyter"), own.get("JUPYTER_CONFIG_PATH"))
-    # A kernel called python3 in the reader's home must not stand in for this environment's.
+    own["JUPYTER_CONFIG_PATH"] = _prepend(str(ROOT / "jupyter"), own.get("JUPYTER_CONFIG_PATH"))
+    # A kernel named python3 in the user's home must not replace this environment's kernel.
     own["JUPYTER_PREFER_ENV_PATH"] = "1"
     # nbgrader calls alembic by name, DeepSpeed ninja.
-    own["PATH"] = _in_front(str(Path(sys.executable).parent), own.get("PATH"))
+    own["PATH"] = _prepend(str(Path(sys.executable).parent), own.get("PATH"))
     return own
 
 
-def _in_front(first: str, rest: str | None) -> str:
+def _prepend(first: str, rest: str | None) -> str:
     return os.pathsep.join([first, rest]) if rest else first
 
 

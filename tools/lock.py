@@ -1,10 +1,10 @@
-"""Write requirements.lock: the exact version of everything that pyproject.toml asks for.
+"""Write requirements.lock: exact versions of all packages that pyproject.toml requires.
 
     make lock
 
-pip's own resolver decides, in a fresh environment and with this machine's pip settings. Local
-version parts (+cpu, +cu130) and the CUDA packages below torch are left out of the lock: which build
-of torch suits a machine, and which CUDA packages that build wants, is for pip to find out there.
+pip resolves the versions in a fresh environment, with this machine's pip settings. The lock omits
+local version labels (+cpu, +cu130) and torch's CUDA dependencies: on each machine pip chooses the
+build of torch and the CUDA packages it needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-# Only torch's CUDA builds want these, each an exact version.
+# Only torch's CUDA builds need these, in exact versions.
 CUDA_PACKAGES = re.compile(r"(nvidia|cuda)-.*|triton")
 DRY_RUN = ("--dry-run", "--ignore-installed", "--quiet", "--no-input", "--report")
 
@@ -32,35 +32,35 @@ HEADER = """\
 
 
 def direct_requirements(pyproject: Path) -> list[str]:
-    """What pyproject.toml asks for itself, the optional groups included."""
+    """The requirements in pyproject.toml, including the optional groups."""
     project = tomllib.loads(pyproject.read_text())["project"]
     groups = project.get("optional-dependencies", {}).values()
     return [*project["dependencies"], *(line for group in groups for line in group)]
 
 
 def oldest_python(pyproject: Path) -> str:
-    """ "3.11" of `requires-python = ">=3.11"`."""
+    """ "3.11" from `requires-python = ">=3.11"`."""
     return tomllib.loads(pyproject.read_text())["project"]["requires-python"].removeprefix(">=")
 
 
 def resolve(requirements: list[str]) -> dict[str, str]:
-    """Ask pip, in an environment of its own, what it would install: {name: version}."""
+    """What pip would install in a fresh environment: {name: version}."""
     with tempfile.TemporaryDirectory(prefix="shardlab-lock-") as scratch:
         venv.create(scratch, with_pip=True)
         report = Path(scratch, "report.json")
-        asked = subprocess.run(
+        done = subprocess.run(
             [f"{scratch}/bin/python", "-m", "pip", "install", *DRY_RUN, str(report), *requirements],
             stderr=subprocess.PIPE,
             text=True,
         )
-        if asked.returncode:
-            sys.exit(f"{asked.stderr}\npip found no set of versions: see its words above")
+        if done.returncode:
+            sys.exit(f"{done.stderr}\npip found no compatible versions: see its output above")
         found = [entry["metadata"] for entry in json.loads(report.read_text())["install"]]
     return {package["name"]: package["version"] for package in found}
 
 
 def lock_text(versions: dict[str, str], python: str) -> str:
-    """The lock file's text: one pin a line, without what differs from machine to machine."""
+    """The lock file's text: one pin per line, without machine-specific parts."""
     pins = {
         re.sub(r"[-_.]+", "-", name).lower(): version.partition("+")[0]
         for name, version in versions.items()
@@ -76,12 +76,12 @@ def main() -> None:
     if here != python:
         # A newer Python may be offered versions that the oldest one cannot install.
         sys.exit(
-            f"shardlab: the lock is made on Python {python} and this is {here}: "
-            f"say `make lock PYTHON=python{python}`"
+            f"shardlab: the lock must be made on Python {python} and this is {here}: "
+            f"run `make lock PYTHON=python{python}`"
         )
-    print("asking pip for the newest versions that fit together (about a minute)", flush=True)
+    print("resolving the newest compatible versions with pip (about a minute)", flush=True)
     LOCK.write_text(lock_text(resolve(direct_requirements(pyproject)), python))
-    print(f"wrote {LOCK.name}: read the difference, then run `make test`")
+    print(f"wrote {LOCK.name}: read the diff, then run `make test`")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Find PostgreSQL's server for the tests, or get it.
+"""Find a PostgreSQL server for the tests, or install one.
 
-    python -m tools.postgres            prints the folder of its programs; installs it if need be
-    python -m tools.postgres --find     only looks
+    python -m tools.postgres            prints the folder of its programs; installs it if needed
+    python -m tools.postgres --find     only searches
 
-Looked for in this order: $SHARDLAB_POSTGRES (a folder with initdb in it), the PATH, where Debian,
-Red Hat and Homebrew put it. Installed where we are root and have apt. Exits 1 with one line on
-stderr where it cannot be had: the tests then skip, they do not fail.
+Searches in this order: $SHARDLAB_POSTGRES (a folder with initdb in it), the PATH, and the folders
+that Debian, Red Hat and Homebrew use. Installs it as root with apt. Without a server it exits with
+1 and one line on stderr; the tests are then skipped, not failed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from tools import debian
 
-PLACES = (
+PATTERNS = (
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
     "/opt/homebrew/opt/postgresql*/bin",
     "/usr/local/opt/postgresql*/bin",
 )
-# Debian would start a server of its own, on port 5432, as soon as the package is there.
+# Keeps Debian from starting a server on port 5432 as soon as the package is installed.
 NO_SERVER = Path("/etc/postgresql-common/createcluster.d/shardlab.conf")
-NONE = "no PostgreSQL server here and none could be installed: its tests are skipped"
+NONE = "found no PostgreSQL server and could not install one: its tests are skipped"
 
 
 def find() -> Path | None:
@@ -34,7 +34,7 @@ def find() -> Path | None:
     on_path = shutil.which("initdb")
     folders = [Path(wanted)] if wanted else [Path(on_path).resolve().parent] if on_path else []
     if not wanted:
-        folders += [folder for place in PLACES for folder in sorted(Path("/").glob(place[1:]))]
+        folders += [folder for path in PATTERNS for folder in sorted(Path("/").glob(path[1:]))]
     return next((folder for folder in folders if has_server(folder)), None)
 
 
@@ -43,7 +43,7 @@ def has_server(folder: Path) -> bool:
 
 
 def get() -> Path | None:
-    """The folder, installed now if need be, or None where that cannot be done."""
+    """The folder, with PostgreSQL installed now if needed, or None if that fails."""
     return find() or (find() if _install() else None)
 
 

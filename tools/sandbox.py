@@ -1,8 +1,8 @@
-"""Find bubblewrap, which walls off student code when it is graded, or get it.
+"""Find bubblewrap, which sandboxes student code during grading, or install it.
 
-    python -m tools.sandbox            prints its path; installs Debian's package where we are root
+    python -m tools.sandbox            prints its path; as root installs Debian's package if needed
 
-Exits 1 with one line on stderr where it can't be had: grading then refuses, its tests skip.
+Without it, exits with 1 and one line on stderr: grading then refuses and its tests are skipped.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 
 from tools import debian
 
-NONE = "no bubblewrap here (the command bwrap): `apt install bubblewrap` as root"
+NONE = "bubblewrap (the command bwrap) is not installed: run `apt install bubblewrap` as root"
 
 
 def get() -> str | None:
-    """The path of bwrap, installed now if need be and possible."""
+    """The path of bwrap, installed now if needed and possible, else None."""
     if not shutil.which("bwrap"):
         debian.install("bubblewrap for the tests", "bubblewrap")
     return shutil.which("bwrap")

@@ -1,13 +1,13 @@
-"""Exercises by name: ``load("ring_all_reduce.reduce_scatter")``, of lab03_ring_all_reduce/.
+"""Exercises by name: ``load("ring_all_reduce.reduce_scatter")`` is in lab03_ring_all_reduce/.
 
-A lab's folder has a module for each exercise, what they share, and ``hidden/`` with the halves
-that decide (autograder/exercise/form.py).  Its ``__init__`` says, as plain data:
+A lab's folder has a module for each exercise, shared modules, and ``hidden/`` with the halves
+that decide (autograder/exercise/form.py).  Its ``__init__`` defines, as plain data:
     EXERCISES   names of the modules, in the order of the notebook
-    CLOSED      what an answer may not call: modules that have the lab's answers ready-made
-    LIMITS      departures from sandbox.Limits
+    CLOSED      modules that an answer may not call, because they contain the lab's answers
+    LIMITS      changes to sandbox.Limits
 
-What a rank runs of an exercise, its ``drive``, travels there by value: ranks that run untrusted
-code cannot import this package.
+A rank gets an exercise's ``drive`` pickled by value: ranks that run untrusted code cannot import
+this package.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from autograder.exercise import Exercise
 
 HERE = Path(__file__).parent
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # and so all modules in it
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # and all modules in it
 
 
 def labs() -> list[str]:
-    """Their folders' names in the course: ``03_ring_all_reduce``."""
+    """Names of the lab folders in the course, such as ``03_ring_all_reduce``."""
     return sorted(path.name.removeprefix("lab") for path in HERE.glob("lab[0-9][0-9]_*"))
 
 
 def lab_module(lab: str) -> ModuleType:
-    """What a lab says of itself; no exercise is imported."""
+    """The lab's package with its settings; imports no exercise."""
     return import_module(f"{__name__}.lab{lab}")
 
 
-def setting(lab: str, name: str, otherwise: Any = ()) -> Any:
-    """CLOSED or LIMITS of a lab; ``otherwise`` where it, or the lab, has none."""
+def setting(lab: str, name: str, default: Any = ()) -> Any:
+    """CLOSED or LIMITS of a lab, or ``default`` if it is not set or there is no such lab."""
     if lab not in labs():
-        return otherwise
-    return getattr(lab_module(lab), name, otherwise)
+        return default
+    return getattr(lab_module(lab), name, default)
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def of_lab(lab: str) -> tuple[Exercise, ...]:
 
 
 def load(name: str) -> Exercise:
-    """The exercise called ``name``. Raises KeyError, naming those that exist, if there is none."""
+    """The exercise called ``name``. Raises KeyError with the existing names if there is none."""
     chapter = name.partition(".")[0]
     for lab in labs():
         if lab.partition("_")[2] == chapter:

@@ -1,4 +1,4 @@
-"""What exercises of several labs share: bounds, (start, stop) for each rank, and linear layers."""
+"""Shared by several labs: bounds, which are (start, stop) for each rank, and linear layers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from autograder.exercise import Plain
 
 
 def as_pairs(bounds: Any) -> Plain:
-    """Lists will do for tuples, and numpy's or torch's whole numbers for Python's.
+    """Accept lists for tuples, and numpy's or torch's integers for Python's.
 
-    Anything else stays as it is, for the comparison to name.
+    Anything else is returned as it is, and the comparison reports it.
     """
     if not isinstance(bounds, list | tuple):
         return bounds
@@ -28,7 +28,7 @@ def is_pairs(bounds: Any) -> bool:
 
 
 def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Takes over the tensors: a drive that lets go of the layer lets go of them."""
+    """Uses the tensors without a copy: a drive that releases the layer releases them."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
     return layer

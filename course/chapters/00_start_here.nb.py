@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# A model that is too large or too slow to train on one device is trained on many, and they have to exchange data all the time. In this course you write the code that exchanges it, on real processes on this machine. You predict what will happen, run it, see what was measured, and find out why the two differ.
+# A model that is too large or too slow to train on one device is trained on many, which exchange data all the time. In this course you write the code for that exchange and run it in real processes on this machine. You predict what will happen, run it, see what was measured, and find out why the two differ.
 #
 # Run the cells from top to bottom with **Shift + Enter**. Change them and run them again as often as you like.
 
@@ -32,7 +32,7 @@ from shardlab.widgets import format_bytes, timeline, traffic_map
 # %% [markdown]
 # ## Four processes say hello
 #
-# `launch` starts four processes, runs your function in each of them, and comes back when all are done.
+# `launch` starts four processes, runs your function in each of them, and returns when all are done.
 
 # %%
 def hello():
@@ -41,18 +41,18 @@ def hello():
 run = launch(hello, world_size=4)
 
 # %% [markdown]
-# The lines stand in the order in which they arrived. Run the cell again: the order may change, since nothing makes one process wait for another.
+# The lines appear in the order in which they arrived. Run the cell again: the order may change, because no process waits for another.
 #
-# Four words that you will meet everywhere in this field:
+# Four terms that you will meet everywhere in this field:
 #
-# | word | meaning | in the run above |
+# | term | meaning | in the run above |
 # |---|---|---|
 # | **rank** | one of the processes that work together, and its number, from 0 | 0, 1, 2, 3 |
 # | **world size** | how many ranks there are | 4 |
-# | **process group** | ranks that communicate with each other; at first one group holds them all | ranks 0 to 3 |
+# | **process group** | ranks that communicate with each other; by default one group contains them all | ranks 0 to 3 |
 # | **backend** | the library that carries the data between ranks: *gloo* for CPUs, *NCCL* for NVIDIA GPUs | shown further down |
 #
-# Every rank runs the same function. What it does differently, it decides by its rank:
+# Every rank runs the same function, and its rank decides what it does differently:
 
 # %%
 def my_share(numbers):
@@ -63,14 +63,14 @@ run = launch(my_share, list(range(10)), world_size=4)
 run.outputs
 
 # %% [markdown]
-# `run.outputs[r]` is what rank r returned. Ranks share no memory: each got its own copy of the list, and only what a function returns, or sends, leaves its process.
+# `run.outputs[r]` is what rank r returned. Ranks share no memory: each got its own copy of the list, and others see only what it returns or sends.
 #
-# ## Send a tensor round the ring
+# ## Send a tensor around the ring
 #
-# `dist.send` and `dist.recv` carry a tensor from one rank to another. Rank 0 starts, each rank adds 1 and passes the tensor on to its right neighbour, and the last one hands it back to rank 0.
+# `dist.send` and `dist.recv` move a tensor from one rank to another. Rank 0 starts, each rank adds 1 and passes the tensor on to its right neighbour, and the last rank sends it back to rank 0.
 
 # %%
-def pass_round(length):
+def pass_around(length):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     token = torch.zeros(length)
     if rank > 0:
@@ -82,7 +82,7 @@ def pass_round(length):
     return token[0].item()
 
 # %% [markdown]
-# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Type a number in place of `None`, or leave it: everything runs without a guess, too.
+# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Replace `None` with a number, or leave it: everything runs without a guess, too.
 
 # %%
 # Your prediction: the bytes that each rank sends
@@ -90,13 +90,13 @@ predicted_bytes = None
 
 # %%
 length = 262_144
-run = launch(pass_round, length, world_size=4, device="cpu")
+run = launch(pass_around, length, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
 
 # %% [markdown]
-# On the left, the row is the rank that sends and the column the one that receives: 0 → 1, 1 → 2, 2 → 3, 3 → 0. On the right, the bytes that each rank sent, with your guess above them if you made one. In this course **orange is what was predicted and blue what was measured**.
+# On the left, rows are senders and columns are receivers: 0 → 1, 1 → 2, 2 → 3, 3 → 0. On the right are the bytes that each rank sent, with your guess above them if you made one. In this course **orange is predicted and blue is measured**.
 #
-# Nobody computed the blue numbers. They are the operating system's own count of what went through the sockets between the ranks:
+# The blue numbers do not come from a formula. The operating system counted what went through the sockets between the ranks:
 
 # %%
 print(run.traffic.source)
@@ -104,21 +104,21 @@ for rank, sent in enumerate(run.traffic.sent_by_rank):
     print(f"rank {rank} sent {sent:,} bytes: the tensor's {4 * length:,} and {sent - 4 * length} more")
 
 # %% [markdown]
-# The few bytes on top are gloo's own. A sender announces each message and says how long it is; a receiver tells the sender that it is ready, and those are the pale cells against the ring's direction.
+# The few extra bytes are gloo's protocol. A sender announces each message and its length; a receiver replies that it is ready, and these replies are the pale cells against the ring's direction.
 #
-# Rank 0's tensor was once round, so it comes back with a 1 from each rank:
+# Rank 0's tensor has gone around once, so it comes back with a 1 from each rank:
 
 # %%
 run.outputs
 
 # %% [markdown]
-# When did each rank do what? A bar is one call. Ranks 1, 2 and 3 start to receive at once and then wait for their turn:
+# What did each rank do, and when? Each bar is one call. Ranks 1, 2 and 3 call `recv` right away and then wait for their turn:
 
 # %%
 timeline(run)
 
 # %% [markdown]
-# The same as text. Each call knows the line of your code that made it, and that is how errors will be explained to you:
+# The same calls as text. Each is recorded with the line of your code that made it, and error messages show these lines:
 
 # %%
 for call in run.calls:
@@ -128,45 +128,45 @@ for call in run.calls:
 # %% [markdown]
 # ## When a rank fails
 #
-# Here rank 2 divides by zero. `launch` stops the others, none of them stays behind, and you get the traceback of the rank that failed first, with the lines of your cell.
+# Here rank 2 divides by zero. `launch` stops all other ranks and shows the traceback of the rank that failed first, with the lines of your cell.
 
 # %%
-def stumble():
+def fail_on_rank_2():
     return 10 / (dist.get_rank() - 2)
 
 try:
-    launch(stumble, world_size=4)
+    launch(fail_on_rank_2, world_size=4)
 except RankError as error:
     print(error)
 
 # %% [markdown]
-# The `try` is there only so that *Run All* goes on after this cell. In your own work leave it out: the error then shows by itself.
+# The `try` is there only so that *Run All* continues after this cell. Leave it out in your own work: Jupyter then shows the error.
 #
 # ## When ranks wait for each other
 #
-# The typical failure of distributed code is not an error: nothing happens, for ever. Here two ranks both want to receive first.
+# The typical failure of distributed code is not an error but a hang: nothing happens, forever. Here both ranks receive first.
 
 # %%
-def both_listen():
+def both_receive_first():
     other = 1 - dist.get_rank()
-    mail = torch.zeros(1)
-    dist.recv(mail, src=other)
-    dist.send(mail, dst=other)
+    message = torch.zeros(1)
+    dist.recv(message, src=other)
+    dist.send(message, dst=other)
 
 try:
-    launch(both_listen, world_size=2)
+    launch(both_receive_first, world_size=2)
 except DeadlockError as error:
     hang = error
     print(error)
 
 # %% [markdown]
-# This is a **deadlock**: each rank needs the other to go on first. `launch` notices that no rank can ever go on, ends the run and names the ranks, the calls and the lines. The timeline draws who waits for whom:
+# This is a **deadlock**: each rank waits for the other to go first. `launch` detects that no rank can ever continue, ends the run and reports the ranks, the calls and the lines. The timeline shows who waits for whom:
 
 # %%
 timeline(hang)
 
 # %% [markdown]
-# A rank that computes for a long time is no deadlock. For that there is `timeout_s`, and there is the **stop button** (■ above, or press `I` twice): it ends the cell and all its ranks. Set the seconds to 20, run the cell, and stop it.
+# A rank that computes for a long time is not a deadlock. For that case there are `timeout_s` and the **stop button** (■ above, or press `I` twice), which ends the cell and all its ranks. Set the seconds to 20, run the cell, and stop it.
 
 # %%
 def nap(seconds):
@@ -176,16 +176,16 @@ def nap(seconds):
 launch(nap, 0.5, world_size=2).outputs
 
 # %% [markdown]
-# ## What your machine has
+# ## Your machine
 
 # %%
 print("cores       ", len(os.sched_getaffinity(0)))
 print("free memory ", format_bytes(psutil.virtual_memory().available))
 print("GPUs        ", torch.cuda.device_count())
-print("most ranks  ", most_ranks(), "(what launch would start here)")
+print("most ranks  ", most_ranks(), "(the limit of launch here)")
 
 # %% [markdown]
-# There may be more ranks than cores: they then take turns. `device="auto"`, which is what you get when you say nothing, takes GPUs if there is one for each rank, and CPUs otherwise:
+# There may be more ranks than cores; they then take turns. The default, `device="auto"`, uses GPUs if there is one for each rank, and CPUs otherwise:
 
 # %%
 for world_size in (1, 2, 4, 8):
@@ -193,23 +193,23 @@ for world_size in (1, 2, 4, 8):
     print(f"world size {world_size}: {device} ({why})")
 
 # %% [markdown]
-# And each run says what it ran on:
+# Each run also reports what it ran on:
 
 # %%
 run = launch(dist.get_backend, world_size=2, device="cpu")
 print(run.device, "because:", run.device_reason, "· backend of each rank:", run.outputs)
 
 # %% [markdown]
-# **What ranks on CPUs can teach you, and what not.** The same: which rank calls what in which order, what a deadlock is, how many bytes an algorithm needs. Different: seconds, since ranks here share cores and their messages are copies in this machine's memory; and the backend, since NCCL chooses among other algorithms than gloo. Where that matters, the chapter says so. The operating system does not see NCCL's traffic, so on GPUs `run.traffic` is computed from the calls, and `run.traffic.source` tells you. Cells that count bytes on the wire ask for `device="cpu"` for that reason.
+# **What ranks on CPUs can and cannot teach you.** The same as on GPUs: which rank calls what in which order, what a deadlock is, how many bytes an algorithm needs. Different: timings, because ranks here share cores and their messages are copies in this machine's memory; and the backend, because NCCL has other algorithms to choose from than gloo. Where that matters, the chapter says so. The operating system does not see NCCL's traffic, so on GPUs `run.traffic` is computed from the calls, and `run.traffic.source` says so. That is why cells that count bytes on the wire use `device="cpu"`.
 #
 # ## How the course works
 #
-# 1. **Chapter.** Read and run it, with your predictions. Nothing in it is graded.
-# 2. **Lab.** The lab with the same number lies in `labs/`. Each exercise gives a task, a specification that you can run, and a budget, most often in bytes. You write the marked cell.
-# 3. **Check.** The cell below yours runs your code on real ranks and shows each case: the result on every rank, the bytes against the budget, and what went wrong if it did. Run it as often as you like.
-# 4. **Hints.** Each exercise has a few, folded up. The last one nearly gives the answer away, so open them one at a time.
-# 5. **Validate.** Before you hand in, press *Validate* in the toolbar above the lab: it runs the whole notebook from the top, as grading will. Grading adds cases that you do not see, with other sizes and other numbers of ranks.
+# 1. **Chapter.** Read it, type in your predictions and run it. Nothing in it is graded.
+# 2. **Lab.** The lab with the same number is in `labs/`. Each exercise has a task, a specification that you can run, and a budget, usually in bytes. You write the marked cell.
+# 3. **Check.** The cell below yours runs your code on real ranks and shows each case: the result on every rank, the bytes against the budget, and what went wrong, if anything did. Run it as often as you like.
+# 4. **Hints.** Each exercise has a few, collapsed. The last one nearly gives the answer away, so open them one at a time.
+# 5. **Validate.** Before you submit, press *Validate* in the toolbar above the lab: it runs the whole notebook from the top, as grading will. Grading adds hidden cases, with other sizes and other numbers of ranks.
 #
-# ## Where to go now
+# ## Next
 #
-# To [chapter 01, one device](01_one_device.ipynb): before work is split over devices, see what fills one. Each chapter ends with a link to its lab.
+# Continue with [chapter 01, one device](01_one_device.ipynb): before you split work over devices, see what fills one. Each chapter ends with a link to its lab.

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 01 · One device
 #
-# Before training is spread over many devices, one device has to hold a **step**: a forward pass that gives the loss, a backward pass that gives a gradient for each parameter, and an optimizer that changes the parameters.
+# Before training is spread over many devices, a **step** has to fit on one: a forward pass that computes the loss, a backward pass that computes a gradient for each parameter, and an optimizer that updates the parameters.
 #
-# The questions of this chapter: what fills the memory in a step, and when? And what can be made smaller without training something else?
+# The questions of this chapter: what fills memory during a step, and when? And what can be made smaller without changing what the model learns?
 
 # %%
 import matplotlib.pyplot as plt
@@ -31,7 +31,7 @@ from shardlab.widgets import format_bytes, memory_timeline, palette
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# Our model is a small GPT that reads text byte by byte: plain PyTorch, in `shardlab/models.py`. The text is Python's own language reference, which every Python brings along. **Ψ** is the number of parameters.
+# Our model is a small GPT that reads text byte by byte: plain PyTorch, in `shardlab/models.py`. The text is Python's own language reference, which ships with every Python. **Ψ** is the number of parameters.
 
 # %%
 config = models.SIZES["1M"]
@@ -42,7 +42,7 @@ print(f"Ψ = {parameters:,}")
 # %% [markdown]
 # ## First: does it learn?
 #
-# Three hundred steps of the smallest GPT. A model that knows nothing has a loss of ln 256 = 5.5, as each of 256 bytes is as likely as any other.
+# We train the smallest GPT for three hundred steps. An untrained model considers all 256 bytes equally likely, so its loss is ln 256 = 5.5.
 
 # %%
 def learn(steps):
@@ -66,7 +66,7 @@ assert abs(losses[0] - np.log(256)) < 0.2 and np.mean(losses[-20:]) < 4
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
 axes.plot(losses, color=palette.MEASURED, linewidth=1)
-axes.axhline(np.log(256), color=palette.PREDICTED, linestyle="--", label="knows nothing: ln 256")
+axes.axhline(np.log(256), color=palette.PREDICTED, linestyle="--", label="untrained: ln 256")
 axes.set(xlabel="step", ylabel="loss")
 axes.legend(frameon=False)
 figure.tight_layout()
@@ -74,7 +74,7 @@ figure.tight_layout()
 # %% [markdown]
 # ## Where a step's memory goes
 #
-# `train` takes two steps with Adam. Everything is fp32, numbers of 4 bytes, until we say otherwise.
+# `train` takes two steps with Adam. Everything is fp32, 4 bytes per number, until we say otherwise.
 
 # %%
 def train(size="1M", batch_size=8, context=64, dtype=torch.float32, autocast=None, steps=2):
@@ -91,7 +91,7 @@ def train(size="1M", batch_size=8, context=64, dtype=torch.float32, autocast=Non
     return model
 
 # %% [markdown]
-# We start it on one rank and have its live tensors counted. Each byte belongs to one **category**: parameters, gradients, the optimizer's states, and **activations**, which the forward pass makes and the backward pass needs again. **In which phase will memory be highest?** `"forward"`, `"backward"` or `"step"`.
+# We run it on one rank and count its live tensors. Each byte belongs to one **category**: parameters, gradients, the optimizer's states, or **activations**, which the forward pass computes and the backward pass needs again. **In which phase will memory be highest?** `"forward"`, `"backward"` or `"step"`.
 
 # %%
 # Your prediction: the phase with the highest memory
@@ -108,7 +108,7 @@ print("your prediction:", predicted_phase, "   highest in:", run.memory[0].peak_
 memory_timeline(run)
 
 # %% [markdown]
-# Activations pile up through the forward pass, layer upon layer. The backward pass goes through the layers the other way, turns activations into gradients and frees them. So the peak is where the one ends and the other begins. The optimizer's states appear in the first step and stay: that is why two steps are the least to look at.
+# Activations accumulate during the forward pass, layer by layer. The backward pass goes through the layers in reverse, uses activations to compute gradients, and frees them. So the peak is where forward ends and backward begins. The optimizer's states appear in the first step and stay: that is why we need at least two steps.
 
 # %%
 def table(memory_of_rank, moments=("forward", "backward", "step")):
@@ -122,7 +122,7 @@ table(run.memory[0])
 # %% [markdown]
 # ## What stays: 16 bytes for each parameter
 #
-# Parameters, gradients and optimizer states are the **model states**. Adam keeps two numbers for each parameter, a running mean of its gradients and one of their squares. In fp32 that makes 4Ψ + 4Ψ + 8Ψ:
+# Parameters, gradients and optimizer states are the **model states**. Adam keeps two numbers for each parameter, a running mean of its gradients and one of their squares. In fp32 that is 4Ψ + 4Ψ + 8Ψ:
 
 # %%
 predicted = memory.model_states(parameters, precision="fp32", optimizer="adam").device
@@ -132,7 +132,7 @@ for category, wanted_bytes in predicted.items():
     assert abs(measured[category] / wanted_bytes - 1) < 0.01
 
 # %% [markdown]
-# The optimizer's few bytes more are Adam's counts of steps, one for each tensor. The token embedding and the output head of this GPT are one **tied** tensor: it has one storage, one gradient, one pair of states, and is counted once. None of this depends on the batch.
+# The optimizer's few extra bytes are Adam's step counters, one for each tensor. The token embedding and the output head of this GPT are one **tied** tensor: it has one storage, one gradient, one pair of states, and is counted once. None of this depends on the batch.
 #
 # ## What comes and goes: activations
 #
@@ -149,21 +149,21 @@ print(f"your prediction: {predicted_factor}   measured: {factor:.2f}")
 memory_timeline({"batch 8": run, "batch 16": larger})
 
 # %% [markdown]
-# Less than twice, because the model states stay as they are. The activations alone are twice as large. Can they be predicted as well?
+# Less than twice, because the model states do not grow. Only the activations are twice as large. Can they be predicted as well?
 #
-# The backward pass of a matrix product needs what was multiplied, so autograd keeps it. Go through one block of the GPT (`models.py`), and count for each token what is kept. D is the width:
+# The backward pass of a matrix product needs its inputs, so autograd saves them. Go through one block of the GPT (`models.py`) and count what is saved for each token. D is the width:
 #
-# | kept | numbers |
+# | saved | numbers |
 # |---|---|
 # | the input of both layer norms | 2 D |
-# | the output of both: input of the next matrices | 2 D |
+# | the output of both: input of the next matrix | 2 D |
 # | queries, keys and values | 3 D |
-# | attention's result: input of its last matrix | D |
+# | attention's output: input of its last matrix | D |
 # | the input of GELU, four times as wide | 4 D |
 # | the output of GELU: input of the last matrix | 4 D |
 # | a mean and a deviation for each layer norm; one number for each attention head | 4 + heads |
 #
-# That is 16 D and a little. After the last block come one more layer norm, 2 D + 2, and the logarithms of the probabilities that the loss keeps, V, one for each entry of the vocabulary.
+# That is 16 D and a little more. After the last block come one more layer norm, 2 D + 2, and the log-probabilities that the loss saves, V of them, one for each entry of the vocabulary.
 
 # %%
 def activation_bytes(config, tokens, element_bytes=4):
@@ -181,13 +181,13 @@ for (batch_size, context), each in runs.items():
     assert abs(got / wanted - 1) < 0.001
 
 # %% [markdown]
-# Korthikanti et al. (2022) count the same for 16-bit training: 34 bytes for each token, layer and unit of width. Those are our 16 numbers of 2 bytes, and 2 more for the masks of dropout, which this model does not use. Their further term, 5as/h for a heads, s tokens and width h, are the attention scores, s of them for each token and head. It makes attention grow with the square of the sequence. Fused attention, `scaled_dot_product_attention`, works the scores out again in the backward pass. So here twice the batch and twice the sequence cost the same:
+# Korthikanti et al. (2022) count the same for 16-bit training: 34 bytes for each token, layer and unit of width. Those are our 16 numbers of 2 bytes, and 2 more bytes for dropout masks, which this model does not use. Their additional term, 5as/h for a heads, s tokens and width h, is the attention scores, s of them for each token and head. It makes attention grow with the square of the sequence length. Fused attention, `scaled_dot_product_attention`, recomputes the scores in the backward pass. So here twice the batch and twice the sequence length cost the same:
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.4))
 tokens = np.array([batch_size * context for batch_size, context in runs])
 line = np.linspace(0, 1100)
-states_bytes = 12 * parameters  # the gradients come when the activations go
+states_bytes = 12 * parameters  # gradients appear as activations are freed
 axes.plot(line, (states_bytes + activation_bytes(config, line)) / 2**20, color=palette.PREDICTED)
 peaks = [each.memory[0].peak_bytes / 2**20 for each in runs.values()]
 axes.plot(tokens, peaks, "o", color=palette.MEASURED)
@@ -196,22 +196,22 @@ axes.legend(["12Ψ + activations", "measured peak"], frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# The points lie a little above the line: at the peak the first steps of the backward pass work on tensors of their own, such as the gradient of all logits. The timeline shows them as "other".
+# The points lie a little above the line: at the peak, the first steps of the backward pass need temporary tensors, such as the gradient of all logits. The timeline shows them as "other".
 
 # %%
 for each in runs.values():
     peak_bytes, at_peak = each.memory[0].peak_bytes, each.memory[0].at("peak")
-    print(f"peak {format_bytes(peak_bytes)}, of it other {format_bytes(at_peak['other'])}")
+    print(f"peak {format_bytes(peak_bytes)}, including other: {format_bytes(at_peak['other'])}")
     assert at_peak["gradients"] < parameters  # hardly any gradient is there yet
     assert abs(peak_bytes - at_peak["other"] - states_bytes - at_peak["activations"]) < parameters
 
 # %% [markdown]
 # ## Half the bytes for each number
 #
-# A 16-bit number needs half the memory, and GPUs multiply matrices of them faster. What is halved depends on what is 16-bit. Two ways, both with **bf16**, one of the two 16-bit formats (more of them below):
+# A 16-bit number needs half the memory, and GPUs multiply matrices of them faster. What is halved depends on what is 16-bit. Here are two ways, both with **bf16**, one of the two 16-bit formats (more on them below):
 #
 # - the whole model in bf16, `model.to(torch.bfloat16)`;
-# - **autocast**: the parameters stay fp32, and matrix products and what they give are 16-bit.
+# - **autocast**: the parameters stay fp32, and matrix products and their results are 16-bit.
 #
 # **How many bytes for each parameter will the model states take under autocast?** In fp32 it was 16.
 
@@ -237,9 +237,9 @@ for name, each in precisions.items():
     print(f"activations {format_bytes(kept)}")
 
 # %% [markdown]
-# Autocast saves activations only, and less than half of them: layer norms and the sums along the residual path stay fp32, and the backward pass needs 16-bit copies of the weights. With all in bf16, everything is halved, the optimizer's states too. Whether that still trains is the question of the next sections.
+# Autocast shrinks only the activations, and by less than half: layer norms and the sums along the residual path stay fp32, and the backward pass needs 16-bit copies of the weights. With the whole model in bf16, everything is halved, including the optimizer's states. The next sections ask whether that still trains.
 #
-# The usual way for large models is a third: 16-bit parameters and gradients, and the optimizer keeps fp32 **master weights** and fp32 states, 2 + 2 + (4 + 8) bytes for each parameter. It is 16 again! What is saved are the activations, and every byte that is sent (chapters 02 and 04).
+# Large models usually train in a third way: parameters and gradients are 16-bit, and the optimizer keeps fp32 **master weights** and fp32 states, 2 + 2 + (4 + 8) bytes for each parameter. That is 16 again! The savings are in the activations, and in every byte that is sent (chapters 02 and 04).
 
 # %%
 mixed = memory.model_states(parameters, precision="bf16", optimizer="adam").device
@@ -247,9 +247,9 @@ print({category: bytes_ / parameters for category, bytes_ in mixed.items()})
 assert sum(mixed.values()) == 16 * parameters
 
 # %% [markdown]
-# ## Two kinds of 16 bits: range against precision
+# ## Two 16-bit formats: range versus precision
 #
-# A floating-point number has a sign, an exponent, which says how large it is, and digits. fp16 gives 5 bits to the exponent and 10 to the digits; bf16 has 8 and 7, the exponent of fp32.
+# A floating-point number has a sign, an exponent, which sets its magnitude, and a mantissa, its digits. fp16 gives 5 bits to the exponent and 10 to the mantissa; bf16 has 8 and 7, with the exponent of fp32.
 
 # %%
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -261,7 +261,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # %% [markdown]
 # ### fp16: small gradients become 0
 #
-# The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the model that has learned, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass works out. **Which share of it is 0 in fp16?**
+# The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the trained model, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass computes. **What share of it is 0 in fp16?**
 
 # %%
 # Your prediction: a share, 0 to 1
@@ -269,7 +269,7 @@ predicted_share = None
 
 # %%
 def gradients(dtype, scale):
-    """The loss is multiplied by scale before the backward pass, the gradients divided after it."""
+    """Multiply the loss by scale before the backward pass, divide the gradients after it."""
     model = models.gpt("0.1M")
     model.load_state_dict(learned)
     tokens, targets = data.batch(1000)
@@ -297,19 +297,19 @@ errors = [((gradient - exact).norm() / exact.norm()).item() for gradient in of_p
 
 # %%
 print("your prediction:", predicted_share)
-print("of the logits' gradient 0, error of the parameters' gradient:")
+print("zeros in the logits' gradient, error of the parameters' gradient:")
 for name, share, error in zip(SETTINGS, zeros, errors, strict=True):
     print(f"{name:36} {share:6.1%} {error:8.2%}")
 assert zeros[0] < 0.01 < 0.2 < zeros[1] and errors[3] < errors[1] < errors[2]
 
 # %% [markdown]
-# A large share of the logits' gradient is 0 in fp16, and it is not in fp32: there was something to learn. What is lost first are the smallest gradients, so the parameters' gradient, where they are added up, is still nearly right. It is no longer where gradients are 1024 times smaller, as in a batch of 1024 times as many tokens.
+# A large share of the logits' gradient is 0 in fp16 but not in fp32: there was something to learn. The smallest gradients are lost first, so the parameters' gradient, which sums them up, is still nearly right. That changes when gradients are 1024 times smaller, as in a batch of 1024 times as many tokens.
 #
-# The rescue is simple: the chain rule is linear, so multiplying the loss by a **scale** multiplies every gradient by it, and they leave the region where fp16 ends. Before the optimizer's step they are divided by it again, in fp32. bf16 has the range of fp32 and loses nothing to 0; its error is that of fewer digits.
+# The fix is simple: the chain rule is linear, so multiplying the loss by a **scale** multiplies every gradient by it and lifts them into the range of fp16. Before the optimizer's step they are divided by it again, in fp32. bf16 has the range of fp32, so nothing underflows to 0; its error comes from having fewer digits.
 #
-# ### fp16: large ones become inf
+# ### fp16: large gradients become inf
 #
-# Why not take a huge scale? Because fp16 ends at 65,504, and beyond it is inf. One inf in a gradient would turn the parameters into inf or nan for ever. So the scale is found while training, **dynamically**: where a gradient is inf or nan, skip the step and halve the scale; after a number of steps without, double it. `torch.amp.GradScaler` does it. We start it far too high, and let it grow after 5 good steps (its default is 2000):
+# Why not use a huge scale? Because the largest fp16 number is 65,504; anything beyond becomes inf. One inf in a gradient would turn the parameters into inf or nan forever. So the scale is adjusted **dynamically** during training: if a gradient is inf or nan, skip the step and halve the scale; after a number of steps without overflow, double it. `torch.amp.GradScaler` does this. We start it far too high, and let it grow after 5 good steps (its default is 2000):
 
 # %%
 def with_grad_scaler(steps):
@@ -359,11 +359,11 @@ for (scale, largest, unchanged), (next_scale, _, _) in zip(history, history[1:])
     assert not unchanged or next_scale == scale / 2
 
 # %% [markdown]
-# At first it overflows and halves until it fits. Later it grows until it overflows again, and goes back: one lost step in a while is the price of a scale that is as large as it can be.
+# At first the gradients overflow, and the scale is halved until they fit. Later it grows until they overflow again, and is halved again: a lost step now and then is the price of keeping the scale as large as possible.
 #
 # ### When one rank overflows
 #
-# With DDP, gradients are summed over ranks before anybody looks at them: an inf on one rank is an inf on all, and all skip. Where each rank keeps only its own part of the gradients, as with ZeRO, nobody else sees it. Below, rank 1 alone overflows in its second step:
+# With DDP, gradients are summed over ranks before the scaler looks at them: an inf on one rank is an inf on all, and all skip. When each rank keeps only its own shard of the gradients, as with ZeRO, the others do not see it. Below, only rank 1 overflows, in its second step:
 
 # %%
 def own_scaler_on_each_rank():
@@ -386,14 +386,14 @@ for rank, (weight, scale) in enumerate(run.outputs):
 assert run.outputs[0] != run.outputs[1]
 
 # %% [markdown]
-# Each rank has another scale now, and has taken another number of steps: their parts no longer belong to one model. The ranks have to agree, each time, before they step. It costs one number in one all-reduce. DeepSpeed's fp16 optimizers and torch's `ShardedGradScaler` do it, and in the lab you will.
+# The ranks now have different scales and have taken different numbers of steps: their shards no longer belong to one model. The ranks have to agree before every step. That costs one all-reduce of one number. DeepSpeed's fp16 optimizers and torch's `ShardedGradScaler` do this, and so will you in the lab.
 #
 # ### bf16: small updates vanish
 #
-# bf16 has the range, and pays with digits. Between 1 and 2 its numbers are 2⁻⁷ = 0.0078 apart, just below 1 half as far. What happens to a weight near 1 when each step of Adam moves it by about the learning rate, 0.001? The weights of a layer norm begin at exactly 1. **How many of the model's 320 layer-norm weights have moved after 10 steps, in bf16?**
+# bf16 pays for its range with precision. Between 1 and 2 its numbers are 2⁻⁷ = 0.0078 apart, just below 1 half as far. What happens to a weight near 1 when each Adam step moves it by about the learning rate, 0.001? Layer-norm weights start at exactly 1. **How many of the model's 320 layer-norm weights have moved after 10 steps, in bf16?**
 
 # %%
-# Your prediction: how many of them, 0 to 320
+# Your prediction: the number of weights that moved, 0 to 320
 predicted_moved = None
 
 # %%
@@ -411,7 +411,7 @@ for dtype in (torch.bfloat16, torch.float32):
     print(f"at most {(weights - 1).abs().max():.4f} from 1")
 
 # %% [markdown]
-# The gradients are there, and the updates are computed; then 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added there, and the 16-bit weight is the master, rounded.
+# The gradients are there and the updates are computed, but 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added to the master, and the 16-bit weight is the rounded master.
 
 # %%
 ends = {}
@@ -423,7 +423,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     print(f"{str(dtype):15} 1 - 1000 × 0.0005 = {weight.item():.4f}")
 
 # %% [markdown]
-# fp16 has more digits than bf16, so its weight moves, but by steps that are rounded: it ends somewhere else. Both formats want masters; only fp16 wants a loss scale.
+# fp16 has more digits than bf16, so its weight moves, but in rounded steps: it ends up somewhere else. Both formats need master weights; only fp16 needs a loss scale.
 
 # %%
 assert ends[torch.bfloat16] == 1
@@ -432,7 +432,7 @@ assert abs(ends[torch.float32] - 0.5) < 1e-4 < abs(ends[torch.float16] - 0.5)
 # %% [markdown]
 # ## A batch that does not fit: accumulation
 #
-# Activations grow with the batch, and the backward pass adds to what is in `.grad` already. So a batch can be cut into **micro-batches**: forward and backward for each, one optimizer step at the end. Activations are those of one micro-batch. Eight sequences, in one piece and in four of two:
+# Activations grow with the batch, and the backward pass adds to what is already in `.grad`. So a batch can be split into **micro-batches**: forward and backward for each, one optimizer step at the end. Only one micro-batch's activations are live at a time. Here are eight sequences, in one piece and in four pieces of two:
 
 # %%
 def gradient_of(model, parts):
@@ -467,11 +467,11 @@ for name, each in runs.items():
 assert difference < 1e-6
 
 # %% [markdown]
-# The same gradient for a quarter of the activations. The price is time: smaller matrices, and more of them.
+# The same gradient with a quarter of the activations. The price is time: the matrix products are smaller, and there are more of them.
 #
 # ### Uneven micro-batches
 #
-# Often not all targets count. Padding does not, nor does the prompt when a model is tuned to answer: their targets are set to −100, which the loss leaves out. Then micro-batches have different numbers of tokens that count. Here the two sequences of part i keep 64, 48, 16 and 4 targets each:
+# Often not all targets count. Padding does not, and in instruction tuning the prompt does not: their targets are set to −100, which the loss ignores. Micro-batches then have different numbers of tokens that count. Here the sequences of the four parts keep 64, 48, 16 and 4 targets each:
 
 # %%
 tokens, targets = data.batch(0, batch_size=8, context=64)
@@ -490,13 +490,13 @@ print(f"mean of means: off by {(mean_of_means - right).norm() / right.norm():.0%
 assert (mean_of_means - right).abs().max() > 1e-3
 
 # %% [markdown]
-# The loss is a mean over tokens, and a **mean of means is another number**: it gives a token of the last part 16 times the weight of one of the first. No error, no warning, and training goes on with wrong gradients. Several libraries did just that until 2024 (see [Unsloth's note](https://unsloth.ai/blog/gradient)). The right weight of part i is its share of the tokens, nᵢ/n:
+# The loss is a mean over tokens, and a **mean of means is a different number**: it gives a token of the last part 16 times the weight of a token of the first. There is no error and no warning, and training goes on with wrong gradients. Several libraries did exactly that until 2024 (see [Unsloth's note](https://unsloth.ai/blog/gradient)). The right weight of part i is its share of the tokens, nᵢ/n:
 
 # %%
 shares = counted / counted.sum()
 gradients_of_parts = [gradient_of(model, [part]) for part in parts]
 by_tokens = sum(share * each for share, each in zip(shares, gradients_of_parts, strict=True))
-print(f"weighed by tokens: off by {(by_tokens - right).norm() / right.norm():.1e}")
+print(f"weighted by tokens: off by {(by_tokens - right).norm() / right.norm():.1e}")
 assert (by_tokens - right).abs().max() < 1e-6
 
 # %% [markdown]
@@ -504,12 +504,12 @@ assert (by_tokens - right).abs().max() < 1e-6
 #
 # | here | usual calls |
 # |---|---|
-# | activations in 16 bit | `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss |
+# | 16-bit activations | `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss |
 # | a loss scale for fp16 | `torch.amp.GradScaler("cuda")`: `scale`, `step`, `update` as above |
 # | 16-bit weights with masters | DeepSpeed's `"bf16": {"enabled": true}`; FSDP2's `MixedPrecisionPolicy` keeps fp32 shards and gathers 16-bit copies |
-# | accumulation | a loop, as above; `gradient_accumulation_steps` in DeepSpeed, `accelerator.accumulate(model)` in Accelerate: ask each how it weighs |
+# | accumulation | a loop, as above; `gradient_accumulation_steps` in DeepSpeed, `accelerator.accumulate(model)` in Accelerate: check how each weights micro-batches |
 # | the peak | `torch.cuda.max_memory_allocated()` |
 #
-# What is different on a GPU: autocast's default there is fp16, on a CPU bf16. PyTorch keeps memory that was freed to hand it out again, so `nvidia-smi` shows more than is live, and CUDA itself needs memory as well. A GPU has matrix units for 16 bits; on many CPUs 16 bits are slower than 32, which is why we looked at bytes here and not at seconds.
+# What differs on a GPU: autocast defaults to fp16 there, to bf16 on a CPU. PyTorch caches freed memory for reuse, so `nvidia-smi` shows more than is live, and CUDA itself needs memory as well. A GPU has 16-bit matrix units; on many CPUs 16-bit arithmetic is slower than 32-bit, which is why we looked at bytes here and not at seconds.
 #
-# The lab: [01 One device](../../labs/01_one_device/01_one_device.ipynb). You predict a step's bytes, accumulate uneven micro-batches, write a loss scaler on which all ranks agree, and SGD with master weights.
+# Now the lab: [01 One device](../../labs/01_one_device/01_one_device.ipynb). You predict a step's bytes, accumulate uneven micro-batches, and write a loss scaler on which all ranks agree and SGD with master weights.

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 02 · DP vs DDP
 #
-# **Data parallelism** is the plainest way to train on N devices. Each holds a copy of the model, a **replica**, and learns from its own share of the batch. Then the gradients are brought together, so that all take the same step.
+# **Data parallelism** is the simplest way to train on N devices. Each has a copy of the model, a **replica**, and learns from its own share of the batch. Then the gradients are combined, so that all take the same step.
 #
-# PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) nobody is. The question of this chapter: what does each of them send, who waits for whom, and how does that change from 2 ranks to 8?
+# PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) none is. The question of this chapter: what does each device send, who waits for whom, and how does that change from 2 ranks to 8?
 
 # %%
 from contextlib import nullcontext
@@ -36,16 +36,16 @@ from shardlab.widgets import format_bytes, palette, timeline, traffic_map
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# The model is a small GPT that reads text byte by byte. Ψ (psi) stands for the number of its parameters, N for the number of ranks. Everything is float32, 4 bytes for each number, so a copy of the weights has 4Ψ bytes, and so have the gradients.
+# The model is a small GPT that reads text byte by byte. Ψ (psi) stands for the number of its parameters, N for the number of ranks. Everything is float32, 4 bytes per number, so a copy of the weights takes 4Ψ bytes, and so do the gradients.
 
 # %%
 SIZE, SEQUENCES, CONTEXT = "0.3M", 4, 32  # each rank gets 4 sequences of 32 tokens per step
 parameters = models.count_parameters(models.gpt(SIZE))
 weight_bytes = 4 * parameters
-print(f"Ψ = {parameters:,}; the weights have {format_bytes(weight_bytes)}")
+print(f"Ψ = {parameters:,}; the weights take {format_bytes(weight_bytes)}")
 
 # %% [markdown]
-# What must come out is known beforehand: the same weights as in one process that learns from the whole batch. `data.batch` gives N ranks the N parts of just that batch.
+# The right result is known: the same weights as in one process that learns from the whole batch. `data.batch` splits exactly that batch into N parts for N ranks.
 
 # %%
 def one_process(ranks, steps=2):
@@ -64,7 +64,7 @@ alone = launch(one_process, 4, world_size=1, device="cpu").outputs[0]
 # %% [markdown]
 # ## DP: one device in charge
 #
-# `nn.DataParallel` is one process with a thread for each GPU. We write it as messages between ranks instead, so that they can be counted: rank 0 is the device in charge, the **hub**. All its messages are of two kinds. In a **scatter** the hub sends each rank its part; in a **gather** each rank sends its tensor to the hub.
+# `nn.DataParallel` is one process with a thread for each GPU. We write it as messages between ranks instead, so that we can count them: rank 0 is the device in charge, the **hub**. There are two kinds of messages. In a **scatter** the hub sends each rank its part; in a **gather** each rank sends its tensor to the hub.
 
 # %%
 def is_hub():
@@ -80,12 +80,12 @@ def scatter(like, parts):
 def gather(mine):
     """Every rank's tensor, on the hub; None elsewhere."""
     ranks = range(dist.get_world_size())
-    everyones = [torch.empty_like(mine) for _ in ranks] if is_hub() else None
-    dist.gather(mine, everyones)
-    return everyones
+    gathered = [torch.empty_like(mine) for _ in ranks] if is_hub() else None
+    dist.gather(mine, gathered)
+    return gathered
 
 # %% [markdown]
-# A step begins on the hub, the only one that has the batch. It scatters the inputs. It also sends its weights to everyone, in **every** step: the copies of the step before are out of date, because only the hub will have updated its own. Then all ranks compute.
+# A step begins on the hub, the only one that has the batch. It scatters the inputs. It also sends its weights to all ranks, in **every** step: their copies are out of date, because only the hub updated its weights in the previous step. Then all ranks compute.
 
 # %%
 def forward_everywhere(model, tokens):
@@ -98,34 +98,34 @@ def forward_everywhere(model, tokens):
     return model(mine)
 
 # %% [markdown]
-# The outputs go to the hub. It alone knows the targets, so it computes the loss of the whole batch, and the gradient of the loss by each output. Each rank gets the gradients of its own outputs and goes backward from there.
+# The outputs go to the hub. Only the hub has the targets, so it computes the loss of the whole batch and its gradient with respect to each output. Each rank gets the gradients of its own outputs and runs backward from there.
 
 # %%
 def backward_everywhere(logits, targets):
-    everyones, parts = gather(logits.detach()), None
+    gathered, parts = gather(logits.detach()), None
     if is_hub():
-        with measure("loss"):  # so that we find this part again
-            outputs = torch.cat(everyones).requires_grad_()
+        with measure("loss"):  # a label, to find this part later
+            outputs = torch.cat(gathered).requires_grad_()
             F.cross_entropy(outputs.flatten(0, 1), targets.flatten()).backward()
             parts = list(outputs.grad.chunk(dist.get_world_size()))
     logits.backward(scatter(logits, parts))
 
 # %% [markdown]
-# Now each rank has gradients of the weights, from its own share. They go to the hub, which adds them up and takes the step.
+# Now each rank has the gradients of the weights, from its own share. They go to the hub, which adds them up and takes the step.
 
 # %%
 def update_on_hub(model, optimizer):
     gradients = [parameter.grad for parameter in model.parameters()]
-    everyones = gather(parameters_to_vector(gradients))
+    gathered = gather(parameters_to_vector(gradients))
     if is_hub():
         with measure("update"):
-            vector_to_parameters(sum(everyones), gradients)
+            vector_to_parameters(sum(gathered), gradients)
             optimizer.step()
 
 # %%
-def data_parallel(steps=2, learner=torch.optim.SGD):
+def data_parallel(steps=2, optimizer_class=torch.optim.SGD):
     model = models.gpt(SIZE)
-    optimizer = learner(model.parameters(), lr=0.1)
+    optimizer = optimizer_class(model.parameters(), lr=0.1)
     for step in range(steps):
         whole = SEQUENCES * dist.get_world_size()
         tokens, targets = data.batch(step, whole, CONTEXT) if is_hub() else (None, None)
@@ -135,7 +135,7 @@ def data_parallel(steps=2, learner=torch.optim.SGD):
     return parameters_to_vector(model.parameters()).detach()
 
 # %% [markdown]
-# **How many bytes will each of four ranks send in one step?** Weights and gradients are the large things here; write the answer with `weight_bytes`, one entry for each rank.
+# **How many bytes will each of four ranks send in one step?** Weights and gradients make up most of it; write the answer in terms of `weight_bytes`, one entry for each rank.
 
 # %%
 # Your prediction: the bytes that ranks 0, 1, 2 and 3 send in one step, as a list
@@ -146,22 +146,22 @@ run = launch(data_parallel, 1, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
 
 # %% [markdown]
-# Row 0 is what the hub sends, column 0 what it receives; there is nothing else. These are rank 1's messages:
+# Row 0 is what the hub sends, column 0 what it receives; there is no other traffic. These are rank 1's messages:
 
 # %%
 kinds = ("inputs", "weights", "outputs", "gradients of outputs", "gradients")
 of_rank_1 = [call for call in run.calls if call.rank == 1]
 for kind, call in zip(kinds, of_rank_1, strict=True):
-    whence = "from" if call.op == "scatter" else "to"
-    print(f"{kind:>20}: {call.bytes:>9,} bytes {whence} the hub")
+    direction = "from" if call.op == "scatter" else "to"
+    print(f"{kind:>20}: {call.bytes:>9,} bytes {direction} the hub")
 
 # %% [markdown]
-# As a formula, for each step: the hub sends **(N − 1)Ψ** weights and receives (N − 1)Ψ gradients, every other rank sends Ψ. Inputs and outputs come on top. They do not depend on Ψ but on the batch: a token of input is one int64 of 8 bytes, a token of output has one float32 for each of the 256 bytes that may come next.
+# As a formula, for each step: the hub sends **(N − 1)Ψ** weights and receives (N − 1)Ψ gradients, every other rank sends Ψ. Inputs and outputs come on top. They depend on the batch, not on Ψ: an input token is one int64 of 8 bytes, an output token has one float32 for each of the 256 possible next bytes.
 
 # %%
 def data_parallel_bytes(ranks):
-    """What each rank sends in a step."""
-    tokens = SEQUENCES * CONTEXT  # of one rank
+    """Bytes that each rank sends in a step."""
+    tokens = SEQUENCES * CONTEXT  # per rank
     inputs, outputs = 8 * tokens, 4 * tokens * 256
     hub, *others = estimate.traffic.sent_bytes("hub", parameters, ranks)
     return [hub + (ranks - 1) * (inputs + outputs)] + [other + outputs for other in others]
@@ -173,9 +173,9 @@ for rank in range(4):
 assert np.allclose(sent, predicted, rtol=0.01)
 
 # %% [markdown]
-# What is left over belongs to gloo, PyTorch's library for messages between CPUs: it sends a header with each tensor, and the receiver says that it is ready.
+# The rest is overhead of gloo, PyTorch's library for messages between CPUs: it sends a header with each tensor, and the receiver replies that it is ready.
 #
-# Our outputs are small. A real language model has a large vocabulary. GPT-2 small has 124 million parameters and 50,257 tokens (Radford et al. 2019); eight sequences of 1,024 tokens on each rank make this much output, in float32:
+# Our outputs are small. A real language model has a large vocabulary. GPT-2 small has 124 million parameters and 50,257 tokens (Radford et al. 2019); eight sequences of 1,024 tokens on each rank produce this much output, in float32:
 
 # %%
 output_bytes = 4 * 8 * 1024 * 50_257
@@ -183,22 +183,22 @@ print(f"outputs {format_bytes(output_bytes)}, weights {format_bytes(4 * 124e6)}"
 assert output_bytes > 3 * 4 * 124e6
 
 # %% [markdown]
-# The outputs outweigh the model, and all of them end up on the hub. Whoever still uses DP lets the model compute the loss itself, so that each rank returns one number.
+# The outputs are larger than the model, and all of them end up on the hub. If you still use DP, let the model compute the loss itself, so that each rank returns one number.
 #
 # ## Who waits?
 #
-# Two steps, and this time we look at the clock. A bar is a rank in a call: sending, receiving, or waiting. Between bars it computes.
+# Two steps, and this time we look at the clock. A bar is a call, in which a rank sends, receives or waits. Between bars it computes.
 
 # %%
 run = launch(data_parallel, world_size=4, device="cpu")
 timeline(run)
 
 # %% [markdown]
-# Look at what the other ranks do during "loss" and "update" (the grey parts of the hub's row). They have **nothing to do** and wait in the next scatter, until the hub gets round to them. How long was that?
+# Look at the other ranks during "loss" and "update" (the grey parts of the hub's row). They have **nothing to do** and wait in the next scatter until the hub gets to it. How long was that?
 
 # %%
 def waited_s(run, rank):
-    """Seconds that a rank was in a scatter before the hub came to it."""
+    """Seconds that a rank spent in a scatter before the hub entered it."""
     of_rank, of_hub = (
         [call.start_s for call in run.calls if call.rank == which and call.op == "scatter"]
         for which in (rank, 0)
@@ -210,25 +210,25 @@ for rank in range(1, 4):
     print(f"rank {rank} waited {1000 * waited_s(run, rank):.0f} ms for the hub in these two steps")
 
 # %% [markdown]
-# Those milliseconds belong to this machine, where ranks also wait for a core. That somebody waits does not: with N ranks, the loss of the whole batch, the sum of N gradients and the update are one rank's work. The result is right, though:
+# The milliseconds depend on this machine, where ranks also wait for a core. The waiting does not: with N ranks, a single rank computes the loss of the whole batch, the sum of N gradients and the update. The result is right, though:
 
 # %%
-def furthest(weights):
+def largest_difference(weights):
     return (weights - alone).abs().max().item()
 
-print(f"largest difference from one process: {furthest(run.outputs[0]):.0e}")
-assert furthest(run.outputs[0]) < 1e-5
+print(f"largest difference from one process: {largest_difference(run.outputs[0]):.0e}")
+assert largest_difference(run.outputs[0]) < 1e-5
 
 # %% [markdown]
-# ## DDP: nobody in charge
+# ## DDP: no device in charge
 #
-# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Loss and update happen everywhere. The ranks need only one thing from each other, the mean of the gradients. An **all-reduce** brings it: a call that all ranks make together and that leaves the sum on each of them. The usual way to do it is a ring, in which each rank sends only to its neighbour, 2(N − 1)/N · S bytes for a tensor of S bytes. Chapter 03 takes that apart; here we use it.
+# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Every rank computes loss and update. The ranks need only one thing from each other, the mean of the gradients. They get it from an **all-reduce**: a call that all ranks make together and that leaves the sum on each of them. The usual algorithm is a ring, in which each rank sends only to its neighbour, 2(N − 1)/N · S bytes for a tensor of S bytes. Chapter 03 takes it apart; here we use it.
 
 # %%
-def ddp(steps=2, learner=torch.optim.SGD, **options):
+def ddp(steps=2, optimizer_class=torch.optim.SGD, **options):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = DDP(models.gpt(SIZE), **options)
-    optimizer = learner(model.parameters(), lr=0.1)
+    optimizer = optimizer_class(model.parameters(), lr=0.1)
     for step in range(steps):
         with measure("step"):
             loss = model(*data.batch(step, SEQUENCES, CONTEXT, rank, ranks))
@@ -241,7 +241,7 @@ def ddp(steps=2, learner=torch.optim.SGD, **options):
 # Apart from the line with `DDP(...)` and the rank's own part of the data, this is `one_process`. **How many bytes will each of four ranks send in one step?**
 
 # %%
-# Your prediction: the bytes that each rank sends in one step, with weight_bytes
+# Your prediction: the bytes that each rank sends in one step, in terms of weight_bytes
 predicted_bytes = None
 
 # %%
@@ -255,20 +255,20 @@ print(measured, (measured / predicted).round(4))
 assert np.allclose(measured, predicted, rtol=0.01)
 
 # %% [markdown]
-# No row is fuller than another. Inputs and outputs do not travel at all. And the weights are those of one process, on every rank:
+# No rank sends more than another. Inputs and outputs are not sent at all. And on every rank the weights are those of one process:
 
 # %%
 run = launch(ddp, world_size=4, device="cpu")
 for rank, weights in enumerate(run.outputs):
-    print(f"rank {rank}: largest difference from one process {furthest(weights):.0e}")
-    assert furthest(weights) < 1e-5
+    print(f"rank {rank}: largest difference from one process {largest_difference(weights):.0e}")
+    assert largest_difference(weights) < 1e-5
 
 # %% [markdown]
-# DDP takes the mean over ranks of the mean over each rank's tokens. That equals the mean over all tokens only where every rank has the same number of them, as here. Chapter 01 has the weights for when they have not.
+# DDP takes the mean over ranks of the mean over each rank's tokens. That equals the mean over all tokens only if every rank has the same number of tokens, as here. Chapter 01 shows how to weight them otherwise.
 #
 # ## From 2 to 8 ranks
 #
-# Both once more, with more and more ranks. The batch grows with them, since each brings its own four sequences. **By which factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
+# We run both once more, with more and more ranks. The batch grows with them, because each rank adds its own four sequences. **By what factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
 
 # %%
 # Your prediction: two factors, DP's and DDP's
@@ -307,26 +307,26 @@ axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# With two ranks there is no difference but the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way. Some tutorials say that DDP, too, needs more and more bandwidth as N grows. The lower line stays below 2Ψ however far it goes.
+# With two ranks they differ only in the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way. Some tutorials say that DDP, too, needs more and more bandwidth as N grows. But the lower line stays below 2Ψ for any N.
 #
-# How true is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). Where NCCL is installed, NVIDIA's library for messages between GPUs, PyTorch has it send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), which goes from GPU to GPU and spares the first one's link. What stays: all weights travel again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all of them, and none of it goes beyond one machine. PyTorch's documentation recommends DDP even for a single machine.
+# How faithful is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). If NCCL, NVIDIA's library for messages between GPUs, is installed, PyTorch uses it to send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), directly from GPU to GPU, which relieves the first GPU's link. The rest remains: all weights are sent again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all GPUs, and all of it is limited to one machine. PyTorch's documentation recommends DDP even for a single machine.
 #
 # ## Buckets: sending while still computing
 #
-# One all-reduce for each gradient tensor would mean many small messages, and each message has a fixed cost, its **latency**. One all-reduce for all of them could begin only when the last gradient is there. DDP goes between: it collects gradients in **buckets**, in the order in which the backward pass makes them, and all-reduces a bucket when it is full. `bucket_cap_mb` is how many MiB one may hold; its default is 25.
+# One all-reduce for each gradient tensor would mean many small messages, and each message has a fixed cost, its **latency**. One all-reduce for all of them could begin only when the last gradient is ready. DDP is a compromise: it collects gradients in **buckets**, in the order in which the backward pass computes them, and all-reduces a bucket when it is full. `bucket_cap_mb` is the capacity of a bucket in MiB; the default is 25.
 #
-# The model is a larger one now, and a hook, a function that PyTorch calls whenever a gradient is ready, notes the moment.
+# We use a larger model now, and a hook, a function that PyTorch calls whenever a gradient is ready, records the time.
 
 # %%
-def note(parameter):
-    with measure("gradient"):  # it sends nothing: only its time matters
+def record_time(parameter):
+    with measure("gradient"):  # sends nothing: only the time matters
         pass
 
 def two_passes(bucket_cap_mb):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = DDP(models.gpt("1M"), bucket_cap_mb=bucket_cap_mb)
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(note)
+        parameter.register_post_accumulate_grad_hook(record_time)
     for step in range(2):
         loss = model(*data.batch(step, SEQUENCES, 64, rank, ranks))
         with measure("backward"):
@@ -351,7 +351,7 @@ runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25,
 timeline(runs[1])
 
 # %% [markdown]
-# There are two backward passes (grey). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 tells all ranks the order that it saw (the two small broadcasts), and sorts gradients into buckets by it. In the second pass all-reduces run in the background while the pass goes on. This is **overlap**. Let us look at the second pass of rank 0 more closely, with each cap.
+# There are two backward passes (grey). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 broadcasts the order that it saw (the two small broadcasts), and all ranks sort gradients into buckets in that order. In the second pass all-reduces run in the background while backward continues. This is **overlap**. Let us look more closely at rank 0's second pass, with each cap.
 
 # %%
 def second_pass(run):
@@ -369,7 +369,7 @@ def draw_pass(axes, begun_s, calls, ready_s):
     axes.eventplot([1000 * (s - begun_s) for s in ready_s], lineoffsets=1, color=palette.PLOT_INK)
     for i, call in enumerate(calls):
         left, right = 1000 * (call.start_s - begun_s), 1000 * (call.end_s - begun_s)
-        y = -0.3 * (i % 4)  # one under the other, since several may be under way
+        y = -0.3 * (i % 4)  # one below the other: several may be in flight
         axes.barh(y, right - left, 0.26, left=left, color=palette.op_color("all_reduce"))
 
 # %%
@@ -382,39 +382,39 @@ all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
 
 # %% [markdown]
-# A grey line is a gradient that is ready. A bar begins when a bucket is full, and ends when its sum has come back, which takes the other rank too.
+# A grey line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is there, which also depends on the other rank.
 
 # %%
 for cap, run in runs.items():
     _, calls, ready_s = second_pass(run)
     early = [call for call in calls if call.start_s < max(ready_s)]
     share = sum(call.bytes for call in early) / larger_bytes
-    print(f"{cap:>5} MiB: all-reduces {len(calls):>2}, begun before the last gradient "
+    print(f"{cap:>5} MiB: all-reduces {len(calls):>2}, started before the last gradient "
           f"{len(early):>2}, with {share:.0%} of the bytes")
     assert sum(call.bytes for call in calls) == larger_bytes and len(early) == len(calls) - 1
 print("your prediction for 1 MiB:", predicted_calls)
 
 # %% [markdown]
-# All but the last bucket leave early. Whatever is in the last one is not hidden by any computing; it should be small. But many small buckets pay more latency, so the cap is a compromise, and on a real cluster you measure it. How much time overlap saves here is not worth telling: our ranks share their cores with the threads that send.
+# All buckets but the last start early. No computation hides the last one, so it should be small. But many small buckets pay more latency, so the cap is a compromise, and on a real cluster you measure it. How much time overlap saves here is not worth reporting: our ranks share their cores with the threads that send.
 #
-# ## Accumulation: send once, not each time
+# ## Accumulation: send once, not every time
 #
-# When the batch is too large for the memory, a rank goes through it in **micro-batches** and adds up the gradients (chapter 01). DDP all-reduces in every backward pass, four times for four micro-batches, although only the sum is needed. In `no_sync()` it does not.
+# When the batch is too large for memory, a rank processes it in **micro-batches** and adds up the gradients (chapter 01). DDP all-reduces in every backward pass, four times for four micro-batches, although only the sum is needed. Inside `no_sync()` it does not.
 
 # %%
-def accumulate(quiet, micro_batches=4):
+def accumulate(use_no_sync, micro_batches=4):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = DDP(models.gpt(SIZE))
     with measure("step"):
         for i in range(micro_batches):
             is_last = i == micro_batches - 1
-            with nullcontext() if is_last or not quiet else model.no_sync():
+            with nullcontext() if is_last or not use_no_sync else model.no_sync():
                 loss = model(*data.batch(i, 1, CONTEXT, rank, ranks)) / micro_batches
                 loss.backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 # %%
-each, once = (launch(accumulate, quiet, world_size=4, device="cpu") for quiet in (False, True))
+each, once = (launch(accumulate, skip, world_size=4, device="cpu") for skip in (False, True))
 for run, sync in ((each, "micro_batch"), (once, "step")):
     sent = run.traffic["step"].sent_by_rank
     predicted = estimate.traffic.sent_bytes("ddp", parameters, 4, micro_batches=4, sync=sync)
@@ -428,7 +428,7 @@ print(f"largest difference between the two gradients: {difference:.0e}")
 assert difference < 1e-6
 
 # %% [markdown]
-# A quarter of the bytes, the same gradient. One trap: DDP decides in the **forward** pass whether this backward will send. With `no_sync()` around `loss.backward()` alone it changes nothing:
+# A quarter of the bytes, the same gradient. One pitfall: DDP decides in the **forward** pass whether the backward pass will send. `no_sync()` around `loss.backward()` alone changes nothing:
 
 # %%
 def only_around_backward():
@@ -438,15 +438,15 @@ def only_around_backward():
         loss.backward()
 
 run = launch(only_around_backward, world_size=4, device="cpu")
-print("sent in spite of no_sync:", format_bytes(run.traffic["backward"].sent_by_rank.max()))
+print("sent despite no_sync:", format_bytes(run.traffic["backward"].sent_by_rank.max()))
 assert run.traffic["backward"].sent_by_rank.min() > weight_bytes
 
 # %% [markdown]
 # ## What can go wrong
 #
-# ### Replicas that start apart
+# ### Replicas that start with different weights
 #
-# All ranks take the same steps. They end in the same place only if they begin in the same place. Each rank draws its own random weights, so DDP first sends rank 0's to everyone. Here is all that `DDP(...)` does on rank 0 before the first step:
+# All ranks take the same steps, so they end with the same weights only if they start with the same weights. Each rank draws its own random weights, so DDP first sends rank 0's to all ranks. Here are all calls that `DDP(...)` makes on rank 0 before the first step:
 
 # %%
 run = launch(ddp, 0, world_size=4, device="cpu")
@@ -455,9 +455,9 @@ for call in run.calls:
         print(f"{call.op:>10}  {call.bytes:>9,} bytes of {call.dtype}")
 
 # %% [markdown]
-# The first two check that all ranks have tensors of the same number and shapes, the third is a **broadcast** of the weights: one rank sends, all have the same afterwards.
+# The first two check that all ranks have the same number of tensors with the same shapes, the third is a **broadcast** of the weights: one rank sends, and afterwards all have the same.
 #
-# DDP can be told not to (`init_sync=False`). **Will the replicas then drift further apart, come together, or stay as far apart as they began?**
+# `init_sync=False` turns this off. **Will the replicas then drift further apart, come together, or stay as far apart as they began?**
 
 # %%
 # Your prediction: "apart", "together" or "stay"
@@ -471,20 +471,20 @@ def distance_to_rank_0(model):
     return (mine - of_rank_0).norm().item()
 
 # %%
-def watch(init_sync, steps=30):
-    model, seen = DDP(models.gpt("0.1M"), init_sync=init_sync), []
+def train_and_compare(init_sync, steps=30):
+    model, history = DDP(models.gpt("0.1M"), init_sync=init_sync), []
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(steps):
         loss = model(*data.batch(step, 4, CONTEXT, dist.get_rank(), dist.get_world_size()))
-        seen.append((distance_to_rank_0(model), loss.item()))
+        history.append((distance_to_rank_0(model), loss.item()))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return np.array(seen)  # [steps, 2]
+    return np.array(history)  # [steps, 2]
 
 # %%
 together, apart = (
-    launch(watch, sync, world_size=2, device="cpu").outputs for sync in (True, False)
+    launch(train_and_compare, sync, world_size=2, device="cpu").outputs for sync in (True, False)
 )
 print("your prediction:", predicted_drift)
 for step in (0, 15, 29):
@@ -494,11 +494,11 @@ for step in (0, 15, 29):
 assert together[1][:, 0].max() == 0 and np.allclose(apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
 
 # %% [markdown]
-# They stay as far apart as they began. Both take the very same steps, so the difference between them never changes. No error, no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients taken at two different places, and when you save rank 0's weights you save a model that half of the gradients were not meant for. DDP makes sure of the start; afterwards it trusts you. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart, and nothing will say so. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are no parameters and get no gradient. DDP sends rank 0's to everyone at the start of each forward pass.)
+# They stay as far apart as they began. Both take exactly the same steps, so the difference between them never changes. There is no error and no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients at two different points, and when you save rank 0's weights, half of the gradients were computed for a different model. DDP synchronizes the start and checks nothing afterwards. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart without any message. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are not parameters and get no gradient. DDP sends rank 0's to all ranks at the start of each forward pass.)
 #
 # ### Parameters that get no gradient
 #
-# A bucket is sent when all its gradients are there. What if one never comes? This model has a second layer that is not always used.
+# A bucket is sent when all its gradients are ready. What if one never is? This model has a second layer that is not always used.
 
 # %%
 class EarlyExit(nn.Module):
@@ -511,7 +511,7 @@ class EarlyExit(nn.Module):
         return x if stop_early else self.rest(x)
 
 # %%
-def train_early(early_ranks, steps, **options):
+def train_early_exit(early_ranks, steps, **options):
     model = DDP(EarlyExit(), **options)
     for _ in range(steps):
         model(torch.randn(4, 64), dist.get_rank() in early_ranks).sum().backward()
@@ -521,49 +521,49 @@ def train_early(early_ranks, steps, **options):
 # First, all ranks stop early, for one step:
 
 # %%
-run = launch(train_early, [0, 1], 1, world_size=2, device="cpu")
+run = launch(train_early_exit, [0, 1], 1, world_size=2, device="cpu")
 print("gradients of body, summed up:", [round(output, 2) for output in run.outputs])
 print("all-reduces:", sum(call.op == "all_reduce" for call in run.calls))
 assert run.outputs[0] != run.outputs[1]
 
 # %% [markdown]
-# No all-reduce at all. The only bucket never filled, so even `body`'s gradients were not averaged, and each rank has its own. It goes unnoticed for one step; the next one finds out:
+# No all-reduce at all. The only bucket never filled, so even `body`'s gradients were not averaged, and each rank has its own. This goes unnoticed for one step; the next step raises an error:
 
 # %%
 try:
-    launch(train_early, [0, 1], 2, world_size=2, device="cpu")
+    launch(train_early_exit, [0, 1], 2, world_size=2, device="cpu")
 except RankError as error:
     print(error.headline)
 
 # %% [markdown]
-# Second, only rank 1 stops early. Rank 0 has all its gradients, begins an all-reduce, and nobody comes:
+# Second, only rank 1 stops early. Rank 0 has all its gradients and starts an all-reduce, but rank 1 never joins it:
 
 # %%
 try:
-    launch(train_early, [1], 1, world_size=2, device="cpu")
+    launch(train_early_exit, [1], 1, world_size=2, device="cpu")
 except DeadlockError as error:
     print(error.headline)
     print(error.detail)
 
 # %% [markdown]
-# The cure is in the error message: with `find_unused_parameters=True` DDP looks after each forward pass which parameters the loss depends on, and counts the others as ready.
+# The fix is in the error message: with `find_unused_parameters=True`, DDP checks after each forward pass which parameters the loss depends on, and marks the others as ready.
 
 # %%
-def search(steps):
-    return train_early([1], steps, find_unused_parameters=True)
+def find_unused(steps):
+    return train_early_exit([1], steps, find_unused_parameters=True)
 
-run = launch(search, 2, world_size=2, device="cpu", quiet=True)
+run = launch(find_unused, 2, world_size=2, device="cpu", quiet=True)
 assert run.outputs[0] == run.outputs[1]
 for call in run.calls:
     if call.rank == 0 and call.op == "all_reduce":
         print(f"{call.op} of {call.bytes:,} bytes, {call.dtype}")
 
 # %% [markdown]
-# It has a price. Each step has a second, small all-reduce, one int32 for each parameter tensor, in which ranks tell each other what they used; and walking through the graph takes time in every step. So ask for it only where you need it; DDP warns you when it finds nothing unused.
+# It has a price. Each step has a second, small all-reduce, one int32 for each parameter tensor, in which ranks exchange which ones they used; and traversing the graph takes time in every step. So use it only where you need it; DDP warns you when it finds no unused parameters.
 #
 # ### Tied and frozen parameters
 #
-# Our GPT uses one matrix twice, to read tokens in and to write logits out: the two are **tied**. A parameter that is **frozen** (`requires_grad_(False)`) gets no gradient. What do they cost?
+# Our GPT uses one matrix twice, as the token embedding and as the output head: the two are **tied**. A parameter that is **frozen** (`requires_grad_(False)`) gets no gradient. What do they cost?
 
 # %%
 def variant(kind):
@@ -572,28 +572,28 @@ def variant(kind):
         model.head.weight = nn.Parameter(model.head.weight.detach().clone())
     if kind == "blocks frozen":
         model.blocks.requires_grad_(False)
-    learning = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
     model = DDP(model)
     with measure("step"):
         model(*data.batch(0, 1, CONTEXT)).backward()
-    return learning
+    return trainable
 
 # %%
 for kind in ("tied", "untied", "blocks frozen"):
     run = launch(variant, kind, world_size=2, device="cpu")
-    learning, sent = run.outputs[0], run.traffic["step"].sent_by_rank.max()
-    print(f"{kind:>13}: {learning:>7,} learn, {format_bytes(sent)} sent")
-    assert abs(sent / estimate.traffic.sent_bytes("ddp", learning, 2)[0] - 1) < 0.01
+    trainable, sent = run.outputs[0], run.traffic["step"].sent_by_rank.max()
+    print(f"{kind:>13}: {trainable:>7,} trainable, {format_bytes(sent)} sent")
+    assert abs(sent / estimate.traffic.sent_bytes("ddp", trainable, 2)[0] - 1) < 0.01
 
 # %% [markdown]
-# A tied parameter is one tensor with one gradient and is sent once. A frozen one is not sent. In DDP's formula, Ψ counts what learns. Freeze **before** you wrap the model: DDP makes its list when it is built, and then waits for gradients that will never come, as above.
+# A tied parameter is one tensor with one gradient and is sent once. A frozen one is not sent. In DDP's formula, Ψ counts the trainable parameters. Freeze **before** you wrap the model: DDP lists its parameters when it is built, and would then wait for gradients that never come, as above.
 #
 # ## What it costs in memory
 #
-# DDP divides a batch among N ranks, and with it the work and the activations. Does it divide the rest of the memory as well? With `memory=True` a run also tells what lived on each rank. **With AdamW, which keeps two numbers for each parameter: how many copies of Ψ will a rank hold after a step**, weights, gradients and optimizer state together, for N = 1, 2 and 4?
+# DDP divides a batch among N ranks, and with it the work and the activations. Does it divide the rest of the memory as well? With `memory=True` a run also records the live bytes on each rank. **With AdamW, which keeps two numbers for each parameter, how many copies of Ψ will a rank have after a step**, weights, gradients and optimizer state together, for N = 1, 2 and 4?
 
 # %%
-# Your prediction: three numbers of copies of Ψ
+# Your prediction: copies of Ψ for N = 1, 2 and 4, as a list
 predicted_copies = None
 
 # %%
@@ -619,11 +619,11 @@ for n in live:
 print("formula:", in_copies(states.device))
 
 # %% [markdown]
-# The same at any N: **everything is everywhere**. Four ranks hold four copies of the weights, of the gradients, and of the optimizer's state, and the four are the same. Taking that repetition away is what ZeRO does, in chapter 04. DDP even adds something: its buckets are another copy of the gradients. With `gradient_as_bucket_view=True` the gradients live in the buckets, and the copy is gone. ("Other" is the text that a rank reads from.)
+# The same for any N: **everything is on every rank**. Four ranks have four identical copies of the weights, the gradients and the optimizer's state. ZeRO removes this redundancy, in chapter 04. DDP even adds something: its buckets are another copy of the gradients. With `gradient_as_bucket_view=True` the gradients are views of the buckets, and the copy is gone. ("Other" is the text that the batches are drawn from.)
 
 # %%
 def ddp_in_buckets():
-    return ddp(learner=torch.optim.AdamW, gradient_as_bucket_view=True)
+    return ddp(optimizer_class=torch.optim.AdamW, gradient_as_bucket_view=True)
 
 run = launch(ddp_in_buckets, world_size=2, device="cpu", memory=True)
 print(in_copies(run.memory[0].at("step")))
@@ -653,15 +653,15 @@ figure.tight_layout()
 
 # %%
 hub, *others = sum(peaks["DP"].values())
-print(f"DP's hub holds {hub / max(others):.1f} times as much as another rank")
+print(f"DP's hub uses {hub / max(others):.1f} times as much memory as another rank")
 assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 
 # %% [markdown]
-# In DP only the hub has optimizer state, and all outputs and all ranks' gradients meet there as well (here as tensors handed to `gather`, so they count as buckets). The hub runs out of memory first, while the others have room that nobody can use. That is why DP users see one GPU fuller than the rest.
+# In DP only the hub has optimizer state, and all outputs and all ranks' gradients arrive there as well (here as tensors passed to `gather`, so they count as buckets). The hub runs out of memory first, while the others have memory that nobody can use. That is why DP users see one GPU fuller than the rest.
 #
 # ## In real life
 #
-# Nothing in `ddp` is Shardlab's own but the label `measure("step")`, and that does nothing outside of a launch. As a script for any number of GPUs it looks like this:
+# Only the label `measure("step")` in `ddp` comes from Shardlab, and it does nothing outside of a launch. As a script for any number of GPUs it looks like this:
 #
 # ```python
 # # train.py
@@ -675,10 +675,10 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # torch.cuda.set_device(gpu)
 # model = DDP(build_model().to(gpu), device_ids=[gpu])
 # optimizer = torch.optim.AdamW(model.parameters())
-# sampler = DistributedSampler(dataset)       # the part of the data that is this rank's
+# sampler = DistributedSampler(dataset)       # this rank's part of the data
 # loader = DataLoader(dataset, batch_size=32, sampler=sampler)
 # for epoch in range(epochs):
-#     sampler.set_epoch(epoch)                # or every epoch has the same order
+#     sampler.set_epoch(epoch)                # else every epoch has the same order
 #     for tokens, targets in loader:
 #         loss = model(tokens.to(gpu), targets.to(gpu))
 #         optimizer.zero_grad()
@@ -689,13 +689,13 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # dist.destroy_process_group()
 # ```
 #
-# `torchrun --standalone --nproc-per-node=4 train.py` starts it four times on one machine. `torchrun` is what `launch` is for us: it starts the processes, tells each its rank through those environment variables, and ends all when one fails.
+# `torchrun --standalone --nproc-per-node=4 train.py` starts it four times on one machine. `torchrun` does what `launch` does here: it starts the processes, passes each its rank in those environment variables, and stops all of them when one fails.
 #
-# Where GPUs differ from what you saw:
+# What is different on GPUs:
 #
-# - NCCL instead of gloo: several rings at once, or trees (chapter 03), with other headers. 2(N − 1)/N·Ψ holds for its rings.
-# - A GPU queues its work. All-reduces run beside the backward pass on a stream of their own, so overlap takes little from the computing and hides most of the sending, if the link keeps up.
-# - Where gradients are 16-bit (a bf16 model, or DDP's `bf16_compress_hook`), 2 bytes each travel, half of what we counted.
+# - NCCL instead of gloo: several rings in parallel, or trees (chapter 03), with different headers. 2(N − 1)/N·Ψ holds for its rings.
+# - A GPU queues its work. All-reduces run in parallel with the backward pass on a separate stream, so overlap slows computation little and hides most communication, if the link keeps up.
+# - If gradients are 16-bit (a bf16 model, or DDP's `bf16_compress_hook`), each takes 2 bytes on the wire, half of what we counted.
 #
 # ## What to keep
 #
@@ -703,19 +703,19 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # |---|---|---|
 # | processes | one, with a thread for each GPU | one for each GPU, on any number of machines |
 # | sent in a step | the hub (N − 1)Ψ weights, every other rank Ψ gradients; inputs and outputs on top | each rank 2(N − 1)/N·Ψ, below 2Ψ for any N |
-# | weights travel | in every step | once, at the start |
+# | weights are sent | in every step | once, at the start |
 # | loss, update, optimizer state | on the hub, while the others wait | on every rank |
 #
-# - Buckets let gradients travel during the backward pass. `no_sync()` around forward **and** backward keeps them at home until the last micro-batch.
+# - Buckets let gradients be sent during the backward pass. With `no_sync()` around forward **and** backward they are sent only in the last micro-batch.
 # - Replicas stay equal because they start equal and take equal steps. DDP takes care of the start.
-# - Every parameter that can learn must get a gradient on every rank, or DDP waits for it.
-# - DDP divides the work, and with the batch its activations. Weights, gradients and optimizer state are whole on every rank.
+# - Every trainable parameter must get a gradient on every rank, or DDP waits for it.
+# - DDP divides the batch, and with it the work and the activations. Weights, gradients and optimizer state are complete on every rank.
 #
 # Now write both yourself: [Lab 02](../../labs/02_dp_vs_ddp/02_dp_vs_ddp.ipynb).
 #
 # ## Sources
 #
-# - S. Li et al.: *PyTorch Distributed: experiences on accelerating data parallel training.* [arXiv 2006.15704](https://arxiv.org/abs/2006.15704), 2020. Buckets, overlap and `no_sync` are described there.
+# - S. Li et al.: *PyTorch Distributed: experiences on accelerating data parallel training.* [arXiv 2006.15704](https://arxiv.org/abs/2006.15704), 2020. It describes buckets, overlap and `no_sync`.
 # - PyTorch documentation: [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html), [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 # - A. Radford et al.: *Language models are unsupervised multitask learners.* OpenAI, 2019.
 # - P. Patarasuk, X. Yuan: *Bandwidth optimal all-reduce algorithms for clusters of workstations.* Journal of Parallel and Distributed Computing 69(2), 2009.

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 03 · Ring all-reduce
 #
-# In data-parallel training each of N ranks computes a gradient from its own share of the batch. Before they may take a step, **all of them need the sum** (or the mean, which is the sum divided by N). A call in which every rank takes part is a **collective**; the one that gives everyone the sum is **all-reduce**.
+# In data-parallel training each of N ranks computes a gradient from its own share of the batch. Before they can take a step, **all of them need the sum** (or the mean, which is the sum divided by N). A call in which every rank takes part is a **collective**; the one that gives everyone the sum is **all-reduce**.
 #
 # The question of this chapter: how many bytes must each rank send for it, and how long does that take?
 
@@ -35,7 +35,7 @@ from shardlab.widgets import format_bytes, palette, ring_player, timeline, traff
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# Below, S is the size of the tensor in bytes and N the number of ranks. Our gradient has 2²⁰ float32 elements, 4 bytes each. All runs ask for `device="cpu"`, because we want the bytes counted on the wire.
+# Below, S is the size of the tensor in bytes and N the number of ranks. Our gradient has 2²⁰ float32 elements, 4 bytes each. All runs use `device="cpu"`, because we want the bytes counted on the wire.
 
 # %%
 length = 2**20
@@ -45,7 +45,7 @@ print("S =", format_bytes(tensor_bytes))
 # %% [markdown]
 # ## The obvious way: a hub
 #
-# Everyone sends its tensor to rank 0. Rank 0 adds them up and sends the sum back to everyone.
+# Every rank sends its tensor to rank 0. Rank 0 adds them up and sends the sum back to all.
 
 # %%
 def hub_all_reduce(length):
@@ -80,7 +80,7 @@ print("sum on each rank:", run.outputs)
 traffic_map(run, predicted=predicted_bytes)
 
 # %% [markdown]
-# Row 0 and column 0 hold all the traffic. Rank 0 sends (N − 1)·S and receives as much: **2(N − 1)·S bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
+# All traffic is in row 0 and column 0. Rank 0 sends (N − 1)·S and receives as much: **2(N − 1)·S bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
 
 # %%
 timeline(run)
@@ -92,17 +92,17 @@ timeline(run)
 #
 # Cut the tensor into N chunks, and let each rank add up one of them. Two collectives do that, one after the other:
 #
-# - **reduce-scatter**: afterwards rank r holds chunk r of the sum, and only that;
-# - **all-gather**: every rank passes its finished chunk on, until all have all of them.
+# - **reduce-scatter**: afterwards rank r has chunk r of the sum, and only that;
+# - **all-gather**: every rank passes its finished chunk on, until all ranks have all chunks.
 #
 # ```
 #              rank 0     rank 1     rank 2     rank 3
 # before       a b c d    a b c d    a b c d    a b c d      each has its own numbers
-# half way     A . . .    . B . .    . . C .    . . . D      capital: the sum over ranks
+# halfway      A . . .    . B . .    . . C .    . . . D      capital: the sum over ranks
 # afterwards   A B C D    A B C D    A B C D    A B C D
 # ```
 #
-# In a **ring** each rank sends only to its right neighbour, rank + 1, and receives only from its left one, rank − 1; after the last rank comes rank 0 again. To see whose numbers are in a chunk, rank 0 starts with ones, rank 1 with tens, rank 2 with hundreds, rank 3 with thousands. A chunk that reads 1111 has them all.
+# In a **ring** each rank sends only to its right neighbour, rank + 1, and receives only from its left one, rank − 1; after the last rank comes rank 0 again. To see whose numbers are in a chunk, rank 0 starts with ones, rank 1 with tens, rank 2 with hundreds, rank 3 with thousands. A chunk that reads 1111 is complete.
 
 # %%
 def own_numbers():
@@ -114,7 +114,7 @@ for rank, tensor in enumerate(own_numbers()):
 # %% [markdown]
 # ### One step
 #
-# In a step every rank sends one chunk to the right, and adds the chunk that comes from the left to its own copy. `isend` and `irecv` only start a transfer (the i is for *immediate*), so that a rank can do both at once; `wait` comes back when it is done.
+# In a step every rank sends one chunk to the right, and adds the chunk that comes from the left to its own copy. `isend` and `irecv` only start a transfer (the i is for *immediate*), so a rank can do both at the same time; `wait` returns when the transfer is done.
 
 # %%
 def neighbours():
@@ -132,7 +132,7 @@ def pass_and_add(outgoing, incoming):
     incoming += received
 
 # %% [markdown]
-# Which chunk does who send? For four ranks here is the plan, one row for each step and one column for each rank. What a rank receives is what its left neighbour sends, so it stands one column to the left (in Python, index −1 is the last column, which is just what rank 0 needs).
+# Which rank sends which chunk? Here is the plan for four ranks, one row for each step and one column for each rank. A rank receives what its left neighbour sends, one column to the left (in Python, index −1 is the last column, which is exactly what rank 0 needs).
 
 # %%
 SCATTER_PLAN = [  # the chunk that ranks 0, 1, 2, 3 send
@@ -174,11 +174,11 @@ complete_on = [rank for rank, tensor in enumerate(run.outputs) if tensor.chunk(4
 print("your prediction:", predicted_rank, "   chunk 2 is complete on rank:", complete_on)
 
 # %% [markdown]
-# After N − 1 steps rank r has chunk r complete. What stands in its other chunks is left over, and nobody needs it.
+# After N − 1 steps rank r has the complete chunk r. Its other chunks are partial sums that nobody needs.
 #
-# ### And round again
+# ### Once more around the ring
 #
-# All-gather goes round the same ring. In its first step each rank sends the chunk that it has completed; then it sends on what it has just received. Nothing is added, so a chunk is received straight into its place.
+# All-gather uses the same ring. In the first step each rank sends the chunk that it has completed; then it forwards what it has just received. Nothing is added, so a chunk is received directly into its place.
 
 # %%
 GATHER_PLAN = [  # the chunk that ranks 0, 1, 2, 3 send
@@ -206,13 +206,13 @@ run = launch(all_reduce_of_four, inputs=own_numbers(), device="cpu")
 run.outputs
 
 # %% [markdown]
-# The picture below replays the calls that this run recorded. Press play, or go step by step: in the first three steps each moving chunk gathers one more rank's numbers, in the last three complete chunks replace what was there.
+# The picture below replays the calls that this run recorded. Press play, or go step by step: in the first three steps each moving chunk collects one more rank's numbers, in the last three complete chunks replace the partial sums.
 
 # %%
 ring_player(run)
 
 # %% [markdown]
-# The plans are written out for four ranks, and `chunk(4)` is only right when 4 divides the length. In the lab you find the rule behind the plans, for any N and any length.
+# The plans are written out for four ranks, and `chunk(4)` is only right when 4 divides the length. In the lab you will find the rule behind the plans, for any N and any length.
 #
 # ## How many bytes is that?
 #
@@ -223,7 +223,7 @@ ring_player(run)
 predicted_bytes = None
 
 # %% [markdown]
-# PyTorch has the whole algorithm in one call, `dist.all_reduce`. In gloo it is a ring too:
+# PyTorch has the whole algorithm in one call, `dist.all_reduce`. In gloo it is a ring, too:
 
 # %%
 def all_reduce(length):
@@ -235,18 +235,18 @@ run = launch(all_reduce, length, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
 
 # %% [markdown]
-# Each rank sends 2(N − 1) · S/N bytes, and no rank sends more than another. gloo's ring turns the other way round, from rank r to r − 1; that makes no difference. The formula against the measurement, for three world sizes:
+# Each rank sends 2(N − 1) · S/N bytes, and no rank sends more than another. gloo's ring runs in the other direction, from rank r to r − 1; that makes no difference. Here is the formula against the measurement, for three world sizes:
 
 # %%
 world_sizes = (2, 4, 8)
 ring_runs = {n: launch(all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
 for n, run in ring_runs.items():
     predicted, measured = estimate.ring_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
-    print(f"N = {n}: {format_bytes(predicted)} predicted, {measured.mean() / predicted:.4f} of it sent")
+    print(f"N = {n}: {format_bytes(predicted)} predicted, {measured.mean() / predicted:.4f} times that sent")
     assert (abs(measured / predicted - 1) < 0.01).all()  # on every rank
 
 # %% [markdown]
-# And the hub, at the same sizes. The busiest rank is the one that everybody waits for, so it is the one to compare.
+# And the hub, for the same world sizes. We compare the busiest rank, because all others wait for it.
 
 # %%
 hub_runs = {n: launch(hub_all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
@@ -272,11 +272,11 @@ axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# The hub's line grows with every rank; the ring's never reaches 2 S. Patarasuk and Yuan (2009) prove that no all-reduce whose ranks do the adding can work with fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, 2(N − 1)·S. The ring does not save bytes, it spreads them.
+# The hub's line grows with every rank; the ring's never reaches 2 S. Patarasuk and Yuan (2009) prove that no all-reduce in which the ranks do the adding can send fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, 2(N − 1)·S. The ring does not save bytes, it spreads them.
 #
 # ## Half a ring: a surprise in the library
 #
-# Reduce-scatter alone is half of the ring, so it should send half the bytes, (N − 1)/N·S. Our own from above does, and its tensor has to be as large as before for the comparison:
+# Reduce-scatter alone is half of the ring, so it should send half the bytes, (N − 1)/N·S. Ours from above does; for the comparison we give it a tensor as large as before:
 
 # %%
 def own_reduce_scatter(length):
@@ -297,11 +297,11 @@ for reduce_scatter in (own_reduce_scatter, library_reduce_scatter):
 traffic_map(run, predicted=ideal)
 
 # %% [markdown]
-# The library sends twice as much as it needs to. The map tells why: it is the map of an all-reduce. gloo runs the whole ring, and each rank then keeps one chunk of it. A measurement shows what a library does, a formula only what it could do. NCCL has a real reduce-scatter; methods such as ZeRO rely on it, so on gloo they do not save the bytes that the paper promises (Rajbhandari et al. 2020).
+# The library sends twice as much as it needs to. The map shows why: it is the map of an all-reduce. gloo runs the whole ring, and each rank then keeps one chunk of it. A measurement shows what a library does, a formula only what it could do. NCCL has a real reduce-scatter; methods such as ZeRO rely on it, so on gloo they do not save the bytes that the paper promises (Rajbhandari et al. 2020).
 #
 # ## When everyone sends first
 #
-# Why did `pass_and_add` use `isend`? The simpler way, with `send`:
+# Why did `pass_and_add` use `isend`? Here is the simpler way, with `send`:
 
 # %%
 def everyone_sends_first(length):
@@ -319,7 +319,7 @@ for elements in (1, length):
         print(f"length {elements:,}: {error.headline}")
 
 # %% [markdown]
-# `send` comes back when the data is on its way to a receiver that takes it. Here nobody receives, because everybody is still sending: the waiting goes round in a cycle.
+# `send` returns only when a receiver takes the data. Here nobody receives, because everybody is still sending: the ranks wait for each other in a cycle.
 
 # %%
 print(hang.detail)
@@ -340,7 +340,7 @@ run = launch(start_sending_then_receive, length, world_size=4, device="cpu")
 timeline(run)
 
 # %% [markdown]
-# The other is an order in which somebody always listens: even ranks send first, odd ranks receive first. It works too, but the two transfers of a rank no longer overlap.
+# The other is an order in which somebody always receives: even ranks send first, odd ranks receive first. It works too, but the two transfers of a rank no longer overlap.
 
 # %%
 def take_turns(length):
@@ -358,18 +358,18 @@ run = launch(take_turns, length, world_size=4, device="cpu")
 timeline(run)
 
 # %% [markdown]
-# With gloo this hangs for one element as for a million. Elsewhere it can hide: the MPI standard lets `MPI_Send` put a message aside and return, or wait for the receiver; a program that counts on the first works until a message is too long to be put aside. In NCCL, sends and receives that need each other must be started as one group (see its User Guide); from PyTorch that is `dist.batch_isend_irecv`.
+# With gloo, sending first hangs for one element as well as for a million. Elsewhere the bug can hide: the MPI standard lets `MPI_Send` buffer a message and return, or wait for the receiver; a program that relies on buffering works until a message is too long to be buffered. In NCCL, sends and receives that depend on each other must be started as one group (see its User Guide); in PyTorch that is `dist.batch_isend_irecv`.
 #
 # ## How long does it take?
 #
-# So far we counted bytes. Time has a second part. Each message costs something however short it is: the **latency** α. Each byte costs something as well: 1/B, where B is the **bandwidth** in bytes per second. This is the **alpha-beta model** (β stands for 1/B):
+# So far we counted bytes. Time has a second part. Each message has a fixed cost, however short it is: the **latency** α. Each byte costs time as well: 1/B, where B is the **bandwidth** in bytes per second. This is the **alpha-beta model** (β stands for 1/B):
 #
 # ```
 # in general           t  =  α · messages   +  bytes / B
 # ring all-reduce      t  =  α · 2(N − 1)   +  2(N − 1)/N · S / B
 # ```
 #
-# We measure all-reduces of several sizes and fit α and B. One launch does all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait until all are there) makes the ranks start together.
+# We measure all-reduces of several sizes and fit α and B. One launch measures all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait for each other) makes the ranks start together.
 
 # %%
 def median_seconds(tensors, repeats):
@@ -390,7 +390,7 @@ def time_all_sizes(repeats):
     return [median_seconds([torch.zeros(length)], repeats) for length in lengths]
 
 # %% [markdown]
-# Two ranks first. **By which factor will the time grow** from the smallest tensor, 256 bytes, to one 64 times as large? And by which from 256 KiB to 16 MiB, 64 times as large again?
+# Two ranks first. **By what factor will the time grow** from the smallest tensor, 256 bytes, to one 64 times as large? And from 256 KiB to 16 MiB, again 64 times as large?
 
 # %%
 # Your prediction: two factors, small tensors and large ones
@@ -406,7 +406,7 @@ factors = seconds[2][3] / seconds[2][0], seconds[2][-1] / seconds[2][-4]
 print(f"your prediction: {predicted_factors}   measured: {factors[0]:.1f} and {factors[1]:.1f}")
 
 # %% [markdown]
-# Small tensors cost about the same whatever their size; that is latency. Large ones cost nearly in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good. One message means one step of the ring here: gloo itself cuts a chunk into pieces, so that it can add one while the next arrives (gloo/allreduce.cc).
+# Small tensors cost about the same, whatever their size; that is latency. Large ones cost nearly in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good. Here, one message means one step of the ring; gloo itself splits a chunk into pieces, so that it can add one while the next arrives (gloo/allreduce.cc).
 
 # %%
 def costs(sizes, world_size):
@@ -419,7 +419,7 @@ model = estimate.AlphaBeta.fit(*costs(sizes[known], 2), seconds[2][known])
 print(f"latency α = {model.alpha_s * 1e6:.0f} µs, bandwidth B = {model.bytes_per_s / 1e9:.2f} GB/s")
 
 # %% [markdown]
-# Where is the border between small and large? Where both parts cost the same:
+# Where is the border between small and large? It is where both parts cost the same:
 
 # %%
 messages, sent_per_byte = estimate.ring_messages(2), estimate.ring_sent_bytes(1, 2)
@@ -427,7 +427,7 @@ border_bytes = messages * model.alpha_s * model.bytes_per_s / sent_per_byte
 print("latency and bandwidth cost the same at", format_bytes(border_bytes))
 
 # %% [markdown]
-# Now we ask the model about what it has not seen: the largest tensor, and 4 and 8 ranks.
+# Now we test the model on what it has not seen: the largest tensor, and 4 and 8 ranks.
 
 # %%
 seconds |= {n: measure_seconds(n) for n in (4, 8)}
@@ -449,11 +449,11 @@ all_axes[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
 
 # %% [markdown]
-# Where points lie above the line, the run costs something that the model does not know. It takes each rank to have a core and a link of its own. Here a message is a copy in memory that a core makes, and all ranks share the cores and the memory: with more ranks than cores, a rank waits for a core before it can wait for a message. Large tensors do not fit into the caches, so that each byte may cost more than it did in the fit. And whatever else runs on this machine is in the points as well. On a cluster each rank brings its own link, and there the model carries further; even there it leaves out the additions, and links that others use too. So let it tell you which of the two costs rules, and measure before you believe a number from it.
+# Where points lie above the line, the run has costs that are not in the model. The model assumes that each rank has its own core and its own link. Here a message is a copy in memory that a core makes, and all ranks share the cores and the memory: with more ranks than cores, a rank waits for a core before it can wait for a message. Large tensors do not fit into the caches, so each byte may cost more than it did in the fit. And the points include whatever else runs on this machine. On a cluster each rank has its own link, and the model is more accurate; even there it leaves out the additions, and links shared with others. So use it to see which of the two costs dominates, and measure before you believe its numbers.
 #
 # ### Small chunks: the same bytes in more messages
 #
-# A ring makes its chunks smaller with every rank that joins, S/N each, and needs more of them. What do small chunks cost? Take our tensor, once in one all-reduce, and once cut into 64 pieces with an all-reduce for each. **How many times longer will the 64 take?**
+# With every rank that joins, the chunks of a ring get smaller, S/N each, and more numerous. What do small chunks cost? Take our tensor, once in one all-reduce, and once split into 64 pieces with an all-reduce for each. **How many times longer will the 64 take?**
 
 # %%
 # Your prediction: the factor
@@ -471,12 +471,12 @@ modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
 print(f"your prediction: {predicted_factor}   model: {modelled:.1f}   measured: {pieces_s / whole_s:.1f}")
 
 # %% [markdown]
-# The model may miss the number. Calls one right after another find the other ranks awake and small pieces stay in the caches, which makes them cheaper than it says; ranks that share cores wait for each other at every piece, which makes them dearer. A factor above 1 says the same in any case: the bytes did not change, the messages did.
+# The model may miss the number. In back-to-back calls the other ranks are awake and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. A factor above 1 means the same in any case: as many bytes, but more messages.
 
 # %% [markdown]
 # ## In real life: DDP
 #
-# A model has many parameters, most of them small. If PyTorch's `DistributedDataParallel` (DDP) all-reduced each gradient by itself, it would pay the latency for each. It therefore collects gradients in **buckets** and all-reduces a bucket as soon as all its gradients are there, while the backward pass still works on earlier layers (Li et al. 2020). Here a model of eight layers takes two steps, with buckets of 1 MiB:
+# A model has many parameters, most of them small. If PyTorch's `DistributedDataParallel` (DDP) all-reduced each gradient separately, it would pay the latency for each. It therefore collects gradients in **buckets** and all-reduces a bucket as soon as all its gradients are ready, while the backward pass still works on earlier layers (Li et al. 2020). Here a model of eight layers takes two steps, with buckets of 1 MiB:
 
 # %%
 def two_steps():
@@ -495,24 +495,24 @@ for call in run.calls:
         print(f"  {format_bytes(call.bytes)} at {call.start_s:.3f} s")
 
 # %% [markdown]
-# The all-reduces are fewer than the gradients. The first step uses one bucket, since DDP does not know yet in which order gradients arrive; for the second step it has sorted them in that order into buckets of the size asked for. Its default, says PyTorch's documentation, is 25 MiB.
+# There are fewer all-reduces than gradients. The first step uses one bucket, because DDP does not know yet in which order gradients arrive; for the second step it has sorted them in that order into buckets of the requested size. According to PyTorch's documentation, the default is 25 MiB.
 #
 # ## Where NCCL differs
 #
-# What you saw of the algorithm holds on GPUs too. These things differ:
+# What you saw of the algorithm is also true on GPUs. These things differ:
 #
-# - **Other wires.** Ranks of one machine send over NVLink or PCIe, machines over InfiniBand or Ethernet, and NCCL runs several rings at once, laid out so that all links are in use (Hu et al. 2025).
-# - **Trees.** A ring needs 2(N − 1) messages one after the other. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
-# - **Switches that add.** With NVLink SHARP or InfiniBand SHARP the network adds. The lower bound above is about ranks that add themselves, so it does not hold there.
-# - **Not waiting.** On a GPU `dist.all_reduce` only queues the work and returns at once. Time it with CUDA events, or wait with `torch.cuda.synchronize()` before you look at the clock.
+# - **Other wires.** Ranks on one machine send over NVLink or PCIe, machines over InfiniBand or Ethernet, and NCCL runs several rings in parallel, laid out so that all links are in use (Hu et al. 2025).
+# - **Trees.** A ring needs 2(N − 1) messages one after another. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
+# - **Switches that add.** With NVLink SHARP or InfiniBand SHARP the network does the adding. The lower bound above assumes that the ranks do it, so it does not apply there.
+# - **Asynchronous calls.** On a GPU `dist.all_reduce` only queues the work and returns immediately. Time it with CUDA events, or wait with `torch.cuda.synchronize()` before you look at the clock.
 # - **The wire is hidden.** The operating system does not see these bytes; Shardlab computes them from the calls, and `run.traffic.source` says so.
 #
 # ## What to keep
 #
 # - Hub: 2(N − 1)·S through one rank. Ring: 2(N − 1)/N·S sent by each rank, less than 2 S for any N.
 # - All-reduce = reduce-scatter + all-gather, N − 1 steps each.
-# - Small tensors cost latency, 2(N − 1)·α; large ones bandwidth. Put small ones together.
-# - Never let all ranks wait in `send` at once.
+# - Small tensors cost latency, 2(N − 1)·α; large ones bandwidth. Combine small ones.
+# - Never let all ranks wait in `send` at the same time.
 #
 # Now write it yourself: [Lab 03](../../labs/03_ring_all_reduce/03_ring_all_reduce.ipynb).
 #

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 04 · ZeRO memory math
 #
-# In data-parallel training every rank holds everything: all parameters, all gradients, all of the optimizer. N ranks hold N copies of the same numbers. **ZeRO** (*zero redundancy optimizer*) keeps one copy, in slices, one slice on each rank.
+# In data-parallel training every rank holds everything: all parameters, all gradients, all optimizer states. N ranks hold N copies of the same numbers. **ZeRO** (*zero redundancy optimizer*) keeps one copy, split into slices, one slice per rank.
 #
 # The question of this chapter: how many bytes are left on each rank, and what does that cost in traffic?
 
@@ -34,7 +34,7 @@ from shardlab.widgets import format_bytes, memory_bars, memory_timeline, palette
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# Below, Ψ (psi) is the number of parameters and N the number of ranks. We train a small GPT on four ranks, each with its own two lines of text. All runs ask for `device="cpu"`, because we want bytes counted on the wire.
+# Below, Ψ (psi) is the number of parameters and N the number of ranks. We train a small GPT on four ranks, each with its own two lines of text. All runs use `device="cpu"`, so that we can count bytes on the wire.
 
 # %%
 world_size = 4
@@ -44,21 +44,21 @@ batches = [data.batch(0, 2, 32, rank, world_size) for rank in range(world_size)]
 print(f"Ψ = {parameters:,} parameters, N = {world_size} ranks")
 
 # %% [markdown]
-# ## Where 16 bytes for each parameter go
+# ## Where 16 bytes per parameter go
 #
-# **Mixed precision** computes in 16 bits and updates in 32. A bf16 number keeps 8 significant bits, too few to add a small update to it, so the optimizer keeps a **master copy** of each parameter in fp32 and adds to that. Adam keeps two more fp32 numbers: a running mean of the gradient, and one of its square. All these together are the **model states**.
+# **Mixed precision** computes in 16 bits and updates in 32. A bf16 number has only 8 significant bits, so a small update added to it is rounded away. The optimizer therefore keeps a **master copy** of each parameter in fp32 and updates that. Adam keeps two more fp32 numbers: a running mean of the gradient, and one of its square. Together these are the **model states**.
 
 # %%
 state_bytes = {
     "parameter, bf16": 2, "gradient, bf16": 2,
     "master copy, fp32": 4, "Adam's mean, fp32": 4, "Adam's mean of squares, fp32": 4,
 }
-for what, size in state_bytes.items():
-    print(f"{size:4}  {what}")
-print(f"{sum(state_bytes.values()):4}  bytes for each parameter")
+for name, size in state_bytes.items():
+    print(f"{size:4}  {name}")
+print(f"{sum(state_bytes.values()):4}  bytes per parameter")
 
 # %% [markdown]
-# We run it with DeepSpeed, the library that ZeRO comes from. It wraps the model in an **engine**, which owns the optimizer. Everything else is said in a configuration, a dictionary or a JSON file:
+# We run it with DeepSpeed, where ZeRO was first implemented. DeepSpeed wraps the model in an **engine** that owns the optimizer; a dictionary or JSON file configures the rest:
 
 # %%
 def configuration(stage, **more):
@@ -72,9 +72,9 @@ def configuration(stage, **more):
     }
 
 # %% [markdown]
-# `torch_adam` asks for PyTorch's own Adam; DeepSpeed would otherwise compile one. What the two keys for a small model do comes further down.
+# `torch_adam` selects PyTorch's Adam; otherwise DeepSpeed would compile its own. The two keys for a small model are explained below.
 #
-# The training itself is plain DeepSpeed. `measure` marks a block so that its bytes are told apart. After backward, when gradients are there, we read the layout: who holds what. (gloo's threads may hold what they sent for a moment longer. In a `barrier` ranks wait for each other, and the threads let go.)
+# The training loop is plain DeepSpeed. `measure` marks a block so that its bytes are counted separately. After backward, while the gradients still exist, we record the layout: which rank holds what. (gloo's threads may keep a sent tensor alive a little longer. During the `barrier` they release it.)
 
 # %%
 def train(batch, config):
@@ -93,14 +93,14 @@ def train(batch, config):
     return layout
 
 # %% [markdown]
-# Stage 0 shards nothing. **How many bytes of model states does each of the four ranks hold, for each parameter?**
+# Stage 0 shards nothing. **How many bytes of model states per parameter does each of the four ranks hold?**
 
 # %%
-# Your prediction: bytes on each rank for each parameter, at stage 0
+# Your prediction: bytes per parameter on each rank, at stage 0
 predicted_bytes_each = None
 
 # %% [markdown]
-# The first run loads DeepSpeed, once for this notebook. `memory=True` follows every tensor's storage; we look at what was alive after the second backward pass.
+# The first run loads DeepSpeed, once per notebook. `memory=True` tracks every tensor's storage; we look at what is alive after the second backward pass.
 
 # %%
 options = {"inputs": batches, "memory": True, "device": "cpu"}
@@ -110,7 +110,7 @@ runs = {0: launch(train, configuration(0), **options)}
 STATES = ("parameters", "gradients", "optimizer")
 
 def states_each(run, moment="after backward"):
-    """Bytes for each parameter, on the rank that holds most."""
+    """Bytes per parameter, on the rank that holds the most."""
     live = run.memory.at(moment)
     return np.array([live[state].max() for state in STATES]) / parameters
 
@@ -118,11 +118,11 @@ print("parameters, gradients, optimizer:", states_each(runs[0]).round(3))
 print("your prediction:", predicted_bytes_each, "  measured:", states_each(runs[0]).sum().round(3))
 
 # %% [markdown]
-# All 16, on each of the four ranks. A model of 7.5 billion parameters would take 120 GB of every GPU before the first activation.
+# All 16, on each of the four ranks. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
 #
 # ## Three stages
 #
-# Adam treats every element by itself. So a rank can update a slice of the parameters without ever seeing the rest of the optimizer's states: only who *uses* something must have it.
+# Adam updates each element independently. So a rank can update a slice of the parameters without the rest of the optimizer states: a rank needs only what it *uses*.
 #
 # | stage | sliced | bytes on each rank (Rajbhandari et al. 2020) |
 # |---|---|---|
@@ -131,19 +131,19 @@ print("your prediction:", predicted_bytes_each, "  measured:", states_each(runs[
 # | 2 | gradients as well | 2Ψ + 14Ψ/N |
 # | 3 | parameters as well | 16Ψ/N |
 #
-# At stage 1 each rank updates its slice, and an all-gather hands the new parameters round. At stage 2 a gradient is needed only by the rank that will use it: the others free it as soon as it is summed. At stage 3 not even parameters stay: a layer is gathered when it is its turn, and freed right after.
+# At stage 1 each rank updates its slice, and an all-gather distributes the new parameters. At stage 2 only the rank that will use a gradient keeps it: the others free it as soon as it is summed. At stage 3 parameters are sliced, too: each layer is gathered just before it is used and freed right after.
 #
-# **For N = 4, how many bytes for each parameter at stages 1, 2 and 3?**
+# **For N = 4, how many bytes per parameter does a rank hold at stages 1, 2 and 3?**
 
 # %%
-# Your prediction: bytes on each rank for each parameter at stages 1, 2 and 3, as a list
+# Your prediction: bytes per parameter on each rank at stages 1, 2 and 3, as a list
 predicted_by_stage = None
 
 # %%
-free_at_once = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+free_after_use = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
 runs[1] = launch(train, configuration(1), **options)
 runs[2] = launch(train, configuration(2), **options)
-runs[3] = launch(train, configuration(3, **free_at_once), **options)
+runs[3] = launch(train, configuration(3, **free_after_use), **options)
 
 # %%
 print("stage   paper  measured   parameters, gradients, optimizer")
@@ -154,33 +154,33 @@ for stage, run in runs.items():
 print("your prediction for stages 1, 2 and 3:", predicted_by_stage)
 
 # %% [markdown]
-# Choose a stage below to see its step over time: parameters lie at the bottom, the optimizer's part shrinks from stage 0 to stage 1, gradients come and go.
+# Choose a stage below to see memory over time: parameters are at the bottom, optimizer states shrink from stage 0 to stage 1, gradients come and go.
 
 # %%
 memory_timeline({f"stage {stage}": run for stage, run in runs.items()})
 
 # %% [markdown]
-# The bars show the same by formula, for the model and the ranks of our run, with what was measured after backward beside it. The sliders take you to other models and other N.
+# The bars show the formula's values for our model and ranks, next to what was measured after backward. Use the sliders to try other models and other N.
 
 # %%
 memory_bars(parameters, world_size, stage=2, measured=runs[2], moment="after backward")
 
 # %% [markdown]
-# ### What the paper leaves out, by name
+# ### What the paper leaves out
 #
-# Formula and measurement are close, but not equal, and at stage 1 the run holds **less** than the paper says. Each difference has a name and follows from the tensors' sizes:
+# Formula and measurement are close, but not equal, and at stage 1 the run holds **less** than the paper says. Each difference can be computed from the tensor sizes:
 #
-# - **freed gradients**: after its last backward before a step, DeepSpeed frees at stage 1, too, what only other ranks will use.
-# - **tensors on a border**: a gradient whose tensor lies in two ranks' slices is kept whole by both.
-# - **padding**: slices are equal, so the last may reach past the last parameter.
-# - **step counters**: Adam counts its steps, 4 bytes for each tensor that it updates.
+# - **freed gradients**: after the last backward before a step, DeepSpeed frees gradients that only other ranks will use, at stage 1, too.
+# - **tensors on a border**: if a tensor spans two ranks' slices, both ranks keep its whole gradient.
+# - **padding**: slices have equal length, so the last one may extend past the last parameter.
+# - **step counters**: Adam counts its steps, 4 bytes per tensor that it updates.
 
 # %%
 numels = {name: parameter.numel() for name, parameter in model.named_parameters()}
 for stage, run in runs.items():
-    about = {"stage": stage, "world_size": world_size}
-    extras = zero_extras(numels, persistence_threshold=0, **about)
-    predicted = memory.model_states(parameters, **about).device_bytes
+    setup = {"stage": stage, "world_size": world_size}
+    extras = zero_extras(numels, persistence_threshold=0, **setup)
+    predicted = memory.model_states(parameters, **setup).device_bytes
     predicted += sum(map(np.array, extras.values()))
     measured = sum(run.memory.at("after backward")[state] for state in STATES)
     print(f"stage {stage}: measured / predicted on each rank:", (measured / predicted).round(4))
@@ -188,10 +188,10 @@ for stage, run in runs.items():
     assert (abs(measured / predicted - 1) < 0.02).all()
 
 # %% [markdown]
-# What then tells stage 1 from stage 2? Gradients of two batches that add up before one step (**accumulation**). Between the two, stage 1 holds whole gradients and has sent nothing; stage 2 has sent them, and holds its slice.
+# Then how do stages 1 and 2 differ? With gradient **accumulation**: the gradients of two batches add up before one step. Between the two batches, stage 1 holds whole gradients and has sent nothing; stage 2 has sent them and holds only its slice.
 
 # %%
-def first_of_two(batch, config):
+def first_backward(batch, config):
     import deepspeed
 
     model = models.gpt("0.3M").bfloat16()
@@ -203,17 +203,17 @@ def first_of_two(batch, config):
 # %%
 for stage in (1, 2):
     accumulate = {**configuration(stage), "gradient_accumulation_steps": 2}
-    run = launch(first_of_two, accumulate, **options)
+    run = launch(first_backward, accumulate, **options)
     gradients = run.memory.at("first backward")["gradients"] / parameters
     sent = run.traffic["first backward"].sent_by_rank.sum() / parameters
-    print(f"stage {stage}, for each parameter:", end=" ")
+    print(f"stage {stage}, per parameter:", end=" ")
     print(f"gradients {gradients.round(2)} bytes by rank, {sent:.1f} bytes sent by all ranks")
     assert (gradients == 2).all() if stage == 1 else (gradients < 1).all()
 
 # %% [markdown]
 # ## A slice is not a layer
 #
-# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". It has not. DeepSpeed lays all parameters one after the other into **one flat buffer** and cuts that in N equal slices, whatever a border runs through. Take the second matrix of the first block's MLP:
+# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". That is wrong. DeepSpeed concatenates all parameters into **one flat buffer** and cuts it into N equal slices, even in the middle of a tensor. Take the second matrix of the first block's MLP:
 
 # %%
 tensor = "blocks.0.mlp.down.weight"
@@ -226,18 +226,18 @@ predicted_ranks = None
 # %%
 layouts = {f"stage {stage}": shards.gather(runs[stage].outputs) for stage in (1, 2, 3)}
 holders = layouts["stage 1"].ranks_of(tensor, "optimizer")
-print("your prediction:", predicted_ranks, "   its optimizer states lie on ranks:", holders)
+print("your prediction:", predicted_ranks, "   its optimizer states are on ranks:", holders)
 
 # %% [markdown]
-# The picture is read from the engines that ran, after their second backward. Each row is a rank, each colour a tensor. Choose a stage, point at a piece, and find the three borders.
+# The picture shows the engines of the runs above, after their second backward. Each row is a rank, each colour a tensor. Choose a stage, hover over a piece, and find the three borders.
 
 # %%
 shard_map(layouts)
 
 # %% [markdown]
-# At stages 1 and 2 three borders cut the whole buffer, and most tensors lie on one rank. At stage 3 each tensor is cut by itself, so that every rank has a quarter of each: to gather a layer, all ranks give their part at once.
+# At stages 1 and 2 three borders cut the whole buffer, and most tensors are on a single rank. At stage 3 each tensor is cut separately, so every rank has a quarter of each: all ranks contribute equally when a layer is gathered.
 #
-# Why not hand out layers? Because no rank may hold more than its share. Here is what whole layers would make of it:
+# Why not assign whole layers? Because then some ranks would hold much more than others:
 
 # %%
 layers = {}
@@ -251,7 +251,7 @@ print(f"{largest} alone is {layers[largest] / (parameters / world_size):.2f} tim
 # %% [markdown]
 # ## The paper's table
 #
-# Sizes of models that do not fit into this notebook need no run. Here is Table 1 of the paper, in GB of 10⁹ bytes on each device, by the formula that we have just held against a run:
+# For models too large for this notebook we use the formula, which we have just checked against a run. Here is Table 1 of the paper, in GB (10⁹ bytes) per device:
 
 # %%
 print("   N " + "".join(f"{psi:>9} at stages 1, 2, 3     " for psi in ("7.5B", "128B", "1T")))
@@ -270,20 +270,20 @@ for n, row in published.items():
 print("as published")
 
 # %% [markdown]
-# Read it downwards. Stages 1 and 2 meet a floor, 4Ψ and 2Ψ, which no number of ranks lowers; only stage 3 goes on falling, and lets N devices hold N times the model. A trillion parameters take 15.6 GB of each of 1024 devices.
+# Read it from top to bottom. Stages 1 and 2 level off at 4Ψ and 2Ψ, however many ranks there are; only stage 3 keeps falling, so N devices hold a model N times as large. A trillion parameters take 15.6 GB on each of 1024 devices.
 #
 # ## What it costs: traffic
 #
-# Reduce-scatter and all-gather each send (N − 1)/N of a tensor from each rank, and an all-reduce is one after the other ([chapter 03](03_ring_all_reduce.ipynb)). Large N makes that Ψ, Ψ and 2Ψ elements.
+# In a reduce-scatter or an all-gather each rank sends (N − 1)/N of a tensor, and an all-reduce is one followed by the other ([chapter 03](03_ring_all_reduce.ipynb)). For large N that is Ψ, Ψ and 2Ψ elements.
 #
 # - Plain data parallelism: an all-reduce of the gradients, **2Ψ**.
-# - Stages 1 and 2: a reduce-scatter gives each rank the sum of its slice of the gradients, an all-gather hands the new parameters round. **2Ψ** again: the same two halves, with the update between them.
+# - Stages 1 and 2: a reduce-scatter gives each rank the sum of its slice of the gradients, an all-gather distributes the new parameters. **2Ψ** again: the same two halves, with the update between them.
 # - Stage 3: parameters are gathered for forward, freed, and gathered again for backward, and the gradients are reduce-scattered: **3Ψ**.
 #
-# So says the paper. **What do you expect of our runs at stages 0, 1, 2 and 3, over gloo?**
+# That is the paper's count. **What do you expect from our runs at stages 0, 1, 2 and 3, over gloo?**
 
 # %%
-# Your prediction: the elements that each rank sends in a step, in Ψ, at stages 0 to 3, as a list
+# Your prediction: elements that each rank sends per step, in Ψ, at stages 0 to 3, as a list
 predicted_traffic = None
 
 # %%
@@ -296,7 +296,7 @@ measured = [sent_each(run) for run in runs.values()]
 print("your prediction:", predicted_traffic, "  measured:", np.round(measured, 2))
 
 # %% [markdown]
-# Three of four are above the paper's 2, 2, 2, 3. The recorded calls tell why. In the table a call's elements are what it was given: the whole tensor, or for an all-gather the rank's slice, a quarter.
+# Three of the four are above the paper's 2, 2, 2, 3. The recorded calls show why. Below, a call's elements are those of its input: the whole tensor, or for an all-gather the rank's slice, a quarter.
 
 # %%
 def calls_of_step(run):
@@ -311,11 +311,11 @@ for stage, run in runs.items():
     print(f"stage {stage}:", calls_of_step(run))
 
 # %% [markdown]
-# - Stages 1 and 2 make no reduce-scatter: DeepSpeed **all-reduces** its buckets, 2Ψ, and each rank keeps a slice. That is its default over NCCL, too (`use_multi_rank_bucket_allreduce`).
+# - Stages 1 and 2 call no reduce-scatter: DeepSpeed **all-reduces** its buckets, 2Ψ, and each rank keeps a slice. That is its default over NCCL, too (`use_multi_rank_bucket_allreduce`).
 # - Stage 3 does call reduce-scatter, but **gloo runs that as an all-reduce** (chapter 03). NCCL does not.
-# - The matrix that reads tokens in also writes the output ("tied"), so stage 3 gathers it twice in each direction.
+# - The embedding matrix is also the output matrix ("tied"), so stage 3 gathers it twice in each pass.
 #
-# With these three said, formula and wire agree again. Small messages add a few per cent.
+# With these three accounted for, formula and measurement agree again. Small messages add a few percent.
 
 # %%
 methods = ("ddp", "zero1", "zero2", "zero3")
@@ -326,7 +326,7 @@ def predicted_sent(method, reduce_scatter):
 
 paper = [predicted_sent(method, "ring") for method in methods]
 here = [predicted_sent(method, "gloo") for method in methods]
-print("with a real reduce-scatter:", np.round(paper, 2), "  as it is here:", np.round(here, 2))
+print("with a real reduce-scatter:", np.round(paper, 2), "  with our calls:", np.round(here, 2))
 assert np.allclose(measured, here, rtol=0.06)
 
 # %%
@@ -340,7 +340,7 @@ axes.legend(frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# Can stage 2 come nearer to the paper's 2Ψ? One key makes DeepSpeed send each piece of a gradient to the one rank that keeps it, by the collective `reduce`:
+# Can stage 2 get closer to the paper's 2Ψ? One key makes DeepSpeed send each piece of a gradient only to the rank that keeps it, with the collective `reduce`:
 
 # %%
 each_to_its_owner = configuration(2, use_multi_rank_bucket_allreduce=False)
@@ -349,46 +349,46 @@ print(f"{sent_each(run):.2f} Ψ;", calls_of_step(run))
 assert sent_each(run) < 2.5
 
 # %% [markdown]
-# ## Where memory does not fall
+# ## When memory is not saved
 #
-# So far the configuration was made for a small model. Here is stage 3 as it comes, with DeepSpeed's defaults. **How many bytes for each parameter do parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
+# So far the configuration was tuned for a small model. Here is stage 3 with DeepSpeed's defaults. **How many bytes per parameter do the parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
 
 # %%
-# Your prediction: bytes of parameters for each parameter, at stage 3 with defaults
+# Your prediction: bytes that each parameter takes on a rank, at stage 3 with defaults
 predicted_default = None
 
 # %%
-as_it_comes = {**configuration(3), "zero_optimization": {"stage": 3}}
-default = launch(train, as_it_comes, **options)
-live = default.memory.at("after backward")
-print("your prediction:", predicted_default, "  measured:", states_each(default)[0].round(2))
+default_config = {**configuration(3), "zero_optimization": {"stage": 3}}
+default_run = launch(train, default_config, **options)
+live = default_run.memory.at("after backward")
+print("your prediction:", predicted_default, "  measured:", states_each(default_run)[0].round(2))
 print("buckets on each rank:", [format_bytes(size) for size in live["buckets"]])
 
 # %% [markdown]
-# More than stage 0, which has 2. Two defaults are made for models a thousand times as large:
+# That is more than the 2 of stage 0. Two defaults are meant for models a thousand times as large:
 #
-# - **Persistent parameters.** Gathering a small tensor costs more time than it saves memory, so tensors below `stage3_param_persistence_threshold`, 100,000 elements, stay whole everywhere. Here that is every one of them: 2 for the whole, 0.5 for the slice.
-# - **Buckets.** Gradients are put together in a buffer of `reduce_bucket_size`, 500 million elements, which stage 3 makes at the start and keeps: 10⁹ bytes. Stages 1 and 2 make theirs for each backward pass.
+# - **Persistent parameters.** Gathering a small tensor takes time and saves little memory, so tensors below `stage3_param_persistence_threshold`, 100,000 elements, stay whole on every rank. Here that is all of them: 2 for the whole, 0.5 for the slice.
+# - **Buckets.** Gradients are collected in a buffer of `reduce_bucket_size`, 500 million elements, which stage 3 allocates at the start and keeps: 10⁹ bytes. Stages 1 and 2 allocate theirs in each backward pass.
 
 # %%
 persistent = zero_extras(numels, stage=3, world_size=world_size)["persistent tensors"][0]
 print("persistent:", persistent / parameters, "  largest tensor:", max(numels.values()))
-assert np.isclose(states_each(default)[0], 0.5 + persistent / parameters)
+assert np.isclose(states_each(default_run)[0], 0.5 + persistent / parameters)
 assert np.isclose(live["buckets"], 2 * 500_000_000, rtol=0.01).all()
 
 # %% [markdown]
-# A third default is about the time between forward and backward. Stage 3 frees a layer only if it will not be used again soon, and "soon" is counted in parameters (`stage3_max_live_parameters`, `stage3_max_reuse_distance`, 10⁹ each). Our model is small: everything that forward has gathered stays until backward. That is what `free_at_once` switched off above.
+# A third default matters between forward and backward. Stage 3 frees a layer only if it will not be used again soon, and "soon" is counted in parameters (`stage3_max_live_parameters`, `stage3_max_reuse_distance`, 10⁹ each). In a small model like ours everything that forward gathers stays until backward. We turned that off above with `free_after_use`.
 
 # %%
 kept = launch(train, configuration(3), **options)
-for name, run in (("free at once", runs[3]), ("kept", kept)):
+for name, run in (("freed after use", runs[3]), ("kept", kept)):
     after_forward = states_each(run, "forward")[0]
     print(f"{name}: {after_forward:.2f} bytes after forward, {sent_each(run):.2f} Ψ sent in a step")
 
 # %% [markdown]
-# Kept parameters take memory and save a gather: on a machine with room that is a good trade.
+# Kept parameters take memory and save a gather: a good trade on a machine with memory to spare.
 #
-# Then there is the step itself. To update in fp32, gradients are copied to fp32 first, 4Ψ bytes that "16Ψ" does not count. Stage by stage, the most that lived at one time, in which phase, and how much of it gradients were at their highest:
+# Then there is the step itself. To update in fp32, gradients are first copied to fp32, 4Ψ bytes that "16Ψ" does not include. For each stage, here is the peak of live bytes, the phase in which it occurred, and the peak of the gradients:
 
 # %%
 for stage, run in runs.items():
@@ -397,11 +397,11 @@ for stage, run in runs.items():
     print(f"stage {stage}: {most:5.2f} at the peak, in {rank.peak_phase}; gradients ≤ {gradients:.2f}")
 
 # %% [markdown]
-# The slices help here, too, since each rank copies only its own. And **activations are not sharded** by any of this: each rank has those of its own batch.
+# Slices help here, too: each rank copies only its own. But **activations are not sharded** at any stage: each rank has those of its own batch.
 #
 # ## The largest model for your device
 #
-# How many parameters fit, by stage, if model states may take all of a device's memory but a quarter, left for activations and buckets? Change the two numbers.
+# How many parameters fit at each stage, if model states may take three quarters of a device's memory and the rest is left for activations and buckets? Change the two numbers.
 
 # %%
 device_bytes, devices = 24e9, 8
@@ -416,11 +416,11 @@ for stage in range(4):
 memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)
 
 # %% [markdown]
-# Move the slider of Ψ until a bar crosses the line. At stage 0 more devices train no larger a model, since each needs room for all of it.
+# Move the Ψ slider until a bar crosses the line. At stage 0 more devices do not help: each must hold the whole model.
 #
 # ## In real life
 #
-# A configuration for a model of some billions, as it is given to `deepspeed --num_gpus 8 train.py`. `"auto"` is for Hugging Face's Trainer, which fills it in:
+# A configuration for a model with a few billion parameters, started with `deepspeed --num_gpus 8 train.py`. Hugging Face's Trainer fills in the `"auto"` values:
 
 # %%
 auto = dict.fromkeys(["stage3_param_persistence_threshold", "reduce_bucket_size"], "auto")
@@ -430,9 +430,9 @@ real["optimizer"] = {"type": "AdamW", "params": {"lr": 2e-5}}
 print(json.dumps(real, indent=2))
 
 # %% [markdown]
-# Which stage? The lowest that fits. Stage 1 slices the largest part and, by the paper's count, sends no more than plain data parallelism. Stage 2 slices gradients, and sends them for every batch that it accumulates. Stage 3 sends more in every step, and is for models whose parameters do not fit.
+# Which stage? The lowest that fits. Stage 1 slices the largest part and, by the paper's count, sends no more than plain data parallelism. Stage 2 also slices gradients, but sends them for every batch that it accumulates. Stage 3 sends more in every step; use it for models whose parameters do not fit.
 #
-# PyTorch's own stage 3 is **FSDP2**, one line for each unit that is gathered as a whole. It cuts each tensor between rows. With no optimizer in this run, what is left on each rank is its slice of parameters and gradients:
+# PyTorch's version of stage 3 is **FSDP2**, with one line per unit that is gathered as a whole. It cuts each tensor between rows. This run has no optimizer, so each rank is left with its slice of parameters and gradients:
 
 # %%
 def with_fsdp2(batch):
@@ -449,21 +449,21 @@ def with_fsdp2(batch):
 # %%
 fsdp2 = launch(with_fsdp2, **options)
 print("parameters and gradients after backward:", states_each(fsdp2)[:2].round(2))
-print("the most that parameters took, gathered ones included:", round(fsdp2.memory.peak_of("parameters")[0] / parameters, 2))
+print("peak of parameters, gathered ones included:", round(fsdp2.memory.peak_of("parameters")[0] / parameters, 2))
 
 # %% [markdown]
 # ## Where GPUs differ
 #
 # - NCCL has a real reduce-scatter: stage 3 sends 3Ψ there.
-# - On a GPU gathers run beside the computation (`overlap_comm`, prefetching): bytes are hidden behind time, as long as the links are fast enough.
-# - `torch.cuda.max_memory_allocated()` shows what we counted here plus what the allocator rounds up. The process's size, as `top` or `nvidia-smi` has it, shows neither: allocators keep what is freed.
+# - On a GPU gathers overlap with computation (`overlap_comm`, prefetching), which hides their time as long as the links are fast enough.
+# - `torch.cuda.max_memory_allocated()` shows what we counted here plus the allocator's rounding. The size of the process in `top` or `nvidia-smi` shows neither: allocators keep freed memory.
 #
 # ## What to keep
 #
-# - 16 bytes for each parameter: 2 + 2 + 12. Stage 1 slices the 12, stage 2 the gradients' 2, stage 3 the parameters' 2.
+# - 16 bytes per parameter: 2 + 2 + 12. Stage 1 slices the 12, stage 2 the gradients' 2, stage 3 the parameters' 2.
 # - Slices of a flat buffer, not layers. Stage 3 slices each tensor.
-# - The paper's traffic is 2Ψ, 2Ψ, 3Ψ. A library and a backend may send more: count.
-# - Buckets, persistent and kept parameters, padding, fp32 copies: what a small test shows may be these, not the states.
+# - The paper's traffic is 2Ψ, 2Ψ, 3Ψ. A library or backend may send more: measure it.
+# - In a small test, memory may go to buckets, persistent and kept parameters, padding and fp32 copies rather than model states.
 #
 # Now build all three stages: [Lab 04](../../labs/04_zero/04_zero.ipynb).
 #

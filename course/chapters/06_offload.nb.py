@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 06 · Offload
 #
-# A model of Ψ parameters, trained in 16 bits with Adam, takes 16Ψ bytes of model states ([chapter 04](04_zero.ipynb)). 12Ψ of them are fp32: a master copy of each parameter, momentum and variance. Forward and backward never look at these. They are needed once in a step, for the update.
+# A model of Ψ parameters, trained in 16 bits with Adam, takes 16Ψ bytes of model states ([chapter 04](04_zero.ipynb)). 12Ψ of them are fp32: a master copy of each parameter, momentum and variance. Forward and backward never use these. They are needed once per step, for the update.
 #
-# Every GPU sits in a computer with memory of its own, the **host**, most often several times as large as the **device's**. To **offload** is to keep on the host what the device does not need all the time. The question of this chapter: what has to move between the two in each step, and what does that cost?
+# Every GPU sits in a computer, the **host**, whose memory is usually several times as large as the **device's**. **Offloading** keeps on the host what the device does not need all the time. The question of this chapter: what has to move between the two in each step, and what does that cost?
 
 # %%
 import difflib
@@ -38,7 +38,7 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## Two pools of memory
 #
-# `Pools` is our device and our host. On a GPU both are real: its own memory, and memory of the host that is **pinned**, which means that the operating system may not move it, so that the GPU can copy from it by itself. **On a CPU there is one memory, and Shardlab keeps two accounts of it**, by the rules of a GPU: an operation runs where its tensors are, tensors of both pools may not meet in one operation, and only `to_host` and `to_device` move anything. Bytes and places are as on a GPU. Seconds are not.
+# `Pools` represents our device and our host. On a GPU both are real: the GPU's memory, and **pinned** host memory, which the operating system may not move, so that the GPU can copy from it directly. **On a CPU there is only one memory, and Shardlab tracks it as two pools**, with a GPU's rules: an operation runs where its tensors are, one operation cannot mix tensors of both pools, and only `to_host` and `to_device` move data. Bytes and places are as on a GPU; times are not.
 
 # %%
 pools = Pools("cpu")
@@ -52,10 +52,10 @@ with pools:
         print("PoolError:", error)
 
 # %% [markdown]
-# Now a model on the device, in bf16, and one forward and backward pass over real text. **How many bytes for each parameter are on the device after backward?** (Inputs are so small that they do not count.)
+# Now we put a model on the device, in bf16, and run one forward and backward pass over real text. **How many bytes per parameter are on the device after backward?** (The inputs are too small to matter.)
 
 # %%
-# Your prediction: bytes on the device after backward, for each parameter
+# Your prediction: bytes per parameter on the device after backward
 predicted_bytes_each = None
 
 # %%
@@ -77,12 +77,12 @@ print(f"your prediction: {predicted_bytes_each}   measured: {live_bytes['bfloat1
 
 # %%
 assert abs(live_bytes["bfloat16"] / count - 4) < 0.01  # 2Ψ of parameters, 2Ψ of gradients
-print("at the most, while activations were there:", pools.peak_bytes("device"))
+print("at the peak, with activations:", pools.peak_bytes("device"))
 
 # %% [markdown]
 # ## The obvious way: swap
 #
-# Keep the states on the host, and bring them to the device when the update needs them. That is what an operating system does when memory runs short, and it is called **swapping**.
+# Keep the states on the host, and copy them to the device when the update needs them. An operating system does the same when memory runs short: it is called **swapping**.
 
 # %%
 def states_on_host(model, pools):
@@ -93,7 +93,7 @@ def states_on_host(model, pools):
 
 # %%
 def swapped_step(model, states, pools, lr=1e-3):
-    """Adam's first step on the device. ``states`` visit it, a parameter at a time."""
+    """Adam's first step, on the device. ``states`` are moved there one parameter at a time."""
     for parameter, on_host in zip(model.parameters(), states):
         master, momentum, variance = (pools.to_device(state) for state in on_host)
         gradient = parameter.grad.float()
@@ -105,10 +105,10 @@ def swapped_step(model, states, pools, lr=1e-3):
             state.copy_(pools.to_host(new))
 
 # %% [markdown]
-# **How many bytes for each parameter go up to the device in this step, and how many come down to the host?**
+# **How many bytes per parameter go up to the device in this step, and how many come down to the host?**
 
 # %%
-# Your prediction: bytes up and bytes down for each parameter, as a pair
+# Your prediction: bytes up and bytes down per parameter, as a pair
 predicted_swap = None
 
 # %%
@@ -116,23 +116,23 @@ pools = Pools("cpu")
 with pools:
     states = states_on_host(model, pools)
     forward_and_backward(model, tokens, targets)
-    before = pools.to_host_bytes  # making the states moved the weights once
+    before = pools.to_host_bytes  # creating the states moved the weights once
     swapped_step(model, states, pools)
 swap_moved = pools.to_device_bytes / count, (pools.to_host_bytes - before) / count
 up, down = swap_moved
 print(f"your prediction: {predicted_swap}   measured: {up:.0f} up, {down:.0f} down")
 
 # %% [markdown]
-# It works, and the states are gone from the device between steps. But all 12Ψ bytes of them travel twice. And while one parameter is updated, its states and its fp32 gradient are on the device after all:
+# It works, and between steps no states are on the device. But all 12Ψ bytes cross twice, and while a parameter is updated, its states and its fp32 gradient are on the device:
 
 # %%
-print("fp32 on the host:", pools.live_bytes("host")["float32"] / count, "bytes for each parameter")
-print(f"fp32 on the device at the most: {pools.peak_bytes('device')['float32']:,} bytes")
+print("fp32 on the host:", pools.live_bytes("host")["float32"] / count, "bytes per parameter")
+print(f"fp32 on the device at the peak: {pools.peak_bytes('device')['float32']:,} bytes")
 
 # %% [markdown]
 # ## ZeRO-Offload: move the work to the data
 #
-# The update is little work: a dozen operations or two for each parameter, while forward and backward take about 6 for each parameter **and each token**. So the host's processor can do it, where the states are. Ren et al. (2021) call that **ZeRO-Offload**:
+# The update is little work: one or two dozen operations per parameter, while forward and backward take about 6 per parameter **and token**. So the host's CPU can do it, where the states are. Ren et al. (2021) call this **ZeRO-Offload**:
 #
 # ```
 # device   parameters (16 bit) ──► forward, backward ──► gradients (16 bit)
@@ -143,26 +143,26 @@ print(f"fp32 on the device at the most: {pools.peak_bytes('device')['float32']:,
 #                                  masters, momentum, variance (12Ψ bytes, they stay)
 # ```
 #
-# What crosses has 16 bits, both ways. Let us rehearse the moves, with nothing done between them: the optimizer that belongs there is your part in the lab. The weights that come back are a stand-in.
+# Only 16-bit numbers cross, both ways. Here we make just the moves, without the update: you will write that optimizer in the lab. Zeros stand in for the new weights.
 
 # %%
-def rehearse_the_moves(model, pools):
+def move_without_update(model, pools):
     for parameter in model.parameters():
         on_host = pools.to_host(parameter.grad)
         with pools.host():
-            stand_in = torch.zeros_like(on_host)
-        pools.to_device(stand_in)
+            new_weight = torch.zeros_like(on_host)
+        pools.to_device(new_weight)
 
 # %%
 pools = Pools("cpu")
 with pools:
     forward_and_backward(model, tokens, targets)
-    rehearse_the_moves(model, pools)
+    move_without_update(model, pools)
 offload_moved = pools.to_device_bytes / count, pools.to_host_bytes / count
-print(f"measured: {offload_moved[0]:.0f} up, {offload_moved[1]:.0f} down, for each parameter")
+print(f"measured: {offload_moved[0]:.0f} up, {offload_moved[1]:.0f} down, per parameter")
 
 # %% [markdown]
-# The formula, held against both measurements:
+# The formula, compared with both measurements:
 
 # %%
 def predicted_moves(method):
@@ -182,7 +182,7 @@ axes.barh([row - 0.2 for row in rows], [*predicted_moves("swap"), *predicted_mov
           height=0.36, color=palette.PREDICTED, label="predicted")
 axes.barh([row + 0.2 for row in rows], [*swap_moved, *offload_moved],
           height=0.36, color=palette.MEASURED, label="measured")
-axes.set(yticks=rows, yticklabels=labels, xlabel="bytes moved in a step, for each parameter")
+axes.set(yticks=rows, yticklabels=labels, xlabel="bytes moved per parameter in a step")
 axes.invert_yaxis()
 axes.legend(frameon=False)
 figure.tight_layout()
@@ -190,7 +190,7 @@ figure.tight_layout()
 # %% [markdown]
 # ### Can it be done with less?
 #
-# No, says section 3 of the paper. Draw a step as a circle: parameters → forward and backward → gradients → update → parameters. Everything on the circle lives on the device or on the host. If anything is on the host, the circle crosses from one side to the other at least twice, and at its thinnest places what crosses is 2Ψ bytes. (Forward and backward stay on the device: their work grows with the batch.) That leaves four ways to place the 16-bit gradients and the update with its states; this is what each leaves on the device:
+# No, says section 3 of the paper. Draw a step as a cycle: parameters → forward and backward → gradients → update → parameters. Everything on the cycle is on the device or on the host. If anything is on the host, the cycle crosses between the two at least twice, and each crossing moves at least 2Ψ bytes. (Forward and backward stay on the device: their work grows with the batch.) That leaves four ways to place the 16-bit gradients and the update with its states. This is what each leaves on the device:
 
 # %%
 PARAMETERS, GRADIENTS, UPDATE = 2, 2, 12  # bytes for each parameter: 16 bit, 16 bit, three in fp32
@@ -204,11 +204,11 @@ for what, away in [
     print(f"on the host: {what:<21} on the device: {left:>2}Ψ bytes, {16 / left:.2f} times less")
 
 # %% [markdown]
-# The last row is ZeRO-Offload: an eighth of the memory for the fewest bytes that any offload can move. Gradients go down while backward still works, a bucket at a time, so that only a bucket of them is ever on the device.
+# The last row is ZeRO-Offload: an eighth of the memory for the fewest bytes that any offload can move. Gradients go down during backward, one bucket at a time, so only one bucket of them is ever on the device.
 #
 # ## 13 billion parameters on one GPU
 #
-# The paper trains a model of 13B parameters on a single V100 with 32 GB. Rebuild the number (GB = 10⁹ bytes). **How many GB of model states stay on the device, and how many are on the host?**
+# The paper trains a model with 13B parameters on a single V100 with 32 GB. Let us reproduce that number (GB = 10⁹ bytes). **How many GB of model states stay on the device, and how many are on the host?**
 
 # %%
 # Your prediction: GB on the device and GB on the host, as a pair
@@ -231,11 +231,11 @@ print(f"13B leaves {(32e9 - offloaded.device_bytes) / 1e9:.0f} GB for activation
 memory_bars(parameters=13e9, world_size=1, stage=2, offload="optimizer", capacity_bytes=32e9)
 
 # %% [markdown]
-# With one rank the stages of ZeRO alone save nothing: try the sliders. Offload is what makes the model fit; and it needs a host with 182 GB to spare.
+# With one rank ZeRO's stages alone save nothing: try the sliders. Only offload makes the model fit, and it needs a host with 182 GB to spare.
 #
 # ## How long do the moves take?
 #
-# Bytes over bandwidth. Here is the bandwidth of this machine's copies, from one account to the other:
+# Bytes divided by bandwidth. Here is the copy bandwidth of this machine, from one pool to the other:
 
 # %%
 def copy_bytes_per_s(elements=2**22, repeats=7):
@@ -250,7 +250,7 @@ here_bytes_per_s = copy_bytes_per_s()
 print(f"a copy here: {here_bytes_per_s / 1e9:.2f} GB/s")
 
 # %% [markdown]
-# This is a core that copies within one memory. It stands for nothing on your GPU, where the link between device and host decides: PCIe 3.0 with 16 lanes, as a V100 has it, carries about 16 GB/s each way at most, and every generation doubles it. The host's update can be measured here as well, and that number does mean something, for one core and for PyTorch's own AdamW:
+# This is one core copying within one memory. It says nothing about your GPU, where the link between device and host is the limit: PCIe 3.0 with 16 lanes, as on a V100, carries at most about 16 GB/s each way, and every generation doubles that. We can also measure the host's update here, and that number is meaningful, for one core and PyTorch's AdamW:
 
 # %%
 def updates_per_s(elements=2**20, repeats=5):
@@ -258,23 +258,23 @@ def updates_per_s(elements=2**20, repeats=5):
     adam, seconds = torch.optim.AdamW([master]), []
     master.grad = torch.ones(elements)
     for _ in range(repeats):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         adam.step()
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return elements / statistics.median(seconds)
 
 # %%
 torch_parameters_per_s = updates_per_s()
 print(f"torch's AdamW here: {torch_parameters_per_s / 1e6:.0f} million parameters a second")
 print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s,",
-      f"their bytes {26e9 / 16e9:.1f} s each way on PCIe 3.0")
+      f"their moves {26e9 / 16e9:.1f} s each way on PCIe 3.0")
 
 # %% [markdown]
-# The update is the slow part, not the link. That is why DeepSpeed has **DeepSpeedCPUAdam**: Adam in C++ for the host, with vector instructions, on all cores, that works through all states in one pass. Its documentation claims 5 to 7 times the speed of `torch.optim.AdamW`. It is compiled at first use, for a minute or so. Our runs below do without it; their results are the same, their seconds would not be.
+# The update is the slow part, not the link. That is why DeepSpeed has **DeepSpeedCPUAdam**: Adam in C++ for the host, with vector instructions, on all cores, in a single pass over the states. Its documentation claims 5 to 7 times the speed of `torch.optim.AdamW`. It is compiled on first use, which takes about a minute. Our runs below do not use it: results are the same, only times differ.
 #
-# ## When it pays
+# ## When it pays off
 #
-# Forward and backward take 6Ψ operations for each token, so with T tokens in a step and a device that does F operations a second they take 6ΨT/F. The moves take 4Ψ/B on a link of B bytes a second, if nothing overlaps. **A model ten times as large: is offload's share of the step then larger, smaller, or the same?**
+# Forward and backward take 6Ψ operations per token, so with T tokens per step and a device that does F operations per second they take 6ΨT/F. The moves take 4Ψ/B on a link with B bytes per second, if nothing overlaps. **For a model ten times as large, is offload's share of the step larger, smaller, or the same?**
 
 # %%
 # Your prediction: "larger", "smaller" or "same"
@@ -296,22 +296,22 @@ print(f"with offload a step takes {small:.2f} times as long for 1B, {large:.2f} 
 print("your prediction:", predicted_share)
 
 # %% [markdown]
-# The same: Ψ is in everything and cancels. What counts is **tokens in a step**. Moves and update happen once, however large the batch:
+# The same: Ψ is in every term and cancels. What matters is **tokens per step**. Moves and update happen once, however large the batch:
 
 # %%
 for tokens in (512, 2048, 8192, 32768, 131072):
     print(f"{tokens:>7,} tokens: {times_longer(10e9, tokens):.2f} times as long")
 
 # %% [markdown]
-# So give the memory that offload frees to a larger batch. The picture below has sliders for all of this, and three placements more. Its bars are the model `estimate.offload`: round numbers of a GPU with 32 GB, nothing measured. With overlap, gradients leave during backward and parameters return while the host still updates others.
+# So use the memory that offload frees for a larger batch. The picture below has sliders for all of this, and three more placements. Its bars come from the model in `estimate.offload`: round numbers for a GPU with 32 GB, nothing measured. With overlap, gradients go down during backward, and new parameters come up while the host is still updating others.
 
 # %%
 offload_times(parameters=10e9, tokens_per_step=8192, **MACHINE, capacity_bytes=32e9)
 
 # %% [markdown]
-# ## Further: parameters, and NVMe
+# ## Further: parameters and NVMe
 #
-# With ZeRO-3 each rank keeps 1/N of the parameters. These can live on the host too; then the device holds one layer at a time, and each layer comes up twice in a step, for forward and for backward. After the host comes **NVMe**, the computer's solid-state disk: larger again, and slower again (ZeRO-Infinity, Rajbhandari et al. 2021). What each rank moves for 7.5B parameters on 8 ranks:
+# With ZeRO-3 each rank keeps 1/N of the parameters. These can live on the host too; then the device holds one layer at a time, and each layer comes up twice in a step, for forward and for backward. Beyond the host there is **NVMe**, the computer's solid-state disk: even larger, and even slower (ZeRO-Infinity, Rajbhandari et al. 2021). For 7.5B parameters on 8 ranks each rank moves:
 
 # %%
 for method in ("device", "zero-offload", "parameters", "nvme"):
@@ -321,11 +321,11 @@ for method in ("device", "zero-offload", "parameters", "nvme"):
           f"NVMe reads {gb['nvme_read_bytes']} GB and writes {gb['nvme_written_bytes']} GB")
 
 # %% [markdown]
-# Each rank moves its own share over its own link. More ranks make the moves shorter; the host and its disk are shared.
+# Each rank moves its own share over its own link. With more ranks each share is smaller, but all ranks share the host and its disk.
 #
 # ## In real life: DeepSpeed
 #
-# DeepSpeed is told by a **configuration**, a dict or a JSON file. Plain ZeRO-3 in bf16:
+# You set up DeepSpeed with a **configuration**, a dict or a JSON file. Plain ZeRO-3 in bf16:
 
 # %%
 plain_config = {
@@ -335,7 +335,7 @@ plain_config = {
 }
 
 # %% [markdown]
-# Two keys turn it into offload, one for the optimizer and one for the parameters. Both stand inside `zero_optimization`. The lines that are new are marked:
+# Two keys turn on offload, one for the optimizer and one for the parameters. Both belong inside `zero_optimization`. New lines are marked:
 
 # %%
 on_host = {"device": "cpu", "pin_memory": True}
@@ -352,7 +352,7 @@ def show_change(before, after):
 show_change(plain_config, offload_config)
 
 # %% [markdown]
-# Both, on two real ranks with the same model and the same text, three steps each. We pass PyTorch's AdamW; the two keys in `OWN_OPTIMIZER` tell DeepSpeed that this is on purpose.
+# We run both on two real ranks with the same model and the same text, three steps each. We pass PyTorch's AdamW; the two keys in `OWN_OPTIMIZER` make DeepSpeed accept it.
 
 # %%
 OWN_OPTIMIZER = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
@@ -403,36 +403,36 @@ for plain, offloaded in run.outputs:
               f"optimizer on the {engine['optimizer']['place']}")
 
 # %% [markdown]
-# The losses are the same numbers: offload changes where the update happens and nothing of what it computes. Each rank holds its half of the elements either way, by the size of its own buffers.
+# The losses are identical: offload changes where the update happens, not what it computes. Either way each rank holds half of the elements, as the size of its buffers shows.
 #
-# **What these ranks can show, and what not.** The engine says `host`, and its sizes are those of its real buffers. It took the code paths of offload: gradients went into host buffers, the update ran on them, parameters came back. But both pools of a CPU rank are the same memory: `tensor.device` is `cpu` before and after, and nothing crossed a link. On a GPU the first configuration shows `cuda:0` where the second shows `cpu`.
+# **What these ranks can and cannot show.** The engine reports `host`, and its sizes are those of its real buffers. It ran the code paths of offload: gradients went into host buffers, the update ran on them, parameters came back. But both pools of a CPU rank are the same memory: `tensor.device` is `cpu` before and after, and nothing crossed a link. On a GPU the first configuration shows `cuda:0` where the second shows `cpu`.
 #
 # ## What goes wrong
 #
-# **A key at the wrong place is silence.** Each of these three asks for offload, and DeepSpeed starts:
+# **A misplaced key fails silently.** Each of these three asks for offload, and DeepSpeed starts:
 
 # %%
 off = {"device": "cpu"}
-hopeful = {
-    "beside zero_optimization": {"zero_optimization": {"stage": 2}, "offload_optimizer": off},
+misplaced = {
+    "next to zero_optimization": {"zero_optimization": {"stage": 2}, "offload_optimizer": off},
     "without a stage": {"zero_optimization": {"stage": 0, "offload_optimizer": off}},
     "parameters at stage 2": {"zero_optimization": {"stage": 2, "offload_param": off}},
 }
 
 def where_things_are():
-    return [placement.of_deepspeed(start_engine(plain_config | more)) for more in hopeful.values()]
+    return [placement.of_deepspeed(start_engine(plain_config | more)) for more in misplaced.values()]
 
 # %%
 run = launch(where_things_are, world_size=2, device="cpu", timeout_s=60)
-for name, engine in zip(hopeful, run.outputs[0]):
+for name, engine in zip(misplaced, run.outputs[0]):
     optimizer, parameters = engine["optimizer"]["place"], engine["parameters"]["place"]
-    print(f"{name:>24}: optimizer on the {optimizer}, parameters on the {parameters}")
+    print(f"{name:>25}: optimizer on the {optimizer}, parameters on the {parameters}")
     assert optimizer == parameters == "device"
 
 # %% [markdown]
-# Nothing was offloaded, and nobody said so. Inside `zero_optimization` an unknown key is an error; at the top level it is ignored. So never take a configuration's word for it: look at the engine. Other ways to be disappointed:
+# Nothing was offloaded, and there was no warning. Inside `zero_optimization` an unknown key is an error; at the top level it is ignored. So never rely on the configuration: check the engine. Other pitfalls:
 #
-# - **Accumulation.** Gradients go down after each backward, not once in a step: with 8 micro-batches 8 · 2Ψ/N bytes.
+# - **Accumulation.** Gradients go down after each backward, not once per step: with 8 micro-batches 8 · 2Ψ/N bytes.
 
 # %%
 for micro_batches in (1, 8):
@@ -441,24 +441,24 @@ for micro_batches in (1, 8):
     print(f"micro-batches: {micro_batches}, {down:.2f} GB down, {up:.2f} GB up")
 
 # %% [markdown]
-# - **A small host.** The states have to fit there, of all ranks together: 12Ψ bytes, and 2Ψ for gradients. Pinned memory cannot be swapped out by the operating system; where it is short, the whole computer stalls.
-# - **Few cores.** All ranks of a computer share its cores for the update: eight ranks with eight cores each are one thing, eight ranks on eight cores another. DeepSpeed's launcher has `--bind_cores_to_rank` for it.
-# - **The clock.** With `torch.optim.AdamW` on the host the update may take longer than all the rest. DeepSpeed refuses it unless told `zero_force_ds_cpu_optimizer: false`; on a GPU machine let it build DeepSpeedCPUAdam.
+# - **A small host.** It must hold the states of all ranks: 12Ψ bytes, plus 2Ψ for gradients. The operating system cannot swap out pinned memory; if memory runs short, the whole computer stalls.
+# - **Few cores.** All ranks on a computer share its cores for the update: eight ranks on eight cores have only one core each. DeepSpeed's launcher has `--bind_cores_to_rank` for this.
+# - **Time.** With `torch.optim.AdamW` on the host the update may take longer than everything else. DeepSpeed rejects it unless you set `zero_force_ds_cpu_optimizer` to false; on a GPU machine let it build DeepSpeedCPUAdam.
 #
 # ## Where a GPU differs
 #
-# - **Places are real.** `Pools("cuda")` moves tensors between the GPU's memory and pinned memory of the host, and `nvidia-smi` shows the difference. Shardlab's own tests run on CPUs and have not tried it there.
-# - **Copies run beside computing.** A GPU copies while it computes, and in both directions at once. That hides the moves behind backward, as long as the host's memory is pinned.
-# - **Links are shared.** Two GPUs behind one PCIe switch have half the bandwidth each. Grace Hopper's NVLink-C2C, 450 GB/s each way by NVIDIA's word, moves the border of "when it pays" by a factor of 28 against PCIe 3.0.
+# - **Places are real.** `Pools("cuda")` moves tensors between the GPU's memory and pinned host memory, and `nvidia-smi` shows the difference. Shardlab's tests run on CPUs and have not tried it there.
+# - **Copies overlap with computation.** A GPU copies while it computes, in both directions at the same time. That hides the moves behind backward, as long as host memory is pinned.
+# - **Links are shared.** Two GPUs behind one PCIe switch have half the bandwidth each. Grace Hopper's NVLink-C2C has 450 GB/s each way, according to NVIDIA, which shifts the break-even point by a factor of 28 compared with PCIe 3.0.
 #
-# PyTorch's own FSDP2 does it with `fully_shard(…, offload_policy=CPUOffloadPolicy())`: parameters, gradients and optimizer states live on the host, and the optimizer you pass runs there.
+# PyTorch's FSDP2 offloads with `fully_shard(…, offload_policy=CPUOffloadPolicy())`: parameters, gradients and optimizer states live on the host, and the optimizer you pass runs there.
 #
 # ## What to keep
 #
-# - Move the update to the states, not the states to the update: 2Ψ/N bytes down and 2Ψ/N up in a step, against 12Ψ/N each way.
-# - On the device stay 2Ψ bytes of parameters; on the host 12Ψ of fp32 states.
-# - What offload costs for each token depends on the tokens in a step and not on the size of the model.
-# - Ask the engine where things are. A key at the wrong place is ignored without a word.
+# - Move the update to the states, not the states to the update: 2Ψ/N bytes down and 2Ψ/N up per step, instead of 12Ψ/N each way.
+# - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host.
+# - The cost of offload per token depends on the tokens per step, not on the size of the model.
+# - Check the engine, not the configuration: a misplaced key is ignored without a warning.
 #
 # Now write it yourself: [Lab 06](../../labs/06_offload/06_offload.ipynb).
 #

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 07 · Tensor parallel
 #
-# ZeRO and FSDP slice what a rank *keeps*. To compute, they gather whole layers again, so every rank does the work of a whole layer for its own part of the batch. **Tensor parallelism** slices the *computation*: all ranks work on the same tokens, each with its own part of every matrix, and no rank ever holds a whole one.
+# ZeRO and FSDP slice what a rank *keeps*. To compute, they gather whole layers again, so every rank does the work of a whole layer for its own part of the batch. **Tensor parallelism** splits the *computation*: all ranks work on the same tokens, each with its own part of every matrix, and no rank ever holds a whole one.
 #
-# The question of this chapter: how must a matrix be cut so that the ranks need little of each other, and how much is "little"?
+# The question of this chapter: how should we split a matrix so that ranks communicate little, and how much is "little"?
 
 # %%
 from collections import Counter
@@ -39,7 +39,7 @@ from shardlab.widgets import format_bytes, palette, tensor_split, traffic_map
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# Below, T is the number of tokens in a batch, D the width of the model, N the number of ranks. S is the size of one layer's output, T·D numbers: the unit in which this chapter counts. All runs ask for `device="cpu"`, because we want bytes counted on the wire.
+# Below, T is the number of tokens in a batch, D the width of the model, N the number of ranks. S is the size of one layer's output, T·D numbers: this chapter's unit of traffic. All runs use `device="cpu"`, so that we can count bytes on the wire.
 
 # %%
 T, D, N = 512, 96, 4
@@ -48,9 +48,9 @@ options = {"world_size": N, "device": "cpu"}
 print("S =", format_bytes(S))
 
 # %% [markdown]
-# ## A product, cut two ways
+# ## A matrix product, split two ways
 #
-# Take Y = X·W, with X [T, D] and W [D, 4D]. Each of N ranks is to hold 1/N of W. Cut between columns, or between rows: rows of W meet columns of X, so X is then cut as well.
+# Take Y = X·W, with X [T, D] and W [D, 4D]. Each of N ranks should hold 1/N of W. We can split W between columns or between rows. Rows of W multiply columns of X, so then X is split as well.
 
 # %%
 torch.manual_seed(0)
@@ -62,32 +62,32 @@ torch.testing.assert_close(torch.cat(by_columns, dim=1), x @ w)
 torch.testing.assert_close(sum(by_rows), x @ w, atol=1e-4, rtol=1e-4)
 
 # %% [markdown]
-# - **By columns** each rank has some *columns* of Y, finished. It needed all of X.
-# - **By rows** each rank has a *summand* of all of Y. It needed its columns of X only, but Y is there when everything has been added up.
+# - **By columns** each rank has some finished *columns* of Y. It needs all of X.
+# - **By rows** each rank has a *partial sum* of all of Y. It needs only its columns of X, but Y is complete only when all partial sums are added up.
 #
-# Step through both with the arrow keys; the lower row is the backward pass. Follow what is whole, what is cut and what is a summand. (Cut by columns, the picture also gathers Y, in case somebody needs all of it. In this chapter nobody will.)
+# Step through both with the arrow keys; the lower row is the backward pass. Watch what is whole, what is split and what is a partial sum. (In the column split the picture also gathers Y, in case all of it is needed. In this chapter it never is.)
 
 # %%
 tensor_split("columns", tokens=T, width=D, world_size=N)
 
 # %% [markdown]
-# Backward turns things round. Where forward needed all of X, dX comes out as summands: each rank knows only what went through its own columns. Where forward gave summands, everyone can go on from the same dY.
+# Backward is the mirror image. Where forward needs all of X, backward gives partial sums of dX: each rank has only the part from its own columns. Where forward gives partial sums, all ranks start backward from the same dY.
 #
-# | W cut by | needs | gives | travels forward | travels backward |
+# | W split by | needs | gives | sent in forward | sent in backward |
 # |---|---|---|---|---|
 # | columns | all of X | its columns of Y | nothing | all-reduce of dX |
-# | rows | its columns of X | a summand of Y | all-reduce of Y | nothing |
+# | rows | its columns of X | a partial sum of Y | all-reduce of Y | nothing |
 #
 # ## Two products: columns, then rows
 #
-# An MLP is two products with GELU between: H = GELU(X·A), Y = H·B. What the column cut gives is just what the row cut needs. **How many all-reduces does the whole MLP make in forward, if A is cut by columns and B by rows?**
+# An MLP is two matrix products with a GELU in between: H = GELU(X·A), Y = H·B. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if A is split by columns and B by rows?**
 
 # %%
 # Your prediction: the number of all-reduces in the MLP's forward pass
 predicted_all_reduces = None
 
 # %% [markdown]
-# The ranks of this run get their own parts of A and B, the same X, and the same dY as the gradient of what comes after.
+# In this run each rank gets its own parts of A and B, the same X, and the same dY, the gradient with respect to Y.
 
 # %%
 a, b = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
@@ -98,11 +98,11 @@ parts = list(zip(a.chunk(N, dim=1), b.chunk(N, dim=0), strict=True))
 def mlp(part, x, dy):
     a, b, x = (each.clone().requires_grad_() for each in (*part, x))
     with measure("forward"):
-        summand = F.gelu(x @ a) @ b
-        y = summand.detach().clone()
+        partial = F.gelu(x @ a) @ b
+        y = partial.detach().clone()
         dist.all_reduce(y)
     with measure("backward"):
-        summand.backward(dy)
+        partial.backward(dy)
         dist.all_reduce(x.grad)
     return y, x.grad, a.grad, b.grad
 
@@ -119,7 +119,7 @@ print("your prediction:", predicted_all_reduces)
 print("forward:", calls_of(run, "forward"), "  backward:", calls_of(run, "backward"))
 
 # %% [markdown]
-# One forward and one backward. The answer is that of one process, on every rank, and each rank's gradients are its parts of the whole gradients:
+# One in forward and one in backward. On every rank the result equals that of one process, and each rank's gradients are its parts of the whole gradients:
 
 # %%
 whole = [each.clone().requires_grad_() for each in (x, a, b)]
@@ -135,39 +135,39 @@ for rank, (y_here, dx_here, da_part, db_part) in enumerate(run.outputs):
 tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
 
 # %% [markdown]
-# An all-reduce of S bytes sends 2(N − 1)/N·S from each rank ([chapter 03](03_ring_all_reduce.ipynb)), and that is all there is. The hidden width 4D is not in it: H stays where it is.
+# In an all-reduce of S bytes each rank sends 2(N − 1)/N·S ([chapter 03](03_ring_all_reduce.ipynb)), and that is all. The hidden width 4D does not matter: H stays where it is.
 #
-# Why not A by rows, too? Then GELU would meet summands, and it is not linear:
+# Why not split A by rows, too? Then GELU would be applied to partial sums, and it is not linear:
 
 # %%
 one, other = torch.randn(1000), torch.randn(1000)
-apart = F.gelu(one) + F.gelu(other)
-print("largest difference:", round((apart - F.gelu(one + other)).abs().max().item(), 2))
+sum_of_gelus = F.gelu(one) + F.gelu(other)
+print("largest difference:", round((sum_of_gelus - F.gelu(one + other)).abs().max().item(), 2))
 
 # %% [markdown]
-# The summands would have to be added up *before* GELU, in one all-reduce more.
+# The partial sums would have to be added up *before* GELU, in an extra all-reduce.
 #
 # ## Attention: whole heads
 #
-# Attention has the same shape. Queries, keys and values are products with matrices that can be cut by columns; the output matrix takes what they give and is cut by rows. In between, each head works by itself. So each rank gets **whole heads**, and N must divide their number.
+# Attention has the same structure. The matrices for queries, keys and values are split by columns; the output matrix takes their results and is split by rows. In between, heads are independent. So each rank gets **whole heads**, and N must divide their number.
 #
-# Our GPT makes queries, keys and values with one matrix [D, 3D]. What would a rank get, if we just cut that into four?
+# Our GPT computes queries, keys and values with one matrix [D, 3D]. What would each rank get if we just split that into four?
 
 # %%
-made_by = np.repeat(["query", "key", "value"], D)
-for rank, share in enumerate(np.split(made_by, N)):
+columns = np.repeat(["query", "key", "value"], D)
+for rank, share in enumerate(np.split(columns, N)):
     print(f"rank {rank}:", dict(Counter(share.tolist())))
 
 # %% [markdown]
-# Rank 0 would have queries and nothing else. The cut must go through each of the three by itself. `models.separate_projections` puts three matrices with the same numbers in the place of the one.
+# Rank 0 would have only queries. Each of the three must be split separately. `models.separate_projections` replaces the one matrix with three that have the same numbers.
 #
-# ## A whole layer, by DTensor
+# ## A whole layer, with DTensor
 #
-# PyTorch's own tensor parallelism leaves the model's code as it is and takes a **plan**: for each module, how its matrix is cut. `parallelize_module` turns the parameters into **DTensors**, which know how they lie on the ranks: `Shard(0)`, cut along dimension 0, or `Replicate()`, the same everywhere. A `Linear` holds its matrix transposed, so `ColwiseParallel` cuts dimension 0.
+# PyTorch's tensor parallelism leaves the model's code unchanged and takes a **plan**: for each module, how to split its matrix. `parallelize_module` turns the parameters into **DTensors**, which record their placement on the ranks: `Shard(0)`, split along dimension 0, or `Replicate()`, the same everywhere. A `Linear` stores its matrix transposed, so `ColwiseParallel` splits dimension 0.
 
 # %%
 def layer_plan(outside):
-    """``outside``: how activations lie between attention and MLP."""
+    """``outside``: the placement of activations between attention and MLP."""
     enter = tp.PrepareModuleInput(input_layouts=outside, desired_input_layouts=Replicate())
     by_columns, by_rows = tp.ColwiseParallel(), tp.RowwiseParallel(output_layouts=outside)
     return {
@@ -190,7 +190,7 @@ def as_whole(tensor):
 def one_layer(x, plan):
     layer = fresh_layer()
     tp.parallelize_module(layer, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
-    x = x.requires_grad_() + 0  # as if a layer before had made it
+    x = x.requires_grad_() + 0  # as if an earlier layer had computed it
     with measure("forward"):
         y = layer(x)
     with measure("backward"):
@@ -198,7 +198,7 @@ def one_layer(x, plan):
     return y.detach(), {name: as_whole(p.grad) for name, p in layer.named_parameters()}
 
 # %% [markdown]
-# Attention and MLP make one all-reduce each in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
+# Attention and MLP each make one all-reduce in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
 
 # %%
 # Your prediction: the number of all-reduces of one layer in backward
@@ -211,7 +211,7 @@ print("forward:", calls_of(plain, "forward"), "  backward:", calls_of(plain, "ba
 print("your prediction for backward:", predicted_backward)
 
 # %% [markdown]
-# Two and two: behind each half in forward, before each half's input in backward, 2(N − 1)/N·S each. In elements that makes 8·T·D·(N − 1)/N for a layer, the count of Narayanan et al. (2021, section 3.2).
+# Two and two: for each half's output in forward and for its input's gradient in backward, 2(N − 1)/N·S each. In elements that is 8·T·D·(N − 1)/N per layer, as in Narayanan et al. (2021, section 3.2).
 
 # %%
 def compare(run, predicted):
@@ -224,38 +224,38 @@ def compare(run, predicted):
 compare(plain, traffic.tensor_parallel_layer(T, D, N, element_bytes=4))
 
 # %% [markdown]
-# And the layer is the one that a single process computes, gradients included, on every rank:
+# And on every rank the layer computes what one process computes, gradients included:
 
 # %%
-alone = fresh_layer()
-y_alone = alone(batch)
-y_alone.square().sum().backward()
-gradients_alone = {name: p.grad for name, p in alone.named_parameters()}
+whole_layer = fresh_layer()
+y_whole = whole_layer(batch)
+y_whole.square().sum().backward()
+gradients_whole = {name: p.grad for name, p in whole_layer.named_parameters()}
 
-def same_as_alone(run, dim=None):
+def same_as_one_process(run, dim=None):
     for rank, (y, gradients) in enumerate(run.outputs):
-        right = y_alone if dim is None else y_alone.chunk(N, dim)[rank]
+        right = y_whole if dim is None else y_whole.chunk(N, dim)[rank]
         torch.testing.assert_close(y, right.detach(), atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(gradients, gradients_alone, atol=1e-3, rtol=1e-4)
-    return "as in one process, on every rank"
+        torch.testing.assert_close(gradients, gradients_whole, atol=1e-3, rtol=1e-4)
+    return "same as one process, on every rank"
 
-print(same_as_alone(plain))
+print(same_as_one_process(plain))
 
 # %% [markdown]
 # ## Sequence parallelism
 #
-# Each rank holds 1/N of the matrices now. But around them are norms, residuals and dropout, which every rank does for all tokens, keeping all that backward needs. These treat each token by itself. So between the halves tokens can be cut: each rank takes T/N of them. That is **sequence parallelism**.
+# Each rank now holds 1/N of the matrices. But around them are norms, residuals and dropout, which every rank computes for all tokens, keeping everything that backward needs. These treat each token independently. So between the halves we can split the tokens: each rank takes T/N of them. That is **sequence parallelism**.
 #
-# Then a half begins with an **all-gather** of tokens, and ends with a **reduce-scatter**: add up, but keep only your own tokens. Go through it:
+# Then a half begins with an **all-gather** of tokens, and ends with a **reduce-scatter**: the ranks sum, but each keeps only its own tokens. Step through it:
 
 # %%
 tensor_split("sequence", tokens=T, width=D, world_size=N)
 
 # %% [markdown]
-# **How many bytes does it send, as a multiple of what the all-reduces sent, where all collectives run as rings?**
+# **How many bytes does it send, as a multiple of what the all-reduces sent, if all collectives run as rings?**
 
 # %%
-# Your prediction: sequence parallelism's bytes, over those of plain tensor parallelism
+# Your prediction: bytes with sequence parallelism, divided by those of plain tensor parallelism
 predicted_ratio = None
 
 # %%
@@ -271,7 +271,7 @@ for how, sent in predicted.items():
     print(f"reduce-scatter as {how}: {sent.total_bytes / without.total_bytes:.2f} times")
 
 # %% [markdown]
-# Equal: reduce-scatter and all-gather *are* the two halves of an all-reduce. But gloo runs a reduce-scatter as a whole all-reduce (chapter 03), so here we will count 1.5 times. In the plan two things change: activations outside are `Shard(1)`, cut along the tokens, and so the norms are told.
+# Equal: reduce-scatter and all-gather *are* the two halves of an all-reduce. But gloo runs a reduce-scatter as a whole all-reduce (chapter 03), so here we will measure 1.5 times as many. Two things change in the plan: activations outside are `Shard(1)`, split along the tokens, and the norms become `SequenceParallel`.
 
 # %%
 in_sequence = layer_plan(Shard(1)) | dict.fromkeys(["norm_1", "norm_2"], tp.SequenceParallel())
@@ -282,25 +282,25 @@ sequence = launch(one_layer, in_sequence, inputs=tokens, memory=True, **options)
 print("forward: ", calls_of(sequence, "forward"))
 print("backward:", calls_of(sequence, "backward"))
 compare(sequence, predicted["gloo"])
-print(same_as_alone(sequence, dim=1))
+print(same_as_one_process(sequence, dim=1))
 later = [c.bytes for c in sequence.calls if c.rank == 0 and c.op == "all_reduce"]
 print("all-reduces afterwards, in bytes:", later)
 
 # %% [markdown]
-# Those four small ones belong to `as_whole`: each rank has the norms' gradients for its own tokens only, and they are added up when somebody asks for the whole.
+# Those four small ones come from `as_whole`: each rank has the norms' gradients only for its own tokens, and `full_tensor` sums them.
 #
-# What it is for is memory: what each rank keeps for its backward pass. By the formulas of Korthikanti et al. (2022) a layer of ours, without dropout and with attention in one kernel, keeps this much, besides its output:
+# The point of sequence parallelism is memory: what each rank keeps for its backward pass. By the formulas of Korthikanti et al. (2022) our layer, without dropout and with attention in one kernel, keeps this much in addition to its output:
 
 # %%
 layer = {"tokens": T // 4, "batch": 4, "width": D, "heads": 4, "tensor_parallel": N}
 kernels = activations.cpu_kernels(4, dropout=False)
-for name, run, cut in (("tensor parallel", plain, 1), ("with sequence parallelism", sequence, N)):
-    formula = activations.layer_bytes(**layer, sequence_parallel=cut > 1, kernels=kernels) / S
-    measured = run.memory.at("forward")["activations"].max() / S - 1 / cut  # less its output
+for name, run, n in (("tensor parallel", plain, 1), ("with sequence parallelism", sequence, N)):
+    formula = activations.layer_bytes(**layer, sequence_parallel=n > 1, kernels=kernels) / S
+    measured = run.memory.at("forward")["activations"].max() / S - 1 / n  # less its output
     print(f"{name:26} formula {formula:.2f} S   measured {measured:.2f} S")
 
 # %% [markdown]
-# The second measurement is above its formula. The formula is that of Megatron, which keeps only a rank's own tokens of each half's input, and gathers them *once more* in backward: one all-gather more for each half. DTensor keeps both inputs whole, 2·(1 − 1/N)·S more:
+# The second measurement is above its formula. The formula is for Megatron, which keeps only a rank's own tokens of each half's input and gathers them *again* in backward: one more all-gather per half. DTensor keeps both inputs whole, 2·(1 − 1/N)·S more:
 
 # %%
 assert abs(measured - formula - 2 * (1 - 1 / N)) < 0.05
@@ -308,25 +308,25 @@ again = traffic.tensor_parallel_layer(
     T, D, N, element_bytes=4, sequence_parallel=True, gathers_again=True
 )
 print("sent in backward, gathering again:", again.backward_bytes / S, "S")
-print("and otherwise:                    ", without.backward_bytes / S, "S")
+print("without gathering again:          ", without.backward_bytes / S, "S")
 
 # %% [markdown]
-# ## The ends: a vocabulary in parts
+# ## Both ends of the model: splitting the vocabulary
 #
-# The largest matrices may be at the ends of a model: the embedding [V, D], and the matrix that makes V logits of each token. (Llama 3 405B has V = 128,256 and D = 16,384, while its MLP is 53,248 wide.) Both are cut by vocabulary.
+# The largest matrices may be at the ends of a model: the embedding [V, D], and the matrix that computes V logits for each token. (Llama 3 405B has V = 128,256 and D = 16,384, while its MLP is 53,248 wide.) Both are split by vocabulary.
 #
-# - **Embedding**: a rank looks up those tokens that are its own and takes zero for the others; an all-reduce adds up.
-# - **Logits**: columns, so each rank gets the logits of its own part of the vocabulary. The loss of a token is −log(exp(its logit)/Σ exp(all logits)). Gather all logits for it?
+# - **Embedding**: a rank looks up the tokens in its own part of the vocabulary and takes zero for the others; an all-reduce adds up the results.
+# - **Logits**: split by columns, so each rank gets the logits of its own part of the vocabulary. The loss of a token is −log(exp(target's logit)/Σ exp(all logits)). Do we have to gather all logits for it?
 #
-# It takes three numbers for each token instead: the largest logit (so that no exponential overflows), the sum of exponentials, and the logit of the right token, which one rank has. **How many bytes does each rank send for these three all-reduces, in a batch of T tokens?** (4 bytes a number.)
+# No: three numbers per token are enough, the largest logit (so that no exponential overflows), the sum of exponentials, and the target's logit, which only one rank has. **How many bytes does each rank send in these three all-reduces, for a batch of T tokens?** (4 bytes per number.)
 
 # %%
-# Your prediction: bytes that each rank sends to get the loss from logits in parts
+# Your prediction: bytes that each rank sends to compute the loss from split logits
 predicted_loss = None
 
 # %%
 def model_plan(logits):
-    """``logits``: how they lie; Shard(-1) leaves each rank its own."""
+    """``logits``: their placement; with Shard(-1) each rank keeps its own."""
     local = isinstance(logits, Replicate)
     return {
         "token": tp.RowwiseParallel(input_layouts=Replicate()),
@@ -359,17 +359,17 @@ def train(batch, plan, tie, steps):
     return losses
 
 # %% [markdown]
-# Our GPT uses one matrix at both ends ("tied"); `tie` puts it back in both places after the cut. Why that is needed comes further down. We run both ways, once with all logits gathered and once with logits in parts, on real text.
+# Our GPT uses one matrix at both ends ("tied"); `tie` restores that after the split. Why it is needed is explained below. We run this on real text, once with all logits gathered and once with split logits.
 
 # %%
 lines = data.batch(0, 4, T // 4)
 gathered = launch(train, lines, model_plan(Replicate()), True, 1, **options)
-in_parts = launch(train, lines, model_plan(Shard(-1)), True, 2, **options)
-print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {in_parts.outputs[0][0]:.5f} in parts")
+split = launch(train, lines, model_plan(Shard(-1)), True, 2, **options)
+print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {split.outputs[0][0]:.5f} split")
 
 # %%
-def three_numbers(run):
-    """Bytes sent for the all-reduces with one number for each token, in one forward."""
+def all_reduces_of_loss(run):
+    """How many all-reduces have one number per token, in one forward, and the bytes they send."""
     block = run.traffic["forward 0"].blocks[0]
     small = [
         call for call in run.calls
@@ -378,36 +378,36 @@ def three_numbers(run):
     return len(small), sum(ring_sent_bytes(call.bytes, N) for call in small)
 
 # %%
-calls, sent = three_numbers(in_parts)
+calls, sent = all_reduces_of_loss(split)
 print(f"your prediction: {predicted_loss}   sent: {sent:,.0f} bytes in {calls} all-reduces")
 V = 256
 print(f"gathering all logits: {scatter_or_gather_sent_bytes(4 * T * V, N):,.0f} bytes")
 
 # %% [markdown]
-# Three all-reduces whose bytes do not depend on V. On the wire, the whole forward pass is as predicted: the layers, the embedding, and the three numbers.
+# Three all-reduces, and their bytes do not depend on V. The whole forward pass sends what we predict for the layers, the embedding, and the three numbers:
 
 # %%
 forward = traffic.tensor_parallel_layer(T, D, N, element_bytes=4) * 2
 forward += traffic.vocabulary_parallel_ends(T, D, N, element_bytes=4)
-for name, run in (("gathered", gathered), ("in parts", in_parts)):
+for name, run in (("gathered", gathered), ("split", split)):
     print(f"{name}: forward sent {format_bytes(run.traffic['forward 0'].sent_by_rank.mean())}")
-measured = in_parts.traffic["forward 0"].sent_by_rank.mean()
-print("predicted, in parts:", format_bytes(forward.forward_bytes))
+measured = split.traffic["forward 0"].sent_by_rank.mean()
+print("predicted, split:", format_bytes(forward.forward_bytes))
 assert abs(measured / forward.forward_bytes - 1) < 0.02
 
 # %% [markdown]
-# Memory is the larger gain. With the vocabulary of Llama 3, 128,256 (Llama team 2024), and 8192 tokens, logits in fp32 and their gradients are, whole and on each of 8 ranks:
+# The larger gain is memory. With Llama 3's vocabulary of 128,256 (Llama team 2024) and 8192 tokens, fp32 logits and their gradients take, whole and on each of 8 ranks:
 
 # %%
 logits_bytes = 2 * 4 * 8192 * 128_256
-print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB in parts")
+print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB split")
 
 # %% [markdown]
 # ## Why it stays inside a node
 #
-# Each all-reduce stands *between* two products: the next cannot begin before it is done. And it does not shrink. With more ranks each computes less, 72·T·D²·(1 + T/6D)/N operations for a layer, forward and backward (Narayanan et al. 2021, appendix, without recomputation), while what each sends grows towards 8·T·D elements.
+# Each all-reduce sits *between* two matrix products: the next cannot start before it is done. And it does not shrink. With more ranks each rank computes less, 72·T·D²·(1 + T/6D)/N operations per layer, forward and backward (Narayanan et al. 2021, appendix, without recomputation), while what it sends grows towards 8·T·D elements.
 #
-# Here is a layer of the 175-billion model of that paper (D = 12,288, one line of 2048 tokens, 2 bytes an element), on A100s that compute at 140 TFLOP/s, as that paper measured. Within a node NVLink moves 300 GB/s each way; between nodes each of a node's 8 GPUs has a network card of 25 GB/s. Change the numbers to those of your machine.
+# Here is a layer of that paper's model with 175 billion parameters (D = 12,288, one sequence of 2048 tokens, 2 bytes per element), on A100s at 140 TFLOP/s, as measured in the paper. Within a node NVLink moves 300 GB/s each way; between nodes each of a node's 8 GPUs has a 25 GB/s network card. Change the numbers to match your machine.
 #
 # If a group spans whole nodes, NCCL runs a ring through each of the 8 cards, and each ring carries an eighth of the bytes (Hu et al. 2025). **Is one group over two nodes, N = 16, slower than N = 8 in one?**
 
@@ -421,7 +421,7 @@ tokens, width = 2048, 12_288
 layer_flops = 72 * tokens * width**2 * (1 + tokens / (6 * width))
 
 def layer_ms(t, in_a_node):
-    """Computes, sends: a group of t ranks, in_a_node of them in each of its nodes"""
+    """(ms computing, ms sending) of a group of t ranks, ``in_a_node`` of them in each node"""
     network = min(nvlink_bytes_per_s, in_a_node * network_bytes_per_s)
     link = nvlink_bytes_per_s if t == in_a_node else network
     sent = traffic.tensor_parallel_layer(tokens, width, t).total_bytes
@@ -430,7 +430,7 @@ def layer_ms(t, in_a_node):
 # %%
 groups = {
     "N = 2": (2, 2), "N = 4": (4, 4), "N = 8": (8, 8),
-    "N = 16, two nodes": (16, 8), "N = 8, a node each": (8, 1),
+    "N = 16, two nodes": (16, 8), "N = 8, eight nodes": (8, 1),
 }
 times = {name: layer_ms(*group) for name, group in groups.items()}
 busy = {name: computes / (computes + sends) for name, (computes, sends) in times.items()}
@@ -439,7 +439,7 @@ for name, (computes, sends) in times.items():
 
 # %%
 one_node, two_nodes = sum(times["N = 8"]), sum(times["N = 16, two nodes"])
-print(f"your prediction: {predicted_slowdown}   counted: {two_nodes / one_node:.2f}")
+print(f"your prediction: {predicted_slowdown}   calculated: {two_nodes / one_node:.2f}")
 assert one_node / 2 < two_nodes < one_node and busy["N = 16, two nodes"] < busy["N = 8"]
 
 # %%
@@ -455,27 +455,27 @@ axes.legend(["computes", "sends"], frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# Sixteen GPUs over two nodes are faster than eight in one, but not twice as fast: they compute for 84 % of the time, the eight for 95 %. The last bar is a mistake: the same eight ranks, one in each of eight nodes, where each rank's bytes all go through its own card.
+# Sixteen GPUs over two nodes are faster than eight in one, but not twice as fast: they compute for 84 % of the time, the eight for 95 %. The last bar shows a mistake: the same eight ranks, one in each of eight nodes, where all of a rank's bytes go through its own card.
 #
-# The other use of 16 GPUs is one group in each node, with two micro-batches at a time: **data parallelism**. It has a price of its own, the gradients, which cross between nodes once a step:
+# Another way to use 16 GPUs is one group per node, with two micro-batches at the same time: **data parallelism**. It has its own cost, the gradients, which cross between nodes once per step:
 
 # %%
-gradient_bytes = 2 * 12 * width**2 / 8  # of a layer, on each of 8 ranks
+gradient_bytes = 2 * 12 * width**2 / 8  # per layer, on each of 8 ranks
 gradients_ms = 1e3 * ring_sent_bytes(gradient_bytes, 2) / network_bytes_per_s
-saved_ms = 2 * two_nodes - one_node  # two micro-batches, one after the other or both at once
-print(f"gradients: {gradients_ms:.1f} ms a step; saved: {saved_ms:.1f} ms with each micro-batch")
+saved_ms = 2 * two_nodes - one_node  # two micro-batches, in sequence or in parallel
+print(f"gradients: {gradients_ms:.1f} ms per step; saved: {saved_ms:.1f} ms per micro-batch")
 assert 6 < gradients_ms / saved_ms < 7
 boundary_ms = 1e3 * 2 * tokens * width / network_bytes_per_s
 print(f"a layer's output to the next node: {boundary_ms:.1f} ms")
 
 # %% [markdown]
-# So with 7 or more micro-batches in a step, on each node, the group within a node wins; with fewer where gradients travel during the backward pass, as DDP's do. (Or the second node takes the other half of the layers. Such a pipeline sends one layer's output to the next node, and its gradient back, once for *all* layers of a node; it pays with idle time at the beginning and the end of a step: chapter 08.)
+# So with 7 or more micro-batches per step on each node, groups within a node win; with even fewer if gradients are sent during the backward pass, as in DDP. (Or the second node takes the other half of the layers. Such a pipeline sends one layer's output to the next node, and its gradient back, once for *all* layers of a node; its cost is idle time at the beginning and the end of a step: chapter 08.)
 #
-# This is a count, not a measurement: no latency, nothing overlapped. The paper measured, and found its best throughput with N equal to the number of GPUs of one node (section 5.4.1).
+# This is a calculation, not a measurement: no latency, no overlap. The paper measured, and found the best throughput with N equal to the number of GPUs in a node (section 5.4.1).
 #
 # ## Two dimensions
 #
-# So tensor parallelism ends at the node's border, and more GPUs are used by other means. With data parallelism on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Neighbours in a row talk all the time; they must be neighbours on the machine, too, so `tp` is the last dimension:
+# So tensor parallelism stays within a node, and other kinds of parallelism use more GPUs. With data parallelism on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Ranks in a row communicate all the time and must be neighbours on the machine, too, so `tp` is the last dimension:
 
 # %%
 ranks = np.arange(8).reshape(2, 4)  # dp × tp
@@ -484,7 +484,7 @@ print("tensor-parallel groups:", ranks.tolist())
 print("data-parallel groups:  ", ranks.T.tolist())
 
 # %% [markdown]
-# Now for real with four ranks, 2 × 2. Tensor parallelism takes one dimension of the mesh, FSDP2 the other: it shards what tensor parallelism has left on each rank, which is ZeRO's stage 3 over the columns. **Which ranks will rank 0 send to, and which not?**
+# Now a real run with four ranks, 2 × 2. Tensor parallelism uses one dimension of the mesh, FSDP2 the other: along the columns it shards each rank's part of the model, as in ZeRO's stage 3. **Which ranks will rank 0 send to, and which not?**
 
 # %%
 # Your prediction: the ranks that rank 0 sends to, as a list
@@ -508,7 +508,7 @@ def train_on_a_mesh(batch):
     return mesh.get_coordinate(), losses
 
 # %% [markdown]
-# Ranks of one row get the same batch; rows get different ones.
+# Ranks in a row get the same batch; different rows get different batches.
 
 # %%
 batches = [data.batch(0, 4, 64, rank=rank // 2, world_size=2) for rank in range(4)]
@@ -521,11 +521,11 @@ print("your prediction:", predicted_peers)
 traffic_map(mesh_run, block="step 1")
 
 # %% [markdown]
-# Rank 0 never talks to rank 3. Each pair has its own purpose, and its own formula:
+# Rank 0 sends nothing to rank 3. Each of the other pairs has its own purpose and its own formula:
 
 # %%
 in_a_row = traffic.tensor_parallel_layer(4 * 64, D, 2, element_bytes=4) * 2  # two layers
-whole_names = ("norm", "attention.out.bias", "mlp.down.bias")  # tensor parallelism cuts the others
+whole_names = ("norm", "attention.out.bias", "mlp.down.bias")  # the others are split
 one_block = sum(
     p.numel() / (1 if name.startswith(whole_names) else 2)
     for name, p in fresh_layer().named_parameters()
@@ -535,7 +535,7 @@ parameters = models.gpt("0.3M").named_parameters()
 rest_bytes = 4 * sum(p.numel() for name, p in parameters if not name.startswith("blocks"))
 
 # %% [markdown]
-# Along a row, the all-reduces of two layers. Along a column, FSDP2's gathers and reduce-scatters of what each rank has: blocks gathered for forward and for backward, the rest (embeddings, last norm) gathered once, since FSDP2 keeps the outermost unit; and gloo's reduce-scatter that counts as an all-reduce.
+# Along a row, the all-reduces of two layers. Along a column, FSDP2's gathers and reduce-scatters of each rank's part: blocks are gathered for forward and for backward, the rest (embeddings, last norm) once, since FSDP2 keeps the outermost unit; gloo's reduce-scatter counts as an all-reduce.
 
 # %%
 gather = scatter_or_gather_sent_bytes
@@ -547,7 +547,7 @@ for peer, expected in ((1, in_a_row.total_bytes), (2, in_a_column), (3, 0)):
     assert abs(sent[peer] - expected) <= 0.02 * expected
 
 # %% [markdown]
-# And it is the training of one process with the whole batch, twice as large:
+# And the training matches one process with the whole batch, twice as large:
 
 # %%
 torch.manual_seed(0)
@@ -563,38 +563,38 @@ for step in range(2):
     assert np.isclose(loss.item(), np.mean(rows), atol=1e-5)
 
 # %% [markdown]
-# Traffic along a row comes with every micro-batch, and the next product waits for it. Traffic along a column comes once for a step (with plain data parallelism), and can run beside the backward pass ([chapter 02](02_dp_vs_ddp.ipynb)). That, too, is why `tp` gets the fast links.
+# Traffic along a row occurs in every micro-batch, and the next matrix product waits for it. Traffic along a column occurs once per step (with plain data parallelism) and can overlap with the backward pass ([chapter 02](02_dp_vs_ddp.ipynb)). This is another reason to give `tp` the fast links.
 #
 # ## What goes wrong in practice
 #
-# **A bias on every rank.** Cut by rows, each rank has a summand of Y. If each adds the bias to its summand, the sum holds it N times:
+# **A bias on every rank.** In a row split each rank has a partial sum of Y. If each adds the bias to its own, the total contains it N times:
 
 # %%
 bias = torch.randn(4 * D)
 each_adds_it = sum(part + bias for part in by_rows)
-too_much = (each_adds_it - (x @ w + bias)) / bias
-print("too much, in biases:", round(too_much.median().item(), 3))
+excess = (each_adds_it - (x @ w + bias)) / bias
+print("excess, in biases:", round(excess.median().item(), 3))
 
 # %% [markdown]
-# **Three inputs where there should be one.** Our plan had a line for the modules `attention` and `mlp`: the input is taken over *once*, as a DTensor, and queries, keys and values add up their gradients before the all-reduce. Plans that only name the matrices are correct, too, but:
+# **Three inputs instead of one.** Our plan has entries for the modules `attention` and `mlp`: the input becomes a DTensor *once*, and the gradients from queries, keys and values are added up before the all-reduce. Plans that only name the matrices are correct, too, but:
 
 # %%
 matrices_only = {k: v for k, v in layer_plan(Replicate()).items() if k not in ("attention", "mlp")}
 three_times = launch(one_layer, matrices_only, inputs=[batch] * N, **options)
-print("backward:", calls_of(three_times, "backward"), " ", same_as_alone(three_times))
+print("backward:", calls_of(three_times, "backward"), " ", same_as_one_process(three_times))
 ratio = three_times.traffic["backward"].sent_by_rank / plain.traffic["backward"].sent_by_rank
-print("bytes in backward, over those of our plan:", ratio.round(2))
+print("bytes in backward, relative to our plan:", ratio.round(2))
 
 # %% [markdown]
-# **Tied matrices come apart.** `parallelize_module` makes a new parameter of each weight. If one was used in two places there are two now, and each learns from its own use only. Nothing complains, and the first loss is right:
+# **Tied weights become untied.** `parallelize_module` makes a new parameter from each weight. If a weight was used in two places, there are now two, and each learns only from its own use. There is no error, and the first loss is right:
 
 # %%
 untied = launch(train, lines, model_plan(Shard(-1)), False, 2, **options)
-print("losses, tied:  ", np.round(in_parts.outputs[0], 4))
+print("losses, tied:  ", np.round(split.outputs[0], 4))
 print("losses, untied:", np.round(untied.outputs[0], 4))
 
 # %% [markdown]
-# **Each rank its own batch**, as in data parallelism. All ranks of a tensor-parallel group must see the same tokens. With others there is no error, just summands of different things in one sum:
+# **A different batch on each rank**, as in data parallelism. All ranks of a tensor-parallel group must see the same tokens. Otherwise there is no error, but the sum mixes different batches:
 
 # %%
 own_batches = [torch.randn_like(batch) for _ in range(2)]
@@ -605,7 +605,7 @@ off = (mixed.outputs[0][0] - right).abs().max().item()
 print("rank 0, largest difference from what its own batch gives:", round(off, 3))
 
 # %% [markdown]
-# **Dropout drawn apart.** Outside the cut parts all ranks must drop the same numbers, or what should be equal on all ranks no longer is. So they need the same random state there (and, for what is cut, different ones: Shoeybi et al. 2019, appendix B).
+# **Different dropout masks.** Outside the split parts all ranks must drop the same elements, or tensors that should be equal on all ranks will differ. So they need the same random state there (and different ones for the split parts: Shoeybi et al. 2019, appendix B).
 
 # %%
 def with_dropout(x):
@@ -621,39 +621,39 @@ def with_dropout(x):
 
 # %%
 first, second = launch(with_dropout, batch, **two).outputs
-for name, one, other in zip(("its own seed", "one seed"), first, second, strict=True):
+for name, one, other in zip(("its own seed", "the same seed"), first, second, strict=True):
     differ = (one != other).float().mean().item()
-    print(f"each rank with {name}: they differ in {100 * differ:.0f} % of their numbers")
+    print(f"each rank with {name}: outputs differ in {100 * differ:.0f} % of their elements")
 
 # %% [markdown]
 # ## In real life
 #
 # - **PyTorch**: the plan, as above. [torchtitan](https://github.com/pytorch/torchtitan) trains Llama with such plans, on meshes with `fully_shard`.
-# - **Megatron** has `ColumnParallelLinear`, `RowParallelLinear` and `VocabParallelEmbedding` in the model's own code, and `--tensor-model-parallel-size`, `--sequence-parallel`.
-# - **DeepSpeed** cuts by itself, with `"tensor_parallel": {"autotp_size": 8}` in the configuration, beside ZeRO of any stage (0.19.8).
-# - **Hugging Face** models bring their plan along: `config.base_model_tp_plan`.
+# - **Megatron** has `ColumnParallelLinear`, `RowParallelLinear` and `VocabParallelEmbedding` in the model's code, and `--tensor-model-parallel-size`, `--sequence-parallel`.
+# - **DeepSpeed** splits models automatically, with `"tensor_parallel": {"autotp_size": 8}` in the configuration, along with ZeRO of any stage (0.19.8).
+# - **Hugging Face** models come with a plan: `config.base_model_tp_plan`.
 #
-# How large an N? As many as the node has GPUs, at most; N divides the heads, also those of keys and values where there are fewer. Llama 3 405B has 8 of those, and was trained with N = 8 (Llama team 2024, tables 3 and 4).
+# How large should N be? At most the number of GPUs in a node; N must divide the number of heads, including key and value heads if there are fewer of them. Llama 3 405B has 8 of those, and was trained with N = 8 (Llama team 2024, tables 3 and 4).
 #
 # ## Where GPUs differ
 #
 # - NCCL has a real reduce-scatter: sequence parallelism sends no more bytes there than plain tensor parallelism.
-# - Products get thinner with N. A GPU needs large ones to reach its speed (Narayanan et al. 2021, section 3.3.2); on our CPU ranks none of that shows.
-# - The mesh is made by `init_device_mesh("cuda", …)`; plans are the same.
+# - Matrix products get thinner as N grows. A GPU needs large ones to reach full speed (Narayanan et al. 2021, section 3.3.2); our CPU ranks do not show this.
+# - Create the mesh with `init_device_mesh("cuda", …)`; plans are the same.
 #
 # ## What to keep
 #
-# - By columns: needs all of X, gives finished columns. By rows: gives summands. Columns, then rows: one all-reduce forward, one backward; a layer has two such halves.
-# - 8·T·D·(N − 1)/N elements for a layer and micro-batch, whatever the hidden width. It does not shrink with N.
-# - Sequence parallelism: the same bytes in halves, and 1/N of the activations in between.
-# - Logits stay where they are: three numbers for each token.
-# - On a mesh, `tp` takes the fast links.
+# - By columns: needs all of X, gives finished columns. By rows: gives partial sums. Columns, then rows: one all-reduce forward, one backward; a layer has two such halves.
+# - 8·T·D·(N − 1)/N elements per layer and micro-batch, whatever the hidden width. This does not shrink with N.
+# - Sequence parallelism: the same bytes on a ring, and 1/N of the activations in between.
+# - Logits stay where they are: three numbers per token are enough.
+# - On a mesh, `tp` gets the fast links.
 #
 # Now build the layers by hand: [Lab 07](../../labs/07_tensor_parallel/07_tensor_parallel.ipynb).
 #
 # ## Sources
 #
-# - M. Shoeybi, M. Patwary, R. Puri, P. LeGresley, J. Casper, B. Catanzaro: *Megatron-LM: training multi-billion parameter language models using model parallelism.* [arXiv 1909.08053](https://arxiv.org/abs/1909.08053), 2019. Section 3 for the cut of both halves, the embedding and the loss.
+# - M. Shoeybi, M. Patwary, R. Puri, P. LeGresley, J. Casper, B. Catanzaro: *Megatron-LM: training multi-billion parameter language models using model parallelism.* [arXiv 1909.08053](https://arxiv.org/abs/1909.08053), 2019. Section 3 on splitting both halves, the embedding and the loss.
 # - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 3.2 for bytes, 5 for the cluster and what it reached, the appendix for operations.
 # - V. Korthikanti et al.: *Reducing activation recomputation in large transformer models.* [arXiv 2205.05198](https://arxiv.org/abs/2205.05198), 2022. Section 4 for sequence parallelism and activations.
 # - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Tables 3 and 4.

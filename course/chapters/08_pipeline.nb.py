@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 08 · Pipeline parallel
 #
-# A model too large for one device can be cut **between** its layers. Each device holds some neighbouring layers, a **stage**, and hands what it computed to the next. That costs few bytes: one tensor at each border, there for the forward pass and back for the backward pass, where [tensor parallelism](07_tensor_parallel.ipynb) talks several times in every layer.
+# A model too large for one device can be cut **between** its layers. Each device holds a few consecutive layers, a **stage**, and sends its output to the next device. That moves few bytes: one activation tensor forward across each stage boundary and one gradient tensor back, while [tensor parallelism](07_tensor_parallel.ipynb) communicates several times in every layer.
 #
-# It costs time instead. A device has nothing to do until the one before it is done. The question of this chapter: how much of the time do devices wait, what does it take to make them wait less, and who pays for it in memory?
+# The cost is time: a device has nothing to do until the one before it is done. The questions of this chapter: how much of the time do devices wait, how can they wait less, and what does that cost in memory?
 
 # %%
 import matplotlib.pyplot as plt
@@ -35,15 +35,15 @@ from shardlab.widgets import format_bytes, palette, pipeline_schedule, timeline
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# Below, p is the number of devices. Our model has eight blocks, so four devices get two each. `cut_gpt` makes the stages; the first one also embeds tokens, the last one also makes logits.
+# Below, p is the number of devices. Our model has eight blocks, so four devices get two each. `cut_gpt` makes the stages; the first one also embeds the tokens, the last one also computes the logits.
 
 # %%
-p, B, T, D = 4, 2, 32, 64  # devices; B sequences of T tokens, D numbers for each
+p, B, T, D = 4, 2, 32, 64  # devices; B sequences of T tokens, model width D
 config = models.GPTConfig(layers=8, heads=4, width=D, context=T)
 
-def stages_of(number):
+def stages_of(n):
     torch.manual_seed(0)  # the same model on every rank
-    return cut_gpt(models.GPT(config), number)
+    return cut_gpt(models.GPT(config), n)
 
 for stage, piece in enumerate(stages_of(p)):
     print(f"stage {stage}: {models.count_parameters(piece):,} parameters in", *piece._modules)
@@ -51,9 +51,9 @@ for stage, piece in enumerate(stages_of(p)):
 # %% [markdown]
 # ## One device at a time
 #
-# The plainest way is **naive model parallelism**. Device 0 computes its layers for the whole batch and sends the result to device 1, and so on to the last, which computes the loss. Then the gradient goes all the way back.
+# The simplest way is **naive model parallelism**. Device 0 computes its layers for the whole batch and sends the result to device 1, and so on to the last, which computes the loss. Then the gradient travels all the way back.
 #
-# Who does what, and in which order, is a **schedule**: for each device a list. An action is a kind, a stage, a micro-batch, which is the whole batch for now; `F` is a forward, `B` a backward. `0F0` is how torch writes stage 0's forward of micro-batch 0:
+# A **schedule** is a list of actions for each device, in order. An action has a kind (`F` for forward, `B` for backward), a stage and a micro-batch, which for now is the whole batch. torch writes stage 0's forward of micro-batch 0 as `0F0`:
 
 # %%
 from shardlab.simulate.pipeline import gpipe, interleaved_one_f_one_b, naive, one_f_one_b
@@ -63,15 +63,15 @@ for device, actions in enumerate(naive(p)):
 print(repr(actions[0]))
 
 # %% [markdown]
-# `run_schedule` carries out such lists on real ranks. Each rank goes through its own: it receives what an action needs, computes, and sends on what comes out. (How that is done is for you to find out, in the lab.)
+# `run_schedule` executes such lists on real ranks. Each rank goes through its own list: it receives the input of an action, computes, and sends the output on. (You will write this yourself in the lab.)
 
 # %%
 def loss_of(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 def share_of(schedule, rank, first=0):
-    """A rank's stages, and all micro-batches: tokens and targets, from number ``first`` on."""
-    actions = [action for listed in schedule for action in listed]
+    """A rank's stages, and the tokens and targets of all micro-batches, from batch ``first`` on."""
+    actions = [action for device_actions in schedule for action in device_actions]
     pieces = stages_of(1 + max(action.stage for action in actions))
     mine = {action.stage: pieces[action.stage] for action in schedule[rank]}
     m = 1 + max(action.micro_batch for action in actions)
@@ -80,7 +80,7 @@ def share_of(schedule, rank, first=0):
 # %%
 def train(schedule, pace=None):
     mine, tokens, targets = share_of(schedule, dist.get_rank())
-    if pace:  # a step that is timed comes second: the first pays for what is set up once
+    if pace:  # time the second step: the first includes one-time setup
         run_schedule(schedule, mine, tokens, targets, loss_of, between=(B, T, D))
         torch.nn.ModuleList(mine.values()).zero_grad()
     sizes = {"between": (B, T, D), "at_least_s": pace}
@@ -89,9 +89,9 @@ def train(schedule, pace=None):
     return ran, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}
 
 # %% [markdown]
-# Four ranks that share the cores of a laptop cannot compute side by side, and four devices could. So we let each rank play a device: `at_least_s` gives each action a length, and a rank that has computed earlier sleeps until then. Messages, waiting and order are real; what is not is the time of an action, as long as your machine has the time. A forward takes one unit, here 20 ms. A backward makes two products for each of forward's and takes two.
+# Four ranks that share the cores of a laptop cannot compute in parallel as four devices would. So each rank simulates a device: `at_least_s` gives each action a duration, and a rank that finishes earlier sleeps for the rest. Messages, waiting and order are real; only the durations are simulated, as long as your machine is fast enough. A forward takes one unit, here 20 ms. A backward takes two, because it has two matrix products for each one of the forward.
 #
-# **Which share of the step does a device compute, on average?**
+# **For what share of the step does a device compute, on average?**
 
 # %%
 # Your prediction: the share of the time that a device computes, between 0 and 1
@@ -105,18 +105,18 @@ measured = {"naive": [ran for ran, _ in run.outputs]}
 pipeline_schedule(p, 1, schedules=["naive"], measured=measured, unit_s=unit_s)
 
 # %% [markdown]
-# Above is a simulator that knows nothing but who needs what: it starts each action as soon as its device is free and what it needs has come. Below, marked blue, is what the ranks did. It is a staircase, down for forward and up again for backward: one device computes, three wait. (A bar that is longer below than above took your machine more than its 20 or 40 ms.)
+# The top picture is simulated from the dependencies alone: each action starts as soon as its device is free and its input has arrived. The one below, marked blue, shows what the ranks did. It is a staircase, down for forward and up again for backward: one device computes, three wait. (If a bar is longer below than above, your machine needed more than 20 or 40 ms for it.)
 
 # %%
 alone = simulate(naive(p))
 print(f"your prediction: {predicted_share}   simulated: {1 - alone.bubble_fraction:.2f}")
 
 # %% [markdown]
-# One part in p. The step takes as long as on one device, and p − 1 of p devices idle. Idle time is called the **bubble**. All that the other devices buy is memory.
+# It is 1/p. The step takes as long as on one device, and p − 1 of p devices are idle. Idle time is called the **bubble**. The other devices add memory, but no speed.
 #
 # ## Micro-batches
 #
-# The cure is to cut the batch as well. As soon as device 0 has done its layers for the first **micro-batch**, it takes the second one, while device 1 works on the first. Gradients of m micro-batches add up before one step: that is gradient accumulation ([chapter 01](01_one_device.ipynb)), and the result is the same. Libraries call m *chunks*, *micro-batches* or *gradient accumulation steps*.
+# The solution is to split the batch as well. As soon as device 0 has run its layers on the first **micro-batch**, it starts on the second, while device 1 works on the first. The gradients of m micro-batches are added up before one optimizer step: that is gradient accumulation ([chapter 01](01_one_device.ipynb)), and the result is the same. Libraries call m *chunks*, *micro-batches* or *gradient accumulation steps*.
 #
 # This is **GPipe**'s schedule for two devices and three micro-batches, all forwards and then all backwards:
 
@@ -125,7 +125,7 @@ for device, actions in enumerate(gpipe(2, 3)):
     print(f"device {device}:", *actions)
 
 # %% [markdown]
-# **With p = 4 devices and m = 8 micro-batches, by which share is the step longer than its work alone?**
+# **With p = 4 devices and m = 8 micro-batches, by what fraction is the step longer than the work alone?**
 
 # %%
 # Your prediction: GPipe's idle time over the time of the work alone, for p = 4 and m = 8
@@ -138,11 +138,11 @@ print("your prediction:", predicted_bubble, "  simulated:", bubble)
 assert bubble == (p - 1) / m
 
 # %% [markdown]
-# The formula can be read off the picture below. Before device 3 can begin, p − 1 forwards have to pass, and after its last action p − 1 backwards: the time of p − 1 micro-batches, against m of work. **Bubble over the ideal: (p − 1)/m.** Some papers count it as a fraction of all time instead, (p − 1)/(m + p − 1), which makes 0.27 of our 0.375. A figure without its convention says little.
+# You can read the formula off the picture below. Device 3 starts only after p − 1 forwards, and p − 1 backwards follow its last action: it idles for the time of p − 1 micro-batches and works for the time of m. **Bubble over the ideal: (p − 1)/m.** Some papers use the fraction of the total time instead, (p − 1)/(m + p − 1), which is 0.27 where ours is 0.375. Always check which convention a number uses.
 #
 # ## The same lists on real ranks
 #
-# Is it right? One process that goes through the same micro-batches must come to the same gradients. (Two parameters have to wait for "two ends of one matrix" below.)
+# Is it correct? One process that runs the same micro-batches must compute the same gradients. (Two parameters are an exception; see "Tied weights on two stages" below.)
 
 # %%
 TIED = ("token.weight", "head.weight")
@@ -156,10 +156,10 @@ def check(outputs):
 
 # %%
 check(launch(train, gpipe(p, m), world_size=p, device="cpu").outputs)
-print("gradients on four ranks are those of one process")
+print("four ranks compute the same gradients as one process")
 
 # %% [markdown]
-# Is it as fast as simulated? Again each rank plays a device. **1F1B**, one forward, one backward, runs beside GPipe: device i does p − 1 − i forwards, then a forward and a backward in turn.
+# Is it as fast as simulated? Again each rank simulates a device. We compare GPipe with **1F1B**, one forward, one backward: device i runs p − 1 − i forwards, then alternates one forward and one backward.
 
 # %%
 schedules = {"gpipe": gpipe(p, m), "1f1b": one_f_one_b(p, m)}
@@ -173,9 +173,9 @@ measured = {name: [ran for ran, _ in run.outputs] for name, run in runs.items()}
 pipeline_schedule(p, m, schedules=["gpipe", "1f1b"], measured=measured, unit_s=unit_s)
 
 # %% [markdown]
-# Where what ran is longer than simulated, your machine took more than 20 ms for some action, and everything behind it had to wait: a pipeline has no slack. Play the time, and watch what is **in flight** at the right: micro-batches that have gone forward and not backward, whose activations a device holds.
+# Where the measured schedule is longer than the simulated one, your machine took more than 20 ms for some action and everything after it had to wait: a pipeline has no slack. Play the animation and watch the number **in flight** on the right: micro-batches that have been through the forward but not the backward, whose activations the device still holds.
 #
-# 1F1B has GPipe's bubble, to the slot. What does it buy?
+# 1F1B has exactly the same bubble as GPipe. What is its advantage?
 
 # %%
 for name, run in runs.items():
@@ -186,14 +186,14 @@ for name, run in runs.items():
 # %% [markdown]
 # ## Memory
 #
-# A small bubble asks for many micro-batches. Of eight, rank 0 held eight under GPipe and four under 1F1B. **How many does it hold at most under each, of sixteen?**
+# A small bubble needs many micro-batches. With eight of them, rank 0 held eight under GPipe and four under 1F1B. **With sixteen, how many does it hold at most under each?**
 
 # %%
-# Your prediction: micro-batches held by rank 0 at most, of 16, under GPipe and under 1F1B, as a list
+# Your prediction: the most micro-batches of 16 that rank 0 holds, under GPipe and under 1F1B, as a list
 predicted_held = None
 
 # %% [markdown]
-# This time by bytes. `memory=True` follows every tensor's storage. What one more micro-batch takes on a rank is the difference between a run of two and a run of one.
+# This time we count bytes. `memory=True` tracks every tensor's storage. The memory that one more micro-batch takes on a rank is the difference between a run with two and a run with one.
 
 # %%
 def most_activations(schedule):
@@ -220,22 +220,22 @@ axes.legend(frameon=False, loc="upper right", ncols=2)
 figure.tight_layout()
 
 # %% [markdown]
-# GPipe holds all m on every device. Under 1F1B device i never holds more than **p − i**, whatever m, because from then on each forward waits for a backward. The first device has most: p micro-batches of a p-th of the model, together as much as one micro-batch of the whole.
+# GPipe holds all m on every device. Under 1F1B device i never holds more than **p − i**, whatever m is, because from then on each forward waits for a backward. The first device holds the most: p micro-batches of 1/p of the model, as much as one micro-batch of the whole model.
 #
 # ## Interleaving: more, smaller stages
 #
-# The bubble is p − 1 micro-batches' time *on one device*. So make a device's turn shorter: cut the model into v·p stages and deal them out, device r gets r, r + p, r + 2p, … Each turn takes 1/v of the time, and so does the bubble: **(p − 1)/(v·m)**.
+# The bubble lasts as long as p − 1 micro-batches *on one device*. So make each action shorter: cut the model into v·p stages (v *chunks* for each device) and deal them out: device r gets stages r, r + p, r + 2p, … Each action takes 1/v of the time, and the bubble shrinks to **(p − 1)/(v·m)**.
 
 # %%
 interleaved = interleaved_one_f_one_b(p, m, v=2)
-told = simulate(interleaved, Costs().in_chunks(2))
-print("bubble over the ideal:", told.bubble_over_ideal, "  chunks in flight:", told.peak_in_flight)
-assert told.bubble_over_ideal == (p - 1) / (2 * m)
+result = simulate(interleaved, Costs().in_chunks(2))
+print("bubble over the ideal:", result.bubble_over_ideal, "  chunks in flight:", result.peak_in_flight)
+assert result.bubble_over_ideal == (p - 1) / (2 * m)
 
 # %% [markdown]
-# (A chunk is half a share, so the first device's 11 chunks are 5.5 shares, where 1F1B has 4.)
+# (A chunk is half of a device's layers, so the first device's 11 chunks are as much as 5.5 micro-batches, where 1F1B holds 4.)
 #
-# Each micro-batch now crosses more borders. **By which factor do the bytes grow that all ranks send together, from v = 1 to v = 2, with four devices?**
+# Each micro-batch now crosses more stage boundaries. **With four devices, by what factor do the total bytes sent grow from v = 1 to v = 2?**
 
 # %%
 # Your prediction: bytes sent with v = 2 over bytes sent with v = 1, for p = 4
@@ -249,21 +249,21 @@ factor = sent["interleaved"].sum() / sent["1f1b"].sum()
 print(f"your prediction: {predicted_factor}   measured: {factor:.3f}")
 
 # %% [markdown]
-# A border costs one tensor of B·T·D numbers for each micro-batch, there and back. Three borders were p − 1, seven are v·p − 1; now the last device sends to the first, too. By formula, device by device:
+# For each micro-batch, one tensor of B·T·D numbers crosses each boundary forward and one comes back. There were p − 1 = 3 boundaries; now there are v·p − 1 = 7, and the last device sends to the first, too. The formula, device by device:
 
 # %%
-border_bytes = 4 * B * T * D
+boundary_bytes = 4 * B * T * D
 for name, stage_devices in {"1f1b": [0, 1, 2, 3], "interleaved": [0, 1, 2, 3, 0, 1, 2, 3]}.items():
-    predicted = np.array(pipeline_boundaries(stage_devices, m, border_bytes))
+    predicted = np.array(pipeline_boundaries(stage_devices, m, boundary_bytes))
     assert np.allclose(sent[name], predicted, rtol=0.02)
     print(f"{name:12} predicted {format_bytes(predicted.sum())}, measured {format_bytes(sent[name].sum())}")
 
 # %% [markdown]
 # ## Splitting the backward
 #
-# For y = x·W backward makes two products. The gradient of **x** is what the stage before waits for. The gradient of **W** is needed by nobody until the update. So a backward can be split in `I`, for the input, and `W`, for the weights, and `W` put where a device would idle.
+# For y = x·W the backward computes two products. The previous stage waits for the gradient of **x**. Nobody needs the gradient of **W** until the optimizer step. So the backward can be split into `I`, for the input, and `W`, for the weights, and `W` can run when the device would otherwise idle.
 #
-# **ZB-H1** is 1F1B with that: `W` is put off by as many micro-batches as the device's number. In units of a forward, 1F1B's bubble is (p − 1)·(1 + 1 + 1); ZB-H1's is (p − 1)·(1 + 1 − 1), a third.
+# **ZB-H1** is 1F1B with this split: device i delays each `W` by i micro-batches. In units of a forward, 1F1B's bubble is (p − 1)·(1 + 1 + 1); ZB-H1's is (p − 1)·(1 + 1 − 1), a third of it.
 
 # %%
 from shardlab.simulate.pipeline import zb_h1, zb_v
@@ -271,12 +271,12 @@ from shardlab.simulate.pipeline import zb_h1, zb_v
 for actions in zb_h1(p, m)[2:]:
     print(*actions)
 split, whole_b = simulate(zb_h1(p, m)), simulate(one_f_one_b(p, m))
-for name, told in (("zb-h1", split), ("1f1b", whole_b)):
-    print(f"{name:5} bubble over the ideal {told.bubble_over_ideal}, in flight {told.peak_in_flight}")
+for name, result in (("zb-h1", split), ("1f1b", whole_b)):
+    print(f"{name:5} bubble over the ideal {result.bubble_over_ideal}, in flight {result.peak_in_flight}")
 assert np.isclose(split.bubble_over_ideal, whole_b.bubble_over_ideal / 3)
 
 # %% [markdown]
-# **ZB-V** has two chunks on each device, laid out as a V: down the devices with the first, up again with the second. Device 0 has both ends of the model. In steady state every device does six things in turn; it idles until the first micro-batch reaches it, and when it is done.
+# **ZB-V** has two chunks on each device, arranged as a V: down the devices with the first chunks, up again with the second. Device 0 has both ends of the model. In the steady state every device repeats a cycle of six actions; it idles only before the first micro-batch reaches it and after its last action.
 
 # %%
 v_shape = simulate(zb_v(p, m), Costs().in_chunks(2))
@@ -284,7 +284,7 @@ print("over the ideal:", v_shape.bubble_over_ideal, "  own first to own last act
 assert np.isclose(v_shape.span_bubble, 0)
 
 # %% [markdown]
-# Is that zero, as its name says? From the first action of all to the last one of all there is still something, because the last device begins later. The paper counts from a device's own first action to its own last: a device that began later ends later, and its next step begins later, too. In that sense the bubble is 0, with 1F1B's memory. (That takes equal costs. In a real layer the backward of attention's scores has no weights: it all belongs to `I`.)
+# Is the bubble zero, as the name promises? Measured from the first action on any device to the last, it is not, because the last device starts later. The paper measures each device from its own first action to its own last: a device that starts later ends later, and its next step starts later, too. In that sense the bubble is 0, with 1F1B's memory. (This assumes equal costs. In a real layer the attention scores have no weights, so their whole backward belongs to `I`.)
 #
 # Both run on real ranks, unchanged:
 
@@ -308,7 +308,7 @@ for name, rans in measured.items():
     print(f"{name:12} {1000 * simulated_s:6.0f} ms {1000 * makespan(rans):6.0f} ms")
 
 # %% [markdown]
-# All of them, one below the other. Move m: bubbles shrink, and only GPipe's memory grows. Move v. Make the weights' half cheaper than the input's, or messages dear, and see which schedule suffers.
+# All five schedules, one below the other. Increase m: the bubbles shrink, and only GPipe's memory grows. Change v. Make `W` cheaper than `I`, or messages expensive, and see which schedules suffer.
 
 # %%
 new = {name: measured[name] for name in ("interleaved", "zb-h1", "zb-v")}
@@ -319,7 +319,7 @@ pipeline_schedule(p, m, 2, ["gpipe", "1f1b", *new], measured=new, unit_s=unit_s)
 #
 # ### A schedule that cannot run
 #
-# An order in which a device waits for something that comes later waits for ever. The simulator does not run into it: it names what is violated.
+# If an action comes before something it depends on, the device waits forever. The simulator does not hang; it reports which dependency is violated.
 
 # %%
 swapped = [list(actions) for actions in one_f_one_b(2, 3)]
@@ -330,9 +330,9 @@ except Illegal as error:
     print(error)
 
 # %% [markdown]
-# ### A right schedule that hangs
+# ### A valid schedule that hangs
 #
-# Not every program that follows a legal schedule gets through it. This one sends as `dist.send` does: the call comes back once the other side takes the message. The tensors hold nothing, since only the order matters.
+# Even with a valid schedule a program can hang. This one uses `dist.send`, which returns once the other side has received the message. The tensors are empty, since only the order matters.
 
 # %%
 def blocking(schedule):
@@ -347,7 +347,7 @@ def blocking(schedule):
 # %%
 options = {"world_size": 2, "device": "cpu", "quiet": True}
 launch(blocking, gpipe(2, 4), **options)
-print("GPipe came through")
+print("GPipe finished")
 try:
     launch(blocking, one_f_one_b(2, 4), **options)
 except DeadlockError as error:
@@ -358,9 +358,9 @@ except DeadlockError as error:
 timeline(hang)
 
 # %% [markdown]
-# Device 0 sends the next activation down, device 1 sends a gradient up, and neither takes what the other sends. GPipe never does both at once, so it came through, and would have hidden the mistake.
+# Device 0 sends the next activation, device 1 sends a gradient, and neither receives what the other sends. GPipe never sends in both directions at the same time, so it finished, and would have hidden the mistake.
 #
-# `run_schedule` uses `isend`, which does not wait. It also posts all messages in **one order that both ends agree on**, the simulated one, because over NCCL messages between two GPUs pass one after the other. Of all messages that are not through yet take the first: all that its two ranks have to do before is done or can be done. So some message always passes, and none waits for ever.
+# `run_schedule` uses `isend`, which does not wait. It also posts all messages in **one order that both ends agree on**, the order of the simulation, because NCCL transfers messages between two GPUs one after the other. This cannot deadlock: take the first message in that order that has not been transferred. Everything that its two ranks must do before it is done or can be done, so this message can always be transferred.
 
 # %%
 for message in messages(one_f_one_b(2, 3)):
@@ -368,9 +368,9 @@ for message in messages(one_f_one_b(2, 3)):
     print(f"{what} of micro-batch {message.micro_batch}: {message.sender} → {message.receiver}")
 
 # %% [markdown]
-# ### Two ends of one matrix
+# ### Tied weights on two stages
 #
-# Our GPT reads tokens in and writes logits out with the same matrix ("tied"). In a pipeline the first stage has it and the last has a copy, and each gets the gradient of its own use. Unless both are summed, the copies drift apart and nothing raises. Megatron all-reduces them between first and last stage after backward; ZB-V has both on device 0.
+# Our GPT embeds tokens and computes logits with the same matrix ("tied weights"). In a pipeline the first stage has it and the last has a copy, and each computes only the gradient of its own use. Unless the two are summed, the copies drift apart and nothing raises. Megatron all-reduces them between the first and the last stage after the backward; ZB-V has both on device 0.
 
 # %%
 (_, first), (_, last) = runs["1f1b"].outputs[0], runs["1f1b"].outputs[-1]
@@ -380,23 +380,23 @@ print("alone:", torch.allclose(first["token.weight"], untied, atol=1e-6), end=" 
 print("summed:", torch.allclose(together, untied, atol=1e-6))
 
 # %% [markdown]
-# ### Stages that are not equal
+# ### Unequal stages
 #
-# The slowest stage sets the pace of all. Logits of a large vocabulary can cost as much as a layer or two, and they are all on the last stage:
+# The slowest stage sets the pace. The logits of a large vocabulary can cost as much as a layer or two, and all of them are on the last stage:
 
 # %%
 for extra in (0, 0.25, 0.5, 1):
     slow_end = {cost: [1, 1, 1, 1 + extra] for cost in ("forward", "backward_input", "backward_weight")}
-    told = simulate(one_f_one_b(p, m), Costs(**slow_end))
-    idle = [f"{100 * each / told.makespan:.0f} %" for each in told.idle]
-    print(f"last stage {1 + extra:4} times the others: step {told.makespan:5.2f}, idle:", *idle)
+    result = simulate(one_f_one_b(p, m), Costs(**slow_end))
+    idle = [f"{100 * each / result.makespan:.0f} %" for each in result.idle]
+    print(f"last stage {1 + extra:4} times the others: step {result.makespan:5.2f}, idle:", *idle)
 
 # %% [markdown]
 # The Llama 3 paper takes one layer away from the first and one from the last of its 16 stages to balance them (section 3.3.2); the 405B model has 126 layers.
 #
 # ## With data parallelism
 #
-# A pipeline is a replica in p pieces. With dp of them, each goes through m micro-batches of its own, and each stage all-reduces its gradients with the same stage of the others:
+# A pipeline is one model replica in p pieces. With dp pipelines, each processes its own m micro-batches, and each stage all-reduces its gradients with the same stage of the other pipelines:
 #
 # **global batch = dp × micro-batch × m**
 #
@@ -422,22 +422,22 @@ for grads in launch(pipelines_side_by_side, one_f_one_b(2, m // 2), world_size=4
 print(f"global batch: 2 pipelines × {B} sequences × {m // 2} micro-batches = {2 * B * m // 2}, as before")
 
 # %% [markdown]
-# Here the two kinds of parallelism pull against each other. What a model learns from bounds the global batch. Twice the replicas then have half the micro-batches each, and **the bubble doubles**. For 16 stages and a global batch of 2,048 micro-batches:
+# Here the two kinds of parallelism conflict. The global batch cannot grow without limit, because the model would learn less from each sample. At the same global batch, twice the replicas have half the micro-batches each, and **the bubble doubles**. For 16 stages and a global batch of 2,048 micro-batches:
 
 # %%
 print("  dp    m   1F1B   v = 4    (bubble over the ideal)")
 for dp in (16, 64, 128):
     each = 2048 // dp
     plain = simulate(one_f_one_b(16, each)).bubble_over_ideal
-    dealt = simulate(interleaved_one_f_one_b(16, each, 4)).bubble_over_ideal
-    print(f"{dp:4} {each:4} {plain:6.2f} {dealt:6.2f}")
+    chunked = simulate(interleaved_one_f_one_b(16, each, 4)).bubble_over_ideal
+    print(f"{dp:4} {each:4} {plain:6.2f} {chunked:6.2f}")
 
 # %% [markdown]
-# Table 4 of the Llama 3 paper shows it in the large. With 16 stages, from 8,192 GPUs (64 replicas) to 16,384 (128 replicas) at the same global batch, each GPU went from 430 to 400 TFLOP/s. The paper's reason is the smaller batch of each replica.
+# Table 4 of the Llama 3 paper shows this at scale. With 16 stages, from 8,192 GPUs (64 replicas) to 16,384 (128 replicas) at the same global batch, each GPU went from 430 to 400 TFLOP/s. The paper attributes this to the smaller batch of each replica.
 #
 # ## In real life
 #
-# `torch.distributed.pipelining` has a stage for each rank and a schedule by name. It cuts a batch into chunks itself. The same pieces, the same gradients:
+# `torch.distributed.pipelining` takes one stage for each rank and has a class for each schedule. It splits a batch into micro-batches itself. The same stages give the same gradients:
 
 # %%
 def with_torch():
@@ -457,23 +457,23 @@ for (_, ours), theirs in zip(runs["1f1b"].outputs, launch(with_torch, world_size
 print("torch's 1F1B gives the same gradients")
 
 # %% [markdown]
-# - `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble` are the others. Their orders are the ones simulated here, action by action: a test of this course compares them.
+# - The others are `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble`. A test of this course checks that they run the actions simulated here in the same order.
 # - **DeepSpeed**: `PipelineModule(layers, num_stages=p)`, and `engine.train_batch(data_iter)` runs 1F1B over `gradient_accumulation_steps` micro-batches. That key is m.
 # - **Megatron-LM**: `--pipeline-model-parallel-size` is p, `--num-virtual-stages-per-pipeline-rank` is v (the older `--num-layers-per-virtual-pipeline-stage` gives the layers of a chunk instead), and m is `--global-batch-size` over (dp × `--micro-batch-size`).
 #
 # ## Where GPUs differ
 #
-# - A GPU computes while its messages travel; ours wait in their own threads, too. What cannot be hidden is the first message's way down the pipeline, and v multiplies it.
-# - Stages may sit on different nodes. One tensor for each micro-batch and border goes over slow links well, which is why tensor parallelism gets the fast ones inside a node.
-# - A micro-batch that is too small leaves a GPU's units idle. m cannot grow for ever at the cost of its size.
-# - Backward takes about twice as long as forward where nothing is recomputed. With [activation checkpointing](09_activation_checkpointing.ipynb) it takes three times, and GPipe's m in flight shrink to m stage inputs.
+# - A GPU computes while its messages travel; our ranks also send in separate threads. The latency of the first message through the pipeline cannot be hidden, and v multiplies it.
+# - Stages may be on different nodes. One tensor for each micro-batch and boundary is little enough for slow links, so tensor parallelism gets the fast ones inside a node.
+# - A micro-batch that is too small leaves a GPU's units idle, so m cannot grow without limit at the cost of the micro-batch's size.
+# - The backward takes about twice as long as the forward when nothing is recomputed. With [activation checkpointing](09_activation_checkpointing.ipynb) it takes three times as long, and of GPipe's m micro-batches in flight only the stage inputs are kept.
 #
 # ## What to keep
 #
-# - Bubble over the ideal: (p − 1)/m for GPipe and 1F1B alike, (p − 1)/(v·m) interleaved, a third for ZB-H1. Always say over what.
-# - 1F1B is about memory: p − i micro-batches on stage i in place of m.
-# - m is a number of gradient accumulation steps: global batch = dp × micro-batch × m.
-# - A schedule is data. Simulate it before you run it; run it with sends that do not wait.
+# - Bubble over the ideal: (p − 1)/m for GPipe and 1F1B alike, (p − 1)/(v·m) interleaved, a third of 1F1B's for ZB-H1. Always say what the bubble is divided by.
+# - 1F1B saves memory: stage i holds p − i micro-batches instead of m.
+# - m is the number of gradient accumulation steps: global batch = dp × micro-batch × m.
+# - A schedule is data. Simulate it before you run it, and run it with non-blocking sends.
 #
 # Now write the schedules, and beat 1F1B: [Lab 08](../../labs/08_pipeline/08_pipeline.ipynb).
 #

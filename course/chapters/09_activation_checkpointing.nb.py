@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 09 · Activation checkpointing
 #
-# The forward pass makes tensors that the backward pass needs again: **activations**. They pile up from the first layer to the last, and grow with every sequence and every token of the batch. ZeRO does not touch them ([chapter 04](04_zero.ipynb)), and more data-parallel ranks do not shrink them.
+# The forward pass creates tensors that the backward pass needs again: **activations**. They accumulate from the first layer to the last, and grow with every sequence and every token of the batch. ZeRO does not shard them ([chapter 04](04_zero.ipynb)), and more data-parallel ranks do not shrink them.
 #
-# The question of this chapter: what if a layer keeps nothing but its input, and backward computes the rest once more? What does that save, what does it cost, and what can go wrong?
+# The question of this chapter: what if a layer keeps only its input, and the backward recomputes the rest? What does that save, what does it cost, and what can go wrong?
 #
 # The method has three names: **activation checkpointing** (PyTorch, DeepSpeed), **gradient checkpointing** (Hugging Face), **activation recomputation** (Megatron). It has nothing to do with checkpoints on disk.
 
@@ -45,9 +45,9 @@ plt.style.use(palette.PLOT_STYLE)
 torch.set_num_threads(1)  # small tensors: a second thread would only wait
 
 # %% [markdown]
-# ## What forward keeps for backward
+# ## What the forward keeps for the backward
 #
-# A GPT of four blocks, a batch of four lines. `lifetimes.record` runs a step and follows every tensor that it makes: which module made it, how large it is, when it was gone. One process is enough for this, most of the chapter needs no ranks.
+# We take a GPT of four blocks and a batch of four sequences. `lifetimes.record` runs a step and tracks every tensor in it: which module created it, how large it is, when it was freed. One process is enough for this; most of the chapter needs no ranks.
 
 # %%
 config, batch_size, tokens = models.SIZES["1M"], 4, 64
@@ -63,7 +63,7 @@ def record(model, batch=batch):
 whole = record(gpt())
 
 # %% [markdown]
-# A block reads s tokens of b sequences, each a vector of h numbers: sbh numbers, and it gives as many. **For each number of its input, how many numbers does a block keep for backward?**
+# The input of a block is s tokens of b sequences, each a vector of h numbers: sbh numbers in, and as many out. **For each number of its input, how many numbers does a block keep for the backward?**
 
 # %%
 # Your prediction: numbers that a block keeps, for each number of its input
@@ -72,8 +72,8 @@ predicted_kept = None
 # %%
 sbh_bytes = batch_size * tokens * config.width * 4  # fp32
 
-def kept_by(part, told):
-    return [life for life in told.lives if (life.kind, life.part) == ("kept", part)]
+def kept_by(part, recorded):
+    return [life for life in recorded.lives if (life.kind, life.part) == ("kept", part)]
 
 for life in kept_by("blocks.1", whole):
     print(f"{life.bytes / sbh_bytes:6.2f}  {life.name.removeprefix('blocks.1.')}")
@@ -81,17 +81,17 @@ measured_kept = sum(life.bytes for life in kept_by("blocks.1", whole)) / sbh_byt
 print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
 
 # %% [markdown]
-# Sixteen, and a bit. Each line is a tensor, with the module and the operator that made it (`addmm` is a matmul and a bias). Each is there because some derivative asks for it:
+# Slightly more than sixteen. Each line is a tensor, with the module and the operator that created it (`addmm` is a matmul plus a bias). Each is kept because some derivative needs it:
 #
 # - a matmul y = xW needs **x** for the gradient of W. That is the output of each layer norm (1 + 1), of the attention (1) and of GELU (4);
-# - GELU needs **what it got** (4), a layer norm too (1 + 1): the block's own input, which the block before has made, and the sum of input and attention (`add`; the last `add` is the next block's input);
-# - attention needs queries, keys and values (3), which `qkv` makes as one tensor.
+# - GELU needs **its input** (4), and so does a layer norm (1 + 1): the block's own input, which the previous block computed, and the sum of input and attention (`add`; the last `add` is the next block's input);
+# - attention needs queries, keys and values (3), which `qkv` computes as one tensor.
 #
-# What a sum of two tensors gets is needed by nobody: outputs of `attention.out` and `mlp.down` are missing in the list. The small ones are two numbers for each token and layer norm, and one for each token and head of attention.
+# The derivative of a sum needs neither summand, so the outputs of `attention.out` and `mlp.down` are not in the list. The small tensors are two numbers for each token and layer norm, and one for each token and attention head.
 #
 # ### The formula
 #
-# Korthikanti et al. (2022) count like this for 16-bit training, in bytes: **34 sbh + 5 a s² b** for a layer with a heads. Ours makes 32 sbh of that, as our model has no dropout yet (two masks of one byte), and its attention never stores the scores (we come to that). `activations` has their formula tensor by tensor:
+# For 16-bit training, Korthikanti et al. (2022) count **34 sbh + 5 a s² b** bytes for a layer with a heads. For our model this is 32 sbh, because it has no dropout yet (two masks of one byte), and its attention never stores the scores (more on that below). `activations` has their formula tensor by tensor:
 
 # %%
 kernels = activations.cpu_kernels(element_bytes=4, dropout=False)
@@ -103,24 +103,24 @@ print(f"{format_bytes(together):>10}  together   measured: {format_bytes(whole.k
 assert abs(together / whole.kept_bytes - 1) < 0.05
 
 # %% [markdown]
-# What the formula does not count has names, too. With these, nothing is left over:
+# The formula leaves out a few small tensors. With them, every byte is accounted for:
 
 # %%
 small = activations.small_terms(config, batch_size, tokens, kernels)
 for what, size in small.items():
     print(f"{format_bytes(size):>10}  {what}")
-batch_bytes, loss_bytes = sum(part.nbytes for part in batch), 4  # a batch was there before
+batch_bytes, loss_bytes = sum(part.nbytes for part in batch), 4  # the batch already existed
 assert together + sum(small.values()) - batch_bytes + loss_bytes == whole.kept_bytes
 
 # %% [markdown]
-# ### Attention's square
+# ### Attention scores grow with s²
 #
-# Dropout within attention changes the picture. Fused attention on a CPU has none, so PyTorch takes the long way: it stores the softmax of all scores, a mask, and the scores after dropout, each a s² b numbers. This is the paper's second term. (On a CPU a mask takes as much as its tensor; the paper's takes one byte.)
+# Dropout within attention changes the result. Fused attention on a CPU does not support it, so PyTorch falls back to separate operators: it stores the softmax of all scores, a mask, and the scores after dropout, each a s² b numbers. This is the paper's second term. (On a CPU a mask takes as many bytes as its tensor; in the paper it takes one byte for each number.)
 
 # %%
 def numbers_kept(dropout, tokens):
-    told = record(gpt(dropout=dropout), data.batch(0, batch_size, tokens))
-    size = sum(life.bytes for life in kept_by("blocks.1", told))
+    recorded = record(gpt(dropout=dropout), data.batch(0, batch_size, tokens))
+    size = sum(life.bytes for life in kept_by("blocks.1", recorded))
     return size / (batch_size * tokens * config.width * 4)
 
 lengths = (16, 32, 64, 96, 128)
@@ -141,14 +141,14 @@ axes.set(xlabel="tokens s", ylabel="numbers kept for each\nnumber of input", yli
 figure.tight_layout()
 
 # %% [markdown]
-# Lines are the formula, dots the runs. With the longer sequence a token costs more: GPT-3, with s = 2048, keeps 80 sbh bytes for scores beside 34 for all the rest.
+# Lines are the formula, dots the measurements. In a longer sequence each token costs more: GPT-3, with s = 2048, keeps 80 sbh bytes for the scores and 34 sbh for everything else.
 #
-# ## Keep the input, compute the rest again
+# ## Keep the input, recompute the rest
 #
-# `checkpoint(function, x)` runs the function without keeping anything but x. When backward comes to it, it runs the function again, keeps everything this time, and goes through it. We do that with every block. **How many times smaller is what forward leaves in a block?**
+# `checkpoint(function, x)` runs the function and keeps only x. When the backward reaches it, it runs the function again, keeps everything this time, and backpropagates through it. We do that with every block. **By what factor do the kept bytes of a block shrink?**
 
 # %%
-# Your prediction: how many times less a block keeps, if it is checkpointed
+# Your prediction: bytes that a block keeps, over the bytes it keeps if it is checkpointed
 predicted_factor = None
 
 # %%
@@ -167,23 +167,23 @@ print(f"your prediction: {predicted_factor}   measured: {measured_kept / left:.1
 activation_timeline({"keeps everything": whole, "checkpointed": checkpointed})
 
 # %% [markdown]
-# Each ribbon is a tensor, as long as it lives and as high as its bytes; the circle is the peak. Point at one for its name.
+# Each ribbon is a tensor: its length is its lifetime, its height its bytes. The circle marks the peak. Hover over a ribbon to see the tensor's name.
 #
-# Above: a pyramid. What is made first is needed last. Below: forward leaves thin lines, the inputs of the blocks. In backward each block is built up again (hatched) and taken down, one at a time. So the peak is **all inputs and one whole block**. The head and the loss are as before: they stand outside of all checkpoints.
+# Above: a pyramid, because the tensors created first are needed last. Below: the forward leaves thin lines, the inputs of the blocks. In the backward the blocks are recomputed (hatched) and freed one at a time. So the peak is **all inputs plus one whole block**. The head and the loss are unchanged: they are outside the checkpoints.
 #
-# (Temporaries are what lives for a moment: gradients of activations, or a result that the next operator has used up. Gradients of parameters are not drawn.)
+# (Temporaries are short-lived tensors: gradients of activations, or a result that only the next operator needs. Gradients of parameters are not drawn.)
 
 # %%
 full = activations.gpt_terms(config, batch_size, tokens, kernels, recompute="full")
-for told, formula in ((whole, together), (checkpointed, sum(full.values()))):
-    kept, peak = format_bytes(told.kept_bytes), format_bytes(told.peak_bytes)
+for recorded, formula in ((whole, together), (checkpointed, sum(full.values()))):
+    kept, peak = format_bytes(recorded.kept_bytes), format_bytes(recorded.peak_bytes)
     print(f"kept {kept} (formula {format_bytes(formula)}), peak {peak}")
-    assert abs(formula / told.kept_bytes - 1) < 0.05
+    assert abs(formula / recorded.kept_bytes - 1) < 0.05
 
 # %% [markdown]
 # ## What it costs: one more forward
 #
-# Backward computes about twice what forward does: a gradient for each input and one for each weight. So a step is 1 + 2 forwards. **By which factor does its work grow if every block runs forward once more?**
+# The backward computes about twice as much as the forward: a gradient for each input and one for each weight. So a step costs 1 + 2 forwards. **By what factor does its work grow if every block runs its forward once more?**
 
 # %%
 # Your prediction: work of a checkpointed step, over that of a plain one
@@ -205,9 +205,9 @@ print(f"your prediction: {predicted_work}   counted: {again / plain:.3f}")
 assert plain == 3 * forward and abs(again / plain - 4 / 3) < 0.02
 
 # %% [markdown]
-# A third more, less the output head, which is not checkpointed. (The counter counts matmuls, which are nearly all of the work.) A time on your machine tells the same with noise.
+# A third more, except for the output head, which is not checkpointed. (The counter counts matmuls, which are nearly all of the work.) Timing it on your machine shows the same, with noise.
 #
-# One detail: PyTorch stops a recomputation as soon as it has all that backward will ask for. Without dropout that is before the block's last matmul, as nobody needs what `mlp.down` gives:
+# One detail: PyTorch stops a recomputation as soon as it has everything that the backward needs. Without dropout it stops before the block's last matmul, because the output of `mlp.down` is not needed:
 
 # %%
 _, plain = count_flops(gpt())
@@ -217,13 +217,13 @@ for stops_early in (True, False):
     print(f"early stop {stops_early}: {again / plain:.3f} times the work")
 
 # %% [markdown]
-# ## How often? The square root
+# ## How many checkpoints? The square root
 #
-# A checkpoint need not be at each layer. Take a chain of n equal layers, each keeping one tensor, in c **segments** of n/c layers. Forward leaves c inputs, and backward builds up one segment at a time:
+# You do not need a checkpoint at every layer. Divide a chain of n equal layers, each keeping one tensor, into c **segments** of n/c layers. The forward keeps c inputs, and the backward recomputes one segment at a time:
 #
 # > peak ≈ c + n/c, least at **c = √n**, where it is 2√n instead of n.
 #
-# Chen et al. (2016) train a chain of a thousand layers this way. The work stays the same, one more forward, wherever the borders are. **For 36 layers, how many tensors are live at the peak, with the best c?**
+# Chen et al. (2016) train a chain of a thousand layers this way. The extra work is one forward, wherever the segment boundaries are. **For 36 layers, how many tensors are live at the peak, with the best c?**
 
 # %%
 # Your prediction: tensors at the peak, for 36 layers in the best number of segments
@@ -256,7 +256,7 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# A block of a GPT keeps not one tensor but 16 times its input. In segments of k blocks, L blocks peak at about L/k + 16k inputs, least at k = √(L/16). Below 16 blocks there is nothing to gain from larger segments, with 126 blocks (Llama 3 405B) k is 2 or 3. That is why "a checkpoint at each block" is what everybody does:
+# A GPT block keeps not one tensor but 16 times its input. L blocks in segments of k blocks have a peak of about L/k + 16k inputs, least at k = √(L/16). Up to 16 blocks, larger segments gain nothing; with 126 blocks (Llama 3 405B) the best k is 2 or 3. That is why the usual choice is one checkpoint for each block:
 
 # %%
 for layers in (4, 16, 126):
@@ -264,13 +264,13 @@ for layers in (4, 16, 126):
     print(f"{layers:4} blocks, peak by k, in inputs:", {k: round(p) for k, p in peaks.items()})
 
 # %% [markdown]
-# ## Which? Selective recomputation
+# ## Which tensors? Selective recomputation
 #
-# Tensors are not equal. What a matmul gives is dear to compute again; what softmax, dropout, layer norm or GELU give is cheap, and just as large. **Selective** checkpointing keeps the dear ones. In PyTorch that is a list of operators whose results stay:
+# The output of a matmul is expensive to recompute; the output of softmax, dropout, layer norm or GELU is cheap to recompute, and just as large. **Selective** checkpointing keeps the expensive ones. In PyTorch you list the operators whose outputs are kept:
 
 # %%
 aten = torch.ops.aten
-keep = [aten.mm.default, aten.addmm.default]  # matmuls with weights; those of attention run again
+keep = [aten.mm.default, aten.addmm.default]  # matmuls with weights; attention's matmuls are recomputed
 contexts = partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, keep)
 selective = partial(checkpoint, use_reentrant=False, context_fn=contexts)
 
@@ -285,19 +285,19 @@ work = {name: count_flops(make())[1] for name, make in makers.items()}
 
 # %%
 most_bytes, plain_work = steps["everything kept"].kept_bytes, work["everything kept"]
-for name, told in steps.items():
-    print(f"{name:>15}: {told.kept_bytes / most_bytes:4.0%} of the bytes kept,", end=" ")
+for name, recorded in steps.items():
+    print(f"{name:>15}: {recorded.kept_bytes / most_bytes:4.0%} of the bytes kept,", end=" ")
     print(f"{work[name] / plain_work:.3f} times the work")
 
 # %%
 activation_timeline(steps)
 
 # %% [markdown]
-# More than half of the bytes go. The work that is added is attention's core, queries times keys and scores times values: for each token 4sh of the 24h² + 4sh FLOPs of a block's forward (an addition and a multiplication count as two). A step is three forwards, so the core once more is this much of it:
+# More than half of the bytes are saved. The extra work is attention's core, queries times keys and scores times values: for each token 4sh of the 24h² + 4sh FLOPs of a block's forward (an addition and a multiplication count as two). A step costs three forwards, so recomputing the core adds this fraction:
 
 # %%
 def core_again(s, h):
-    """Work of attention's core in one forward, over that of a block's whole step"""
+    """Work of attention's core in one forward, over the work of a block's whole step"""
     return 4 * s * h / (3 * (24 * h**2 + 4 * s * h))
 
 shapes = {"here": (tokens, config.width), "GPT-3": (2048, 12288)}
@@ -306,11 +306,11 @@ for name, (s, h) in {**shapes, "s = h": (4096, 4096), "s = 8h": (32768, 4096)}.i
 assert abs(work["selective"] / plain_work - 1 - core_again(*shapes["here"])) < 0.002
 
 # %% [markdown]
-# A few per cent as long as sequences are not much longer than the model is wide. The paper's version is to run again just what makes the s² term: scores, softmax, dropout. FlashAttention does this inside its kernel, which keeps one number for each row of scores and computes them again in backward. It was at work in our first run, where no scores were to be seen: **with fused attention you have selective recomputation already**.
+# That is a few per cent, unless sequences are much longer than the model is wide. The paper recomputes only the operators behind the s² term: scores, softmax, dropout. FlashAttention does this inside its kernel: it keeps one number for each row of scores and recomputes the scores in the backward. Our first run already used it, which is why it kept no scores: **with fused attention you already have selective recomputation**.
 #
 # ## Sizes that do not fit here
 #
-# The paper's layer in all its variants, for the 175 billion parameters of GPT-3 on 8 tensor-parallel ranks ([chapter 07](07_tensor_parallel.ipynb)), all 96 layers of one sequence, on each rank:
+# The paper's layer in all its variants, for GPT-3 with 175 billion parameters on 8 tensor-parallel ranks ([chapter 07](07_tensor_parallel.ipynb)): all 96 layers, one sequence, bytes on each rank:
 
 # %%
 gpt_3 = {"tokens": 2048, "batch": 1, "width": 12288, "heads": 96}
@@ -328,7 +328,7 @@ for name, amount in gib.items():
     print(f"{amount:8.2f} GiB  {name}")
 
 # %% [markdown]
-# Tensor parallelism alone leaves 10 sbh on every rank: what lies between the cut matmuls is the same everywhere. Sequence parallelism cuts that as well. Against tensor parallelism alone, both together save a factor of 5, as published, and need no second forward of the matmuls. Two more published numbers, what selective recomputation saves of a layer:
+# Tensor parallelism alone leaves 10 sbh on every rank: the tensors between the sharded matmuls are replicated. Sequence parallelism shards those as well. Compared with tensor parallelism alone, sequence parallelism and selective recomputation together save a factor of 5, as published, without recomputing the large matmuls. Two more published numbers, the fraction of a layer's bytes that selective recomputation saves:
 
 # %%
 mt_nlg = {"tokens": 2048, "batch": 1, "width": 20480, "heads": 128}
@@ -339,9 +339,9 @@ for name, shape, published in (("GPT-3, 175B", gpt_3, 70), ("MT-NLG, 530B", mt_n
 assert round(gib["tensor parallel"] / gib["… and selective"]) == 5
 
 # %% [markdown]
-# ## What goes wrong: the second run must be the first one again
+# ## What goes wrong: the second run must repeat the first exactly
 #
-# Dropout draws a random mask. If the second run draws another, backward goes through a function that was never applied. So `checkpoint` notes the **state of the random numbers** before the first run and puts it back for the second. It can be told not to. **What will the gradients be then: equal to the plain ones, or not? And will anything complain?**
+# Dropout draws a random mask. If the second run draws a different one, the backward differentiates a function that was never applied. So `checkpoint` saves the **state of the random number generator** before the first run and restores it for the second. You can switch that off. **Will the gradients then equal those without checkpoints? And will you see an error?**
 
 # %%
 # Your prediction: "equal" or "different", and "an error" or "silence", as a pair
@@ -363,11 +363,11 @@ for restores in (True, False):
 print("your prediction:", predicted_without_state)
 
 # %% [markdown]
-# With the state restored every bit is the same. Without it gradients are wrong, and nothing says so: the loss is right, as it comes from the first run, and training goes on, badly. Your own `checkpoint` in the lab will have to get this right.
+# With the state restored, the gradients are bit-equal. Without it they are wrong, and nothing warns you: the loss is correct, because it comes from the first run, and training continues, badly. Your own `checkpoint` in the lab has to get this right.
 #
-# On a GPU there is a state for the CPU and one for each device. With tensor parallelism there are two more: within a cut part, ranks must draw different masks; outside, the same. Megatron and DeepSpeed keep a tracker of named states for that.
+# With GPUs there is one state for the CPU and one for each device. With tensor parallelism there are two more: in sharded parts, ranks must draw different masks; elsewhere, the same. Megatron and DeepSpeed keep a tracker of named states for that.
 #
-# Random numbers are not the only state. A batch norm counts what it sees, and it sees everything twice:
+# Random numbers are not the only state. A batch norm counts its batches, and it sees each one twice:
 
 # %%
 layers = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
@@ -376,10 +376,10 @@ checkpoint(layers, x, use_reentrant=False).sum().backward()
 print("batches seen in one step:", layers[1].num_batches_tracked.item())
 
 # %% [markdown]
-# And a function that takes another way the second time is noticed only if shapes differ:
+# And if a function takes a different branch the second time, PyTorch notices only if shapes differ:
 
 # %%
-class Moody(nn.Module):
+class ChangesOnRecompute(nn.Module):
     calls = 0
 
     def forward(self, x):
@@ -387,16 +387,16 @@ class Moody(nn.Module):
         return (x if self.calls == 1 else x[:1]).sin().cos()
 
 try:
-    checkpoint(Moody(), x, use_reentrant=False).sum().backward()
+    checkpoint(ChangesOnRecompute(), x, use_reentrant=False).sum().backward()
 except RuntimeError as error:
     print(f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 # %% [markdown]
 # ## With tensor parallelism: t copies of every checkpoint
 #
-# Tensor-parallel ranks work on the same tokens, so the input of a block is the same on all t of them, and each keeps it: t copies. DeepSpeed's **partition_activations** lets each keep 1/t and gathers the whole when backward needs it. **cpu_checkpointing** moves what is left to the host.
+# Tensor-parallel ranks work on the same tokens, so all t of them have the same input for a block, and each keeps it: t copies. With DeepSpeed's **partition_activations** each rank keeps 1/t, and the ranks gather the whole input when the backward needs it. **cpu_checkpointing** moves the rest to the host.
 #
-# Two ranks, real ones now. PyTorch cuts the blocks, by the plan of chapter 07. DeepSpeed has a `checkpoint` of its own, and `configure` says what becomes of the inputs. It has to be told which ranks share them: that is what the class is for.
+# Now we need two real ranks. PyTorch shards the blocks with the plan of chapter 07. DeepSpeed has its own `checkpoint`, and `configure` sets how it stores the inputs. The class tells DeepSpeed which ranks share them.
 
 # %%
 class TensorParallelRanks:
@@ -434,10 +434,10 @@ def train(how):
     return lifetimes.record(model, step), model.token.weight.grad
 
 # %% [markdown]
-# **How many of the bytes of checkpoints stay on each of two ranks, if they are partitioned? And what will the ranks have to send in backward that they did not send before?**
+# **If the checkpoints are partitioned over two ranks, what fraction of their bytes does each rank keep? And what must the ranks send in the backward that they did not send before?**
 
 # %%
-# Your prediction: the share of the checkpoints' bytes on each rank, if partitioned
+# Your prediction: the fraction of the checkpoints' bytes on each rank, if partitioned
 predicted_share = None
 
 # %%
@@ -447,7 +447,7 @@ runs = {how: launch(train, how, **ranks) for how in ("kept", "checkpointed", "pa
 # %%
 inputs_bytes = config.layers * sbh_bytes
 kept = {how: run.outputs[0][0].kept_bytes for how, run in runs.items()}
-others = kept["checkpointed"] - inputs_bytes  # head and loss, the same in both
+others = kept["checkpointed"] - inputs_bytes  # head and loss, the same in both runs
 for how, size in kept.items():
     print(f"{how:>12}: {format_bytes(size):>9} on each rank")
 share = (kept["partitioned"] - others) / inputs_bytes
@@ -455,7 +455,7 @@ print(f"of the checkpoints: {share:.3f}   your prediction: {predicted_share}")
 assert abs(share - 1 / 2) < 0.001
 
 # %% [markdown]
-# 1/t, to a few bytes. Now the bill. A layer makes two all-reduces in forward and two in backward. The second forward makes its two **again**: checkpointing a tensor-parallel block costs traffic, too. On top of that, partitioned inputs are all-gathered, once for each block:
+# It is 1/t, to within a few bytes. Now the cost. A layer has two all-reduces in the forward and two in the backward. The second forward **repeats** its two: checkpointing a tensor-parallel block costs traffic, too. In addition, partitioned inputs are all-gathered, once for each block:
 
 # %%
 layer = model_traffic.tensor_parallel_layer(batch_size * tokens, config.width, 2, element_bytes=4)
@@ -469,26 +469,26 @@ for how, run in runs.items():
     assert abs(sent / predicted[how] - 1) < 0.02
 
 # %%
-truth = runs["kept"].outputs[0][1]  # of the embedding, which every rank has whole
+truth = runs["kept"].outputs[0][1]  # of the embedding, which is replicated
 for how, run in runs.items():
     equal = [torch.equal(gradient, truth) for _, gradient in run.outputs]
     print(f"{how:>12}: the same gradient, bit by bit, on both ranks: {all(equal)}")
 
 # %% [markdown]
-# Korthikanti et al. (section 5) mention the partition and turn it down for its gathers. With sequence parallelism there is nothing to partition: a block's input is cut over the ranks as it is.
+# Korthikanti et al. (section 5) discuss partitioning and reject it because of its gathers. With sequence parallelism there is nothing to partition: a block's input is already sharded.
 #
-# ### To the host
+# ### Offloading to the host
 #
-# `cpu_checkpointing` has every input wait in the host's memory. In PyTorch this takes two **hooks**: what is done to a tensor when it is kept, and when it is asked for. Within `checkpoint` that is the input alone. `Pools` keeps the two accounts of chapter 06.
+# `cpu_checkpointing` keeps every input in host memory. In PyTorch you need two **hooks**: one runs when a tensor is saved for the backward, the other when it is needed. Within `checkpoint` the only saved tensor is the input. `Pools` counts the bytes on device and host, as in chapter 06.
 
 # %%
 pools = Pools("cpu")
 
-def wait_on_host(function, x):
+def keep_on_host(function, x):
     with torch.autograd.graph.saved_tensors_hooks(pools.to_host, pools.to_device):
         return whole_block(function, x)
 
-model = checkpoint_blocks(gpt(), wait_on_host)
+model = checkpoint_blocks(gpt(), keep_on_host)
 with pools:
     model(*batch).backward()
 down, up = pools.to_host_bytes, pools.to_device_bytes
@@ -496,11 +496,11 @@ print(f"inputs: {inputs_bytes:,} bytes; to the host {down:,}, back {up:,}")
 assert down == up == inputs_bytes
 
 # %% [markdown]
-# Each input crosses the link twice in a step. For that the device keeps no checkpoint at all, however deep the model.
+# Each input crosses the link twice in a step. In return the device keeps no checkpoint, however deep the model is.
 #
-# ### A configuration is not a checkpoint
+# ### The configuration alone does not checkpoint
 #
-# DeepSpeed's configuration has a section for all this, and it is often believed to switch checkpointing on. **What will it change in the bytes that forward leaves?**
+# DeepSpeed's configuration has a section for all this, and many believe that it switches checkpointing on. **How does it change the bytes that the forward keeps?**
 
 # %%
 # Your prediction: bytes kept with the section, over bytes kept without
@@ -518,8 +518,8 @@ def train_by_configuration(more, model_calls_it=False):
     if model_calls_it:
         deepspeed.checkpointing.configure(None, deepspeed_config=config)
         checkpoint_blocks(engine.module, deepspeed.checkpointing.checkpoint)
-    told = lifetimes.record(engine.module, lambda: engine.backward(engine(*batch)))
-    return told.kept_bytes
+    recorded = lifetimes.record(engine.module, lambda: engine.backward(engine(*batch)))
+    return recorded.kept_bytes
 
 # %%
 found = {}
@@ -531,13 +531,13 @@ print("your prediction:", predicted_effect, "  measured:", alone / without)
 assert alone == without > 3 * called
 
 # %% [markdown]
-# Not a byte. The section only says **how** `deepspeed.checkpointing.checkpoint` shall do it. The model has to call that function, and somebody has to call `configure`.
+# It does not change a byte. The section only sets **how** `deepspeed.checkpointing.checkpoint` works. Your model has to call that function, and your code has to call `configure`.
 #
-# Two traps more, both of partitioning and of moving to the host: DeepSpeed empties the tensor that it was given, in place, to free its memory. A model that uses the same tensor again outside, for a skip connection around the checkpoint, say, finds nothing there. And on CPU ranks `cpu_checkpointing` without `partition_activations` fails in backward (0.19.8), as the inputs are not brought back.
+# There are two more pitfalls. When it partitions or offloads an input, DeepSpeed empties the original tensor in place to free its memory. If the model uses the same tensor again, say for a skip connection around the checkpoint, it finds an empty tensor. And on CPU ranks `cpu_checkpointing` without `partition_activations` fails in the backward (0.19.8), because the inputs are not copied back.
 #
 # ## In real life
 #
-# You need not write `forward` anew. PyTorch wraps the modules that you name, also below FSDP2 and DDP:
+# You do not need to rewrite `forward`. PyTorch wraps the modules that you select, also under FSDP2 and DDP:
 
 # %%
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapper
@@ -549,30 +549,30 @@ print(f"kept: {format_bytes(wrapped.kept_bytes)}, as by hand: {format_bytes(chec
 assert wrapped.kept_bytes == checkpointed.kept_bytes
 
 # %% [markdown]
-# | where | what to write |
+# | library | what to write |
 # |---|---|
 # | PyTorch | `checkpoint(function, x, use_reentrant=False)`; `apply_activation_checkpointing` |
-# | Hugging Face | `model.gradient_checkpointing_enable()`, or `gradient_checkpointing=True` for its Trainer |
+# | Hugging Face | `model.gradient_checkpointing_enable()`, or `gradient_checkpointing=True` for the Trainer |
 # | Megatron | `--recompute-activations` (selective); `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1` (every layer) |
 # | DeepSpeed | `deepspeed.checkpointing.configure(…)`, then `deepspeed.checkpointing.checkpoint(function, x)` |
 #
-# `use_reentrant=False` is the newer of PyTorch's two ways, and the one to take. The older one runs the first forward without gradients: it needs an input that requires a gradient, or it gives none at all, and it does not stop early.
+# `use_reentrant=False` selects the newer of PyTorch's two implementations, which PyTorch recommends. The older one runs the first forward without autograd: if no input requires a gradient, it computes no gradients at all, and it does not stop early.
 #
-# In which order? Fused attention first: it costs nothing. Then, if activations still do not fit, sequence parallelism where there is tensor parallelism, then selective checkpointing, and every block when nothing else helps. A batch twice as large may well earn back the third of work.
+# What should you try first? Fused attention: it costs nothing. If activations still do not fit, add sequence parallelism where there is tensor parallelism, then selective checkpointing, and checkpoint every block when nothing else helps. If the saved memory allows a batch twice as large, that may make up for the extra third of work.
 #
 # ## Where GPUs differ
 #
 # - Dropout masks take one byte there, and fused attention has dropout built in: 34 sbh bytes in 16 bit, and no s² term.
-# - What waits on the host (`cpu_checkpointing`, or PyTorch's `torch.autograd.graph.save_on_cpu`) crosses a real link, in the time that a block computes or not ([chapter 06](06_offload.ipynb)).
-# - Allocators round up and keep what was freed: `torch.cuda.max_memory_allocated()` is above the sums of this chapter.
+# - Offloaded inputs (`cpu_checkpointing`, or PyTorch's `torch.autograd.graph.save_on_cpu`) cross a real link, and the transfer may take longer than a block computes ([chapter 06](06_offload.ipynb)).
+# - Allocators round up: `torch.cuda.max_memory_allocated()` is above the sums of this chapter.
 #
 # ## What to keep
 #
-# - Backward needs each matmul's input, GELU's and the norms' inputs, queries, keys and values: 34 sbh bytes for a layer in 16 bit, and 5 a s² b where scores are stored.
-# - A checkpoint keeps an input and computes the rest again: the peak is all inputs and one block, the work 4/3.
-# - For a chain, √n segments; for a GPT, each block; keep what matmuls give, and most of the saving costs almost nothing.
-# - The second run must be the first one again: random state, counters, branches. Nobody warns you of a wrong mask.
-# - Under tensor parallelism all ranks keep the same inputs: partition them, or be sequence-parallel.
+# - The backward needs each matmul's input, GELU's and the norms' inputs, queries, keys and values: 34 sbh bytes for a layer in 16 bit, and 5 a s² b if scores are stored.
+# - A checkpoint keeps an input and recomputes the rest: the peak is all inputs plus one block, the work 4/3.
+# - Use √n segments for a chain and one checkpoint per block for a GPT. If you keep the outputs of matmuls, most of the saving costs almost nothing.
+# - The second run must repeat the first exactly: random state, counters, branches. Nothing warns you of a wrong mask.
+# - With tensor parallelism all ranks keep the same inputs: partition them, or use sequence parallelism.
 #
 # Now write `checkpoint` yourself: [Lab 09](../../labs/09_activation_checkpointing/09_activation_checkpointing.ipynb).
 #

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # 10 · Save, crash, resume, reshard
 #
-# The more devices a training has, the sooner one of them fails, and one is enough to stop all. In 54 days on 16,384 GPUs, the training of Llama 3 405B was interrupted 419 times by something unexpected (Grattafiori et al. 2024, section 3.3.4): once every three hours. What is left then is what lies on a disk.
+# The more devices a training run uses, the sooner one of them fails, and one failure stops all. In 54 days on 16,384 GPUs, the training of Llama 3 405B was unexpectedly interrupted 419 times (Grattafiori et al. 2024, section 3.3.4): once every three hours. Only what is on disk survives.
 #
-# The question of this chapter: what has to be on that disk, so that nobody can tell afterwards that there was a crash?
+# The question of this chapter: what has to be on that disk so that the crash makes no difference to the training?
 
 # %%
 import os
@@ -40,12 +40,12 @@ from shardlab.widgets import format_bytes, palette
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
-disk = Path(tempfile.mkdtemp())  # of all ranks, as a cluster's file system would be
+disk = Path(tempfile.mkdtemp())  # shared by all ranks, like a cluster's file system
 
 # %% [markdown]
 # ## What must be saved
 #
-# A training in data parallel, with what real ones have: dropout, Adam, a learning-rate schedule, a loss scale, a position in the data. The ranks' parameters, optimizers, schedules and scales are alike; their batches and their random numbers are not.
+# We train with data parallelism and everything a real run has: dropout, Adam, a learning-rate schedule, a loss scale, a position in the data. Parameters, optimizers, schedules and scales are the same on all ranks; batches and random numbers differ.
 
 # %%
 def warm_up_and_decay(step):
@@ -62,7 +62,7 @@ def new_job():
             "loss scale": scaler, "position": 0}
 
 # %% [markdown]
-# One step. The scale matters only where something overflows: here gradients count as overflowed above 2¹⁵, as a narrow format would have it.
+# One step. The loss scale matters only if something overflows: here gradients above 2¹⁵ count as overflowed, as in a narrow format.
 
 # %%
 def average(parameters):
@@ -80,7 +80,7 @@ def one_step(job):
     loss = model(*batch)
     scaler.scale(loss).backward()
     average(list(model.parameters()))
-    scaler.step(job["optimizer"])  # not where a gradient has overflowed
+    scaler.step(job["optimizer"])  # skipped if a gradient has overflowed
     scale = scaler.get_scale()
     scaler.update()
     if scaler.get_scale() >= scale:
@@ -90,7 +90,7 @@ def one_step(job):
     return loss.item()
 
 # %% [markdown]
-# All that changes from step to step, as something that can be written down. PyTorch's objects have a `state_dict()`; the random state belongs to the process.
+# Next, collect everything that changes from step to step. PyTorch's objects have a `state_dict()`; the random state belongs to the process.
 
 # %%
 def everything(job):
@@ -99,7 +99,7 @@ def everything(job):
     return state
 
 # %%
-def bring_back(job, state, forget=None):
+def restore(job, state, forget=None):
     for name, each in state.items():
         if name == forget:
             continue
@@ -111,11 +111,11 @@ def bring_back(job, state, forget=None):
             job[name].load_state_dict(each)
 
 # %% [markdown]
-# Each rank trains 8 steps, writes everything to a file of its own, and trains 8 more. Then it starts anew from the file, once with everything and once without each piece. A start with everything must give the same 8 losses **to the bit**. The others forget one piece each. **Which of them show in the very first loss after the start?** (The pieces are "parameters", "optimizer", "schedule", "loss scale", "position" and "random state".)
+# Each rank trains 8 steps, writes everything to its own file, and trains 8 more. Then it restarts from the file, once with everything and once without each piece. The restart with everything must give **bit-equal** losses. Each of the others forgets one piece. **Which missing pieces already change the first loss after the restart?** (The pieces are "parameters", "optimizer", "schedule", "loss scale", "position" and "random state".)
 
 # %%
-# Your prediction: the pieces whose loss shows in the first loss after a restart, as a list
-predicted_at_once = None
+# Your prediction: the missing pieces that change the first loss after a restart, as a list
+predicted_in_first_loss = None
 
 # %%
 def straight_and_resumed(folder):
@@ -126,7 +126,7 @@ def straight_and_resumed(folder):
     curves = {"straight": [one_step(job) for _ in range(8)]}
     for forget in (None, *torch.load(path, weights_only=True)):
         job = new_job()
-        bring_back(job, torch.load(path, weights_only=True), forget)
+        restore(job, torch.load(path, weights_only=True), forget)
         curves[forget or "nothing"] = [one_step(job) for _ in range(8)]
     return curves
 
@@ -137,15 +137,15 @@ curves = launch(straight_and_resumed, disk, world_size=2, device="cpu").outputs[
 straight = curves.pop("straight")
 first = {}
 for forgotten, losses in curves.items():
-    unlike = [step for step, loss in enumerate(losses) if loss != straight[step]]
-    first[forgotten] = unlike[0] if unlike else None
-    print(f"forgot {forgotten + ':':14}", f"unlike from loss {unlike[0]} on" if unlike else "equal to the bit")
-print("your prediction:", predicted_at_once)
+    differ = [step for step, loss in enumerate(losses) if loss != straight[step]]
+    first[forgotten] = differ[0] if differ else None
+    print(f"forgot {forgotten + ':':14}", f"differs from loss {differ[0]} on" if differ else "bit-equal")
+print("your prediction:", predicted_in_first_loss)
 assert first["nothing"] is None and None not in [first[name] for name in list(first)[1:]]
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
-axes.plot(range(8, 16), straight, color="#BBBBBB", linewidth=6, label="straight, and with all")
+axes.plot(range(8, 16), straight, color="#BBBBBB", linewidth=6, label="uninterrupted, or nothing forgotten")
 for style, (forgotten, losses) in enumerate(list(curves.items())[1:]):
     line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "color": palette.CYCLE[style]}
     axes.plot(range(8, 16), losses, label=f"without {forgotten}", **line)
@@ -154,9 +154,9 @@ axes.legend(frameon=False, ncols=2, fontsize=8)
 figure.tight_layout()
 
 # %% [markdown]
-# Parameters, position and random state show in the next forward pass. Without the optimizer's averages, the schedule or the loss scale the first loss is the right one, and what comes after it is not; such a curve looks like noise, and so the mistake can live for months. That is why a test of resuming compares bits and not curves.
+# If parameters, position or random state are missing, the next forward pass already differs. Without the optimizer's averages, the schedule or the loss scale the first loss is right and later ones are not; such a curve looks like noise, so the mistake can go unnoticed for months. That is why a test of resuming compares bits, not curves.
 #
-# What does each piece weigh?
+# How large is each piece?
 
 # %%
 for name, piece in torch.load(disk / "first_0.pt", weights_only=True).items():
@@ -165,18 +165,18 @@ for name, piece in torch.load(disk / "first_0.pt", weights_only=True).items():
     print(f"{name:13} {format_bytes(path.stat().st_size)}")
 
 # %% [markdown]
-# The optimizer is most of it. In fp32, parameters and Adam's two states are 12 bytes for each parameter; in 16-bit training 2 for the parameter and 12 for the optimizer with its fp32 master copy: **14Ψ bytes** for Ψ parameters. Gradients are not saved, since a step begins without them. BLOOM, of 176 billion parameters, says of itself "only the bf16 weights are 329GB, the full checkpoint with optimizer states is 2.3TB":
+# The optimizer is most of it. In fp32, parameters and Adam's two states take 12 bytes for each parameter; in 16-bit training it is 2 for the parameter and 12 for the optimizer with its fp32 master copy: **14Ψ bytes** for Ψ parameters. Gradients are not saved, since a step starts without them. BLOOM's authors write of its 176 billion parameters: "only the bf16 weights are 329GB, the full checkpoint with optimizer states is 2.3TB":
 
 # %%
 bloom = 176.247e9
-weights, everything_of_it = 2 * bloom / 2**30, checkpoint.checkpoint_bytes(bloom) / 2**30
-print(f"BLOOM by formula: {weights:.0f} GiB of weights, {everything_of_it:,.0f} GiB in all")
-assert abs(weights / 329 - 1) < 0.005 and abs(everything_of_it / 2300 - 1) < 0.005
+weights, in_all = 2 * bloom / 2**30, checkpoint.checkpoint_bytes(bloom) / 2**30
+print(f"BLOOM by formula: {weights:.0f} GiB of weights, {in_all:,.0f} GiB in all")
+assert abs(weights / 329 - 1) < 0.005 and abs(in_all / 2300 - 1) < 0.005
 
 # %% [markdown]
-# ## Who writes?
+# ## Which rank writes?
 #
-# In plain data parallelism every rank has all of it, and rank 0 writes. With ZeRO, FSDP or tensor parallelism each has a slice. Then there are two ways: **rank 0 gathers** the slices and writes one file, or each rank writes **its slice** as a file of its own. Four ranks hold the parameters and both states of a GPT of 3 million parameters, S bytes in all. **While rank 0 gathers and saves, how many bytes does it hold, in S? And how many do the ranks send in all?**
+# In plain data parallelism every rank has everything, and rank 0 writes. With ZeRO, FSDP or tensor parallelism each has a slice. Then there are two ways: **rank 0 gathers** the slices and writes one file, or each rank writes **its slice** to its own file. Four ranks hold the parameters and both Adam states of a GPT of 3 million parameters, S bytes in all. **While rank 0 gathers and saves, how many bytes does it hold, in units of S? And how many do the ranks send in all?**
 
 # %%
 # Your prediction: bytes that rank 0 holds and bytes that all ranks send, both in S, as a pair
@@ -222,7 +222,7 @@ for name, run in saves.items():
 print("your prediction:", predicted_gather)
 
 # %% [markdown]
-# The formula, held against the run: through rank 0, S and a slice on that rank and (N − 1)/N · S on the wire; sharded, a slice everywhere and nothing on the wire. Times on this machine say little, for all its ranks share one disk.
+# The formula agrees with the measurement: through rank 0, that rank holds S plus a slice, and (N − 1)/N · S crosses the network; sharded, each rank holds its slice, and nothing crosses the network. Times on this machine say little, because all ranks share one disk.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.6))
@@ -246,7 +246,7 @@ assert abs(sent / checkpoint.gathered_bytes(total_bytes, world_size) - 1) < 0.02
 assert saves["sharded"].traffic["save"].sent_by_rank.sum() < 0.01 * total_bytes
 
 # %% [markdown]
-# And in the large: BLOOM was trained on 384 GPUs. Say that each rank writes 2 GB/s and that the storage takes 100 GB/s from all together (round numbers, for an example):
+# At scale: BLOOM was trained on 384 GPUs. Assume that each rank writes 2 GB/s and that the storage accepts 100 GB/s in total (round numbers, for an example):
 
 # %%
 speeds = {"rank_bytes_per_s": 2e9, "storage_bytes_per_s": 100e9}
@@ -255,11 +255,11 @@ for way, sharded in (("through rank 0", False), ("sharded", True)):
     print(f"{way:>14}: {seconds:5,.0f} s for a checkpoint")
 
 # %% [markdown]
-# Before it takes that long, rank 0 would need room for BLOOM's 2.3 TB in one host's memory. So large models are saved sharded, and with that come two new questions. When are N files **one** checkpoint? And who can load them?
+# And rank 0 would need room for BLOOM's 2.3 TB in one host's memory. So large models are saved sharded, which raises two questions. When are N files **one** checkpoint? And which ranks can load them?
 #
-# ## A kill in mid-step
+# ## A kill during a step
 #
-# SIGKILL cannot be caught: no handler, no `finally`. The kernel's out-of-memory killer sends it, and so do schedulers whose patience is over. Rank 2 gets it in step 3:
+# SIGKILL cannot be caught: no handler, no `finally`. The operating system's out-of-memory killer sends it, and so do schedulers when a time limit has passed. Rank 2 gets it in step 3:
 
 # %%
 def train_and_die(folder):
@@ -276,16 +276,16 @@ except RankError as error:
     print(error.headline)
 
 # %% [markdown]
-# All ranks are gone: those that live cannot go on without the one that died, and whoever started them ends them. What they had in memory is lost. What was written stays written, whoever wrote it:
+# All ranks are gone: the others cannot continue without the one that died, so the launcher ends them. What they had in memory is lost. What they wrote to disk stays:
 
 # %%
 for path in sorted(disk.glob("died_*")):
     print(path.name, "says step", path.read_text())
 
 # %% [markdown]
-# ## A kill in mid-save
+# ## A kill during a save
 #
-# Now the worst moment. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Which steps do the four files hold after that, by rank?**
+# Now the worst case. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Which steps do the four files contain after that, by rank?**
 
 # %%
 # Your prediction: the step in each of the four files, by rank, as a list
@@ -295,7 +295,7 @@ predicted_steps = None
 def save_over_and_over(folder):
     for step in (2, 4):
         if dist.get_rank() == 2 and step == 4:
-            dist.barrier()  # it comes last
+            dist.barrier()  # the others write first
             os.kill(os.getpid(), signal.SIGKILL)
         torch.save({"step": step, "own": torch.rand(1000)}, folder / f"model_{dist.get_rank()}.pt")
         if step == 4:
@@ -310,9 +310,9 @@ files = [torch.load(disk / f"model_{rank}.pt", weights_only=True) for rank in ra
 print("your prediction:", predicted_steps, "  in the files:", [file["step"] for file in files])
 
 # %% [markdown]
-# Each file is whole, all four load without an error, and together they are a state that the training never was in. So: **never write over a checkpoint**. Each gets a place of its own.
+# Each file is complete, all four load without an error, and together they form a state that the training was never in. So: **never overwrite a checkpoint**. Write each one to a new place.
 #
-# A file that is being written is no better. Eight ranks write a file of 4 MiB again and again, in two ways: under its name, and under another name with a rename afterwards. A quarter of a second later one is killed, and the launcher kills the others.
+# A half-written file is no better. Eight ranks write a file of 4 MiB again and again, in two ways: directly under its final name, and under another name with a rename afterwards. After a quarter of a second one rank is killed, and the launcher kills the others.
 
 # %%
 LINES = ["a line of 64 bytes, and the last one says that it is the end..\n"] * 2**16
@@ -323,7 +323,7 @@ def put(path):
         file.write("end")
 
 # %%
-def write_for_ever(folder):
+def write_forever(folder):
     rank = dist.get_rank()
     put(folder / f"renamed_{rank}")
     dist.barrier()
@@ -336,26 +336,26 @@ def write_for_ever(folder):
 
 # %%
 try:
-    launch(write_for_ever, disk, world_size=8, device="cpu")
+    launch(write_forever, disk, world_size=8, device="cpu")
 except RankError as error:
     print(error.headline)
 for way in ("in_place", "unfinished", "renamed"):
     paths = list(disk.glob(f"{way}_*"))
     whole = sum(path.read_text().endswith("end") for path in paths)
-    print(f"{way:>10}: {whole} of {len(paths)} files are whole")
+    print(f"{way:>10}: {whole} of {len(paths)} files are complete")
 assert whole == len(paths) == 8  # the renamed ones
 
 # %% [markdown]
-# A rename is **atomic**: one step of the file system, before which the old file has the name and after which the new one has it. Whatever else is killed half-way, a name that was given by a rename stands for a whole file. That is all the magic of an **atomic commit**, and it works for folders as well: N ranks write into a folder with some other name, all wait for each other, and then one of them renames the folder. Your lab 10 does that, and its check kills your ranks after every single change that they make on the disk.
+# A rename is **atomic**: until the rename the name refers to the old file, afterwards to the new one, and there is no state in between. So a file that got its name by a rename is always complete. This is an **atomic commit**, and it works for folders as well: N ranks write into a temporary folder, all wait for each other, and then one of them renames the folder. You do that in lab 10, and its check kills your ranks after every single change that they make on disk.
 #
-# Two more things belong to it in practice:
+# In practice two more things matter:
 #
-# - **Power failure** takes the operating system's cache as well. `os.fsync(file)` waits until a file is on the disk itself; it comes before the rename. A kill alone needs none of it.
-# - **Object stores**, such as S3, have no rename of folders. There the last thing to be written is a small file that lists all others: whoever finds the list finds all of it. `torch.distributed.checkpoint` does that with its `.metadata`, DeepSpeed with its file `latest`.
+# - **A power failure** also loses the operating system's cache. `os.fsync(file)` waits until a file is on the disk itself; call it before the rename. If only the process is killed, you do not need it.
+# - **Object stores**, such as S3, cannot rename folders. There the last file written is a small index of all others: if the index exists, so does everything in it. `torch.distributed.checkpoint` does this with its `.metadata`, DeepSpeed with its file `latest`.
 #
-# ## Load 4 ranks' checkpoint on 2
+# ## Load the checkpoint of 4 ranks on 2
 #
-# After a failure there may be fewer nodes than before. Slices of other ranks then have to be read in part. PyTorch's **distributed checkpoint** (DCP) does it for anything that is a DTensor, such as FSDP2's parameters: every rank writes its own slices, and the metadata says which part of which tensor lies where.
+# After a failure there may be fewer nodes than before. Then each rank has to read parts of several slices. PyTorch's **distributed checkpoint** (DCP) does this for DTensors, such as FSDP2's parameters: every rank writes its own slices, and the metadata records which part of which tensor is in which file.
 
 # %%
 def sharded_model():
@@ -401,14 +401,14 @@ for path in sorted((disk / "dcp").iterdir()):
 loaded, rows = launch(load_with_dcp, disk / "dcp", world_size=2, device="cpu").outputs[0]
 assert all(torch.equal(loaded[name], saved[name]) for name in saved)
 of = len(saved["token.weight"])
-print(f"equal to the bit on 2 ranks, where rank 0 has {rows} of {of} rows of the first tensor")
+print(f"bit-equal on 2 ranks, where rank 0 has {rows} of {of} rows of the first tensor")
 
 # %% [markdown]
-# The tensors into which it loads come first: they say how the state is to lie now, and DCP finds the pieces. `dcp.async_save` copies the state to the host's memory and writes it from there, while training goes on.
+# You pass `dcp.load` the tensors to load into: their sharding says which parts each rank needs, and DCP finds the pieces. `dcp.async_save` copies the state to host memory and writes it from there while training continues.
 #
 # ## In real life: DeepSpeed
 #
-# `engine.save_checkpoint` and `engine.load_checkpoint` do all of that for an engine; what is yours, such as the position in the data, goes along as `client_state`. Stage 2 on four ranks:
+# `engine.save_checkpoint` and `engine.load_checkpoint` do all of that for an engine; pass your own state, such as the position in the data, as `client_state`. Stage 2 on four ranks:
 
 # %%
 def engine_of(**more):
@@ -440,7 +440,7 @@ for path in sorted((disk / "ds").rglob("*_states.pt")):
 print("latest:", (disk / "ds/latest").read_text())
 
 # %% [markdown]
-# One file for the model, which at stage 2 is whole on every rank, and one for each rank's slice of the optimizer. **Will two ranks load it?**
+# There is one file for the model, which is replicated at stage 2, and one for each rank's slice of the optimizer. **Can two ranks load this?**
 
 # %%
 # Your prediction: True or False
@@ -460,20 +460,20 @@ except RankError as error:
 print("your prediction:", predicted_two_load)
 
 # %% [markdown]
-# No: such a file is the slice as it lay in memory. DeepSpeed has two tools for it. The first, `zero_to_fp32`, puts the master copies together as one plain `state_dict`, for use without DeepSpeed; a copy of the script lies in every checkpoint. The optimizer is not in it, so one cannot go on from there as if nothing had been.
+# No: each file is a slice exactly as it was in memory. DeepSpeed has two tools to convert it. The first, `zero_to_fp32`, merges the master copies into one plain `state_dict`, for use without DeepSpeed; every checkpoint contains a copy of the script. The result has no optimizer state, so you cannot resume from it exactly.
 
 # %%
-def put_together(folder):
+def merge(folder):
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     return get_fp32_state_dict_from_zero_checkpoint(str(folder))
 
-merged = launch(put_together, disk / "ds", world_size=1, quiet=True, **on_cpu).outputs[0]
+merged = launch(merge, disk / "ds", world_size=1, quiet=True, **on_cpu).outputs[0]
 assert all(torch.equal(merged[name], each) for name, each in saved.items())
 print(f"{len(merged)} tensors, equal to the engine's; no optimizer")
 
 # %% [markdown]
-# The second turns it into a **universal checkpoint**: a folder for each parameter, with its master copy and both of Adam's states, whole. Every number of ranks can cut its slices from that. On the command line it is `python -m deepspeed.checkpoint.ds_to_universal`; here we call what that calls.
+# The second converts it into a **universal checkpoint**: a folder for each parameter, with its master copy and both of Adam's states, unsharded. Any number of ranks can take their slices from that. On the command line it is `python -m deepspeed.checkpoint.ds_to_universal`; here we call its main function.
 
 # %%
 def make_universal(folder):
@@ -482,7 +482,7 @@ def make_universal(folder):
     from deepspeed.checkpoint import ds_to_universal
 
     options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False}
-    options |= {"strict": True, "inject_missing_state": True}  # the last: not made by Megatron
+    options |= {"strict": True, "inject_missing_state": True}  # the last: no Megatron checkpoint
     paths = {"input_folder": folder / "step_2", "output_folder": folder / "universal"}
     paths = {name: str(path) for name, path in paths.items()}
     ds_to_universal.main(Namespace(**paths, **options))
@@ -495,51 +495,51 @@ universal = {"checkpoint": {"load_universal": True}}
 resumed = launch(load_with_deepspeed, disk / "ds", "universal", universal, world_size=2, quiet=True, **on_cpu)
 loaded, position = resumed.outputs[0]
 assert all(torch.equal(loaded[name], each) for name, each in saved.items())
-print("on 2 ranks: equal to the bit, position", position)
+print("on 2 ranks: bit-equal, position", position)
 
 # %% [markdown]
-# ## In real life: torchrun starts again
+# ## In real life: torchrun restarts the ranks
 #
-# Somebody has to notice that a rank died, end the others and start all of them again. That is `torchrun --max-restarts`. It knows nothing of checkpoints: it runs the same script from its first line, and the script has to look for one. This one dies in step 3 of its first life:
+# When a rank dies, something has to notice, end the others and start all of them again. `torchrun --max-restarts` does. It does not load checkpoints: it runs the same script from its first line, and the script has to look for one. This script dies in step 3 of its first attempt:
 
 # %%
 SCRIPT = '''
 import os, signal, sys, torch.distributed as dist
 from pathlib import Path
-rank, life = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
-dist.init_process_group("gloo", f"file://{sys.argv[1]}/life_{life}", rank=rank, world_size=2)
+rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+dist.init_process_group("gloo", f"file://{sys.argv[1]}/store_{attempt}", rank=rank, world_size=2)
 saved = Path(sys.argv[1]) / f"rank_{rank}.txt"
 step = int(saved.read_text()) if saved.exists() else 0
-sys.stdout.write(f"life {life}, rank {rank}: goes on at step {step}\\n")
+sys.stdout.write(f"attempt {attempt}, rank {rank}: continues at step {step}\\n")
 while step < 5:
-    if rank == 1 and step == 3 and life == "0":
+    if rank == 1 and step == 3 and attempt == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     step += 1
     dist.barrier()
     saved.write_text(str(step))
-sys.stdout.write(f"life {life}, rank {rank}: done\\n")
+sys.stdout.write(f"attempt {attempt}, rank {rank}: done\\n")
 '''
 
 # %%
-(disk / "lives").mkdir()
+(disk / "attempts").mkdir()
 (disk / "script.py").write_text(SCRIPT)
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-command = [*torchrun, "--max-restarts=1", str(disk / "script.py"), str(disk / "lives")]
-quietly = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-ended = subprocess.run(command, capture_output=True, text=True, env=quietly)
-said = [line for line in ended.stdout.splitlines() if "life" in line]
-print(*sorted(said, key=lambda line: (line[:6], "done" in line, line)), sep="\n")
+command = [*torchrun, "--max-restarts=1", str(disk / "script.py"), str(disk / "attempts")]
+environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+printed = [line for line in ended.stdout.splitlines() if "attempt" in line]
+print(*sorted(printed, key=lambda line: (line[:9], "done" in line, line)), sep="\n")
 assert ended.returncode == 0, ended.stderr
 
 # %% [markdown]
-# (It writes each rank's file in place and on its own: after what we have seen, how could that go wrong?) On many nodes `torchrun --nnodes=6:8` goes on with as many as are left, between 6 and 8; then what N ranks saved is loaded on others, as above.
+# (Each rank writes its file in place, without waiting for the others. After what we have seen, how could that go wrong?) On several nodes, `torchrun --nnodes=6:8` continues with the nodes that are left, between 6 and 8; then a different number of ranks loads the checkpoint, as above.
 #
 # ## How often?
 #
-# A checkpoint takes δ seconds, and something fails every M seconds on average. Saving every τ seconds costs δ/τ of the time, and each failure costs half an interval on average, τ/(2M) of the time. The sum is least at τ = √(2δM) (Young 1974). **At Llama 3's rate of failures, and with 60 seconds for a checkpoint: how many minutes between two?**
+# Assume that a checkpoint takes δ seconds, and that something fails every M seconds on average. Saving every τ seconds costs δ/τ of the time, and each failure costs half an interval on average, τ/(2M) of the time. The sum is least at τ = √(2δM) (Young 1974). **At Llama 3's failure rate, and with 60 seconds for a checkpoint, how many minutes should pass between two?**
 
 # %%
-# Your prediction: minutes from one checkpoint to the next
+# Your prediction: minutes between two checkpoints
 predicted_minutes = None
 
 # %%
@@ -564,35 +564,38 @@ axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 figure.tight_layout()
 
 # %% [markdown]
-# What is lost at best grows with the root of δ: a checkpoint that holds the ranks up a twelfth as long loses less than a third. That is what asynchronous saving is for. (Restarting costs time besides, whatever the interval.)
+# The smallest loss grows with √δ: if a checkpoint blocks the ranks only a twelfth as long, the loss falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
 #
 # ## What goes wrong in practice
 #
-# - **The wrong order.** The final name first, then the content. Or the old checkpoint deleted to make room, and then a crash.
-# - **The optimizer left out**, because only the model's file was kept. The curve jumps, recovers, and nobody writes it down.
-# - **The data from the start.** The model sees its first batches twice, and the last never.
-# - **A view saved as all of its storage**: `torch.save(flat[a:b])` writes all of `flat`. `clone()` first.
-# - **Names in the order of text**: `shard_10` comes before `shard_2`.
-# - **Never tried.** A checkpoint that was never loaded is a hope. Kill a run on purpose, in its first hour.
+# - **The wrong order.** A file gets its final name before its content. Or you delete the old checkpoint to make room, and then the run crashes.
+# - **No optimizer**, because only the model's file was kept. The loss jumps, recovers, and nobody notices.
+# - **Data from the start.** The model sees its first batches twice, and the last ones never.
+# - **A view saved with its whole storage**: `torch.save(flat[a:b])` writes all of `flat`. Call `clone()` first.
+# - **File names sorted as text**: `shard_10` comes before `shard_2`.
+# - **Never tested.** You cannot rely on a checkpoint that was never loaded. Kill a run on purpose, in its first hour.
 #
 # ## Where GPUs differ
 #
-# The random state of CUDA is one more piece (`torch.cuda.get_rng_state_all()`); states are copied to the host before they are written, which is fast, and is all that an asynchronous save waits for; some kernels add in an order that changes, so that bits differ from run to run unless `torch.use_deterministic_algorithms(True)`; and NCCL does not notice a dead peer by itself, so that a timeout has to.
+# - CUDA's random state is one more piece (`torch.cuda.get_rng_state_all()`).
+# - States are copied to the host before they are written. The copy is fast, and an asynchronous save blocks training only for the copy.
+# - Some GPU kernels add numbers in varying order, so bits differ from run to run unless you set `torch.use_deterministic_algorithms(True)`.
+# - NCCL does not notice a dead peer by itself; a timeout has to.
 #
 # ## What to keep
 #
-# - Parameters, optimizer, schedule, loss scale, position in the data, random states of each rank. Compare bits.
-# - 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.
-# - A new place for each checkpoint, all ranks wait, one rename.
-# - Slices that say of which tensor they are, and where in it, can be loaded on any number of ranks.
+# - Save parameters, optimizer, schedule, loss scale, position in the data, and each rank's random state. Compare bits.
+# - A checkpoint has 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.
+# - Write each checkpoint to a new place, wait for all ranks, rename once.
+# - If each slice records its tensor and its position in it, any number of ranks can load the checkpoint.
 # - Save every √(2δM) seconds, and make δ small.
 #
-# Now make it hold under fire: [Lab 10](../../labs/10_save_resume/10_save_resume.ipynb).
+# Now build one that survives crashes: [Lab 10](../../labs/10_save_resume/10_save_resume.ipynb).
 #
 # ## Sources
 #
 # - A. Grattafiori et al.: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Section 3.3.4, table 5: 419 unexpected interruptions in 54 days.
-# - BigScience: [the 176B model's page](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4) for the sizes of its checkpoint; T. Le Scao et al.: *BLOOM.* [arXiv 2211.05100](https://arxiv.org/abs/2211.05100), 2022, for the count of parameters.
+# - BigScience: [the 176B model's page](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4) for the sizes of its checkpoint; T. Le Scao et al.: *BLOOM.* [arXiv 2211.05100](https://arxiv.org/abs/2211.05100), 2022, for the number of parameters.
 # - J. W. Young: *A first order approximation to the optimum checkpoint interval.* Communications of the ACM 17, 1974.
 # - PyTorch 2.13: [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 # - DeepSpeed 0.19.8: [checkpointing](https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html), [universal checkpointing](https://www.deepspeed.ai/tutorials/universal-checkpointing/).

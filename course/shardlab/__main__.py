@@ -18,10 +18,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _picture(arguments: argparse.Namespace) -> int:
-    from shardlab import cover  # with matplotlib, which no other command needs
+    from shardlab import readme_picture  # imports matplotlib, which no other command needs
 
     try:
-        run = cover.save(arguments.path)
+        run = readme_picture.save(arguments.path)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

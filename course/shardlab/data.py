@@ -1,4 +1,4 @@
-"""Real English text that every Python brings along, cut into batches without overlap.
+"""Real English text that ships with Python, cut into batches without overlap.
 
 The text is Python's own language reference, as ``pydoc`` shows it; a token is a byte.
 """
@@ -18,7 +18,7 @@ def tokens() -> Tensor:
 
 @cache
 def _text() -> Tensor:
-    """[n] uint8: an eighth of the memory."""
+    """[n] uint8: an eighth of the memory of int64."""
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
@@ -28,13 +28,13 @@ def _text() -> Tensor:
 def batch(
     step: int, batch_size: int = 8, context: int = 64, rank: int = 0, world_size: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """The sequences that ``rank`` learns from in ``step``, and the token after each of theirs.
+    """The sequences that ``rank`` trains on in ``step``, and the next token of each token.
 
     rank0 [a b] | rank1 [c d]   ==   one process with a batch twice as large: [a b c d]
 
     Returns tokens and targets, each [batch_size, context].  The text is cut into sequences, which
-    come in another random order in each pass; no two ranks or steps of a pass share one.  The same
-    arguments give the same batch, so a run that stopped goes on where it was.
+    are reshuffled for each pass; no two ranks or steps of a pass share one.  The same arguments
+    give the same batch, so a run that stopped can resume where it was.
 
     Raises ValueError for a rank that does not exist and for a batch larger than the text.
     """

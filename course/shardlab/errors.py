@@ -1,4 +1,4 @@
-"""What can go wrong in a launch: the first line names the guilty rank and its line of code."""
+"""Errors of a launch: the first line names the rank at fault and its line of code."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waiting:
-    """One row of a hang's table: what a rank was in when everything stopped."""
+    """One row of a hang's table: what a rank was doing when everything stopped."""
 
     rank: int
     state: str  # "waiting", "finished", "computing", "dead"
-    call: str  # "recv", "all_reduce #3", "" where it is in no call
+    call: str  # "recv", "all_reduce #3"; "" outside of any call
     waits_for: tuple[int, ...]  # global ranks
-    source: str  # "cell 5, line 3: dist.recv(...)", "" where unknown
+    source: str  # "cell 5, line 3: dist.recv(...)"; "" if unknown
 
 
 class LaunchError(Exception):
     """A launch that did not return an output from every rank.
 
-    ``run`` holds what is known of it: outputs of the ranks that finished, all printed text,
-    recorded calls and traffic.  ``str(error)`` starts with ``headline``, one line.
+    ``run`` is the partial result: outputs of the ranks that finished, all printed text, recorded
+    calls and traffic.  ``str(error)`` starts with ``headline``, one line.
     """
 
     run: Run | None = None
@@ -35,7 +35,7 @@ class LaunchError(Exception):
         self.detail = detail
 
     def _render_traceback_(self) -> list[str]:
-        """IPython's hook: the message alone, without the frames of the launcher itself."""
+        """IPython's hook: the message alone, without the launcher's own frames."""
         return f"\x1b[31m{type(self).__name__}\x1b[0m: {self}".split("\n")
 
 
@@ -52,7 +52,7 @@ class RankError(LaunchError):
 
 
 class DeadlockError(LaunchError):
-    """Ranks that wait for each other, or for one that will never come."""
+    """Ranks that wait for each other, or for a rank that will never arrive."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class DeadlockError(LaunchError):
     ) -> None:
         super().__init__(headline, detail)
         self.table = table
-        self.cycle = cycle  # ranks in waiting order; empty where no cycle is the cause
+        self.cycle = cycle  # each rank waits for the next; empty if the cause is no cycle
 
 
 class RunTimeout(LaunchError):
-    """The run took longer than ``timeout_s`` though some rank was still at work."""
+    """The run took longer than ``timeout_s``; some rank was still computing."""
 
     def __init__(self, headline: str, detail: str = "", *, table: tuple[Waiting, ...] = ()) -> None:
         super().__init__(headline, detail)
@@ -76,4 +76,4 @@ class RunTimeout(LaunchError):
 
 
 class MachineTooBusy(LaunchError):
-    """The ranks hardly got a processor: nothing is known of how the run would have gone."""
+    """The ranks got too little processor time to say how the run would have ended."""

@@ -25,20 +25,20 @@ def launch(
 
     rank0 fn(...)  rank1 fn(...)  ...   ->   run.outputs == [what rank 0 returned, rank 1, ...]
 
-    ``inputs``: a value for each rank; then ``fn(inputs[rank], *args)`` runs.
-    ``timeout_s``: the run is ended after it; a hang is found long before.
-    ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank), "auto": cuda where there are enough.
-    ``seed``: rank r of every run with the same seed draws the same numbers, and others than rank
-    r + 1; None draws afresh.
-    ``quiet``: show nothing while it runs; ``run.stdout`` holds it all the same.
-    ``memory``: follow every tensor's storage, for ``run.memory``; it slows each operator.
-    ``engine``: "deepspeed" ranks have DeepSpeed loaded and settled (ranks/engines.py); "auto" is
-    that where ``fn`` or its arguments name ``deepspeed``, else "torch".
+    ``inputs``: one value per rank; rank r runs ``fn(inputs[r], *args)``.
+    ``timeout_s``: time limit of the run; a hang is detected much earlier.
+    ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank), "auto": cuda if the GPUs suffice.
+    ``seed``: with the same seed, rank r draws the same random numbers in every run, and each rank
+    draws different ones; None picks a new seed.
+    ``quiet``: show nothing while the run goes on; ``run.stdout`` still has everything.
+    ``memory``: track every tensor's storage for ``run.memory``; this slows each operator.
+    ``engine``: "deepspeed" forks ranks from a server that has DeepSpeed imported and configured
+    (ranks/engines.py); "auto" does so if ``fn`` or its arguments name ``deepspeed``, else "torch".
 
-    `RankSet` (rank_set.py) keeps its ranks for several functions, and has what only a grader needs.
+    `RankSet` (rank_set.py) runs several functions on the same ranks and has a grader's options.
 
-    Raises RankError, DeadlockError or RunTimeout (all LaunchError, with ``.run``, the partial run),
-    and ValueError or TypeError for arguments that cannot work.
+    Raises RankError, DeadlockError or RunTimeout (all LaunchError; ``.run`` is the partial run),
+    and ValueError or TypeError for invalid arguments.
     """
     with RankSet(
         world_size, timeout_s=timeout_s, device=device, quiet=quiet, engine=engine

@@ -1,9 +1,8 @@
-"""Which tensors live when: every tensor of one step with the operators that it lived between.
+"""The lifetime of every tensor of one step: from the operator that made it to its release.
 
-Mechanism: the recorder of ``run.memory`` (shardlab.trace.memory_recorder) follows storages; here
-each also notes which module made it, and between which operators it lived.  Time is counted in
-operators that make a tensor, so that two recordings of one step are equal, whatever else the
-machine does.
+Mechanism: the recorder of ``run.memory`` (shardlab.trace.memory_recorder) tracks storages; here
+each also notes which module made it, and between which operators it lived.  The unit of time is one
+operator that makes a tensor, so two recordings of a step are equal, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -20,48 +19,48 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from shardlab.trace.memory_recorder import COMMUNICATED, Followed, MemoryRecorder, category_of
+from shardlab.trace.memory_recorder import COMMUNICATED, MemoryRecorder, TrackedStorage, category_of
 from shardlab.trace.tensors import tensors_in
 
 KINDS = (
-    "kept",  # made before backward, and there when it begins
-    "recomputed",  # made by a forward within backward
-    "temporary",  # all others: gone before backward begins, or made by backward for itself
+    "kept",  # made before backward, and live when it begins
+    "recomputed",  # made by a forward pass inside backward
+    "temporary",  # all others: freed before backward begins, or made by backward for itself
 )
 
-MOST_WAIT_S = 1.0  # before backward; in vain where a collective made what backward needs
+MAX_WAIT_S = 1.0  # before backward; reached if backward needs a tensor that a collective made
 
 
 @dataclass(frozen=True)
 class Life:
-    """One storage, from the operator that made it to the one that found it gone.
+    """One storage, from the operator that made it to the first that ran after it was freed.
 
-    module: path of the module that was at work; "" outside of all, and in backward.
+    module: path of the module that was running; "" outside of any module, and in backward.
     """
 
     module: str
     operator: str
     bytes: int
     born: int
-    gone: int  # > born; the number of all operators where it outlived the step
+    gone: int  # > born; the number of operators in the step if it outlived the step
     kind: str
 
     @property
     def name(self) -> str:
-        """As a reader would call it: "blocks.0.mlp.up: addmm"."""
+        """For display: "blocks.0.mlp.up: addmm"."""
         return f"{self.module}: {self.operator}" if self.module else self.operator
 
     @property
     def part(self) -> str:
-        """The part of the model that it belongs to: "blocks.0", "head", ""."""
+        """The part of the model that made it: "blocks.0", "head", ""."""
         return part_of(self.module)
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """All tensors that a step made but gradients of parameters, in the order of their birth.
+    """All tensors that a step made, except gradients of parameters, oldest first.
 
-    phases: (name, first operator, the one after the last) of "forward" and "backward".
+    phases: (name, first operator, last operator + 1) of "forward" and "backward".
     """
 
     lives: tuple[Life, ...]
@@ -70,7 +69,7 @@ class Lifetimes:
 
     @cached_property
     def live_bytes(self) -> NDArray[np.int64]:
-        """[operators] bytes that were live after each operator."""
+        """[operators] bytes live after each operator."""
         changes = np.zeros(self.operators + 1, np.int64)
         for life in self.lives:
             changes[life.born] += life.bytes
@@ -84,16 +83,16 @@ class Lifetimes:
 
     @property
     def peak_at(self) -> int:
-        """The first operator after which most was live."""
+        """The first operator after which live bytes were at their peak."""
         return int(self.live_bytes.argmax()) if self.operators else 0
 
     @property
     def kept_bytes(self) -> int:
-        """What forward left for backward."""
+        """Bytes that forward kept for backward."""
         return sum(life.bytes for life in self.lives if life.kind == "kept")
 
     def at(self, operator: int) -> list[Life]:
-        """What was live after this operator, the oldest first."""
+        """Tensors live after this operator, oldest first."""
         return [life for life in self.lives if life.born <= operator < life.gone]
 
 
@@ -105,10 +104,10 @@ def part_of(module: str) -> str:
 
 
 def record(model: nn.Module, step: Callable[[], object]) -> Lifetimes:
-    """Run ``step``, a forward and backward pass of ``model``, and follow each tensor that it makes.
+    """Run ``step``, a forward and backward pass of ``model``, and track each tensor that it makes.
 
-    A tensor is a storage here: views are not counted again.  Parameters, their gradients, and what
-    was there before, such as the batch, are left out.
+    Tensors are counted by storage: views are not counted again.  Parameters, their gradients, and
+    tensors made before the step, such as the batch, are left out.
     """
     recorder = _Recorder(model)
     with recorder:
@@ -120,10 +119,10 @@ class _Recorder(MemoryRecorder):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.names = {module: name for name, module in model.named_modules()}
-        self.at_work: list[str] = []  # modules, the innermost last
-        self.operators = 0  # that have made a tensor
-        self.made: list[_Made] = []
-        self.gone_at: dict[int, int] = {}  # number of a storage: operators before it was gone
+        self.active_modules: list[str] = []  # innermost last
+        self.operators = 0  # operators so far that made a tensor
+        self.made: list[_Created] = []
+        self.gone_at: dict[int, int] = {}  # by storage number: operators run before it was freed
         self.spans: list[tuple[str, int, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -131,21 +130,21 @@ class _Recorder(MemoryRecorder):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         new = []
         for tensor in tensors_in(result):
-            followed = self.living.get(_address(tensor))
+            followed = self.live.get(_address(tensor))
             if followed is not None and followed.bytes and _address(tensor) not in known:
                 known.add(_address(tensor))
                 new.append(followed)
         if new:
-            module = self.at_work[-1] if self.at_work else ""
+            module = self.active_modules[-1] if self.active_modules else ""
             operator = _plain(func.overloadpacket.__name__)
             self.made += [
-                _Made(followed, followed.bytes, module, operator, self.operators)
+                _Created(followed, followed.bytes, module, operator, self.operators)
                 for followed in new
             ]
             self.operators += 1
         return result
 
-    def _change(self, followed: Followed, now_bytes: int) -> None:
+    def _change(self, followed: TrackedStorage, now_bytes: int) -> None:
         super()._change(followed, now_bytes)
         if now_bytes == 0:
             self.gone_at[followed.number] = self.operators
@@ -155,29 +154,29 @@ class _Recorder(MemoryRecorder):
         hooks = nn.modules.module
         for handle in (
             hooks.register_module_forward_pre_hook(
-                lambda module, _: self.at_work.append(self.names.get(module, ""))
+                lambda module, _: self.active_modules.append(self.names.get(module, ""))
             ),
             hooks.register_module_forward_hook(lambda *_: self._leave(), always_call=True),
         ):
             self.exits.callback(handle.remove)
 
     def _leave(self) -> None:
-        self.at_work.pop()
+        self.active_modules.pop()
 
     def _wait_for_collectives(self) -> None:
-        """Gloo's threads let go of a collective's tensors some time after it is done."""
-        deadline = time.monotonic() + MOST_WAIT_S
+        """Gloo's threads release a collective's tensors some time after it is done."""
+        deadline = time.monotonic() + MAX_WAIT_S
         while time.monotonic() < deadline and any(
-            followed.marks & COMMUNICATED for followed in list(self.living.values())
+            followed.marks & COMMUNICATED for followed in list(self.live.values())
         ):
             time.sleep(0.001)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         if name == "backward" and not self.open_phases:
-            self._wait_for_collectives()  # or what they hold would count as kept for backward
+            self._wait_for_collectives()  # or their tensors would count as kept for backward
         start, is_outermost = self.operators, name not in self.open_phases
-        # A module that is called again within backward is no forward phase of the step.
+        # A module called again inside backward is not a forward phase of the step.
         is_outermost = is_outermost and not self.open_phases
         with super().phase(name):
             yield
@@ -187,7 +186,7 @@ class _Recorder(MemoryRecorder):
     def lifetimes(self) -> Lifetimes:
         turn = next((start for name, start, _ in self.spans if name == "backward"), self.operators)
         lives: list[Life] = []
-        part = ""  # of what was recomputed last
+        part = ""  # of the tensor recomputed last
         for made in self.made:
             category = category_of(made.followed.marks)
             if category in ("parameters", "gradients", "optimizer"):
@@ -199,7 +198,7 @@ class _Recorder(MemoryRecorder):
                 is_seed = made.operator == "ones_like" and made.born == turn - 1
                 kind = "kept" if made.born < turn < gone and not is_seed else kind
             elif category == "activations":
-                # A function that is run again is not called as a module: its parts are.
+                # Checkpointing reruns the module's function, so only submodules are called.
                 kind, module = "recomputed", module or part
                 part = part_of(module)
             lives.append(Life(module, made.operator, made.bytes, made.born, gone, kind))
@@ -207,7 +206,7 @@ class _Recorder(MemoryRecorder):
 
 
 def _joined(spans: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ...]:
-    """Forward passes of several modules, one after the other, are one phase."""
+    """Merge consecutive forward passes of several modules into one phase."""
     joined: list[tuple[str, int, int]] = []
     for name, start, end in spans:
         if joined and joined[-1][0] == name:
@@ -216,8 +215,8 @@ def _joined(spans: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ..
     return tuple(joined)
 
 
-class _Made(NamedTuple):
-    followed: Followed
+class _Created(NamedTuple):
+    followed: TrackedStorage
     bytes: int
     module: str
     operator: str
@@ -225,7 +224,7 @@ class _Made(NamedTuple):
 
 
 def _plain(operator: str) -> str:
-    """torch's long names in fewer words."""
+    """A shorter name for torch's operator."""
     is_attention = "scaled_dot_product" in operator
     words = "attention" + " backward" * operator.endswith("backward")
     return words if is_attention else operator.strip("_").replace("native_", "")

@@ -1,4 +1,4 @@
-"""What a launch with ``memory=True`` tells of each rank's live bytes: by category, over time."""
+"""Each rank's live bytes by category over time, from a launch with ``memory=True``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.int64]
 
-# What a storage is, from the bottom of a stack to its top.
+# What a storage is used for, from the bottom of a stacked plot to its top.
 CATEGORIES = (
-    "parameters",  # also those gathered for a moment
+    "parameters",  # also those gathered temporarily
     "gradients",
-    "optimizer",  # its states, and fp32 masters
-    "activations",  # what the forward pass made, for the backward pass or for itself
-    "buckets",  # handed to collectives, and none of the above
+    "optimizer",  # its states, and fp32 master weights
+    "activations",  # made by the forward pass, for the backward pass or for itself
+    "buckets",  # passed to collectives, and none of the above
     "other",  # inputs, temporaries of the backward pass and of the step
 )
 
 
-class Seen(NamedTuple):
-    """The least and the most bytes that a process had in use when blocks of one name ended."""
+class ByteRange(NamedTuple):
+    """The least and the most bytes a process had in use when blocks with one label ended."""
 
     least: int
     most: int
@@ -41,27 +41,27 @@ class Phase:
     start_s: float  # since the ranks were released
     end_s: float
     at_end: Mapping[str, int]  # live bytes by category
-    at_peak: Mapping[str, int]  # at the moment within the phase when all together were most
+    at_peak: Mapping[str, int]  # when their sum was highest within the phase
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank's live tensors; views count once, padding counts, what C++ code needs
-    within one operator does not.
+    """Bytes of one rank's live tensors.  Views count once; padding counts; memory that C++ code
+    uses within one operator does not.
 
-    The timeline keeps a few thousand moments of a long run, its highest among them.  Peaks and
-    phases are exact.
+    The timeline keeps a few thousand samples of a long run, the peak among them.  Peaks and phases
+    are exact.
     """
 
     times_s: NDArray[np.float64]  # [T]
     live_bytes: Mapping[str, Bytes]  # category -> [T]
     phases: tuple[Phase, ...]
     peak_s: float
-    peaks: Mapping[str, int]  # category -> the most it had at any time
-    at_peak: Mapping[str, int]  # when all together were most
-    is_told: bool = True  # False: the rank ended before it could tell
-    # By a measured block's label, from outside: private pages of the process, tensors or not.
-    seen_bytes: Mapping[str, Seen] = field(default_factory=dict)
+    peaks: Mapping[str, int]  # category -> its highest value at any time
+    at_peak: Mapping[str, int]  # when their sum was highest
+    is_told: bool = True  # False: the rank ended before it could report
+    # By label of a measured block: the process's private memory, tensors or not, read from outside.
+    seen_bytes: Mapping[str, ByteRange] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:
@@ -70,7 +70,7 @@ class RankMemory:
 
     @property
     def peak_phase(self) -> str:
-        """The shortest phase that the peak was in; "" outside of all."""
+        """The shortest phase that contains the peak; "" outside of any phase."""
         around = [phase for phase in self.phases if phase.start_s <= self.peak_s <= phase.end_s]
         return min(around, key=lambda phase: phase.end_s - phase.start_s).name if around else ""
 
@@ -81,7 +81,7 @@ class RankMemory:
     def at(self, moment: str) -> dict[str, int]:
         """Live bytes by category at "peak", at the "end", or when a phase's last pass ended.
 
-        Raises KeyError for a phase that never was.
+        Raises KeyError for a phase that did not occur.
         """
         if moment == "peak":
             return dict(self.at_peak)
@@ -91,19 +91,19 @@ class RankMemory:
             if phase.name == moment:
                 return dict(phase.at_end)
         known = ", ".join(dict.fromkeys(phase.name for phase in self.phases)) or "no phase"
-        raise KeyError(f"no phase {moment!r}; there were: {known}, and always: peak, end")
+        raise KeyError(f"no phase {moment!r}; recorded: {known}; always available: peak, end")
 
     @classmethod
-    def from_told(cls, told: Any, origin_s: float) -> RankMemory:
-        """From what a rank's recorder told; times are counted from ``origin_s``.
+    def from_summary(cls, summary: Any, origin_s: float) -> RankMemory:
+        """From the summary of a rank's recorder; times are counted from ``origin_s``.
 
-        Raises ValueError, TypeError, KeyError or IndexError for what no recorder tells.
+        Raises ValueError, TypeError, KeyError or IndexError for data that no recorder writes.
         """
-        live = np.array(told["live"], dtype=np.int64)
-        times_s = np.array(told["times"], dtype=float) - origin_s
+        live = np.array(summary["live"], dtype=np.int64)
+        times_s = np.array(summary["times"], dtype=float) - origin_s
         if live.shape != (len(CATEGORIES), len(times_s)):
-            raise ValueError("a row of live bytes for each category, a moment in each column")
-        peak_s, at_peak = told["peak"]
+            raise ValueError("live bytes need one row per category and one column per time")
+        peak_s, at_peak = summary["peak"]
         return cls(
             times_s=times_s,
             live_bytes=dict(zip(CATEGORIES, live, strict=True)),
@@ -115,16 +115,16 @@ class RankMemory:
                     _by_category(at_end),
                     _by_category(most),
                 )
-                for name, start, end, at_end, most in told["phases"]
+                for name, start, end, at_end, most in summary["phases"]
             ),
             peak_s=float(peak_s) - origin_s,
-            peaks=_by_category(told["peaks"]),
+            peaks=_by_category(summary["peaks"]),
             at_peak=_by_category(at_peak),
         )
 
 
 class Memory(Sequence[RankMemory]):
-    """``run.memory[rank]``, and what all ranks had at one moment."""
+    """``run.memory[rank]``, and the same for all ranks at one moment."""
 
     def __init__(self, ranks: Sequence[RankMemory]) -> None:
         self._ranks = tuple(ranks)
@@ -163,10 +163,10 @@ def _by_category(values: Any) -> dict[str, int]:
     return {name: int(value) for name, value in zip(CATEGORIES, values, strict=True)}
 
 
-NOTHING = dict.fromkeys(CATEGORIES, 0)
+ZERO_BYTES = dict.fromkeys(CATEGORIES, 0)
 
 
 def nothing_known() -> RankMemory:
-    """Of a rank that ended before it could tell."""
+    """For a rank that ended before it could report."""
     zero = {category: np.zeros(1, np.int64) for category in CATEGORIES}
-    return RankMemory(np.zeros(1), zero, (), 0.0, NOTHING, NOTHING, is_told=False)
+    return RankMemory(np.zeros(1), zero, (), 0.0, ZERO_BYTES, ZERO_BYTES, is_told=False)

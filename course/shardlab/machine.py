@@ -1,4 +1,4 @@
-"""What this machine holds: on which device ranks run, and how many of them."""
+"""What this machine has room for: the device that ranks run on, and how many ranks."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 
 
 def choose_device(device: str, world_size: int) -> tuple[str, str]:
-    """("cpu" or "cuda", why); raises ValueError where the asked-for one can't be had."""
+    """("cpu" or "cuda", why); raises ValueError if the requested device is not available."""
     if device == "cpu":
-        return "cpu", "asked for"
+        return "cpu", "requested"
     if device not in ("auto", "cuda"):
         raise ValueError(f'device is "auto", "cpu" or "cuda", not {device!r}')
     gpus = _gpu_count()
     if gpus >= world_size:
-        return "cuda", "asked for" if device == "cuda" else f"{gpus} GPUs for {world_size} ranks"
+        return "cuda", "requested" if device == "cuda" else f"{gpus} GPUs for {world_size} ranks"
     if device == "cuda":
         raise ValueError(
-            f"{world_size} ranks need {world_size} GPUs, one each; this machine has {gpus}: "
+            f"{world_size} ranks need {world_size} GPUs, one per rank; this machine has {gpus}: "
             'lower world_size or pass device="cpu"'
         )
     return "cpu", f"{gpus} GPUs for {world_size} ranks" if gpus else "no GPU on this machine"
 
 
 def _gpu_count() -> int:
-    if not glob.glob("/dev/nvidia[0-9]*"):  # spares a laptop's kernel the import of torch
+    if not glob.glob("/dev/nvidia[0-9]*"):  # without a GPU, a kernel need not import torch
         return 0
     import torch
 
@@ -32,7 +32,7 @@ def _gpu_count() -> int:
 
 
 def most_ranks() -> int:
-    """How many ranks this machine holds: by memory (12 MiB each) and by open files (7 each)."""
+    """The most ranks this machine has memory (12 MiB each) and open files (7 each) for."""
     import resource
 
     import psutil
@@ -43,11 +43,11 @@ def most_ranks() -> int:
 
 
 def _container_bytes() -> float:
-    """What a container's limit (cgroup v2) leaves; infinite where there is none."""
+    """Memory left under a container's limit (cgroup v2); infinite without one."""
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         stat = Path("/sys/fs/cgroup/memory.stat").read_text().split()
-        used = int(stat[stat.index("anon") + 1])  # without the page cache, which makes room
+        used = int(stat[stat.index("anon") + 1])  # without the page cache, which can be evicted
         return float("inf") if limit == "max" else int(limit) - used
     except (OSError, ValueError):
         return float("inf")

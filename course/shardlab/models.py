@@ -1,8 +1,8 @@
 """A small GPT in plain PyTorch, to be trained, cut into pieces and measured.
 
 The decoder of Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2): layer
-norm before each half of a block, learned positions, and one matrix that both reads tokens in and
-writes logits out (tied embeddings).
+norm before each half of a block, learned positions, and one matrix for both the token embedding and
+the output logits (tied embeddings).
 
 Shapes: B batch, T tokens, D width, H heads, V vocabulary.
 """
@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-IGNORE = -100  # a target that does not count, as in torch's cross_entropy
+IGNORE = -100  # a target to ignore, as in torch's cross_entropy
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Raises ValueError where the heads do not divide the width."""
+    """Raises ValueError if the heads do not divide the width."""
 
     layers: int
     heads: int
@@ -34,7 +34,7 @@ class GPTConfig:
             raise ValueError(f"{self.heads} heads do not divide a width of {self.width}")
 
 
-# By about how many parameters they have.
+# By approximate number of parameters.
 SIZES = {
     "0.1M": GPTConfig(layers=2, heads=2, width=64, context=64),
     "0.3M": GPTConfig(layers=2, heads=4, width=96, context=128),
@@ -46,7 +46,7 @@ SIZES = {
 
 
 class Attention(nn.Module):
-    """Each token looks at itself and at those before it."""
+    """Causal self-attention: each token attends to itself and to those before it."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         q, k, v = (
             part.view(batch, tokens, self.heads, -1).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
-        )  # each [B, H, T, D/H]; heads may be fewer here than H: those of one rank
+        )  # each [B, H, T, D/H]; with tensor parallelism, only the heads of this rank
         dropout = self.dropout if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, -1))
@@ -69,10 +69,10 @@ class Attention(nn.Module):
 
 
 class SeparateAttention(nn.Module):
-    """The same with a matrix each for queries, keys and values.
+    """The same with separate matrices for queries, keys and values.
 
-    Their rows go head by head, so that equal shares of rows are whole heads: what tensor
-    parallelism cuts.  How many heads it computes it reads from what its matrices give.
+    Their rows are ordered by head, so tensor parallelism can split them into whole heads.  The
+    number of heads follows from the shapes of the projections' outputs.
     """
 
     def __init__(self, fused: Attention) -> None:
@@ -83,7 +83,7 @@ class SeparateAttention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         weights, biases = fused.qkv.weight.chunk(3), fused.qkv.bias.chunk(3)
         for part, weight, bias in zip(self._parts, weights, biases, strict=True):
-            part.weight, part.bias = _own(weight), _own(bias)
+            part.weight, part.bias = _as_parameter(weight), _as_parameter(bias)
         self.out = fused.out
 
     @property
@@ -102,7 +102,7 @@ class SeparateAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Each token for itself: four times as wide, and back."""
+    """Per token: a layer four times as wide, and back."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -142,10 +142,10 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.head.weight = self.token.weight  # tied: one matrix, two uses
-        self.apply(self._begin)
+        self.apply(self._init_weights)
 
-    def _begin(self, module: nn.Module) -> None:
-        """GPT-2's start: small numbers, smaller where many residual branches add up."""
+    def _init_weights(self, module: nn.Module) -> None:
+        """GPT-2's initialization: small weights, smaller still at the end of residual branches."""
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -157,7 +157,7 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """tokens [B, T] int64  ->  logits [B, T, V], or with targets [B, T] their mean loss [].
 
-        Targets of -100 do not count.  Raises ValueError for more tokens than the context holds.
+        Targets of -100 are ignored.  Raises ValueError for more tokens than the context.
         """
         length = tokens.shape[1]
         if length > self.config.context:
@@ -173,14 +173,14 @@ class GPT(nn.Module):
 
 
 def gpt(size: str) -> GPT:
-    """A GPT of about so many parameters: gpt("1M"). Raises ValueError for a size not in SIZES."""
+    """A GPT of about this many parameters: gpt("1M"). Raises ValueError for a size not in SIZES."""
     if size not in SIZES:
         raise ValueError(f"there is no size {size!r}: choose one of {', '.join(SIZES)}")
     return GPT(SIZES[size])
 
 
 def separate_projections(model: GPT) -> GPT:
-    """``model``, changed in place: `SeparateAttention` with the same numbers in every block."""
+    """``model``, changed in place: every block gets `SeparateAttention` with the same weights."""
     for block in model.modules():
         if isinstance(block, Block) and isinstance(block.attention, Attention):
             block.attention = SeparateAttention(block.attention)
@@ -188,10 +188,10 @@ def separate_projections(model: GPT) -> GPT:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Elements of all parameters; one that is used in two places is counted once."""
+    """Elements of all parameters; a shared parameter counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _own(part: Tensor) -> nn.Parameter:
-    """A parameter of its own with the numbers of ``part``."""
+def _as_parameter(part: Tensor) -> nn.Parameter:
+    """A new parameter with the values of ``part``."""
     return nn.Parameter(part.detach().clone())

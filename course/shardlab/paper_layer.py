@@ -1,8 +1,8 @@
-"""The transformer layer whose activations Korthikanti et al. count, and a way to count them.
+"""The transformer layer whose activations Korthikanti et al. count, and a function to count them.
 
-arXiv 2205.05198, section 4: attention made of matmuls, so that scores, softmax and their dropout
-are tensors; dropout masks of one byte for each element.  Our GPT (shardlab.models) is leaner: its
-attention is one fused kernel.
+arXiv 2205.05198, section 4: attention as separate matmuls, so scores, softmax and their dropout are
+tensors; dropout masks of one byte per element.  Our GPT (shardlab.models) saves less: its attention
+is one fused kernel.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ class PaperLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv(self.norm_1(x)).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
         q, k, v = (part.contiguous() for part in qkv.chunk(3, dim=1))  # each [B, H, T, D/H]
-        x = x + dropped(self.out(self.attend(q, k, v).transpose(1, 2).flatten(2)))
-        return x + dropped(self.down(F.gelu(self.up(self.norm_2(x)))))
+        x = x + byte_mask_dropout(self.out(self.attend(q, k, v).transpose(1, 2).flatten(2)))
+        return x + byte_mask_dropout(self.down(F.gelu(self.up(self.norm_2(x)))))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1)
-        return dropped(scores) @ v
+        return byte_mask_dropout(scores) @ v
 
 
-def dropped(x: Tensor) -> Tensor:
-    """Dropout by the kernel that keeps a mask of one byte for each element, and nothing else."""
+def byte_mask_dropout(x: Tensor) -> Tensor:
+    """Dropout with the kernel that saves a mask of one byte per element, and nothing else."""
     y: Tensor = torch.native_dropout(x, 0.1, True)[0]
     return y
 
 
 def saved_bytes(module: nn.Module, *inputs: Tensor) -> int:
-    """Bytes that autograd saves for backward while ``module(*inputs)`` runs, the weights aside.
+    """Bytes that autograd saves for backward while ``module(*inputs)`` runs, weights not counted.
 
-    A storage counts once, however many tensors show it.  On torch's meta device there are shapes
-    and no numbers, so that a layer of any size can be counted.
+    A storage counts once, however many tensors share it.  On torch's meta device tensors have
+    shapes but no data, so a layer of any size can be counted.
     """
     weights = {weight.untyped_storage()._cdata for weight in module.parameters()}
-    saved: dict[int, torch.UntypedStorage] = {}  # held: no address comes twice
+    saved: dict[int, torch.UntypedStorage] = {}  # kept alive, so no address is reused
 
-    def see(tensor: Tensor) -> Tensor:
+    def save(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         saved[storage._cdata] = storage
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(see, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         module(*inputs)
     return sum(storage.nbytes() for at, storage in saved.items() if at not in weights)

@@ -1,8 +1,8 @@
-"""What a live DeepSpeed engine made of its configuration: stage, batch, and what lives where.
+"""What a live DeepSpeed engine made of its configuration: stage, batch, and where state is kept.
 
-On a CPU "device" and "host" are one memory, so no address tells them apart: ``place`` is where the
-engine itself decided to keep something, and would keep it on a GPU.  The sizes are those of the
-engine's own buffers on this rank.  Read from DeepSpeed 0.19.8, whose attributes have no promise.
+On a CPU "device" and "host" are the same memory: ``place`` is where the engine decided to keep
+something, and would keep it on a GPU.  The sizes are those of the engine's buffers on this rank.
+Read from private attributes of DeepSpeed 0.19.8, which may change.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ DEVICE, HOST = "device", "host"
 
 
 def of_deepspeed(engine: Any) -> dict[str, Any]:
-    """Plain data, to be returned from a rank. ``engine`` is the first that initialize returned.
+    """Plain data, to be returned from a rank. ``engine``: the first value initialize returns.
 
     "stage"         0 to 3
     "precision"     "float32", "float16" or "bfloat16", of the parameters
     "micro_batch", "accumulation", "global_batch"   sequences
     "parameters"    {"place": "device" or "host", "elements": of this rank, between steps}
-    "optimizer"     the same, of its fp32 masters; 0 elements where it has none
+    "optimizer"     the same for its fp32 master weights; 0 elements if it has none
     "pinned"        whether memory on the host is pinned
     """
     optimizer = engine.optimizer
     parameters = list(engine.module.parameters())
     shards = [getattr(parameter, "ds_tensor", parameter) for parameter in parameters]
-    # stages 1 and 2 say cpu_offload, stage 3 says offload_optimizer
-    optimizer_is_off = _says(optimizer, "cpu_offload") or _says(optimizer, "offload_optimizer")
+    # stages 1 and 2 call it cpu_offload, stage 3 offload_optimizer
+    optimizer_is_off = _flag(optimizer, "cpu_offload") or _flag(optimizer, "offload_optimizer")
     zero = engine._config.zero_config
     return {
         "stage": int(engine.zero_optimization_stage()),
@@ -35,7 +35,7 @@ def of_deepspeed(engine: Any) -> dict[str, Any]:
         "accumulation": int(engine.gradient_accumulation_steps()),
         "global_batch": int(engine.train_batch_size()),
         "parameters": {
-            "place": HOST if _says(optimizer, "offload_param") else DEVICE,
+            "place": HOST if _flag(optimizer, "offload_param") else DEVICE,
             "elements": sum(shard.numel() for shard in shards),
         },
         "optimizer": {
@@ -46,12 +46,12 @@ def of_deepspeed(engine: Any) -> dict[str, Any]:
     }
 
 
-def _says(optimizer: Any, name: str) -> bool:
+def _flag(optimizer: Any, name: str) -> bool:
     return bool(getattr(optimizer, name, False))
 
 
 def _masters(optimizer: Any) -> list[Any]:
-    """The fp32 copies that the update is added to; each kind of optimizer has its own name."""
+    """The fp32 master weights; each kind of optimizer names them differently."""
     for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
         if hasattr(optimizer, name):
             return list(getattr(optimizer, name))

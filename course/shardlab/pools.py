@@ -1,24 +1,24 @@
 """Two pools of memory, "device" and "host", and the bytes that move between them.
 
-On a GPU they are real: the device's memory, and pinned memory of the host.  On a CPU they are two
-accounts of one memory, kept by the rules of a GPU:
+On a GPU the pools are real: the device's memory, and pinned host memory.  On a CPU they share one
+memory, and each tensor is assigned to a pool by the rules of a GPU:
 
-- an operation runs where its tensors are, and so does what it makes;
-- what is made from nothing (`torch.zeros(4)`) is made where the block says;
-- tensors of both pools in one operation are an error, PoolError, which names the line;
-- a tensor changes pools by `to_host` and `to_device` alone, and they count its bytes.
+- an operation runs in its inputs' pool, and its outputs stay there;
+- a new tensor (`torch.zeros(4)`) goes to the pool of the enclosing block;
+- tensors of both pools in one operation raise PoolError, which names the line;
+- only `to_host` and `to_device` move a tensor to the other pool, and they count its bytes.
 
     pools = Pools()
-    with pools:                                         # from nothing: on the device
+    with pools:                                         # new tensors: on the device
         gradient = torch.ones(4, dtype=torch.bfloat16)
         on_host = pools.to_host(gradient)               # 8 bytes down
-        with pools.host():                              # from nothing: on the host
+        with pools.host():                              # new tensors: on the host
             master = torch.zeros(4)
         master -= 0.1 * on_host
         weights = pools.to_device(master.bfloat16())    # 8 bytes up
 
-What goes round PyTorch's operations (numpy, say) is not seen, and neither is what ran before
-``with pools:``: a tensor from there is the device's.
+Operations outside PyTorch (numpy, say) are not tracked.  A tensor made before ``with pools:``
+belongs to the device.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from shardlab.source import is_the_users, quoted
+from shardlab.source import is_user_code, quoted
 from shardlab.trace import measure
 
 DEVICE, HOST = "device", "host"
-# torch.tensor([1, 2]) makes its tensor unseen and then calls this: it is new, wherever it is
-_MAKES_KNOWN = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default}
+# torch.tensor([1, 2]) calls this on a tensor that no operator made: the tensor is new
+_LIFT_OPS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default}
 
 
 class PoolError(RuntimeError):
-    """Tensors of both pools met in one operation, or a tensor moved to where it is."""
+    """One operation used tensors of both pools, or a tensor moved to the pool it is in."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """One copy between the pools. Seconds count from the making of its Pools."""
+    """One copy between the pools. Times count from the creation of the Pools."""
 
     to: str  # "host" or "device"
     bytes: int
@@ -64,7 +64,7 @@ class Move:
 class Pools:
     """See the module's docstring.
 
-    ``device``: "cuda": real pools; "cpu": accounted ones; "auto": what this process trains on.
+    ``device``: "cuda": real pools; "cpu": simulated; "auto": the device this process trains on.
     Raises ValueError for another device.
     """
 
@@ -75,12 +75,12 @@ class Pools:
         self._device = "cuda" if self.is_real else "cpu"
         self._moves: list[Move] = []
         self._ledger = _Ledger()
-        self._place = ""  # where things are made from nothing; "" outside of both blocks
+        self._place = ""  # pool of new tensors; "" outside of both blocks
         self._is_moving = False
-        self._begun_s = time.perf_counter()
+        self._start_s = time.perf_counter()
         self._entered = contextlib.ExitStack()
 
-    # ---- where things are made ------------------------------------------------------------------
+    # ---- where tensors are made ------------------------------------------------------------------
 
     def __enter__(self) -> Pools:
         self._entered.enter_context(self._at(DEVICE))
@@ -95,14 +95,14 @@ class Pools:
         self._entered.close()
 
     def host(self) -> contextlib.AbstractContextManager[None]:
-        """`with pools.host():` what is made from nothing in the block is on the host."""
+        """`with pools.host():` new tensors in the block go to the host."""
         return self._at(HOST)
 
     @contextlib.contextmanager
     def _at(self, place: str) -> Iterator[None]:
         before, self._place = self._place, place
         with contextlib.ExitStack() as stack:
-            if not before:  # one watcher sees all operations, however deep the blocks
+            if not before:  # one watcher for nested blocks
                 stack.enter_context(_Watcher(self))
             if self.is_real:
                 stack.enter_context(torch.device(self._device if place == DEVICE else "cpu"))
@@ -123,7 +123,7 @@ class Pools:
 
     def _move(self, tensor: torch.Tensor, to: str) -> torch.Tensor:
         if self.place_of(tensor) == to:
-            raise PoolError(f"{_named(tensor)} is on the {to} already{_here()}")
+            raise PoolError(f"{_named(tensor)} is already on the {to}{_user_line()}")
         self._ledger.note(tensor, self.place_of(tensor))
         self._is_moving, begun_s = True, time.perf_counter()
         try:
@@ -136,7 +136,7 @@ class Pools:
         finally:
             self._is_moving, ended_s = False, time.perf_counter()
         self._ledger.note(copy, to)
-        seconds = begun_s - self._begun_s, ended_s - self._begun_s
+        seconds = begun_s - self._start_s, ended_s - self._start_s
         self._moves.append(Move(to, tensor.nbytes, _dtype_name(tensor), *seconds))
         return copy
 
@@ -147,79 +147,79 @@ class Pools:
 
     @property
     def to_host_bytes(self) -> int:
-        """All that went down so far."""
+        """Bytes moved down so far."""
         return sum(move.bytes for move in self.moves if move.to == HOST)
 
     @property
     def to_device_bytes(self) -> int:
-        """All that went up so far."""
+        """Bytes moved up so far."""
         return sum(move.bytes for move in self.moves if move.to == DEVICE)
 
-    # ---- what is where --------------------------------------------------------------------------
+    # ---- pool contents --------------------------------------------------------------------------
 
     def place_of(self, tensor: torch.Tensor) -> str:
-        """ "device" or "host". On a CPU what nobody has seen being made is the device's."""
+        """ "device" or "host". On a CPU a tensor of unknown origin belongs to the device."""
         if self.is_real:
             return HOST if tensor.device.type == "cpu" else DEVICE
         return self._ledger.place_of(tensor) or DEVICE
 
     def live_bytes(self, place: str) -> dict[str, int]:
-        """{"float32": bytes now, …} of what was seen in the pool: whole storages, views once."""
+        """{"float32": bytes now, …} of the pool's tracked tensors: whole storages, views once."""
         return _without_zeros(self._ledger.live[place])
 
     def peak_bytes(self, place: str) -> dict[str, int]:
-        """{"float32": the most at any time, …}: each dtype at its own highest moment."""
+        """{"float32": peak bytes, …}: each dtype at its own peak."""
         return _without_zeros(self._ledger.peak[place])
 
     def _watch(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an operation, and enters what it made where its tensors are."""
+        """Run an operation, and assign its outputs to the pool of its inputs."""
         if self._is_moving:
             return operation(*args, **kwargs)
         place = self._place
-        if operation not in _MAKES_KNOWN:
+        if operation not in _LIFT_OPS:
             given = _tensors((args, kwargs))
             place = self._common_place(operation, given)
-            self._enter(given, DEVICE)  # those that nobody has seen being made
+            self._note_all(given, DEVICE)  # those of unknown origin
             if self.is_real and given:
-                return self._stays(operation, args, kwargs, place)
+                return self._run_in_pool(operation, args, kwargs, place)
         made = operation(*args, **kwargs)
-        self._enter(_tensors(made), place)
+        self._note_all(_tensors(made), place)
         return made
 
-    def _stays(
+    def _run_in_pool(
         self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: str
     ) -> Any:
-        """`x.cpu()` and the like would move bytes that nobody counts."""
+        """Refuse operations such as `x.cpu()`, which would move bytes uncounted."""
         made = operation(*args, **kwargs)
         for tensor in _tensors(made):
             if tensor.dim() > 0 and self.place_of(tensor) != place:
                 away = self.place_of(tensor)
                 raise PoolError(
                     f"{operation.overloadpacket.__name__} moves {_named(tensor)} to the {away} "
-                    f"uncounted: use pools.to_{away}(…){_here()}"
+                    f"uncounted: use pools.to_{away}(…){_user_line()}"
                 )
-        self._enter(_tensors(made), place)
+        self._note_all(_tensors(made), place)
         return made
 
-    def _enter(self, tensors: list[torch.Tensor], place: str) -> None:
+    def _note_all(self, tensors: list[torch.Tensor], place: str) -> None:
         for tensor in tensors:
             self._ledger.note(tensor, self.place_of(tensor) if self.is_real else place)
 
     def _common_place(self, operation: Any, tensors: list[torch.Tensor]) -> str:
-        # a single number goes with either pool, as on a GPU
+        # a scalar combines with either pool, as on a GPU
         large = [tensor for tensor in tensors if tensor.dim() > 0]
         places = {self.place_of(tensor): tensor for tensor in large}
         if len(places) > 1:
             raise PoolError(
                 f"{operation.overloadpacket.__name__} of {_named(places[DEVICE])} on the device "
-                f"and {_named(places[HOST])} on the host: bring one over with pools.to_host(…) or "
-                f"pools.to_device(…){_here()}"
+                f"and {_named(places[HOST])} on the host: move one with pools.to_host(…) or "
+                f"pools.to_device(…){_user_line()}"
             )
         return self.place_of((large or tensors)[0]) if tensors else self._place
 
 
 class _Watcher(TorchDispatchMode):
-    """Shows each operation of PyTorch, those of backward too, to its Pools."""
+    """Passes each PyTorch operation, including those of backward, to its Pools."""
 
     def __init__(self, pools: Pools) -> None:
         super().__init__()
@@ -236,12 +236,12 @@ class _Watcher(TorchDispatchMode):
 
 
 class _Ledger:
-    """Which storages are where. A storage keeps its place, and leaves when it is freed."""
+    """The pool of each storage, which never changes, until the storage is freed."""
 
     def __init__(self) -> None:
         self.live: dict[str, Counter[str]] = {DEVICE: Counter(), HOST: Counter()}
         self.peak: dict[str, Counter[str]] = {DEVICE: Counter(), HOST: Counter()}
-        # by the id of a storage; its weak reference takes the entry out before the id is reused
+        # by id of the storage; a weak reference removes the entry before the id is reused
         self._entries: dict[int, tuple[str, weakref.ref[torch.UntypedStorage]]] = {}
 
     def place_of(self, tensor: torch.Tensor) -> str | None:
@@ -249,7 +249,7 @@ class _Ledger:
         return entry[0] if entry else None
 
     def note(self, tensor: torch.Tensor, place: str) -> None:
-        """Enters a tensor's storage if it is new; a view shares its base's."""
+        """Record a tensor's storage if it is new; a view shares its base's."""
         storage = tensor.untyped_storage()
         key = id(storage)
         if key in self._entries:
@@ -286,12 +286,12 @@ def _without_zeros(count: Counter[str]) -> dict[str, int]:
     return {dtype: size for dtype, size in sorted(count.items()) if size}
 
 
-def _here() -> str:
-    """The student's line. On a launched rank the RankError names it."""
+def _user_line() -> str:
+    """The student's line; empty on a launched rank, where the RankError names it."""
     if measure.recorder is not None:
         return ""
     frame = sys._getframe(1)
-    while frame is not None and not is_the_users(frame.f_code.co_filename):
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
         if frame.f_back is None:
             return ""
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Rank processes that run several functions in turn, and the arguments that only graders need."""
+"""Rank processes that run several functions one after another, with options for graders."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from shardlab.live_memory import Memory, RankMemory, nothing_known
 from shardlab.machine import choose_device, most_ranks
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
+from shardlab.ranks.execution import Execution
 from shardlab.ranks.explain import exception_error
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
-from shardlab.ranks.turn import Turn
 from shardlab.run import Call, Run, Traffic
 from shardlab.source import locate
 from shardlab.trace import measured_traffic
 from shardlab.trace.calls import CallLog
 
-# A server imports what goes with these ahead of ranks whose program names them (ranks/server.py).
-NAMES_OF_USE = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
+# If a program contains one of these, the server preloads more before it forks (ranks/server.py).
+TRAINING_NAMES = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
 
 
-OUTPUT_BYTES = 4 << 30  # of all ranks together
+OUTPUT_BYTES = 4 << 30  # all ranks together
 
 
 class RankSet:
-    """`with RankSet(4) as ranks: ranks.run(fn, *args)`. `launch` explains the arguments it shares.
+    """`with RankSet(4) as ranks: ranks.run(fn, *args)`. For shared arguments see `launch`.
 
     The first `run` starts the ranks.  State that one function leaves in a rank process is visible
     to the next, so a grader counts only failures on fresh ranks.
@@ -53,10 +53,8 @@ class RankSet:
     ) -> None:
         """``smaller``: additional world sizes. A function with world size n has ranks 0 to n − 1.
 
-        ``host``: forks the ranks, for example in a sandbox; by default a rank server of this
-        process does.
-        ``may_connect``: False keeps a sandbox's ranks to the connections that they have at the
-        start.
+        ``host``: forks the ranks, for example in a sandbox; default: this process's rank server.
+        ``may_connect``: False: a sandbox's ranks can open no connections after the start.
         """
         _check_set(world_size, timeout_s)
         self.world_size = world_size
@@ -69,7 +67,7 @@ class RankSet:
         self.may_connect = may_connect
         self.trust = trust
         self._supervisor: Supervisor | None = None
-        self._last: Turn | None = None
+        self._last: Execution | None = None
 
     def __enter__(self) -> RankSet:
         return self
@@ -78,20 +76,20 @@ class RankSet:
         self.close()
 
     def close(self) -> None:
-        """Ends every process of the set."""
+        """End every process of the set."""
         if self._supervisor is not None:
             supervisor, self._supervisor = self._supervisor, None
             supervisor.close()
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing has run on these ranks yet."""
+        """Whether no function has run on these ranks yet."""
         return self._last is None
 
     @property
     def can_go_on(self) -> bool:
-        """Whether another function can run here: the last one has returned or raised everywhere and
-        has left nothing behind in the ranks' groups."""
+        """Whether another function can run here: the last one returned or raised on every rank and
+        left nothing open in the ranks' groups."""
         return self._supervisor is not None and (
             self._last is None or self._last.left_nothing_behind
         )
@@ -109,41 +107,41 @@ class RankSet:
         timeout_s: float | None = None,
         output_bytes: int = OUTPUT_BYTES,
     ) -> Run:
-        """What `launch` does, on the first ``world_size`` ranks of the set (by default on all).
+        """Like `launch`, on ranks 0 to ``world_size`` − 1 of the set (default: all).
 
-        ``results``: "any" Python object, or "plain" data that is read without unpickling.
-        ``shaken``: ranks pause before calls and waits, at moments drawn from the seed.
-        ``timeout_s``: of this function, where it isn't the set's.
-        ``output_bytes``: the most that all ranks together may return.
+        ``results``: "any" Python object, or "plain" data, which is read without unpickling.
+        ``shaken``: delay the ranks' calls and waits at random, drawn from the seed.
+        ``timeout_s``: time limit of this function; default: the set's.
+        ``output_bytes``: the most bytes that all ranks together may return.
         """
         begun_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
         _check_run(fn, world_size, inputs, seed, results)
         if world_size not in self.sizes:
-            raise ValueError(f"world_size={world_size}: these ranks were not made for it")
+            raise ValueError(f"world_size={world_size}: this RankSet has only sizes {self.sizes}")
         program = _pickled((fn, args), "the function or its arguments")
         given = [b""] * world_size
         if inputs is not None:
             given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
         order = {"world_size": world_size, "seed": seed, "results": results}
         order |= {"memory": bool(memory), "shaken": shaken}
-        turn: Turn | None = None
+        execution: Execution | None = None
         error: LaunchError | None = None
         startup_s = 0.0
         try:
-            supervisor = self._started(fn, program, given)
+            supervisor = self._start(fn, program, given)
             startup_s = time.monotonic() - begun_s
             limits = (timeout_s or self.timeout_s, output_bytes)
-            turn = self._last = supervisor.begin(order, program, given, *limits)
-            supervisor.watch(turn)
+            execution = self._last = supervisor.begin(order, program, given, *limits)
+            supervisor.watch(execution)
         except LaunchError as failure:
             error = failure
         except BaseException:
-            self.close()  # an interrupt: nothing outlives it
+            self.close()  # interrupted: end all processes
             raise
-        outputs, unreadable = _outputs(turn, world_size, results)
+        outputs, unreadable = _outputs(execution, world_size, results)
         error = error or unreadable
-        run = self._collect(turn, world_size, outputs, bool(memory))
+        run = self._collect(execution, world_size, outputs, bool(memory))
         run.startup_s, run.wall_s = startup_s, time.monotonic() - begun_s
         if error is not None:
             if not (isinstance(error, RankError) and self.can_go_on):
@@ -152,10 +150,10 @@ class RankSet:
             raise error.with_traceback(None)
         return run
 
-    def _started(self, fn: Callable[..., Any], program: bytes, given: list[bytes]) -> Supervisor:
+    def _start(self, fn: Callable[..., Any], program: bytes, given: list[bytes]) -> Supervisor:
         if self._supervisor is None:
             if self._last is not None:
-                raise ValueError("these ranks have ended: make a new set")
+                raise ValueError("these ranks have ended: create a new RankSet")
             surroundings = self.host.surroundings()
             environment = {
                 **surroundings["environment"],
@@ -172,7 +170,7 @@ class RankSet:
                 "device": self.device,
                 "may_connect": self.may_connect,
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
-                "uses_more": any(name in program for name in NAMES_OF_USE),
+                "uses_more": any(name in program for name in TRAINING_NAMES),
             }
             screen = stream.screen(self.quiet)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)
@@ -180,16 +178,16 @@ class RankSet:
         return self._supervisor
 
     def _collect(
-        self, turn: Turn | None, world_size: int, outputs: list[Any], with_memory: bool
+        self, execution: Execution | None, world_size: int, outputs: list[Any], with_memory: bool
     ) -> Run:
-        """What is known of the run, whole or partial."""
-        log = turn.log if turn else CallLog(world_size)
-        origin_s = turn.begun_s if turn else 0.0
+        """The run's results so far, complete or partial."""
+        log = execution.log if execution else CallLog(world_size)
+        origin_s = execution.begun_s if execution else 0.0
         calls = log.finished_calls(origin_s, locate)
-        processes = turn.ranks if turn else []
-        if lost := sum(process.log.dropped for process in processes):
+        processes = execution.ranks if execution else []
+        if dropped := sum(process.log.dropped for process in processes):
             warnings.warn(
-                f"the logs of the ranks were full: {lost:,} events are not in run.calls",
+                f"the logs of the ranks were full: {dropped:,} events are not in run.calls",
                 stacklevel=4,
             )
         return Run(
@@ -199,7 +197,7 @@ class RankSet:
             outputs=outputs,
             stdout=[process.out.text for process in processes] or [""] * world_size,
             stderr=[process.err.text for process in processes] or [""] * world_size,
-            traffic=self._traffic(turn, log, calls, origin_s),
+            traffic=self._traffic(execution, log, calls, origin_s),
             calls=calls,
             startup_s=0.0,
             wall_s=0.0,
@@ -207,30 +205,32 @@ class RankSet:
         )
 
     def _traffic(
-        self, turn: Turn | None, log: CallLog, calls: list[Call], origin_s: float
+        self, execution: Execution | None, log: CallLog, calls: list[Call], origin_s: float
     ) -> Traffic:
-        if turn is None or turn.after is None:
+        if execution is None or execution.after is None:
             return measured_traffic.from_calls(log, calls, origin_s)
-        before, after = (each.between(log.world_size) for each in (turn.before, turn.after))
+        before, after = (
+            each.between(log.world_size) for each in (execution.before, execution.after)
+        )
         if self.device != "cpu" or not (before or log.world_size == 1):
             return measured_traffic.from_calls(log, calls, origin_s)
-        counted = measured_traffic.from_kernel(log, before, after, origin_s)
+        counted = measured_traffic.from_counters(log, before, after, origin_s)
         return dataclasses.replace(
             counted,
-            unseen_bytes=turn.unseen_bytes,
-            stored_bytes=turn.stored_bytes,
-            collectives=turn.collectives,
+            unseen_bytes=execution.unseen_bytes,
+            stored_bytes=execution.stored_bytes,
+            collectives=execution.collectives,
         )
 
 
 def _outputs(
-    turn: Turn | None, world_size: int, results: str
+    execution: Execution | None, world_size: int, results: str
 ) -> tuple[list[Any], RankError | None]:
-    """By rank, None for those without; and the error of the first that can't be read here."""
+    """Outputs by rank, None if missing, and the error of the first that can't be decoded."""
     decode = codec.decode_plain if results == "plain" else codec.decode_any
     outputs: list[Any] = [None] * world_size
     unreadable = None
-    for process in turn.ranks if turn else ():
+    for process in execution.ranks if execution else ():
         if process.state == "finished":
             try:
                 outputs[process.rank] = decode(process.output)
@@ -244,11 +244,11 @@ def _memory(processes: Sequence[RankProcess], log: CallLog, origin_s: float) -> 
     ranks = []
     for rank in range(log.world_size):
         try:
-            told = RankMemory.from_told(log.memory[rank], origin_s)
-        except (KeyError, ValueError, TypeError, IndexError, OverflowError):  # it ended too early
-            told = nothing_known()
+            measured = RankMemory.from_summary(log.memory[rank], origin_s)
+        except (KeyError, ValueError, TypeError, IndexError, OverflowError):  # it ended early
+            measured = nothing_known()
         seen = processes[rank].seen_bytes if processes else {}
-        ranks.append(dataclasses.replace(told, seen_bytes=seen))
+        ranks.append(dataclasses.replace(measured, seen_bytes=seen))
     return Memory(ranks)
 
 
@@ -258,7 +258,7 @@ def _check_set(world_size: Any, timeout_s: Any) -> None:
             "ranks need Linux: on Windows use WSL 2, on a Mac a Linux container or Binder"
         )
     if isinstance(world_size, bool) or not isinstance(world_size, int):
-        raise TypeError(f"world_size must be a whole number, not {world_size!r}")
+        raise TypeError(f"world_size must be an integer, not {world_size!r}")
     most = most_ranks()
     if not 1 <= world_size <= most:
         raise ValueError(
@@ -267,20 +267,20 @@ def _check_set(world_size: Any, timeout_s: Any) -> None:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s must be a number of seconds, not {timeout_s!r}")
     if not timeout_s > 0:
-        raise ValueError(f"timeout_s={timeout_s}: give the run some seconds")
+        raise ValueError(f"timeout_s={timeout_s}: it must be more than 0")
 
 
 def _check_run(fn: Any, world_size: Any, inputs: Any, seed: Any, results: str) -> None:
     if not callable(fn):
         raise TypeError(f"launch(fn): fn must be a function, not a {type(fn).__name__}")
     if inputs is not None and not isinstance(inputs, Sized):
-        raise TypeError(f"inputs must be a list with a value for each rank, not {inputs!r}")
+        raise TypeError(f"inputs must be a list with one value per rank, not {inputs!r}")
     if inputs is not None and len(inputs) != world_size:
         raise ValueError(
-            f"inputs has {len(inputs)} values for {world_size} ranks: give each rank one"
+            f"inputs has {len(inputs)} values for {world_size} ranks: pass one value per rank"
         )
     if seed is not None and not isinstance(seed, int):
-        raise TypeError(f"seed must be a whole number, or None for another each time, not {seed!r}")
+        raise TypeError(f"seed must be an integer, or None for a new one each time, not {seed!r}")
     if results not in ("any", "plain"):
         raise ValueError(f'results is "any" or "plain", not {results!r}')
 
@@ -290,6 +290,6 @@ def _pickled(value: Any, what: str) -> bytes:
         return codec.encode_any(value)
     except Exception as error:
         raise TypeError(
-            f"{what} can't be sent to the ranks ({type(error).__name__}: {error}). Make what can't "
-            "travel (open files, sockets, locks, widgets) inside the function"
+            f"{what} can't be sent to the ranks ({type(error).__name__}: {error}). What can't "
+            "be pickled (open files, sockets, locks, widgets) must be created inside the function"
         ) from error

@@ -1,4 +1,4 @@
-"""A tiny language model whose every byte can be counted by hand, and one step of it."""
+"""A tiny language model, small enough to count every byte by hand, and one training step of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Reader(nn.Module):
-    """Guesses each next token from this one alone.  B tokens, V vocabulary, D width."""
+    """Predicts the next token from the current one alone.  B tokens, V vocabulary, D width."""
 
     def __init__(
         self, vocabulary: int, width: int, layers: int, activation: str, tied: bool
@@ -49,10 +49,10 @@ def train_one_step(
     precision: str,
     optimizer: str,
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """One step of a new Reader on random tokens; "bf16" keeps masters, which are what is stepped.
+    """One step of a new Reader on random tokens; with "bf16" the optimizer updates fp32 masters.
 
-    Returns the model, its gradients still there, and the optimizer, whose parameters are the
-    masters in "bf16" and the model's own in "fp32".
+    Returns the model with its gradients, and the optimizer, whose parameters are the masters with
+    "bf16" and the model's own with "fp32".
     """
     model = Reader(vocabulary, width, layers, activation, tied).to(DTYPES[precision])
     weights = list(model.parameters())
@@ -68,7 +68,7 @@ def train_one_step(
     if precision != "fp32":
         for weight, master in zip(weights, masters, strict=True):
             weight.data.copy_(master)
-            master.grad = None  # an fp32 copy for the length of the step
+            master.grad = None  # an fp32 copy, needed only during the step
     return model, stepper
 
 

@@ -1,4 +1,4 @@
-"""What a launch gives back: outputs, text, traffic and calls, by rank."""
+"""The result of a launch: outputs, printed text, traffic and calls, by rank."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ class Call:
     """One rank's part in one collective, send or receive.
 
     Times are seconds since the ranks were released, on a clock that all ranks share.
-    ``end_s`` is when the rank was known to be done with it: when its wait returned.
-    It is None where the call never completed.
+    ``end_s`` is when its wait returned, or None if the call never completed.
     """
 
     rank: int
     op: str  # torch.distributed's name: "all_reduce", "send", "recv", "broadcast", ...
-    bytes: int  # of the tensors this rank handed in (a receive: of its buffer)
-    peer: int | None  # send, recv: the other rank; None for a collective, or while not known
+    bytes: int  # of the tensors this rank passed in (a receive: of its buffer)
+    peer: int | None  # send, recv: the other rank; None for a collective, or while unknown
     group: tuple[int, ...]  # global ranks of the process group
     start_s: float
     end_s: float | None
-    source: str  # "cell 5, line 3" or "path.py, line 10": the nearest line of the user's own
-    seq: int  # collectives: the how-many-eth on this group; send/recv: between this pair
+    source: str  # "cell 5, line 3" or "path.py, line 10": the innermost line of user code
+    seq: int  # counts collectives of the group, or sends/receives between this pair
     dtype: str  # "float32"
     shape: tuple[int, ...]  # of the first tensor
-    offset: int  # elements from the start of the tensor's storage: which chunk of a buffer
+    offset: int  # elements from the start of the tensor's storage; shows which chunk it is
     storage_numel: int  # elements in that storage
     tag: int = 0
-    code: str = ""  # the text of that line, where known
+    code: str = ""  # the text of that line, if known
 
     @property
     def is_p2p(self) -> bool:
@@ -60,13 +59,13 @@ class MeasuredBlock:
 
 @dataclass(frozen=True)
 class Traffic(Mapping[str, "Traffic"]):
-    """Bytes that ranks sent each other; ``traffic["label"]`` is what a measured block sent."""
+    """Bytes that ranks sent each other; ``traffic["label"]`` has those of a measured block."""
 
     sent_bytes: Bytes  # [N, N]: row sends to column
     source: str  # how it was counted
     blocks: tuple[MeasuredBlock, ...] = field(default=(), repr=False)
-    unseen_bytes: int | None = None  # past all counted sockets, on the network; None: unknown
-    stored_bytes: int = 0  # written to the store by which ranks meet, while they ran
+    unseen_bytes: int | None = None  # on the network, but in no counted socket; None: unknown
+    stored_bytes: int = 0  # written to the rendezvous store during the run
     collectives: int | None = None  # messages of gloo's collectives on the wire; None: unknown
 
     @property
@@ -92,7 +91,7 @@ class Traffic(Mapping[str, "Traffic"]):
         blocks = tuple(block for block in self.blocks if block.label == label)
         if not blocks:
             known = ", ".join(map(repr, self.labels)) or "none"
-            raise KeyError(f"no block was measured as {label!r}; measured: {known}")
+            raise KeyError(f"no measured block is labelled {label!r}; measured: {known}")
         sent = np.zeros_like(self.sent_bytes)
         for block in blocks:
             sent[block.rank] += np.asarray(block.sent_bytes, dtype=np.int64)
@@ -107,10 +106,10 @@ class Traffic(Mapping[str, "Traffic"]):
 
 @dataclass
 class Run:
-    """Everything known of one launch; lists are indexed by rank."""
+    """All results of one launch; lists are indexed by rank."""
 
     world_size: int
-    device: str  # "cpu" or "cuda", and `device_reason` says why
+    device: str  # "cpu" or "cuda"; `device_reason` says why
     device_reason: str
     outputs: list[Any]
     stdout: list[str]
@@ -123,9 +122,9 @@ class Run:
 
     @property
     def memory(self) -> Memory:
-        """Live bytes by rank and category. Raises ValueError where they were not recorded."""
+        """Live bytes by rank and category. Raises ValueError if they were not recorded."""
         if self._memory is None:
-            raise ValueError("this run recorded no memory: ask for it, launch(..., memory=True)")
+            raise ValueError("this run recorded no memory: use launch(..., memory=True)")
         return self._memory
 
     def __repr__(self) -> str:

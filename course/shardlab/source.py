@@ -1,4 +1,4 @@
-"""Names a line of code as a student knows it: "cell 5, line 3" in a notebook, else the file."""
+"""Describes a line of code to a student: "cell 5, line 3" in a notebook, else the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_NOT_THE_USERS = [
+_LIBRARY_PATHS = [
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     sysconfig.get_paths()["stdlib"] + os.sep,
     "<frozen",
@@ -24,7 +24,7 @@ _reads_files = ContextVar("reads_files", default=True)
 
 @contextmanager
 def without_files() -> Iterator[None]:
-    """Within it no line's text is shown: who names a file here may not be one to read it."""
+    """In this context no line's text is shown: file names from untrusted code are not opened."""
     token = _reads_files.set(False)
     try:
         yield
@@ -33,17 +33,17 @@ def without_files() -> Iterator[None]:
 
 
 def leave_out(folder: str) -> None:
-    """From here on, lines of files below it count as ours too."""
-    _NOT_THE_USERS.append(os.path.abspath(folder) + os.sep)
+    """From now on, files in this folder do not count as user code."""
+    _LIBRARY_PATHS.append(os.path.abspath(folder) + os.sep)
 
 
-def is_the_users(filename: str) -> bool:
-    """Whether a file is neither ours, nor an installed package's, nor the standard library's."""
-    return not filename.startswith(tuple(_NOT_THE_USERS)) and "site-packages" not in filename
+def is_user_code(filename: str) -> bool:
+    """Whether a file is user code: not Shardlab's, an installed package's or Python's own."""
+    return not filename.startswith(tuple(_LIBRARY_PATHS)) and "site-packages" not in filename
 
 
 def locate(filename: str, line: int) -> tuple[str, str]:
-    """("cell 5, line 3", the line's text); ("", "") where the line is not known."""
+    """("cell 5, line 3", the line's text); ("", "") if the line is unknown."""
     if not filename:
         return "", ""
     if not _reads_files.get():
@@ -60,7 +60,7 @@ def locate(filename: str, line: int) -> tuple[str, str]:
 
 
 def _short(filename: str) -> str:
-    """Without what is another each time: folders and files that IPython names by a process."""
+    """A name without parts that differ between runs: folders, and IPython's file names."""
     if cell := re.match(r"<ipython-input-(\d+)-", filename):
         return f"cell {cell.group(1)}"
     if re.search(r"ipykernel_\d+/\d+\.py$", filename):

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 01 · One device
 #
-# Before training is spread over many devices, one device has to hold a step. You will predict what a step keeps in memory, byte by byte, and write three ways to fit more into it without changing the result: gradient accumulation, dynamic loss scaling for fp16, and SGD with fp32 master weights.
+# Before training is spread over many devices, a step has to fit on one. You will predict what a step keeps in memory, byte by byte, and write three ways to fit more into that memory without changing the result: gradient accumulation, dynamic loss scaling for fp16, and SGD with fp32 master weights.
 #
 # | exercise | points |
 # |---|---|
@@ -22,7 +22,7 @@
 # | 3 · `DynamicLossScaler` | 6 |
 # | 4 · `sgd_with_master_weights` | 4 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other sizes, other numbers of ranks, other dtypes. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks, other dtypes. A mistake in one exercise never costs points in a later one.
 
 # %%
 import inspect
@@ -44,19 +44,19 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## 1 · `step_bytes`
 #
-# This model guesses each next token from one token alone: B tokens in the batch, V words in the vocabulary, D numbers for each token.
+# This model predicts each next token from one token alone: B tokens in the batch, V entries in the vocabulary, D numbers for each token.
 
 # %%
 print(inspect.getsource(reader.Reader))
 
 # %% [markdown]
-# Return the bytes that one training step of it keeps, as a dict of four:
+# Return the bytes that one training step of this model keeps, as a dict with four entries:
 #
 # - `"parameters"` and `"gradients"`, as they are after the backward pass;
-# - `"optimizer"`: its states after the step, and the master weights where there are any;
-# - `"activations"`: what autograd keeps of the forward pass for the backward pass. The weights and the batch itself do not count here.
+# - `"optimizer"`: its states after the step, and the master weights, if there are any;
+# - `"activations"`: what autograd saves in the forward pass for the backward pass. The weights and the batch itself do not count here.
 #
-# `precision` is `"fp32"`, where every number has 4 bytes, or `"bf16"`: weights, gradients and activations have 2 bytes then, and the optimizer keeps an fp32 **master** copy of each weight and its states in fp32. `optimizer` is `"sgd"`, `"momentum"` (SGD with momentum) or `"adam"`. `activation` is `"relu"` or `"gelu"`. With `tied` the head uses the embedding's matrix.
+# `precision` is `"fp32"`, where every number takes 4 bytes, or `"bf16"`, where weights, gradients and activations take 2 bytes and the optimizer keeps an fp32 **master** copy of each weight and its states in fp32. `optimizer` is `"sgd"`, `"momentum"` (SGD with momentum) or `"adam"`. `activation` is `"relu"` or `"gelu"`. With `tied` the head uses the embedding's matrix.
 
 # %%
 def step_bytes_spec(**setting):
@@ -74,29 +74,29 @@ plain = {"activation": "relu", "tied": False, "precision": "fp32", "optimizer": 
 step_bytes_spec(**small, **plain)
 
 # %% [markdown]
-# What does autograd keep? A layer keeps what its backward pass needs, and a tensor that two layers need is kept once:
+# What does autograd save? A layer saves what its backward pass needs, and a tensor that two layers need is saved once:
 #
-# | layer | keeps |
+# | layer | saves |
 # |---|---|
 # | embedding | nothing but the tokens |
 # | linear | its input |
 # | ReLU | its **output** |
 # | GELU | its **input** |
-# | `cross_entropy` | the logarithms of the probabilities, as many as there are logits; the logits themselves are not kept |
+# | `cross_entropy` | the log-probabilities, as many as there are logits; the logits themselves are not saved |
 #
-# **Budget** · no communication, and no training: this is arithmetic. Within 0.5 %, because a step also keeps some single numbers, such as Adam's count of steps.
+# **Budget** · no communication, and no training: this is arithmetic. Within 0.5 %, because a step also keeps a few scalars, such as Adam's step counters.
 #
 # <details><summary>Hint 1 · the parameters</summary>
 #
-# The embedding has V·D numbers, each of the `layers` linear layers D·D weights and D biases, the head V·D, or none of its own where it is tied. There are as many gradients as parameters.
+# The embedding has V·D numbers, each of the `layers` linear layers D·D weights and D biases, the head V·D, or none if it is tied. There are as many gradients as parameters.
 # </details>
 # <details><summary>Hint 2 · the optimizer</summary>
 #
-# For each parameter: SGD keeps nothing, momentum one number, Adam two. All are fp32. With bf16 add one more fp32 number, the master.
+# For each parameter, SGD keeps nothing, momentum one number, Adam two. All are fp32. With bf16 add one more fp32 number, the master.
 # </details>
 # <details><summary>Hint 3 · the activations, nearly there</summary>
 #
-# Count for one token, then multiply by the batch. The embedding's output is the first linear's input: D. ReLU's output is the next layer's input, so each layer adds one tensor of D. With GELU each layer adds two: GELU's input, and its output, which is the next layer's input. Last, V for `cross_entropy`.
+# Count for one token, then multiply by the batch. The embedding's output is the first linear layer's input: D. ReLU's output is the next layer's input, so each layer adds one tensor of D. With GELU each layer adds two: GELU's input, and its output, which is the next layer's input. Last, V for `cross_entropy`.
 # </details>
 
 # %% nbgrader={"grade_id": "step_bytes", "solution": true}
@@ -120,10 +120,10 @@ def step_bytes(
     ### END SOLUTION
 
 # %% [markdown]
-# Your prediction beside the measurement:
+# Your prediction next to the measurement:
 
 # %%
-def plot_beside(predicted, measured):
+def plot_comparison(predicted, measured):
     figure, axes = plt.subplots(figsize=(6, 2.6))
     rows = range(len(measured))
     axes.barh([row + 0.2 for row in rows], measured.values(), 0.36, color=palette.MEASURED)
@@ -134,7 +134,7 @@ def plot_beside(predicted, measured):
 
 # %%
 predicted = step_bytes(**small, **plain)
-plot_beside(predicted, step_bytes_spec(**small, **plain))
+plot_comparison(predicted, step_bytes_spec(**small, **plain))
 
 # %% nbgrader={"grade_id": "check_step_bytes", "grade": true, "points": 5}
 check("one_device.step_bytes", step_bytes)
@@ -142,9 +142,9 @@ check("one_device.step_bytes", step_bytes)
 # %% [markdown]
 # ## 2 · `accumulate`
 #
-# A batch that does not fit into memory is cut into **micro-batches**. Each adds its gradients to what is in `.grad` already, and after the last one the optimizer takes **one step**. It has to be the step that the whole batch in one piece would give.
+# A batch that does not fit into memory is split into **micro-batches**. Each adds its gradients to what is already in `.grad`, and after the last one the optimizer takes **one step**. It has to be the same step as with the whole batch in one piece.
 #
-# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` gives the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when you are called. Return the loss.
+# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. Return the loss.
 
 # %%
 def accumulate_spec(model, optimizer, tokens, targets):
@@ -157,19 +157,19 @@ def accumulate_spec(model, optimizer, tokens, targets):
     return loss.item()
 
 # %% [markdown]
-# **Budget** · weights equal to the whole batch's to 10⁻⁶ · one optimizer step · activations of one micro-batch at a time: at most 1.5 × what autograd keeps of the largest.
+# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · activations of one micro-batch at a time: at most 1.5 × what autograd saves for the largest.
 #
 # <details><summary>Hint 1 · whose mean?</summary>
 #
-# Two micro-batches, one with 10 targets that count and one with 30. The mean of their means gives each token of the first the weight 1/20, and each of the second 1/60. In the whole batch each has 1/40.
+# Take two micro-batches, one with 10 targets that count and one with 30. The mean of their means gives each token of the first a weight of 1/20, and each of the second 1/60. In the whole batch each has 1/40.
 # </details>
 # <details><summary>Hint 2 · sums</summary>
 #
-# A sum over all tokens is the sum of the micro-batches' sums: `F.cross_entropy(..., ignore_index=-100, reduction="sum")`. What is it divided by, and when is that number known?
+# A sum over all tokens is the sum of the micro-batches' sums: `F.cross_entropy(..., ignore_index=-100, reduction="sum")`. What do you divide it by, and when do you know that number?
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Count first: `(targets != -100).sum()` over all micro-batches. Then for each: forward, divide its sum by that count, backward. Backward frees what autograd kept, so that only one micro-batch's activations are there at a time. `zero_grad` comes before all of it, `step` after.
+# Count first: `(targets != -100).sum()` over all micro-batches. Then for each: forward, divide its sum by that count, backward. Backward frees what autograd saved, so only one micro-batch's activations are live at a time. `zero_grad` comes before all of this, `step` after.
 # </details>
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
@@ -208,17 +208,17 @@ check("one_device.accumulate", accumulate)
 # %% [markdown]
 # ## 3 · `DynamicLossScaler`
 #
-# In fp16 small gradients become 0 and large ones inf. So the loss is multiplied by a **scale** before the backward pass, as large as it can be, and the gradients are divided by it before the step. Nobody knows the right scale beforehand, and it changes during training. The rule is:
+# In fp16 small gradients become 0 and large ones inf. So the loss is multiplied by a **scale**, as large as possible, before the backward pass, and the gradients are divided by it before the step. The right scale is not known in advance, and it changes during training. The rule is:
 #
-# - Where a gradient is inf or nan, **skip** the step and halve the scale.
-# - After `growth_interval` steps in a row that were not skipped, double it; then count from 0 again. A skipped step starts the count from 0 as well.
-# - When **one rank** overflows, **all ranks** skip and halve. Here each rank holds gradients that the others do not see, as with ZeRO (chapter 04).
+# - If a gradient is inf or nan, **skip** the step and halve the scale.
+# - After `growth_interval` steps in a row that were not skipped, double it; then count from 0 again. A skipped step also resets the count to 0.
+# - When **one rank** overflows, **all ranks** skip and halve. Here each rank has gradients that the others do not see, as with ZeRO (chapter 04).
 #
-# Below, `scale` after each step, for steps that overflowed somewhere (`True`) or nowhere:
+# Below is `scale` after each step; `True` marks a step that overflowed on some rank:
 
 # %%
 def scale_spec(overflows, scale, growth_interval):
-    """What happened on any rank  ->  the scale after each step"""
+    """Whether each step overflowed on any rank  ->  the scale after each step"""
     good_steps, scales = 0, []
     for overflow in overflows:
         good_steps = 0 if overflow else good_steps + 1
@@ -232,7 +232,7 @@ def scale_spec(overflows, scale, growth_interval):
 scale_spec([True, False, False, True, False, False, False, False], 65536.0, growth_interval=3)
 
 # %% [markdown]
-# The check uses it like this: `scaler.scale_loss(loss).backward()`, then `scaler.step(optimizer)`, then it reads `scaler.scale`. The gradients in `.grad` are fp32 here, copied from fp16, as with `torch.autocast`. A parameter whose `.grad` is None had no gradient: leave it alone.
+# The check uses it like this: `scaler.scale_loss(loss).backward()`, then `scaler.step(optimizer)`, then it reads `scaler.scale`. The gradients in `.grad` are fp32 here, cast from fp16, as with `torch.autocast`. A parameter whose `.grad` is None has no gradient: skip it.
 #
 # **Budget** · sends ≤ 1 KiB per rank and step · calls: all_reduce only.
 #
@@ -242,16 +242,16 @@ scale_spec([True, False, False, True, False, False, False, False], 65536.0, grow
 # </details>
 # <details><summary>Hint 2 · one number for all ranks</summary>
 #
-# A rank that did not overflow cannot know that another did. So **every** rank calls `dist.all_reduce` in **every** step, on one number: 1.0 where it overflowed, 0.0 where not, with `op=dist.ReduceOp.MAX`.
+# A rank that did not overflow cannot know that another did. So **every** rank calls `dist.all_reduce` in **every** step, on one number: 1.0 if it overflowed, 0.0 if not, with `op=dist.ReduceOp.MAX`.
 # </details>
 # <details><summary>Hint 3 · the order, nearly there</summary>
 #
-# Look for inf and nan; all_reduce; where any rank overflowed: halve, count = 0, return. Otherwise divide each gradient by the scale in place, `optimizer.step()`, and only then count, and double if it is time: these gradients were made with the old scale.
+# Look for inf and nan; all_reduce; if any rank overflowed: halve, count = 0, return. Otherwise divide each gradient by the scale in place, `optimizer.step()`, and only then count, and double if it is time: these gradients were computed with the old scale.
 # </details>
 
 # %% nbgrader={"grade_id": "DynamicLossScaler", "solution": true}
 class DynamicLossScaler:
-    """scale_loss(loss).backward(), then step(optimizer): skips, halves and grows by itself."""
+    """scale_loss(loss).backward(), then step(optimizer): skips, halves and grows automatically."""
 
     def __init__(self, scale=2.0**16, growth_interval=2000):
         self.scale = scale
@@ -265,7 +265,7 @@ class DynamicLossScaler:
         ### END SOLUTION
 
     def step(self, optimizer):
-        """A step with the true gradients, or none: the same on every rank."""
+        """A step with the unscaled gradients, or a skipped one: the same on every rank."""
         ### BEGIN SOLUTION
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -287,7 +287,7 @@ class DynamicLossScaler:
         ### END SOLUTION
 
 # %% [markdown]
-# Your scaler on two ranks, with gradients that are worked out in fp16. At a scale of 2²⁴ a gradient of 1/64 does not fit: how often does it overflow until the scale works, and what happens when it has grown? In step 22 rank 1 alone has gradients 64 times as large; if the ranks agree, the two lines stay one.
+# Your scaler on two ranks, with gradients computed in fp16. At a scale of 2²⁴ a gradient of 1/64 does not fit: how often does it overflow until the scale works, and what happens when it has grown? In step 22 only rank 1 has gradients 64 times as large; if the ranks agree, the two lines coincide.
 
 # %%
 def forty_steps():
@@ -317,7 +317,7 @@ check("one_device.DynamicLossScaler", DynamicLossScaler)
 # %% [markdown]
 # ## 4 · `sgd_with_master_weights`
 #
-# bf16 has 8 bits for the digits of a number: next to 1.0 the nearest numbers are 0.996 and 1.008. An update of 0.001 is rounded away, and a thousand of them are too. So the optimizer keeps an fp32 **master** of each weight and adds the update there; the 16-bit weight is the master, rounded.
+# bf16 has 8 significant bits: the numbers nearest to 1.0 are 0.996 and 1.008. An update of 0.001 is rounded away, and so are a thousand of them. So the optimizer keeps an fp32 **master** of each weight and adds the update there; the 16-bit weight is the rounded master.
 
 # %%
 weight = torch.ones(1, dtype=torch.bfloat16)
@@ -326,7 +326,7 @@ for _ in range(1000):
 print("1 - 1000 × 0.001 =", weight.item())
 
 # %% [markdown]
-# Write one step of SGD. `parameters` are 16-bit (bf16 or fp16) and have their gradients in `.grad`, also 16-bit. `state` is a dict of your own: empty at the first call, and the same dict at every later one. Change the parameters in place; they stay 16-bit. With momentum, `velocity = momentum * velocity + gradient` begins at 0, and the update is `lr * velocity`, as in `torch.optim.SGD`.
+# Write one step of SGD. `parameters` are 16-bit (bf16 or fp16) and have their gradients in `.grad`, also 16-bit. `state` is a dict for you to fill: empty in the first call, and the same dict in every later one. Change the parameters in place; they stay 16-bit. With momentum, `velocity = momentum * velocity + gradient` starts at 0, and the update is `lr * velocity`, as in `torch.optim.SGD`.
 
 # %%
 def sgd_with_master_weights_spec(weights, gradients, lr, momentum):
@@ -342,15 +342,15 @@ ones = torch.ones(1, dtype=torch.bfloat16)
 sgd_with_master_weights_spec(ones, gradients=[ones] * 500, lr=0.001, momentum=0.0)
 
 # %% [markdown]
-# **Budget** · no communication · the weights equal the spec's, to one unit in the last place of bf16 (2⁻⁸).
+# **Budget** · no communication · the weights equal the spec's within one unit in the last place of bf16 (2⁻⁸).
 #
-# <details><summary>Hint 1 · once, and for all</summary>
+# <details><summary>Hint 1 · once only</summary>
 #
-# The master is made from the weight before the first step, and never again: later the weight is the rounded one, and what was rounded away would be lost.
+# Make the master from the weight before the first step, and never again: later the weight is rounded, and what was rounded away would be lost.
 # </details>
 # <details><summary>Hint 2 · where to keep it</summary>
 #
-# `if not state:` is true in the first call only. A list in the order of `parameters` will do: `state["masters"] = [p.detach().float() for p in parameters]`. Velocities are fp32 as well, for the same reason.
+# `if not state:` is true only in the first call. A list in the order of `parameters` will do: `state["masters"] = [p.detach().float() for p in parameters]`. Velocities are fp32 as well, for the same reason.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -374,7 +374,7 @@ def sgd_with_master_weights(parameters, state, lr, momentum=0.0):
     ### END SOLUTION
 
 # %% [markdown]
-# A weight that starts at 1 and takes 500 steps of −0.001: your step, and the spec.
+# A weight that starts at 1 and takes 500 steps of −0.001: your step next to fp32.
 
 # %%
 def path_of(steps):

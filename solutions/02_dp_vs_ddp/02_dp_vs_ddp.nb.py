@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 02 · DP vs DDP
 #
-# Data parallelism gives every rank a batch of its own and takes one step with the **mean of all gradients**. You will write it twice: through a hub, as `nn.DataParallel` does, and without one, as `DistributedDataParallel` (DDP) does. Then you will make the second one overlap its traffic with backward.
+# Data parallelism gives every rank its own batch and takes one step with the **mean of all gradients**. You will write it twice: through a hub, as in `nn.DataParallel`, and without one, as in `DistributedDataParallel` (DDP). Then you will make the second version overlap communication with backward.
 #
 # | exercise | points |
 # |---|---|
@@ -24,9 +24,9 @@
 # | 5 · `BucketedDDP` | 10 |
 # | 6 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process on the whole batch, counts the bytes on the wire and reads the recorded calls. Grading adds cases that you do not see: other models, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process on the whole batch, counts the bytes on the wire and reads the recorded calls. Grading adds hidden cases: other models, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 #
-# Everywhere in this lab `model(inputs, targets)` is the mean loss of a batch, N is the number of ranks, and S is the size of all parameters in bytes: 4Ψ for Ψ parameters in float32. The ranks' batches are equally large.
+# Throughout this lab `model(inputs, targets)` is the mean loss of a batch, N is the number of ranks, and S is the size of all parameters in bytes: 4Ψ for Ψ parameters in float32. All ranks' batches have the same size.
 
 # %%
 from functools import partial
@@ -39,7 +39,7 @@ from shardlab import data, launch, measure, models
 from shardlab.widgets import timeline, traffic_map
 
 # %% [markdown]
-# Your own runs use a small GPT on real text: this is one rank's model and batch. Each rank starts from **other weights**, as it would if nobody took care.
+# Your own runs use a small GPT on real text; this is one rank's model and batch. Each rank starts from **different weights**, as it would without synchronization.
 
 # %%
 def my_model_and_batch(step=0):
@@ -54,18 +54,18 @@ print(f"S = {model_bytes:,} bytes")
 # %% [markdown]
 # ## 1 · `hub_step`
 #
-# One training step in which **rank 0, the hub, holds the weights**, and the others lend a hand:
+# One training step in which **rank 0, the hub, holds the weights**, and the others help:
 #
-# 1. The hub sends its parameters to every other rank, which puts them in place of its own.
-# 2. Every rank, the hub too, computes the gradient of its own batch.
+# 1. The hub sends its parameters to every other rank, which overwrites its own.
+# 2. Every rank, including the hub, computes the gradient of its own batch.
 # 3. Every other rank sends its gradient to the hub.
 # 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
 #
-# Change the hub's parameters in place; nothing need be returned. What the others' models hold afterwards does not matter: the next step overwrites them. The check calls your function several times in a row on the same model; old gradients are then still in `.grad`.
+# Change the hub's parameters in place and return nothing. The other ranks' parameters do not matter afterwards: the next step overwrites them. The check calls your function several times in a row on the same model, so old gradients may still be in `.grad`.
 
 # %%
 def whole_batch_spec(model, batches, lr):
-    """What every step in this lab has to equal: one process, all batches put together."""
+    """The result that every step in this lab has to match: one process, all batches together."""
     inputs, targets = (torch.cat(side) for side in zip(*batches, strict=True))
     model.zero_grad()
     model(inputs, targets).backward()
@@ -75,11 +75,11 @@ batches = [data.batch(0, batch_size=2, context=32, rank=rank, world_size=4) for 
 whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·S for the hub, S for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` are these too).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·S for the hub, S for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` included).
 #
 # <details><summary>Hint 1 · who sends when</summary>
 #
-# First all weights travel from the hub, then all gradients to the hub. A `dist.send` needs its `dist.recv` on the other side, so both sides go through `model.parameters()` in the same order.
+# First the hub sends all weights, then it receives all gradients. Each `dist.send` needs a matching `dist.recv` on the other side, so both sides go through `model.parameters()` in the same order.
 # </details>
 # <details><summary>Hint 2 · one rank, two roles</summary>
 #
@@ -92,11 +92,11 @@ whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 #         dist.recv(parameter.data, 0)
 # ```
 #
-# sends out the weights. The gradients come back by the same loop with the roles exchanged.
+# sends out the weights. The same loop with the roles swapped sends the gradients back.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# For each parameter the hub receives N − 1 times into `torch.empty_like(parameter.grad)` and adds that to `parameter.grad`, which holds its own gradient already. Then `parameter -= lr * parameter.grad / world_size` under `torch.no_grad()`.
+# For each parameter the hub receives N − 1 times into `torch.empty_like(parameter.grad)` and adds that to `parameter.grad`, which already contains its own gradient. Then `parameter -= lr * parameter.grad / world_size` under `torch.no_grad()`.
 # </details>
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}
@@ -124,7 +124,7 @@ def hub_step(model, inputs, targets, lr):
     ### END SOLUTION
 
 # %% [markdown]
-# Your step with four ranks. Row 0 and column 0 carry everything: a hub.
+# Your step with four ranks. All traffic is in row 0 and column 0: a hub.
 
 # %%
 def one_hub_step():
@@ -134,7 +134,7 @@ hub_run = launch(one_hub_step, world_size=4)
 traffic_map(hub_run)
 
 # %% [markdown]
-# And over time. The weights leave the hub for one rank after another, and the gradients come in the same way: a rank whose turn it is not waits.
+# And over time. The hub sends the weights to one rank after another and receives the gradients the same way; meanwhile the other ranks wait for their turn.
 
 # %%
 timeline(hub_run)
@@ -149,7 +149,7 @@ check("dp_vs_ddp.hub_step", hub_step)
 
 # %%
 def hub_bytes_spec(run):
-    """Measured: gloo's own messages (under 1 % here) included."""
+    """Measured, including gloo's own messages (under 1 % here)."""
     sent, received = run.traffic.sent_by_rank, run.traffic.received_by_rank
     return [(int(sent[rank]), int(received[rank])) for rank in range(run.world_size)]
 
@@ -162,7 +162,7 @@ def hub_bytes_spec(run):
 # </details>
 # <details><summary>Hint 2 · follow the gradients</summary>
 #
-# A gradient has as many bytes as the weights. The same journeys, the other way.
+# The gradients have as many bytes as the weights and take the same paths in the other direction.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -181,7 +181,7 @@ def hub_bytes(parameter_bytes, world_size):
 check("dp_vs_ddp.hub_bytes", hub_bytes)
 
 # %% [markdown]
-# Your formula beside your run: what it predicts and what the kernel counted.
+# Your formula next to your run: what it predicts and what the operating system counted.
 
 # %%
 print("measured ", hub_bytes_spec(hub_run))
@@ -193,24 +193,24 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # %% [markdown]
 # ## 3 · `ddp_step`
 #
-# Now **every rank holds the weights**, computes the same mean gradient and takes the same step, so that all replicas stay equal and no weights have to travel. They have to be equal at the start:
+# Now **every rank holds the weights**, computes the same mean gradient and takes the same step, so that all replicas stay equal and no weights have to be sent. They have to be equal at the start:
 #
-# 1. In step 0, before anything else, `dist.broadcast` brings rank 0's parameters **and buffers** (`model.buffers()`: what a model keeps but does not train) to every rank.
+# 1. In step 0, before anything else, `dist.broadcast` copies rank 0's parameters **and buffers** (`model.buffers()`: state that is not trained) to every rank.
 # 2. Every rank computes the gradient of its own batch.
-# 3. `dist.all_reduce` makes the sum of each gradient over all ranks; `.grad` should end with the **mean**.
+# 3. `dist.all_reduce` sums each gradient over all ranks; `.grad` should end up with the **mean**.
 # 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
 #
-# The check calls your function with `step` 0, 1, … in a row, on ranks that begin with different weights. After each call it compares **every** rank's parameters and `.grad` with `whole_batch_spec`.
+# The check calls your function with `step` 0, 1, … in a row, on ranks that start with different weights. After each call it compares **every** rank's parameters and `.grad` with `whole_batch_spec`.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, and in step 0 what gloo's broadcast adds once: rank 0 sends the weights to at most ⌈log₂ N⌉ others, who pass them on · calls: broadcast and all_reduce only.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #
 # <details><summary>Hint 1 · in place</summary>
 #
-# `dist.broadcast(tensor, src=0)` and `dist.all_reduce(tensor)` change the tensor that they are given, on every rank. Hand in `parameter.data` and `parameter.grad` themselves, not copies.
+# `dist.broadcast(tensor, src=0)` and `dist.all_reduce(tensor)` change their argument in place, on every rank. Pass `parameter.data` and `parameter.grad` themselves, not copies.
 # </details>
 # <details><summary>Hint 2 · the mean</summary>
 #
-# `all_reduce` adds up. `parameter.grad /= world_size` makes a mean of it.
+# `all_reduce` computes the sum. `parameter.grad /= world_size` turns it into the mean.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -233,7 +233,7 @@ def ddp_step(model, inputs, targets, lr, step):
     ### END SOLUTION
 
 # %% [markdown]
-# Your second step, without the broadcast of the first. Nobody is a hub: every rank sends to one neighbour, and all send as much. The faint cells are gloo's own messages back.
+# Your second step, without the first step's broadcast. There is no hub: every rank sends to one neighbour, and all send the same amount. The faint cells are gloo's own replies.
 
 # %%
 def two_ddp_steps():
@@ -251,11 +251,11 @@ check("dp_vs_ddp.ddp_step", ddp_step)
 # %% [markdown]
 # ## 4 · `ring_bytes`
 #
-# The same question for one step of DDP after the broadcast: what does each rank **send** and **receive** when the gradients are all-reduced in a ring? Again a list of pairs `(sent, received)`; take it that N divides S.
+# The same question for one step of DDP after the broadcast: what does each rank **send** and **receive** when the gradients are all-reduced in a ring? Again return a list of pairs `(sent, received)`; assume that N divides S.
 
 # %%
 def ring_bytes_spec(run):
-    """Measured: gloo's own messages included."""
+    """Measured, including gloo's own messages."""
     sent, received = run.traffic["step 1"].sent_by_rank, run.traffic["step 1"].received_by_rank
     return [(int(sent[rank]), int(received[rank])) for rank in range(run.world_size)]
 
@@ -272,7 +272,7 @@ def ring_bytes_spec(run):
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# 2 · (N − 1)/N · S each way, on every rank alike.
+# 2 · (N − 1)/N · S each way, on every rank.
 # </details>
 
 # %% nbgrader={"grade_id": "ring_bytes", "solution": true}
@@ -295,7 +295,7 @@ for world_size in (2, 4, 8, 64):
     print(f"N = {world_size:2}   hub sends {hub:4.0f} S   ring sends {ring:.3f} S")
 
 # %% [markdown]
-# And beside the run. `ddp_step` most likely makes one all-reduce for each parameter, and many of them are tiny, so gloo's own messages show: one reason for the buckets that come next.
+# And next to the run. Your `ddp_step` most likely makes one all-reduce for each parameter, and many of them are tiny, so gloo's own messages are visible: one reason for the buckets that come next.
 
 # %%
 predicted_bytes = [sent for sent, received in ring_bytes(model_bytes, 4)]
@@ -304,25 +304,25 @@ traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 # %% [markdown]
 # ## 5 · `BucketedDDP`
 #
-# `ddp_step` first ends backward, then talks. But the gradients of the last layers are there long before those of the first. DDP packs gradients into **buckets** and starts the all-reduce of a bucket as soon as all of its gradients are there, while backward goes on.
+# `ddp_step` first finishes backward, then communicates. But the gradients of the last layers are ready long before those of the first. DDP packs gradients into **buckets** and starts the all-reduce of a bucket as soon as all of its gradients are ready, while backward continues.
 #
 # ```python
 # ddp = BucketedDDP(model, cap_bytes)   # once
 # loss = ddp(inputs, targets)           # in each step
-# loss.backward()                       # buckets start to travel
+# loss.backward()                       # starts the all-reduces
 # ddp.finish()                          # now every .grad is the mean over all ranks
 # ```
 #
 # - **Which parameters:** those with `requires_grad`. A frozen parameter has no gradient and is in no bucket; a tied one counts once, as in `module.parameters()`.
-# - **Which buckets:** go through these parameters in **reverse** order. Each joins the current bucket if the bucket then has at most `cap_bytes` bytes; otherwise it begins the next one. A parameter above the cap has a bucket of its own.
+# - **Which buckets:** go through these parameters in **reverse** order. Each joins the current bucket if the bucket then has at most `cap_bytes` bytes; otherwise it begins the next one. A parameter larger than the cap gets its own bucket.
 # - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there.
-# - **`finish()`** waits for all of them, copies the means back into `.grad`, and makes the buckets ready for the next step.
+# - **`finish()`** waits for all of them, copies the means back into `.grad`, and resets the buckets for the next step.
 #
-# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is there, once in each backward. Take it that the ranks' weights are equal already (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward.
+# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward.
 
 # %%
 def bucket_spec(sizes, cap_bytes):
-    """bytes of each parameter, in the order of module.parameters()  ->  buckets, the first to fill first"""
+    """bytes by parameter, in the order of module.parameters()  ->  buckets, first to fill first"""
     *rest, last = sizes
     buckets = [[last]]
     for size in reversed(rest):
@@ -333,13 +333,13 @@ def bucket_spec(sizes, cap_bytes):
 bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 
 # %% [markdown]
-# The check makes one rank **late**: it begins its backward only when all others have ended theirs. Who waits inside a hook then waits for ever.
+# The check makes one rank **late**: it starts its backward only when all others have finished theirs. An answer that waits inside a hook then waits forever.
 #
 # **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · all but one of them start before the last gradient.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
-# A list of buckets, each a list of parameters; how many gradients each bucket still waits for; and for each bucket on its way its flat tensor and the handle that `dist.all_reduce(flat, async_op=True)` returns.
+# A list of buckets, each a list of parameters; how many gradients each bucket still waits for; and for each bucket in flight its flat tensor and the handle that `dist.all_reduce(flat, async_op=True)` returns.
 # </details>
 # <details><summary>Hint 2 · a hook that knows its bucket</summary>
 #
@@ -347,11 +347,11 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
 # ```
 #
-# calls `self.arrived(index, parameter)`. There count down; at 0 put the bucket together with `torch.cat([p.grad.flatten() for p in bucket])` and start the all-reduce.
+# calls `self.arrived(index, parameter)`. Count down there; at 0 concatenate the bucket with `torch.cat([p.grad.flatten() for p in bucket])` and start the all-reduce.
 # </details>
 # <details><summary>Hint 3 · finish</summary>
 #
-# For each started bucket: `work.wait()`, divide `flat` by the world size, take it apart with `flat.split([p.numel() for p in bucket])`, and `p.grad.copy_(part.view_as(p))`. Then set the counters back and empty the list of what is on its way.
+# For each started bucket: `work.wait()`, divide `flat` by the world size, split it with `flat.split([p.numel() for p in bucket])`, and `p.grad.copy_(part.view_as(p))`. Then reset the counters and empty the list of buckets in flight.
 # </details>
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
@@ -375,34 +375,34 @@ class BucketedDDP(torch.nn.Module):
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
-        self.make_ready()
+        self.reset()
 
-    def make_ready(self):
+    def reset(self):
         self.missing = [len(bucket) for bucket in self.buckets]
-        self.on_their_way = []
+        self.in_flight = []
 
     def arrived(self, index, parameter):
         self.missing[index] -= 1
         if self.missing[index] == 0:
             flat = torch.cat([p.grad.flatten() for p in self.buckets[index]])
             work = dist.all_reduce(flat, async_op=True)
-            self.on_their_way.append((self.buckets[index], flat, work))
+            self.in_flight.append((self.buckets[index], flat, work))
         ### END SOLUTION
 
     def finish(self):
         """Call it after backward: then every trainable parameter's .grad is the mean."""
         ### BEGIN SOLUTION
-        for bucket, flat, work in self.on_their_way:
+        for bucket, flat, work in self.in_flight:
             work.wait()
             flat /= dist.get_world_size()
             parts = flat.split([parameter.numel() for parameter in bucket])
             for parameter, part in zip(bucket, parts, strict=True):
                 parameter.grad.copy_(part.view_as(parameter))
-        self.make_ready()
+        self.reset()
         ### END SOLUTION
 
 # %% [markdown]
-# Your buckets over time, with a larger GPT. The band is backward: each bar that begins inside it is a bucket on its way while gradients are still being computed. On a GPU, computing and sending share little; on two CPU cores they take turns, so what you gain here is small.
+# Your buckets over time, with a larger GPT. The band is backward: each bar that begins inside it is a bucket in flight while gradients are still being computed. On a GPU, computing and sending share little; on two CPU cores they take turns, so the gain here is small.
 
 # %%
 def one_bucketed_step():
@@ -424,13 +424,13 @@ check("dp_vs_ddp.BucketedDDP", BucketedDDP)
 # %% [markdown]
 # ## 6 · How large should a bucket be?
 #
-# torch's DDP uses buckets of 25 MiB unless told otherwise (`bucket_cap_mb`). What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Say also why the order of the parameters in the buckets is the reverse of that in the model. Three to six sentences.
+# PyTorch's DDP uses buckets of 25 MiB by default (`bucket_cap_mb`). What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Also explain why the parameters are in reverse order in the buckets. Three to six sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_large_a_bucket", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# Each all-reduce pays 2(N − 1) delays, whatever its size. With 1 KB buckets there are thousands of collectives, and the delays (and the headers of each message) cost more than the bytes: latency wins. With one bucket the only all-reduce starts when the last gradient is there, so nothing overlaps, and the whole transfer time is added to backward. It also needs a second copy of all gradients at once.
+# Each all-reduce pays 2(N − 1) delays, whatever its size. With 1 KB buckets there are thousands of collectives, and the delays (and the headers of each message) cost more than the bytes: latency dominates. With one bucket the only all-reduce starts when the last gradient is ready, so nothing overlaps, and the whole transfer time is added to backward. It also needs a second copy of all gradients at the same time.
 #
-# Backward goes from the loss to the input, so the last parameters' gradients come first. A bucket in forward order mixes an early parameter into each start and fills only at the very end.
+# Backward goes from the loss to the input, so the last parameters' gradients come first. In forward order, the first bucket contains the earliest layers and fills only at the very end.
 #
 # Points: 1 for both sizes (many delays; no overlap), 1 for the order of gradients in backward.
 # ### END SOLUTION

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 03 · Ring all-reduce
 #
-# Data-parallel training adds up everybody's gradients after each step. You will write that sum the way NCCL often does it for large tensors: as a **ring**, in which a rank talks to its two neighbours only and no link carries more than any other.
+# Data-parallel training sums all ranks' gradients in each step. You will compute that sum the way NCCL often does it for large tensors: in a **ring**, where each rank communicates only with its two neighbours and no link carries more than any other.
 #
 # | exercise | points |
 # |---|---|
@@ -24,7 +24,7 @@
 # | 5 · `bytes_per_rank` | 2 |
 # | 6 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with the spec and counts the bytes on the wire. Grading adds cases that you do not see: other lengths, other dtypes, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with the spec and counts the bytes on the wire. Grading adds hidden cases: other lengths, other dtypes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
 import torch
@@ -37,7 +37,7 @@ from shardlab.widgets import ring_player, timeline, traffic_map
 # %% [markdown]
 # ## 1 · `chunk_bounds`
 #
-# A ring moves a tensor in N chunks, one for each rank. Return `(start, stop)` of each chunk as a list; where N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
+# A ring moves a tensor in N chunks, one for each rank. Return a list with `(start, stop)` of each chunk; if N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
 
 # %%
 def chunk_bounds_spec(length, world_size):
@@ -95,17 +95,17 @@ def reduce_scatter_spec(tensors, bounds):
 reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1), (1, 2), (2, 3)])
 
 # %% [markdown]
-# Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`; what the other chunks hold afterwards does not matter.
+# Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`; the values of the other chunks do not matter afterwards.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` are these too), to the right and from the left neighbour.
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour.
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
-# Chunk 0 must end on rank 0 with everybody's part in it. It travels to the right and visits every rank, so it starts on rank 1, and rank 0 adds the last part. Chunk 1 starts on rank 2, and so on.
+# Chunk 0 must end on rank 0 with every rank's part in it. It travels to the right and visits every rank, so it starts on rank 1, and rank 0 adds the last part. Chunk 1 starts on rank 2, and so on.
 # </details>
 # <details><summary>Hint 2 · which chunk in which step</summary>
 #
-# In step 0 rank r sends chunk r − 1 and receives chunk r − 2 (all modulo N). In each later step both numbers are one lower: you send on what you have just received and added to.
+# In step 0 rank r sends chunk r − 1 and receives chunk r − 2 (all modulo N). In each later step both numbers are one lower: you pass on the chunk that you have just added to.
 # </details>
 # <details><summary>Hint 3 · nearly there, and no deadlock</summary>
 #
@@ -139,7 +139,7 @@ def reduce_scatter(tensor, bounds):
     ### END SOLUTION
 
 # %% [markdown]
-# Your ring at work: four ranks, a tensor of four chunks. Press play, or step.
+# Your ring in action: four ranks, a tensor of four chunks. Press play, or go step by step.
 
 # %%
 four_chunks = [(0, 3), (3, 6), (6, 9), (9, 12)]
@@ -153,7 +153,7 @@ check("ring_all_reduce.reduce_scatter", reduce_scatter)
 # %% [markdown]
 # ## 3 · `all_gather`
 #
-# Now **rank r starts with chunk r right** and anything in the rest of `tensor`; afterwards every rank has all chunks. The same ring, the same neighbours, N − 1 steps, but what arrives replaces what was there.
+# Now **rank r starts with the right chunk r** and arbitrary values in the rest of `tensor`; afterwards every rank has all chunks. The same ring, the same neighbours, N − 1 steps, but a received chunk replaces the old values.
 
 # %%
 def all_gather_spec(tensors, bounds):
@@ -164,7 +164,7 @@ def all_gather_spec(tensors, bounds):
 all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)])
 
 # %% [markdown]
-# Fill `tensor` in place; nothing need be returned.
+# Fill `tensor` in place and return nothing.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only, to the right and from the left neighbour.
 #
@@ -178,7 +178,7 @@ all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# The loop of `reduce_scatter` with `outgoing = chunks[(rank - step) % world_size]` and `incoming = chunks[(rank - step - 1) % world_size]`. Nothing is added, so receive straight into the view: `dist.recv(incoming, left)`.
+# The loop of `reduce_scatter` with `outgoing = chunks[(rank - step) % world_size]` and `incoming = chunks[(rank - step - 1) % world_size]`. Nothing is added, so receive directly into the view: `dist.recv(incoming, left)`.
 # </details>
 
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
@@ -195,7 +195,7 @@ def all_gather(tensor, bounds):
     ### END SOLUTION
 
 # %% [markdown]
-# The calls of each rank over time. A bar that is long is a rank that waits for its neighbour.
+# Each rank's calls over time. A long bar is a rank that waits for its neighbour.
 
 # %%
 tensors = [torch.full((12,), float(rank)) for rank in range(4)]
@@ -219,17 +219,17 @@ def ring_all_reduce_spec(tensors, op="sum"):
 ring_all_reduce_spec([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])], op="mean")
 
 # %% [markdown]
-# Call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check puts its own in their place, so that this exercise is about how they fit together.
+# Call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check replaces them with its own, so this exercise is only about how they fit together.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = 2(N − 1)/N · S · calls: send and recv only.
 #
 # <details><summary>Hint 1 · the order</summary>
 #
-# After `reduce_scatter` rank r has chunk r of the sum: just what `all_gather` starts from.
+# After `reduce_scatter` rank r has chunk r of the sum: exactly what `all_gather` starts from.
 # </details>
 # <details><summary>Hint 2 · the mean</summary>
 #
-# The mean is the sum divided by `world_size`. Before, between or after: each is right, but dividing one chunk is less work than dividing all of them.
+# The mean is the sum divided by `world_size`. You may divide before, in between or after, but dividing one chunk is less work than dividing all of them.
 # </details>
 # <details><summary>Hint 3 · in place</summary>
 #
@@ -262,11 +262,11 @@ check("ring_all_reduce.ring_all_reduce", ring_all_reduce)
 # %% [markdown]
 # ## 5 · `bytes_per_rank`
 #
-# How many bytes does each rank **send** in a whole ring all-reduce of `length` elements of `element_bytes` each? Write the formula; take it that `world_size` divides `length`.
+# How many bytes does each rank **send** in a whole ring all-reduce of `length` elements of `element_bytes` each? Write the formula; assume that `world_size` divides `length`.
 
 # %%
 def bytes_per_rank_spec(length, element_bytes, world_size):
-    """Measured: what torch's own ring sends, gloo's messages (under 1 %) included."""
+    """Measured: what torch's own ring sends, including gloo's messages (under 1 %)."""
     def one_all_reduce():
         dist.all_reduce(torch.zeros(length * element_bytes, dtype=torch.uint8))
     return launch(one_all_reduce, world_size=world_size).traffic.sent_by_rank
@@ -301,7 +301,7 @@ def bytes_per_rank(length, element_bytes, world_size):
 check("ring_all_reduce.bytes_per_rank", bytes_per_rank)
 
 # %% [markdown]
-# Your prediction beside your measurement. What the ring sends over it are gloo's own messages, some hundred bytes for each send.
+# Your prediction next to your measurement. The difference is gloo's own messages, some hundred bytes for each send.
 
 # %%
 predicted_bytes = bytes_per_rank(2**20, 4, 4)
@@ -310,13 +310,13 @@ traffic_map(run, predicted=[predicted_bytes] * 4)
 # %% [markdown]
 # ## 6 · From 8 to 64 ranks
 #
-# A training job grows from 8 ranks to 64; each link still has the same speed and the same delay. What happens to the time of one ring all-reduce of a **1 KB** tensor, and of a **1 GB** tensor? Give a factor for each and say why they differ. Three to six sentences.
+# A training job grows from 8 ranks to 64; each link still has the same speed and the same delay. What happens to the time of one ring all-reduce of a **1 KB** tensor, and of a **1 GB** tensor? Give a factor for each and explain why they differ. Three to six sentences.
 
 # %% [markdown] nbgrader={"grade_id": "from_8_to_64_ranks", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
 # A ring takes 2(N − 1) steps: 14 with 8 ranks, 126 with 64. In each step a rank waits for one delay α and moves S/N bytes, so the time is 2(N − 1)·α + 2(N − 1)/N · S/B for links of B bytes per second.
 #
-# 1 KB: the bytes take next to no time and the delays are everything, so the time grows with the number of steps, by 126/14 = 9. 1 GB: the bytes are everything, and each rank sends 2(N − 1)/N · S, which grows from 1.75 S to 1.97 S only: a factor of about 1.13. The extra 112 delays, some microseconds each, hardly show beside a transfer of many milliseconds.
+# 1 KB: the bytes take next to no time and the delays dominate, so the time grows with the number of steps, by 126/14 = 9. 1 GB: the bytes dominate, and each rank sends 2(N − 1)/N · S, which grows only from 1.75 S to 1.97 S: a factor of about 1.13. The extra 112 delays, some microseconds each, hardly matter in a transfer of many milliseconds.
 #
 # Points: 1 for both factors (about 9, or "with N"; about 1.1, or "hardly at all"), 1 for naming latency and bandwidth as the reasons.
 # ### END SOLUTION

@@ -24,7 +24,7 @@
 # | 5 · `Zero3Linear` | 5 |
 # | 6 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and holds the bytes it sent and the bytes it kept alive against the budget. Grading adds cases that you do not see: other sizes, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
 import torch
@@ -39,9 +39,9 @@ from shardlab.widgets import memory_bars, memory_timeline, shard_map, traffic_ma
 # %% [markdown]
 # ## 1 · `zero_bytes`
 #
-# How many bytes of model states does **one rank** hold? Ψ parameters on N ranks, in 16 bit, with Adam: 2 bytes for a parameter, 2 for its gradient, and K = 12 for the optimizer: an fp32 master copy of the parameter and Adam's two states, 4 bytes each.
+# How many bytes of model states does **one rank** hold? A model has Ψ parameters and trains on N ranks in 16 bits with Adam: 2 bytes for a parameter, 2 for its gradient, and K = 12 for the optimizer: an fp32 master copy of the parameter and Adam's two states, 4 bytes each.
 #
-# Return a dict of four numbers: `"parameters"`, `"gradients"` and `"optimizer"` on the device, and `"host"`. With `offload=True` (asked at stages 2 and 3) the slices of gradients and optimizer lie on the host and not on the device, as in ZeRO-Offload; else `"host"` is 0. A share is Ψ/N, not rounded.
+# Return a dict of four numbers: `"parameters"`, `"gradients"` and `"optimizer"` on the device, and `"host"`. With `offload=True` (only at stages 2 and 3) the slices of gradients and optimizer states are on the host instead of the device, as in ZeRO-Offload; otherwise `"host"` is 0. A share is Ψ/N, not rounded.
 
 # %%
 def zero_bytes_spec(billions, world_size):
@@ -60,11 +60,11 @@ zero_bytes_spec(7.5, 64)
 # </details>
 # <details><summary>Hint 2 · which stage shards what</summary>
 #
-# Stage 1 the optimizer. Stage 2 the gradients as well. Stage 3 the parameters as well. What is sharded is divided by N, what is not stays whole on every rank.
+# Stage 1: the optimizer states. Stage 2: the gradients, too. Stage 3: the parameters, too. Divide what is sharded by N; the rest stays whole on every rank.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# `share = parameters / world_size`, and then `2 * (share if stage >= 3 else parameters)` for the parameters. Offload moves two of the numbers into `"host"` and leaves 0 behind.
+# `share = parameters / world_size`, and then `2 * (share if stage >= 3 else parameters)` for the parameters. Offload moves two of the numbers to `"host"` and sets them to 0.
 # </details>
 
 # %% nbgrader={"grade_id": "zero_bytes", "solution": true}
@@ -85,7 +85,7 @@ def zero_bytes(parameters, world_size, stage, offload=False):
     ### END SOLUTION
 
 # %% [markdown]
-# The paper's table by your formula, in GB: 7.5 billion parameters, a column for each stage.
+# The paper's table from your formula, in GB: 7.5 billion parameters, one column per stage.
 
 # %%
 print("   N  stage 0  stage 1  stage 2  stage 3")
@@ -99,9 +99,9 @@ check("zero.zero_bytes", zero_bytes)
 # %% [markdown]
 # ## 2 · `shard_bounds`
 #
-# Which elements are whose? ZeRO does not hand out layers. It lays all parameters one after the other into **one flat buffer**, pads it with zeros until N divides its length, and cuts N equal slices. Equal, because a collective wants the same length from every rank.
+# Which elements belong to which rank? ZeRO does not assign whole layers. It concatenates all parameters into **one flat buffer**, pads it with zeros until N divides its length, and cuts it into N equal slices. They are equal because collectives need the same length on every rank.
 #
-# Given the parameters' sizes (elements of each), return `(start, stop)` of each rank's slice of the padded buffer.
+# Given the size of each parameter in elements, return `(start, stop)` of each rank's slice of the padded buffer.
 
 # %%
 def shard_bounds_spec(tensors, world_size):
@@ -125,7 +125,7 @@ shard_bounds_spec([torch.full((3,), 1), torch.full((4,), 2), torch.full((3,), 3)
 # </details>
 # <details><summary>Hint 3 · rounding up</summary>
 #
-# `-(-a // b)` is ⌈a/b⌉ in whole numbers. Then slice r is `(r * length, (r + 1) * length)`.
+# `-(-a // b)` is ⌈a/b⌉ in integer arithmetic. Then slice r is `(r * length, (r + 1) * length)`.
 # </details>
 
 # %% nbgrader={"grade_id": "shard_bounds", "solution": true}
@@ -137,7 +137,7 @@ def shard_bounds(sizes, world_size):
     ### END SOLUTION
 
 # %% [markdown]
-# Your slices, a row for each rank, a letter for each element of a parameter and a dot for padding:
+# Your slices: one row per rank, one letter per element, dots for padding:
 
 # %%
 buffer = ("aaa" + "bbbb" + "ccc").ljust(12, "·")
@@ -145,7 +145,7 @@ for rank, (start, stop) in enumerate(shard_bounds([3, 4, 3], 4)):
     print(f"rank {rank}  {buffer[start:stop]}")
 
 # %% [markdown]
-# The same for a small GPT, from the library's own formula. Hover over a piece to see its tensor, and change the stage.
+# The same for a small GPT, from the library's formula. Hover over a piece to see its tensor, and change the stage.
 
 # %%
 shard_map(models.gpt("0.1M"), world_size=4, stage=1)
@@ -154,11 +154,11 @@ shard_map(models.gpt("0.1M"), world_size=4, stage=1)
 check("zero.shard_bounds", shard_bounds)
 
 # %% [markdown]
-# ### What is given
+# ### Helpers
 #
-# Four helpers for the rest of the lab. `flatten` and `view_into` make a flat buffer and let parameters live in it. `gather` puts all ranks' slices together.
+# The rest of the lab uses these four helpers. `flatten` makes a flat buffer, and `view_into` turns parameters into views of it. `gather` joins all ranks' slices.
 #
-# `reduce_scatter` adds up a flat tensor over all ranks and leaves rank r with slice r of the sum: every rank sends each other one its slice, then adds what it received. That is (N − 1)/N of the tensor's bytes, as much as NCCL sends for `dist.reduce_scatter_single`. On a CPU that call would cost **twice as much**: gloo runs it as an all-reduce and throws the rest away. So the budgets below, which are the ZeRO paper's, need this one.
+# `reduce_scatter` sums a flat tensor over all ranks and returns slice r of the sum on rank r: every rank sends each other rank its slice, then adds up what it received. Each rank sends (N − 1)/N of the tensor's bytes, as much as NCCL does for `dist.reduce_scatter_single`. On a CPU that call would send **twice as much**: gloo runs it as an all-reduce and discards the rest. The budgets below are the ZeRO paper's, so use this helper.
 
 # %%
 def flatten(tensors, world_size):
@@ -170,7 +170,7 @@ def flatten(tensors, world_size):
 
 # %%
 def view_into(flat, parameters):
-    """Each parameter becomes a view of its part of flat: to change one is to change the other."""
+    """Turns each parameter into a view of its part of flat: changing one changes the other."""
     start = 0
     for parameter in parameters:
         parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
@@ -187,7 +187,7 @@ def gather(own):
 def reduce_scatter(flat):
     """rank0 [1 2] | rank1 [10 20]  ->  [11] | [22]"""
     world_size = dist.get_world_size()
-    assert len(flat) % world_size == 0, "pad: its length must divide by world_size"
+    assert len(flat) % world_size == 0, "pad: world_size must divide the length"
     received = torch.empty_like(flat)
     dist.all_to_all_single(received, flat)
     return received.view(world_size, -1).sum(dim=0)
@@ -195,9 +195,9 @@ def reduce_scatter(flat):
 # %% [markdown]
 # ## 3 · `Zero1AdamW`
 #
-# Stage 1. Every rank has all parameters, and after backward all of its own gradients; but it keeps Adam's states **for its slice only**. `step()` averages the gradients over the ranks so that each rank has its slice of the mean, updates that slice with AdamW, and gathers the slices so that every rank has all updated parameters again.
+# Stage 1. Every rank has all parameters and, after backward, all of its own gradients, but it keeps Adam's states **only for its slice**. `step()` averages the gradients over the ranks so that each rank has its slice of the mean, updates that slice with AdamW, and gathers the slices so that every rank has all updated parameters again.
 #
-# `Zero1AdamW(parameters, **options)` takes a list of parameters, equal on all ranks, and AdamW's options. Afterwards every rank's parameters equal those of one process that trains with `torch.optim.AdamW` on the ranks' batches together.
+# `Zero1AdamW(parameters, **options)` takes a list of parameters, equal on all ranks, and AdamW's options. Afterwards every rank's parameters equal those of one process that trains with `torch.optim.AdamW` on all ranks' batches together.
 
 # %%
 def zero1_adamw_spec(parameters, gradients_by_rank, **options):
@@ -211,21 +211,21 @@ def zero1_adamw_spec(parameters, gradients_by_rank, **options):
 zero1_adamw_spec([nn.Parameter(torch.ones(2))], [[torch.ones(2)], [3 * torch.ones(2)]], lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds ≤ 1.02 × 8 bytes for each element of a slice, beside the parameters: Adam's two states, and no second copy of the parameters.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N · S per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters.
 #
-# The check trains with `eps=0.5`. AdamW divides a gradient by its own size: with the usual `eps=1e-8` it would hardly see a factor of N in it, and rounding errors in a gradient near zero would become whole steps.
+# The check trains with `eps=0.5`. AdamW divides a gradient by its own magnitude: with the usual `eps=1e-8` a factor of N would hardly change the update, and rounding errors in a gradient near zero would become full-size updates.
 #
 # <details><summary>Hint 1 · no copies</summary>
 #
-# `self.flat = flatten(parameters, N)` and `view_into(self.flat, parameters)`: from now on the model computes with the flat buffer, and your slice `self.flat[start:stop]` is a view of it. AdamW on that view changes the model.
+# `self.flat = flatten(parameters, N)` and `view_into(self.flat, parameters)`: from now on the model computes with the flat buffer, and your slice `self.flat[start:stop]` is a view of it. AdamW on that view updates the model.
 # </details>
 # <details><summary>Hint 2 · AdamW on a slice</summary>
 #
-# AdamW treats each element for itself, so `torch.optim.AdamW([own], **options)` on a slice does what it would do to these elements anywhere. It reads `own.grad`.
+# AdamW updates each element independently, so `torch.optim.AdamW([own], **options)` gives a slice the same values as an AdamW over everything. It reads `own.grad`.
 # </details>
 # <details><summary>Hint 3 · the two exchanges</summary>
 #
-# In: `reduce_scatter(flatten([p.grad for p in parameters], N)) / N` is the slice of the mean gradient. Out: `dist.all_gather_single(self.flat, own)` fills the buffer with all slices.
+# Before the update, `reduce_scatter(flatten([p.grad for p in parameters], N)) / N` is the slice of the mean gradient. After it, `dist.all_gather_single(self.flat, own)` fills the buffer with all slices.
 # </details>
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}
@@ -253,7 +253,7 @@ class Zero1AdamW:
         ### END SOLUTION
 
 # %% [markdown]
-# A GPT of 0.3 million parameters on four ranks, one step with your optimizer. What is alive on rank 0, and what each rank sent, beside the formula.
+# A GPT with 0.3 million parameters on four ranks, one step with your optimizer: what is alive on rank 0, then what each rank sent, next to the formula.
 
 # %%
 def one_step():
@@ -277,9 +277,9 @@ check("zero.Zero1AdamW", Zero1AdamW)
 # %% [markdown]
 # ## 4 · `zero2_backward`
 #
-# Stage 2. Gradients are made one after the other, from the last layer to the first; so a rank need never hold them all. Run the backward pass of `loss`, and **as soon as a bucket's gradients are complete**, reduce-scatter them, keep this rank's slice of their mean and free the rest.
+# Stage 2. Backward computes gradients one after the other, from the last layer to the first, so a rank never needs to hold them all. Run the backward pass of `loss`, and **as soon as a bucket's gradients are complete**, reduce-scatter them, keep this rank's slice of their mean and free the rest.
 #
-# `buckets` is a list of lists of parameters, in the order in which backward reaches them. Each bucket is flattened and padded for itself. Return a list: this rank's slice of each bucket. At the end no parameter has a `.grad`.
+# `buckets` is a list of lists of parameters, in the order in which backward reaches them. Each bucket is flattened and padded separately. Return a list: this rank's slice of each bucket. At the end no parameter has a `.grad`.
 
 # %%
 def zero2_backward_spec(gradients_by_rank, world_size):
@@ -290,19 +290,19 @@ def zero2_backward_spec(gradients_by_rank, world_size):
 zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: what is sent and what is received, and the same again for each of gloo's two threads, which may let go of an earlier exchange a moment late.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: the tensors sent and received, and the same again for each of gloo's two threads, which may release an earlier exchange a little late.
 #
-# <details><summary>Hint 1 · to hear of a gradient</summary>
+# <details><summary>Hint 1 · when a gradient is ready</summary>
 #
 # `parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` during backward, once its `.grad` is complete. It returns a handle with `.remove()`.
 # </details>
 # <details><summary>Hint 2 · when a bucket is full</summary>
 #
-# Count down from `len(bucket)`. The hook that reaches 0 flattens the bucket, sets its `.grad`s to `None`, and calls `reduce_scatter`. A function inside a function remembers which bucket it is for.
+# Count down from `len(bucket)`. The hook that reaches 0 flattens the bucket, sets its `.grad`s to `None`, and calls `reduce_scatter`. A closure remembers which bucket it is for.
 # </details>
 # <details><summary>Hint 3 · what keeps memory alive</summary>
 #
-# A view keeps its whole tensor alive: after `whole[start:stop]` all of `whole` is still there. The lab's `reduce_scatter` returns a new tensor, not a view. Remove the hooks afterwards.
+# A view keeps its whole tensor alive: `whole[start:stop]` keeps all of `whole`. The lab's `reduce_scatter` returns a new tensor, not a view. Remove the hooks afterwards.
 # </details>
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}
@@ -312,7 +312,7 @@ def zero2_backward(loss, buckets):
     world_size = dist.get_world_size()
     slices, missing = [None] * len(buckets), [len(bucket) for bucket in buckets]
 
-    def hook_of(i):
+    def make_hook(i):
         def hook(_):
             missing[i] -= 1
             if missing[i] == 0:
@@ -323,7 +323,7 @@ def zero2_backward(loss, buckets):
         return hook
 
     handles = [
-        parameter.register_post_accumulate_grad_hook(hook_of(i))
+        parameter.register_post_accumulate_grad_hook(make_hook(i))
         for i, bucket in enumerate(buckets)
         for parameter in bucket
     ]
@@ -334,7 +334,7 @@ def zero2_backward(loss, buckets):
     ### END SOLUTION
 
 # %% [markdown]
-# Eight layers, a bucket for each. The teeth are buckets that come and go; what stays grows slice by slice.
+# Eight layers, one bucket each. Each tooth is a bucket that is reduced and freed; underneath, the slices add up.
 
 # %%
 def eight_layers():
@@ -351,13 +351,13 @@ check("zero.zero2_backward", zero2_backward)
 # %% [markdown]
 # ## 5 · `Zero3Linear`
 #
-# Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole before it is used and **frees** it right after: in forward, and again in backward.
+# Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole layer before use and **frees** it right after, in forward and again in backward.
 #
-# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], gives what `linear(x)` gives. After backward the parameter's `.grad` is this rank's slice of the gradients' mean over the ranks, and `x` has its own rank's gradient. The frame below is yours to change; as it stands, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], gives what `linear(x)` gives. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. You may change the code frame below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
 
 # %%
 def zero3_linear_spec(linear, x, y_grad):
-    """One process: the layer's output, and the gradients that backward makes of y's gradient."""
+    """One process: the layer's output, and the gradients that backward computes from y_grad."""
     y = linear(x)
     x_grad, weight_grad, bias_grad = torch.autograd.grad(y, [x, linear.weight, linear.bias], y_grad)
     assert torch.allclose(x_grad, y_grad @ linear.weight)
@@ -368,7 +368,7 @@ def zero3_linear_spec(linear, x, y_grad):
 zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.ones(1, 2))
 
 # %% [markdown]
-# Autograd keeps what backward will need: a gathered weight that `F.linear` has seen would stay alive until backward, for every layer. So the layer is a `torch.autograd.Function`. In its `forward` autograd does not look on, and its `backward` is yours:
+# Autograd saves what backward will need: a gathered weight passed to `F.linear` would stay alive until backward, for every layer. So the layer is a `torch.autograd.Function`: autograd does not record its `forward`, and you write its `backward`.
 #
 # ```python
 # class Double(torch.autograd.Function):
@@ -379,24 +379,24 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 #     @staticmethod
 #     def backward(ctx, y_grad):
 #         (x,) = ctx.saved_tensors
-#         return 2 * y_grad, None    # one for each argument of forward; None: has no gradient
+#         return 2 * y_grad, None    # one per argument of forward; None: no gradient
 #
 # y = Double.apply(x, "a note")
 # ```
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer: two gathers and one reduce-scatter · one unit live in forward, beside slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or that gradient as sent and as received. For each of gloo's two threads there is room for one exchange more, which it may let go of a moment late.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer: two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late.
 #
 # <details><summary>Hint 1 · what to save</summary>
 #
-# `x` and the slice: both are there anyway. In backward gather again.
+# Save `x` and the slice: both stay alive anyway. In backward, gather again.
 # </details>
 # <details><summary>Hint 2 · what keeps a gathered layer alive</summary>
 #
-# `flat = gather(own)`: the first `shape.numel()` elements are the weight, the next `shape[0]` the bias, then padding. Weight and bias are views of `flat`, and each of them keeps all of it alive until its name goes, at the end of the function.
+# `flat = gather(own)`: the first `shape.numel()` elements are the weight, the next `shape[0]` the bias, then padding. Weight and bias are views of `flat`, and each keeps all of it alive until the function returns.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# The spec has the three gradients. The slice's is `reduce_scatter(flatten([y_grad.T @ x, y_grad.sum(dim=0)], N)) / N`. The module's slice needs a `.clone()`: else it is a view of the whole layer, and keeps it alive.
+# The spec has the three gradients. The slice's is `reduce_scatter(flatten([y_grad.T @ x, y_grad.sum(dim=0)], N)) / N`. The module's slice needs a `.clone()`: otherwise it is a view that keeps the whole layer alive.
 # </details>
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}
@@ -454,7 +454,7 @@ memory_timeline(run)
 check("zero.Zero3Linear", Zero3Linear)
 
 # %% [markdown]
-# What the stages save where it counts, from the formula: a model of GPT-3's size on GPUs of 80 GB. Move the sliders.
+# What the stages save at scale, from the formula: a model of GPT-3's size on 80 GB GPUs. Move the sliders.
 
 # %%
 memory_bars(parameters=175e9, world_size=64, stage=3, capacity_bytes=80e9)
@@ -462,13 +462,13 @@ memory_bars(parameters=175e9, world_size=64, stage=3, capacity_bytes=80e9)
 # %% [markdown]
 # ## 6 · Which stage?
 #
-# A model of 7 billion parameters is to be trained in bf16 with Adam on 8 GPUs of 48 GB each. Which stage is the lowest whose model states leave at least a third of the memory for activations, and what does it cost in traffic against DDP? Would you take a higher stage, where each micro-batch is small and eight of them are added up before a step? Give the numbers. Four to eight sentences.
+# You want to train a model with 7 billion parameters in bf16 with Adam on 8 GPUs of 48 GB each. What is the lowest stage whose model states leave at least a third of the memory for activations, and how does its traffic compare with DDP's? Would you take a higher stage if micro-batches are small and you accumulate eight of them per step? Give the numbers. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "which_stage", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# A third of 48 GB is 16 GB, so model states may take 32 GB. Stage 0 needs 16 · 7 = 112 GB, stage 1 needs 28 + 84/8 = 38.5 GB, stage 2 needs 14 + 98/8 = 26.25 GB, stage 3 needs 112/8 = 14 GB. Stage 1 fits the GPU but leaves 9.5 GB only, so stage 2 is the lowest that will do.
+# A third of 48 GB is 16 GB, so model states may take 32 GB. Stage 0 needs 16 · 7 = 112 GB, stage 1 needs 28 + 84/8 = 38.5 GB, stage 2 needs 14 + 98/8 = 26.25 GB, stage 3 needs 112/8 = 14 GB. Stage 1 fits on the GPU but leaves only 9.5 GB, so stage 2 is the lowest that works.
 #
-# Its volume is that of DDP: a reduce-scatter of the gradients and an all-gather of the parameters, 2(N − 1)/N · Ψ elements in a step without accumulation. With eight micro-batches DDP and stage 1 can wait and exchange once in a step, but stage 2 has no whole gradients to add up in: it reduce-scatters eight times and gathers once, 9 halves of a ring instead of 2. Stage 3 gathers twice and reduce-scatters once for every micro-batch, 24 halves: more than twice stage 2's, for 12 GB more room. So stay with stage 2, or use the room of stage 3 for larger and fewer micro-batches.
+# It sends as much as DDP: a reduce-scatter of the gradients and an all-gather of the parameters, 2(N − 1)/N · Ψ elements per step without accumulation. With eight micro-batches DDP and stage 1 can wait and exchange once per step, but stage 2 has no whole gradients to accumulate into: it reduce-scatters eight times and gathers once, 9 ring halves instead of 2. Stage 3 gathers twice and reduce-scatters once for every micro-batch, 24 halves: more than twice stage 2's traffic, to free 12 GB more. So stay with stage 2, or use the memory that stage 3 frees for larger and fewer micro-batches.
 #
-# Points: 1 for stage 2 with the figures (38.5 GB is too much, 26.25 GB is not), 1 for the traffic: as much as DDP per micro-batch for stage 2, 1.5 times for stage 3, and that accumulation multiplies it.
+# Points: 1 for stage 2 with the figures (38.5 GB is too much, 26.25 GB is not), 1 for the traffic: as much as DDP per micro-batch for stage 2, 1.5 times that for stage 3, and that accumulation multiplies it.
 # ### END SOLUTION

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 06 · Offload
 #
-# The fp32 states of Adam are the largest part of a model's memory, and they are needed once in a step. You will move them to the host, count what that costs, and then ask DeepSpeed for the same, in configurations that it understands.
+# Adam's fp32 states are the largest part of a model's memory, and they are needed only once per step. You will move them to the host, count what that costs, and then configure DeepSpeed to do the same.
 #
 # | exercise | points |
 # |---|---|
@@ -23,7 +23,7 @@
 # | 4 · `fix_config` | 5 |
 # | 5 · a question | 2 |
 #
-# Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other models, other rates, other numbers of ranks. An exercise never loses points for a slip in an earlier one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes some seconds longer.
+# Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other models, other rates, other numbers of ranks. A mistake in one exercise never costs points in a later one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes a few seconds longer.
 
 # %%
 import json
@@ -46,11 +46,11 @@ from shardlab.pools import Pools
 # | `"zero-offload"` | gradients, after each backward | new parameters, once |
 # | `"parameters"` | gradients, after each backward | parameters, for each forward and again for each backward |
 #
-# A rank moves its own share, Ψ/N, and nothing else. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters and stay where they are. A step has `micro_batches` forward and backward passes.
+# A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters and stay where they are. A step has `micro_batches` forward and backward passes.
 
 # %%
 def offload_bytes_spec(elements):
-    """The smallest case, run: gradients down, parameters up, for bf16 on one rank."""
+    """The smallest case, measured: gradients down, parameters up, for bf16 on one rank."""
     pools = Pools("cpu")
     with pools:
         gradients = pools.to_host(torch.ones(elements, dtype=torch.bfloat16))
@@ -68,7 +68,7 @@ offload_bytes_spec(1000)
 # </details>
 # <details><summary>Hint 2 · how often</summary>
 #
-# There is one update in a step, and `micro_batches` backward passes. Which of the two does each entry of the table follow?
+# A step has one update and `micro_batches` backward passes. On which of the two does each entry of the table depend?
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -103,9 +103,9 @@ check("offload.offload_bytes_per_step", offload_bytes_per_step)
 # %% [markdown]
 # ## 2 · `OffloadedAdam`
 #
-# Write ZeRO-Offload's optimizer for one device. The device holds parameters and gradients in bf16. **All fp32 lives on the host**: the masters, momentum and variance. A step moves the gradients down, updates the masters there, and brings the new parameters up, rounded to bf16.
+# Write ZeRO-Offload's optimizer for one device. The device holds parameters and gradients in bf16. **All fp32 tensors are on the host**: masters, momentum and variance. A step moves the gradients down, updates the masters there, and moves the new parameters up, rounded to bf16.
 #
-# The device and the host are two pools, as in the chapter: a CPU keeps an account of both, a GPU has them. `pools.to_host(t)` and `pools.to_device(t)` copy a tensor as it is and count its bytes. An operation runs where its tensors are, and tensors of both pools in one operation are an error. `torch.zeros(n)` is made on the device, inside `with pools.host():` on the host.
+# The device and the host are two pools, as in the chapter: real on a GPU, tracked by Shardlab on a CPU. `pools.to_host(t)` and `pools.to_device(t)` copy a tensor as it is and count its bytes. An operation runs where its tensors are; mixing tensors of both pools in one operation is an error. `torch.zeros(n)` creates a tensor on the device, or on the host inside `with pools.host():`.
 
 # %%
 def offloaded_adam_spec(weights, gradients_by_step, **rates):
@@ -122,21 +122,21 @@ ones = torch.ones(3, dtype=torch.bfloat16)
 offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 
 # %% [markdown]
-# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order, and change the parameters themselves, in place. You may use `torch.optim.AdamW` for the formula.
+# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order, and update the parameters in place. You may use `torch.optim.AdamW` for the update.
 #
 # **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes.
 #
 # <details><summary>Hint 1 · where the masters come from</summary>
 #
-# `parameter.detach().float()` makes an fp32 tensor on the device. Move first, widen afterwards: what `pools.to_host` returns is on the host, and so is its `.float()`.
+# `parameter.detach().float()` creates an fp32 tensor on the device. Move first, then widen: the result of `pools.to_host` is on the host, and so is its `.float()`.
 # </details>
-# <details><summary>Hint 2 · a step in four lines for each tensor</summary>
+# <details><summary>Hint 2 · a step for each tensor</summary>
 #
-# Gradient down; widen; update the master; round and bring it up. The rounding happens on the host, or 4Ψ bytes go up.
+# Move the gradient down; widen it; update the master; round it and move it up. Round on the host, or 4Ψ bytes go up.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Make `torch.optim.AdamW(self.masters, …)` once. In `step()`, `master.grad = pools.to_host(parameter.grad).float()` for all, then its `step()`, then `parameter.data.copy_(pools.to_device(master.bfloat16()))` for all.
+# Create `torch.optim.AdamW(self.masters, …)` once. In `step()`, `master.grad = pools.to_host(parameter.grad).float()` for all, then its `step()`, then `parameter.data.copy_(pools.to_device(master.bfloat16()))` for all.
 # </details>
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
@@ -162,7 +162,7 @@ class OffloadedAdam:
         ### END SOLUTION
 
 # %% [markdown]
-# What your optimizer keeps where, and what it moves, for a layer of Ψ = 65,536. In bytes for each parameter a right one has only bf16 on the device, 2 moved each way, and at least 12 of fp32 on the host.
+# Where your optimizer keeps its tensors, and what it moves, for a layer with Ψ = 65,536. A right one has only bf16 on the device, moves 2 bytes per parameter each way, and keeps at least 12 bytes of fp32 per parameter on the host.
 
 # %%
 def one_step(elements=65_536):
@@ -174,12 +174,12 @@ def one_step(elements=65_536):
         optimizer.step()
     down, up = pools.to_host_bytes - before, pools.to_device_bytes
     print(f"moved in the step: {down / elements} down, {up / elements} up")
-    for what, sizes in [
-        ("on the device, at most", pools.peak_bytes("device")),
+    for place, sizes in [
+        ("on the device, at the peak", pools.peak_bytes("device")),
         ("on the host", pools.live_bytes("host")),
     ]:
         each = {dtype: size / elements for dtype, size in sizes.items() if size > 4}
-        print(f"{what}:", each)
+        print(f"{place}:", each)
 
 one_step()
 
@@ -189,7 +189,7 @@ check("offload.OffloadedAdam", OffloadedAdam)
 # %% [markdown]
 # ## 3 · `write_config`
 #
-# A model has to be trained in bf16 with Adam, and its model states may take `device_bytes` on each rank's device. Return the configuration, a dict, that DeepSpeed needs for it. Take **the first row of this table that fits** (Ψ parameters, N ranks; gradients that go to the host count as gone, and so does a layer that is gathered for a moment):
+# You want to train a model in bf16 with Adam, and its model states may take `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits** (Ψ parameters, N ranks; gradients that go to the host and layers that are gathered briefly do not count):
 #
 # | stage | on the host | bytes on each device |
 # |---|---|---|
@@ -201,11 +201,11 @@ check("offload.OffloadedAdam", OffloadedAdam)
 # | 3 | optimizer | 2Ψ/N |
 # | 3 | optimizer and parameters | 0 |
 #
-# Each rank takes `micro_batch` sequences at a time, and a step of all ranks takes `global_batch`. The keys that you need:
+# Each rank processes `micro_batch` sequences at a time, and all ranks together process `global_batch` per step. The keys that you need:
 
 # %%
 def write_config_spec():
-    """Every key that may be needed, with values that are not yours."""
+    """Every key that you may need, with example values."""
     return {
         "train_batch_size": 48,                   # micro-batch × accumulation × world size
         "train_micro_batch_size_per_gpu": 4,
@@ -213,21 +213,21 @@ def write_config_spec():
         "bf16": {"enabled": True},
         "zero_optimization": {
             "stage": 3,
-            "offload_optimizer": {"device": "cpu"},   # only where it is needed
-            "offload_param": {"device": "cpu"},       # the same
+            "offload_optimizer": {"device": "cpu"},   # only if needed
+            "offload_param": {"device": "cpu"},       # only if needed
         },
     }
 
 write_config_spec()["zero_optimization"]
 
 # %% [markdown]
-# The check starts an engine with your configuration on real ranks, takes a step, and reads from the engine what it made of it. It passes torch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
+# The check starts an engine with your configuration on real ranks, takes a step, and reads the result from the engine. It passes torch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
 #
 # **Budget** · model states ≤ `device_bytes` on every rank, with the first row that fits.
 #
 # <details><summary>Hint 1 · the batch</summary>
 #
-# Three numbers multiply to the fourth. Two are given, N as well: accumulation is what is left.
+# `train_batch_size` is the product of three numbers. You know two of them, the micro-batch and N; accumulation is the third.
 # </details>
 # <details><summary>Hint 2 · the row</summary>
 #
@@ -235,7 +235,7 @@ write_config_spec()["zero_optimization"]
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# `zero = {"stage": stage}`; then `zero["offload_optimizer"] = {"device": "cpu"}` if the row says so. Both offload keys stand inside `zero_optimization`.
+# `zero = {"stage": stage}`; then `zero["offload_optimizer"] = {"device": "cpu"}` if the row says so. Both offload keys belong inside `zero_optimization`.
 # </details>
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}
@@ -268,7 +268,7 @@ def write_config(parameters, world_size, device_bytes, micro_batch, global_batch
     ### END SOLUTION
 
 # %% [markdown]
-# Start it yourself. This cell runs a configuration on real ranks and tells what the engine made of it; you need it again in exercise 4. On a CPU the device and the host are one memory, so "host" means that the engine keeps it there by its own account, and would on a GPU.
+# Start it yourself. This cell runs a configuration on real ranks and shows the resulting engine; you need it again in exercise 4. On a CPU the device and the host are one memory, so "host" means what the engine reports, and where it would put things on a GPU.
 
 # %%
 def start(text_or_dict):
@@ -286,7 +286,7 @@ def start(text_or_dict):
 config = write_config(4096, 2, device_bytes=10_000, micro_batch=2, global_batch=8)
 engine = launch(start, config, world_size=2, device="cpu", timeout_s=60).outputs[0]
 print(json.dumps(config, indent=2))
-print("the engine made of it:")
+print("the resulting engine:")
 engine
 
 # %% nbgrader={"grade_id": "check_write_config", "grade": true, "points": 4}
@@ -295,17 +295,17 @@ check("offload.write_config", write_config)
 # %% [markdown]
 # ## 4 · `fix_config`
 #
-# Five configurations in the manner of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and keep what the author wanted**. All five are for 2 ranks.
+# Here are five configurations in the style of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and keep what the author wanted**. All five are for 2 ranks.
 #
-# | | its author wants |
+# | | the author wants |
 # |---|---|
-# | A | stage 3, the optimizer on the host, 2 micro-batches to a step |
+# | A | stage 3, the optimizer on the host, 2 micro-batches per step |
 # | B | stage 2, the optimizer on the host, room for large buckets |
 # | C | stage 2, the optimizer on the host, host memory that is *not* pinned (this host is small) |
-# | D | stage 3, micro-batches of 4, 32 sequences in a step of both ranks |
+# | D | stage 3, micro-batches of 4, 32 sequences per step on both ranks together |
 # | E | stage 2, bf16, as the launcher's YAML says (`mixed_precision: bf16`) |
 #
-# All are read by Python's `json`, as `accelerate` reads them. DeepSpeed itself reads files with another parser, which is why some of their authors saw no error.
+# The lab parses them with Python's `json`, as `accelerate` does. DeepSpeed itself uses another parser for files, which is why some of the authors saw no error.
 
 # %%
 BROKEN = {
@@ -357,27 +357,27 @@ BROKEN = {
 }
 
 # %% [markdown]
-# Here is B. It starts without a word, and where does its optimizer live?
+# Here is B. It starts without a warning, but where is its optimizer?
 
 # %%
 launch(start, BROKEN["B"], world_size=2, device="cpu", timeout_s=60).outputs[0]
 
 # %% [markdown]
-# Return `{letter: (name, text)}` with the repaired text and the name of what was wrong, one of these:
+# Return `{letter: (name, text)}` with the repaired text and the name of the mistake, one of these:
 #
 # | name | what is wrong |
 # |---|---|
-# | `"not_json"` | the text is no JSON; some readers forgive that, others do not |
-# | `"duplicate_key"` | a key stands there twice, and one of them is lost |
-# | `"wrong_level"` | a right key at the wrong place |
-# | `"unknown_key"` | a key that DeepSpeed does not have anywhere |
-# | `"batch_size"` | sizes of batches that do not multiply |
-# | `"two_precisions"` | two precisions are asked for |
-# | `"stage_leaves_it_out"` | the stage does not know what is asked for |
+# | `"not_json"` | the text is not valid JSON; some parsers accept it, others do not |
+# | `"duplicate_key"` | a key appears twice, and one value is lost |
+# | `"wrong_level"` | a valid key in the wrong place |
+# | `"unknown_key"` | a key that does not exist anywhere in DeepSpeed |
+# | `"batch_size"` | batch sizes that contradict each other |
+# | `"two_precisions"` | two precisions are enabled |
+# | `"ignored_by_stage"` | the stage ignores what is asked for |
 
 # %%
 def fix_config_spec(text):
-    """A repaired text is strict JSON without a key that stands twice."""
+    """A repaired text is strict JSON without duplicate keys."""
     keys = []
     config = json.loads(text, object_pairs_hook=lambda pairs: keys.append(pairs) or dict(pairs))
     return config, all(len(dict(pairs)) == len(pairs) for pairs in keys)
@@ -385,24 +385,24 @@ def fix_config_spec(text):
 fix_config_spec('{"a": 1, "b": 2, "a": 3}')
 
 # %% [markdown]
-# **Budget** · each configuration starts a real engine on 2 ranks, and the engine then says what its author wanted.
+# **Budget** · each configuration starts a real engine on 2 ranks, and the engine reports what the author wanted.
 #
 # <details><summary>Hint 1 · run all five</summary>
 #
-# `launch(start, BROKEN["A"], world_size=2, device="cpu")` for each letter. Four of them end with an error, and the last lines of an error name the key. One does not: compare what the engine says with what its author wants.
+# `launch(start, BROKEN["A"], world_size=2, device="cpu")` for each letter. Four of them fail, and the last lines of the error name the key. One does not fail: compare what the engine reports with what the author wants.
 # </details>
 # <details><summary>Hint 2 · the quick repair is often the wrong one</summary>
 #
-# Deleting the line that an error complains about makes the error go away, and the author's wish with it. Look at the engine's answer afterwards: `pinned`, `global_batch`, `precision`.
+# Deleting the line that an error complains about removes the error, but also what the author wanted. Check what the engine reports afterwards: `pinned`, `global_batch`, `precision`.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# JSON has no comments and needs commas. Of two equal keys the last wins, so the two have to become one. `pin_memory` says how memory is offloaded. micro-batch × accumulation × 2 ranks is the whole batch.
+# JSON has no comments and needs commas. Of two equal keys the last wins, so merge the two. `pin_memory` is an option of the offload. Micro-batch × accumulation × 2 ranks is the whole batch.
 # </details>
 
 # %% nbgrader={"grade_id": "fix_config", "solution": true}
 def fix_config():
-    """{"A": ("not_json", repaired text), "B": …, "C": …, "D": …, "E": …}, say"""
+    """for example {"A": ("not_json", repaired text), "B": …, "C": …, "D": …, "E": …}"""
     ### BEGIN SOLUTION
     return {
         "A": (
@@ -464,7 +464,7 @@ def fix_config():
 check("offload.fix_config", fix_config)
 
 # %% [markdown]
-# What your repaired configurations start, side by side:
+# The engines that your repaired configurations start, side by side:
 
 # %%
 for letter, (name, text) in fix_config().items():
@@ -475,13 +475,13 @@ for letter, (name, text) in fix_config().items():
 # %% [markdown]
 # ## 5 · A laptop with a fast GPU and little memory
 #
-# A model of 7 billion parameters is to be fine-tuned with Adam in bf16 on one GPU with 24 GB, in a host with 64 GB of memory and a link of 25 GB/s each way. Which states fit where, and what is the least time that moving them costs in a step? Would a batch four times as large make offload dearer or cheaper for each token, and why? Four to eight sentences.
+# You want to fine-tune a model with 7 billion parameters with Adam in bf16 on one GPU with 24 GB, in a host with 64 GB of memory and a link of 25 GB/s each way. Which states fit where, and how long do the moves take per step, at least? Would a batch four times as large make offload more or less expensive per token, and why? Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "small_host", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# Without offload model states take 16Ψ = 112 GB; the GPU has 24. With the optimizer offloaded the device keeps 2Ψ = 14 GB of parameters, which leaves about 10 GB for activations. The host needs 12Ψ = 84 GB for masters, momentum and variance, and room for 2Ψ of gradients: more than 64 GB. So this host is too small, and the states have to go to NVMe (or to an optimizer with smaller states, 8-bit Adam or an adapter such as LoRA).
+# Without offload model states take 16Ψ = 112 GB; the GPU has 24. With the optimizer offloaded the device keeps 2Ψ = 14 GB of parameters, which leaves about 10 GB for activations. The host needs 12Ψ = 84 GB for masters, momentum and variance, and room for 2Ψ of gradients: more than 64 GB. So this host is too small, and the states have to go to NVMe (or get smaller, with 8-bit Adam or an adapter such as LoRA).
 #
-# What moves between device and host is 2Ψ = 14 GB each way: 0.56 s down and 0.56 s up at 25 GB/s, less where the way down overlaps with backward. A batch four times as large moves the same bytes once for four times the tokens, so for each token offload becomes cheaper (with accumulation gradients go down for each micro-batch, and the saving is smaller).
+# Between device and host 2Ψ = 14 GB move each way: 0.56 s down and 0.56 s up at 25 GB/s, less if the move down overlaps with backward. A batch four times as large moves the same bytes once for four times the tokens, so offload becomes cheaper per token (with accumulation, gradients go down for each micro-batch, and the saving is smaller).
 #
-# Points: 1 for 2Ψ = 14 GB on the device and 84 GB against 64 on the host; 1 for about 0.56 s each way and for "once a step, whatever the batch".
+# Points: 1 for 2Ψ = 14 GB on the device and 84 GB against 64 on the host; 1 for about 0.56 s each way and for "once per step, whatever the batch".
 # ### END SOLUTION

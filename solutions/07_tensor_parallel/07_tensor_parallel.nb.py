@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 07 · Tensor parallel
 #
-# Until now every rank computed whole layers, on its own part of the batch. Here all ranks have the **same** batch, and each of them a share of every **weight matrix**. You will cut a matrix both ways, put the two cuts together into an MLP and an attention that communicate once each, cut the vocabulary under the loss, and count the bytes.
+# Until now every rank computed whole layers, on its own part of the batch. Here all ranks have the **same** batch, and each has a share of every **weight matrix**. You will split a matrix both ways, combine the two splits into an MLP and an attention that communicate once per pass, split the vocabulary for the loss, and count the bytes.
 #
 # | exercise | points |
 # |---|---|
@@ -26,9 +26,9 @@
 # | 7 · `mesh_coords` | 2 |
 # | 8 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds cases that you do not see: other sizes, other numbers of heads and ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds hidden cases: other sizes, other numbers of heads and ranks. A mistake in one exercise never costs points in a later one.
 #
-# N is the number of ranks, and it divides all that is cut. Shapes: B batch, T tokens, D width, H heads, V vocabulary.
+# N is the number of ranks; it divides everything that is split. Shapes: B batch, T tokens, D width, H heads, V vocabulary.
 
 # %%
 import torch
@@ -43,22 +43,22 @@ from shardlab.widgets import tensor_split, timeline, traffic_map
 # %% [markdown]
 # ## 1 · `ColumnLinear`
 #
-# `y = x @ W` needs all of `x`, but each **column** of y needs one column of `W` only. So cut `W` into N blocks of columns: every rank has all of x, and makes its own columns of y. Nobody has to talk.
+# `y = x @ W` needs all of `x`, but each **column** of y needs only one column of `W`. So split `W` into N blocks of columns: every rank has all of x and computes its own columns of y, without communication.
 #
 # `ColumnLinear(linear)` takes a whole `nn.Linear`, equal on all ranks, and keeps this rank's share of it in two parameters, `weight` and `bias`. `forward(x)`, x [..., in] and equal on all ranks, returns this rank's columns [..., out/N].
 #
-# Backward is where the ranks meet. x went to all of them, so its gradient is the **sum** of what comes back from all. Every rank needs that sum.
+# Backward needs communication. x went to all ranks, so its gradient is the **sum** of their gradients. Every rank needs that sum.
 
 # %%
 @torch.no_grad()
 def column_linear_spec(linear, x, world_size):
-    """x W  ->  [x W0 | x W1 | …], to rank r the r-th"""
+    """x W  ->  [x W0 | x W1 | …], block r on rank r"""
     return linear(x).chunk(world_size, dim=-1)
 
 column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 
 # %% [markdown]
-# Autograd does not see through a collective. So the place where ranks meet is a `torch.autograd.Function`, whose backward is yours to write:
+# Autograd does not differentiate a collective. So wrap it in a `torch.autograd.Function`, and write its backward yourself:
 #
 # ```python
 # class Double(torch.autograd.Function):
@@ -67,12 +67,12 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 #         return 2 * x
 #     @staticmethod
 #     def backward(ctx, y_grad):
-#         return 2 * y_grad          # one for each argument of forward
+#         return 2 * y_grad          # one per argument of forward
 #
 # y = Double.apply(x)
 # ```
 #
-# **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N of x's bytes · holds its share of the weights alone.
+# **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N of x's bytes · holds only its share of the weights.
 #
 # <details><summary>Hint 1 · which way is a column?</summary>
 #
@@ -80,11 +80,11 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 # </details>
 # <details><summary>Hint 2 · what keeps memory alive</summary>
 #
-# A slice is a view, and a view keeps all of its tensor alive. `.detach().clone()` makes it a tensor of its own.
+# A slice is a view, and a view keeps its whole tensor alive. `.detach().clone()` makes an independent tensor.
 # </details>
-# <details><summary>Hint 3 · forward does nothing, backward adds up</summary>
+# <details><summary>Hint 3 · forward does nothing, backward sums</summary>
 #
-# In `CopyToRanks`, forward returns `x.view_as(x)`. Backward makes a copy of `y_grad`, calls `dist.all_reduce` on it, which adds in place, and returns it. The copy must be contiguous: `y_grad.clone(memory_format=torch.contiguous_format)`.
+# In `CopyToRanks`, forward returns `x.view_as(x)`. Backward copies `y_grad`, calls `dist.all_reduce` on the copy, which sums in place, and returns it. The copy must be contiguous: `y_grad.clone(memory_format=torch.contiguous_format)`.
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
@@ -93,7 +93,7 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 
 # %% nbgrader={"grade_id": "ColumnLinear", "solution": true}
 class CopyToRanks(torch.autograd.Function):
-    """Forward: x as it is. Backward: all ranks' gradients, added up."""
+    """Forward: x unchanged. Backward: the sum of all ranks' gradients."""
 
     @staticmethod
     def forward(ctx, x):
@@ -111,7 +111,7 @@ class CopyToRanks(torch.autograd.Function):
 
 
 class ColumnLinear(nn.Module):
-    """An nn.Linear, equal on all ranks  ->  its r-th block of columns on rank r"""
+    """An nn.Linear, equal on all ranks  ->  block r of its columns on rank r"""
 
     def __init__(self, linear):
         super().__init__()
@@ -128,7 +128,7 @@ class ColumnLinear(nn.Module):
         ### END SOLUTION
 
 # %% [markdown]
-# Your layer on four ranks, in time. Forward is empty; in backward all ranks meet once.
+# Your layer on four ranks over time. Forward is empty; backward has one all-reduce.
 
 # %%
 def one_column_layer():
@@ -150,14 +150,14 @@ check("tensor_parallel.ColumnLinear", ColumnLinear)
 # %% [markdown]
 # ## 2 · `RowLinear`
 #
-# The other way to cut: N blocks of **rows**. Row i of `W` meets column i of x and no other; so a rank that has a block of rows needs only the same block of x's columns, which is just what a `ColumnLinear` has left there. It makes a summand of y, as large as y itself, and the **sum** over the ranks is y.
+# The other way to split: N blocks of **rows**. Row i of `W` multiplies only column i of x, so a rank with a block of rows needs only the same block of x's columns, which is exactly what a `ColumnLinear` leaves there. It computes a partial sum of y, as large as y itself, and the **sum** over the ranks is y.
 #
-# `RowLinear(linear)` keeps this rank's share of the weight and, on every rank, the **whole** bias: y has all its columns, so all ranks have the same bias, and it must come out of every backward with the same gradient. `forward(x)`, x [..., in/N], returns y [..., out], equal on all ranks.
+# `RowLinear(linear)` keeps this rank's share of the weight and, on every rank, the **whole** bias: y has all its columns, so all ranks have the same bias, and backward must give it the same gradient on every rank. `forward(x)`, x [..., in/N], returns y [..., out], equal on all ranks.
 
 # %%
 @torch.no_grad()
 def row_linear_spec(linear, x_parts):
-    """[x0 | x1 | …] and rows W0, W1, … one below the other  ->  x0 W0 + x1 W1 + … + bias"""
+    """[x0 | x1 | …] and stacked rows W0, W1, …  ->  x0 W0 + x1 W1 + … + bias"""
     rows = linear.weight.chunk(len(x_parts), dim=1)
     y = sum(x @ w.T for x, w in zip(x_parts, rows)) + linear.bias
     assert torch.allclose(y, linear(torch.cat(x_parts, dim=-1)))
@@ -170,11 +170,11 @@ row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
 #
 # <details><summary>Hint 1 · backward</summary>
 #
-# y is the sum of all summands, so the gradient of each summand is y's gradient. That is on every rank already: `SumOverRanks.backward` has nothing to do.
+# y is the sum of all partial sums, so the gradient of each is y's gradient. Every rank already has that: `SumOverRanks.backward` has nothing to do.
 # </details>
 # <details><summary>Hint 2 · the bias</summary>
 #
-# What is added before the all-reduce is added N times. With `bias / N` on every rank y is right, but the bias's gradient is not. With the bias on rank 0 alone only rank 0 ever trains it.
+# Anything added before the all-reduce is added N times. With `bias / N` on every rank y is right, but the bias's gradient is not. With the bias only on rank 0, only rank 0 trains it.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -183,12 +183,12 @@ row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}
 class SumOverRanks(torch.autograd.Function):
-    """Forward: all ranks' summands, added up. Backward: the gradient as it is."""
+    """Forward: the sum of all ranks' partial sums. Backward: the gradient unchanged."""
 
     @staticmethod
-    def forward(ctx, summand):
+    def forward(ctx, partial):
         ### BEGIN SOLUTION
-        y = summand.clone(memory_format=torch.contiguous_format)
+        y = partial.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(y)
         return y
         ### END SOLUTION
@@ -201,7 +201,7 @@ class SumOverRanks(torch.autograd.Function):
 
 
 class RowLinear(nn.Module):
-    """An nn.Linear, equal on all ranks  ->  its r-th block of rows on rank r, and the whole bias"""
+    """An nn.Linear, equal on all ranks  ->  block r of its rows, and the whole bias, on rank r"""
 
     def __init__(self, linear):
         super().__init__()
@@ -218,7 +218,7 @@ class RowLinear(nn.Module):
         ### END SOLUTION
 
 # %% [markdown]
-# What each rank sends, beside the formula: the output is 64 · 1024 · 4 bytes, and a ring sends 2(N − 1)/N of it.
+# What each rank sends, next to the formula: the output is 64 · 1024 · 4 bytes, and a ring sends 2(N − 1)/N of it.
 
 # %%
 def one_row_layer():
@@ -235,13 +235,13 @@ check("tensor_parallel.RowLinear", RowLinear)
 # %% [markdown]
 # ## 3 · `tp_mlp`
 #
-# The MLP of our GPT is `down(gelu(up(x)))`, D → 4D → D. Both matrices have to be cut, and between them stands a gelu. The gelu of a sum is not the sum of gelus, but it works on each element for itself: on a block of columns as well as on all of them. So there is one order in which nothing at all has to be exchanged between the two.
+# The MLP of our GPT is `down(gelu(up(x)))`, D → 4D → D. Both matrices have to be split, with a GELU in between. The GELU of a sum is not the sum of GELUs, but it works elementwise: on a block of columns as well as on all of them. So there is one order of splits that needs no communication between the two matrices.
 #
-# `tp_mlp(mlp)` takes a whole `models.MLP`, equal on all ranks, and returns it with this rank's share in the places of `up` and `down`. Its `forward` stays as it is. x and y are whole on every rank.
+# `tp_mlp(mlp)` takes a whole `models.MLP`, equal on all ranks, and returns it with `up` and `down` replaced by this rank's shares. Its `forward` stays unchanged. x and y are whole on every rank.
 
 # %%
 def tp_mlp_spec(mlp, x, world_size):
-    """down(gelu(up(x))): each rank has columns of up, the same rows of down, and makes a summand"""
+    """down(gelu(up(x))): each rank has columns of up, the same rows of down, and a partial sum"""
     inner = F.gelu(mlp.up(x)).chunk(world_size, dim=-1)
     rows = mlp.down.weight.chunk(world_size, dim=1)
     return sum(part @ w.T for part, w in zip(inner, rows)) + mlp.down.bias
@@ -250,15 +250,15 @@ small = models.MLP(models.GPTConfig(layers=1, heads=1, width=2, context=8))
 assert torch.allclose(tp_mlp_spec(small, torch.ones(3, 2), 4), small(torch.ones(3, 2)), atol=1e-6)
 
 # %% [markdown]
-# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · no tensors of the inner width 4D travel.
+# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · no tensor of the inner width 4D is sent.
 #
-# <details><summary>Hint 1 · two cuts, two orders</summary>
+# <details><summary>Hint 1 · two splits, two orders</summary>
 #
-# Column then row: up leaves each rank with columns, and those are what down's rows ask for. Row then column: up ends in a sum, and its output has to be cut again.
+# Column then row: up leaves each rank with the columns that down's rows need. Row then column: up ends in a sum, and its output has to be split again.
 # </details>
 # <details><summary>Hint 2 · nearly there</summary>
 #
-# `mlp.up = …` replaces a module by another. Two of these, and `return mlp`.
+# `mlp.up = …` replaces a module. Two of these, and `return mlp`.
 # </details>
 
 # %% nbgrader={"grade_id": "tp_mlp", "solution": true}
@@ -271,7 +271,7 @@ def tp_mlp(mlp):
     ### END SOLUTION
 
 # %% [markdown]
-# Two matrices, one meeting each way. Step through it; the bytes beside the formula's are those of your run.
+# Two matrices, one all-reduce each way. Step through it; the bytes next to the formula's are those of your run.
 
 # %%
 def one_mlp():
@@ -292,15 +292,15 @@ check("tensor_parallel.tp_mlp", tp_mlp)
 # %% [markdown]
 # ## 4 · `tp_attention`
 #
-# Attention cuts by itself: heads never look at each other. Give each rank H/N whole heads, with their queries, keys and values, and the rows of the output matrix that belong to them.
+# Attention splits naturally: heads are independent. Give each rank H/N whole heads, with their queries, keys and values, and the rows of the output matrix that belong to them.
 #
-# The catch is how our GPT stores them. One matrix, `qkv`, makes all three at once. Its weight has 3D rows: first all heads' queries, then all keys, then all values. In each third, head h has rows h · D/H to (h + 1) · D/H.
+# The catch is how our GPT stores them. One matrix, `qkv`, computes all three. Its weight has 3D rows: first all heads' queries, then all keys, then all values. In each third, head h has rows h · D/H to (h + 1) · D/H.
 #
-# `tp_attention(attention)` takes a whole `models.Attention`, equal on all ranks, and returns it with this rank's share in the places of `qkv` and `out`: rank r has the r-th block of heads. Its `forward` stays as it is: it splits the output of `qkv` into three equal parts and each of those into `self.heads` heads.
+# `tp_attention(attention)` takes a whole `models.Attention`, equal on all ranks, and returns it with `qkv` and `out` replaced by this rank's shares: rank r has block r of the heads. Its `forward` stays unchanged: it splits the output of `qkv` into three equal parts and each of those into `self.heads` heads.
 
 # %%
 def tp_attention_spec(heads, world_size):
-    """Rows of the qkv weight, a name for each head  ->  those of each rank, in their order"""
+    """Rows of the qkv weight, one name per head  ->  each rank's rows, in order"""
     q, k, v = ([f"{name}{head}" for head in range(heads)] for name in "qkv")
     own = heads // world_size
     return [[*q[i : i + own], *k[i : i + own], *v[i : i + own]] for i in range(0, heads, own)]
@@ -308,23 +308,23 @@ def tp_attention_spec(heads, world_size):
 tp_attention_spec(heads=4, world_size=2)
 
 # %% [markdown]
-# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · each rank holds its own heads alone.
+# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · each rank holds only its own heads.
 #
 # <details><summary>Hint 1 · what goes wrong at first</summary>
 #
-# `ColumnLinear(attention.qkv)` as it stands gives rank 0 queries only, and no values. So put the rows into another order before you cut: q of rank 0, k of rank 0, v of rank 0, q of rank 1, …
+# `ColumnLinear(attention.qkv)` as it stands gives rank 0 queries but no values. So reorder the rows before you split: q of rank 0, k of rank 0, v of rank 0, q of rank 1, …
 # </details>
 # <details><summary>Hint 2 · how many heads</summary>
 #
-# `attention.heads` tells forward into how many heads it splits what is there. A rank has fewer.
+# `attention.heads` is the number of heads into which forward splits the output of `qkv`. A rank has fewer.
 # </details>
-# <details><summary>Hint 3 · another order</summary>
+# <details><summary>Hint 3 · the new order</summary>
 #
-# `q, k, v = tensor.chunk(3)`, then cut each of them into N, and `torch.cat` the pieces in the new order. The weight and the bias both. `with torch.no_grad(): tensor.copy_(…)` writes into a parameter.
+# `q, k, v = tensor.chunk(3)`, then split each of them into N, and `torch.cat` the pieces in the new order, for both weight and bias. `with torch.no_grad(): tensor.copy_(…)` writes into a parameter.
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
-# `zip(q.chunk(N), k.chunk(N), v.chunk(N))` gives three pieces for each rank. After that it is as in `tp_mlp`: columns, then rows. The columns of `out`'s weight lie by heads already.
+# `zip(q.chunk(N), k.chunk(N), v.chunk(N))` gives three pieces for each rank. After that it is as in `tp_mlp`: columns, then rows. The columns of `out`'s weight are already ordered by head.
 # </details>
 
 # %% nbgrader={"grade_id": "tp_attention", "solution": true}
@@ -343,7 +343,7 @@ def tp_attention(attention):
     ### END SOLUTION
 
 # %% [markdown]
-# That was the last piece: a whole GPT, each of its layers cut over four ranks. All have the same batch. The loss is that of one process, and the all-reduces can be counted.
+# That was the last piece. Here is a whole GPT, with each of its layers split over four ranks. All have the same batch. The loss should equal that of one process, and we count the all-reduces.
 
 # %%
 def tp_gpt(size):
@@ -381,13 +381,13 @@ check("tensor_parallel.tp_attention", tp_attention)
 # %% [markdown]
 # ## 5 · `vocab_parallel_cross_entropy`
 #
-# The matrix that writes the logits is the widest of all: V columns, 50,000 and more. Cut by columns, it leaves each rank with logits [T, V/N] for its own words. Gathered, they would be the largest tensor of the whole model. The loss needs none of that. For one token with logits $l$ and target $t$ it is
+# The matrix that computes the logits is the widest of all: V columns, 50,000 and more. Split by columns, it gives each rank logits [T, V/N] for its own words. Gathered, they would be the largest tensor of the whole model. The loss does not need that. For one token with logits $l$ and target $t$ it is
 #
 # $$-\log \frac{e^{l_t}}{\sum_v e^{l_v}} \;=\; \log \sum_v e^{l_v - m} \;-\; (l_t - m), \qquad m = \max_v l_v,$$
 #
-# the same for any $m$; the largest logit keeps $e^{l}$ from overflowing. Each of the three, maximum, sum and target's logit, is one number for a token, put together over the ranks.
+# the same for any $m$; the largest logit keeps $e^{l}$ from overflowing. Maximum, sum and target's logit are each one number per token, combined over the ranks.
 #
-# `vocab_parallel_cross_entropy(logits, targets)`: logits [T, V/N], of which rank r has words r·V/N and on; targets [T] whole numbers below V, the same on every rank. Returns the mean loss [], the same on every rank. After `loss.backward()` each rank's logits have their part of the gradient.
+# `vocab_parallel_cross_entropy(logits, targets)`: logits [T, V/N], where the words of rank r start at r·V/N; targets [T], integers below V, the same on every rank. Return the mean loss [], the same on every rank. After `loss.backward()` each rank's logits have their part of the gradient.
 
 # %%
 def cross_entropy_spec(logits_parts, targets):
@@ -397,19 +397,19 @@ def cross_entropy_spec(logits_parts, targets):
 cross_entropy_spec([torch.zeros(2, 3), torch.ones(2, 3)], torch.tensor([0, 5]))
 
 # %% [markdown]
-# **Budget** · hands over ≤ 12 bytes for each token to collectives, three numbers in float32. So no logits travel, and no rank can have them all.
+# **Budget** · passes ≤ 12 bytes per token to collectives, three float32 numbers. So no logits are sent, and no rank can have them all.
 #
 # <details><summary>Hint 1 · the maximum</summary>
 #
-# `dist.all_reduce(tensor, op=dist.ReduceOp.MAX)`, on `logits.detach()`'s maximum: whatever m is, the loss is the same, so it has no gradient.
+# `dist.all_reduce(tensor, op=dist.ReduceOp.MAX)` on the maximum of `logits.detach()`: the loss is the same for any m, so m needs no gradient.
 # </details>
-# <details><summary>Hint 2 · whose target is it?</summary>
+# <details><summary>Hint 2 · which rank has the target?</summary>
 #
-# Rank r has words start = r · V/N up to start + V/N. `inside = (targets >= start) & (targets < start + V/N)`. Exactly one rank is inside. The others must add 0, and must not look up a word that they do not have: `clamp` the index first, then `torch.where` or `* inside`.
+# Rank r has words start = r · V/N up to start + V/N. `inside = (targets >= start) & (targets < start + V/N)`. Each target is inside on exactly one rank. The others must add 0, and must not look up a word that they do not have: `clamp` the index first, then `torch.where` or `* inside`.
 # </details>
 # <details><summary>Hint 3 · autograd</summary>
 #
-# Your `SumOverRanks` of exercise 2 adds over the ranks and hands the gradient back to each summand: right for both sums here. The check puts a right one in its place.
+# Your `SumOverRanks` from exercise 2 sums over the ranks and passes the gradient back unchanged: right for both sums here. The check replaces it with a correct one.
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
@@ -432,17 +432,17 @@ def vocab_parallel_cross_entropy(logits, targets):
     ### END SOLUTION
 
 # %% [markdown]
-# 256 tokens and 8,192 words on four ranks: what would be gathered, and what your loss handed over.
+# 256 tokens and 8,192 words on four ranks: bytes of all logits, and bytes that your loss passed to collectives.
 
 # %%
 def one_loss():
-    torch.manual_seed(dist.get_rank())  # each rank its own logits
+    torch.manual_seed(dist.get_rank())  # different logits on each rank
     logits = torch.randn(256, 8192 // dist.get_world_size(), requires_grad=True)
     vocab_parallel_cross_entropy(logits, torch.arange(256) * 32).backward()
 
 run = launch(one_loss, world_size=4)
 print(f"all logits       {256 * 8192 * 4:>9,} bytes")
-print(f"handed over      {sum(call.bytes for call in run.calls if call.rank == 0):>9,} bytes")
+print(f"to collectives   {sum(call.bytes for call in run.calls if call.rank == 0):>9,} bytes")
 
 # %% nbgrader={"grade_id": "check_vocab_parallel_cross_entropy", "grade": true, "points": 5}
 check("tensor_parallel.vocab_parallel_cross_entropy", vocab_parallel_cross_entropy)
@@ -450,11 +450,11 @@ check("tensor_parallel.vocab_parallel_cross_entropy", vocab_parallel_cross_entro
 # %% [markdown]
 # ## 6 · `tp_bytes_per_layer`
 #
-# How many bytes does **one rank** send for one layer, attention and MLP, forward and backward, and one micro-batch? Each half of a layer is a pair of column and row, as you built them. Each all-reduce runs as a ring.
+# How many bytes does **one rank** send for one layer (attention and MLP, forward and backward) and one micro-batch? Each half of a layer is a column split followed by a row split, as you built them. Each all-reduce runs as a ring.
 
 # %%
 def tp_bytes_spec(run, layers):
-    """Measured: what each rank sent, for each layer"""
+    """Measured: what each rank sent, per layer"""
     return [int(sent) / layers for sent in run.traffic.sent_by_rank]
 
 step = launch(one_step, world_size=4)
@@ -465,7 +465,7 @@ tp_bytes_spec(step, models.SIZES["1M"].layers)
 #
 # <details><summary>Hint 1 · what is summed</summary>
 #
-# In forward the output of each half, in backward the gradient of each half's input: all of them [B, T, D]. The inner width of the MLP and the number of heads never travel.
+# In forward the output of each half, in backward the gradient of each half's input: all of them [B, T, D]. The inner width of the MLP and the number of heads do not matter.
 # </details>
 # <details><summary>Hint 2 · nearly there</summary>
 #
@@ -481,7 +481,7 @@ def tp_bytes_per_layer(batch, tokens, width, tp_size, element_bytes=2):
     ### END SOLUTION
 
 # %% [markdown]
-# Your formula beside the run of the whole GPT: two sequences, four layers, float32.
+# Your formula next to the run of the whole GPT: two sequences, four layers, float32.
 
 # %%
 config, tokens = models.SIZES["1M"], data.batch(0, batch_size=2)[0].shape[1]
@@ -494,13 +494,13 @@ check("tensor_parallel.tp_bytes_per_layer", tp_bytes_per_layer)
 # %% [markdown]
 # ## 7 · `mesh_coords`
 #
-# Tensor and data parallelism go together: dp_size copies of the model, each cut over tp_size ranks. The ranks form a **mesh** of two axes. Those of one copy talk in every layer, so they should be neighbours, in one node: ranks 0 to tp_size − 1 are the first copy, and so on. Gradients are averaged over the ranks that have the same share of each copy.
+# Tensor and data parallelism combine: dp_size copies of the model, each split over tp_size ranks. The ranks form a **mesh** with two axes. The ranks of one copy communicate in every layer, so they should be neighbours, in one node: ranks 0 to tp_size − 1 are the first copy, and so on. Gradients are averaged over the ranks that have the same share of each copy.
 #
 # Where is a rank? Return a dict: its coordinates `"dp_rank"` (which copy) and `"tp_rank"` (which share), and the two groups it belongs to, itself included, as sorted lists of ranks: `"dp_group"`, those with the same share, and `"tp_group"`, those of the same copy.
 
 # %%
 def mesh_spec(dp_size, tp_size):
-    """A row for each copy, a column for each share"""
+    """One row per copy, one column per share"""
     return torch.arange(dp_size * tp_size).view(dp_size, tp_size)
 
 mesh_spec(2, 4)
@@ -510,7 +510,7 @@ mesh_spec(2, 4)
 #
 # <details><summary>Hint 1 · coordinates</summary>
 #
-# In the table above a rank's row is its dp_rank, its column its tp_rank. Quotient and remainder.
+# In the table above a rank's row is its dp_rank, its column its tp_rank: quotient and remainder.
 # </details>
 # <details><summary>Hint 2 · groups</summary>
 #
@@ -531,22 +531,22 @@ def mesh_coords(rank, dp_size, tp_size):
     ### END SOLUTION
 
 # %% [markdown]
-# Your groups at work, on four ranks: each rank writes down who shares its copy, and who has the same share. `dist.new_group` is called by all ranks for every group, whether they are in it or not.
+# Your groups at work, on four ranks: each rank adds 10^rank to the sum of each of its groups, so the digits show a group's members. All ranks must call `dist.new_group` for every group, whether they are in it or not.
 
 # %%
 def sums_along_both_axes():
-    place = mesh_coords(dist.get_rank(), 2, 2)
-    told = {}
+    coords = mesh_coords(dist.get_rank(), 2, 2)
+    sums = {}
     for axis in ("dp_group", "tp_group"):
         groups = sorted({tuple(mesh_coords(rank, 2, 2)[axis]) for rank in range(4)})
         made = {group: dist.new_group(group) for group in groups}
         ranks = torch.tensor(10 ** dist.get_rank())
-        dist.all_reduce(ranks, group=made[tuple(place[axis])])
-        told[axis] = f"{ranks.item():04}"
-    return told
+        dist.all_reduce(ranks, group=made[tuple(coords[axis])])
+        sums[axis] = f"{ranks.item():04}"
+    return sums
 
-for rank, told in enumerate(launch(sums_along_both_axes, world_size=4).outputs):
-    print(f"rank {rank}  adds 10^{rank}   dp sum {told['dp_group']}   tp sum {told['tp_group']}")
+for rank, sums in enumerate(launch(sums_along_both_axes, world_size=4).outputs):
+    print(f"rank {rank}  adds 10^{rank}   dp sum {sums['dp_group']}   tp sum {sums['tp_group']}")
 
 # %% nbgrader={"grade_id": "check_mesh_coords", "grade": true, "points": 2}
 check("tensor_parallel.mesh_coords", mesh_coords)
@@ -554,13 +554,13 @@ check("tensor_parallel.mesh_coords", mesh_coords)
 # %% [markdown]
 # ## 8 · Within a node
 #
-# A model of GPT-3's size: 175 billion parameters, 96 layers of width 12,288, in bf16. One sequence of 2,048 tokens at a time. Within a node 8 GPUs send 450 GB/s each; between nodes each of the 8 has a network card of 50 GB/s, and NCCL runs a ring through each card. Count 6 FLOPs for each parameter and token, forward and backward, at 400 TFLOP/s on each GPU. How long do the all-reduces of one forward and backward take, and how long the arithmetic, with tp_size = 8, within one node? With tp_size = 16, over two nodes? What follows for a mesh of 64 GPUs, and what does its other axis cost? Give the numbers. Four to eight sentences.
+# A model of GPT-3's size: 175 billion parameters, 96 layers of width 12,288, in bf16. One sequence of 2,048 tokens at a time. Within a node 8 GPUs send 450 GB/s each; between nodes each of the 8 has a network card of 50 GB/s, and NCCL runs a ring through each card. Count 6 FLOPs per parameter and token, forward and backward, at 400 TFLOP/s on each GPU. How long do the all-reduces of one forward and backward pass take, and how long does the arithmetic take, with tp_size = 8 within one node? And with tp_size = 16 over two nodes? Which mesh would you choose for 64 GPUs, and what does its other axis cost? Give the numbers. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "within_a_node", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# One layer's output has 2048 · 12288 · 2 = 50.3 MB. With 8 ranks each sends 8 · 7/8 of that for a layer, 352 MB, and 33.8 GB for 96 layers: 75 ms at 450 GB/s. The arithmetic takes 6 · 175e9 · 2048 / (8 · 400e12) = 672 ms, so the links add 11 %. With 16 ranks it is 8 · 15/16, 36.2 GB, in eight rings of which each crosses between the nodes through its own card: 91 ms at 8 · 50 GB/s, and the arithmetic takes 336 ms, so the links add 27 %. Sixteen GPUs are faster, 427 ms against 747 ms, but compute for only 79 % of the time, eight for 90 %.
+# One layer's output has 2048 · 12288 · 2 = 50.3 MB. With 8 ranks each sends 8 · 7/8 of that per layer, 352 MB, and 33.8 GB for 96 layers: 75 ms at 450 GB/s. The arithmetic takes 6 · 175e9 · 2048 / (8 · 400e12) = 672 ms, so the links add 11 %. With 16 ranks it is 8 · 15/16, 36.2 GB, in eight rings, each of which crosses between the nodes through its own card: 91 ms at 8 · 50 GB/s, and the arithmetic takes 336 ms, so the links add 27 %. Sixteen GPUs are faster, 427 ms against 747 ms, but compute for only 79 % of the time, the eight for 90 %.
 #
-# So tensor parallelism stays within a node, tp_size = 8 with neighbouring ranks: 64 GPUs then need 747 / 8 = 93 ms for each sequence, with tp_size = 16 they need 427 / 4 = 107 ms. The other axis, dp_size = 8, costs an all-reduce of gradients: 2 · 7/8 · 350 GB / 8 = 76.6 GB from each GPU, 1.5 s, as long as two sequences take, but once a step and not in each layer, so it pays with several micro-batches a step. A pipeline between the nodes would send one layer's output and its gradient, 2 ms for each sequence and boundary, and leave stages idle at the beginning and the end of a step.
+# So tensor parallelism stays within a node, tp_size = 8 with neighbouring ranks: 64 GPUs then need 747 / 8 = 93 ms for each sequence, with tp_size = 16 they need 427 / 4 = 107 ms. The other axis, dp_size = 8, costs an all-reduce of gradients: 2 · 7/8 · 350 GB / 8 = 76.6 GB from each GPU, 1.5 s, as long as two sequences take, but once per step and not in each layer, so it pays off with several micro-batches per step. A pipeline between the nodes would send one layer's output and its gradient, 2 ms for each sequence and boundary, and leave stages idle at the beginning and the end of a step.
 #
-# Points: 1 for the two times against the arithmetic (75 of 672 ms, 91 of 336 ms, or the same with other steps shown), 1 for the mesh: tp 8 inside of nodes and another kind of parallelism across them, because less of the time is wasted, with what that other kind costs.
+# Points: 1 for the two times against the arithmetic (75 of 672 ms, 91 of 336 ms, or the same with other steps shown), 1 for the mesh: tp 8 inside nodes and another kind of parallelism across them, because less time is wasted, and what that other kind costs.
 # ### END SOLUTION

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 08 · Pipeline parallel
 #
-# A model that is cut into stages, one on each device, leaves all devices but one idle unless the batch is cut too. Which micro-batch goes through which stage when is a **schedule**: it decides how long devices idle and how many activations they hold. You will write three of them, carry them out on real ranks, and then look for one that is better.
+# A model that is cut into stages, one on each device, leaves all devices but one idle unless the batch is split too. A **schedule** says which micro-batch goes through which stage, and when: it determines how long devices idle and how many activations they hold. You will write three schedules, run them on real ranks, and then look for a better one.
 #
 # | exercise | points |
 # |---|---|
@@ -26,7 +26,7 @@
 # | 7 · a puzzle: `zero_bubble_schedule` | 5 |
 # | 8 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check simulates your schedules, counts idle slots and activations in flight, then runs them on real ranks and compares every gradient with one process. Grading adds cases that you do not see: other numbers of devices, micro-batches and chunks. An exercise never loses points for a slip in an earlier one. The library has schedules of its own, for the chapter; while your answers are checked they are closed.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check simulates your schedules, counts idle slots and activations in flight, then runs them on real ranks and compares every gradient with one process. Grading adds cases that you do not see: other numbers of devices, micro-batches and chunks. A mistake in one exercise never costs points in a later one. The library's own schedules, which the chapter uses, cannot be imported while your answers are checked.
 
 # %%
 import torch
@@ -42,13 +42,13 @@ from shardlab.widgets import pipeline_schedule, timeline
 # %% [markdown]
 # ## 1 · `naive_step`
 #
-# One training step on N ranks, the simplest way: **rank r holds stage r** of the model. Rank 0 computes its stage on the batch and sends the result to rank 1, and so on; the last rank computes the loss. Then backward, from the last rank to the first: a rank receives the gradient of what it sent, and sends on the gradient of what it received.
+# One training step on N ranks, the simplest way: **rank r holds stage r** of the model. Rank 0 computes its stage on the batch and sends the result to rank 1, and so on; the last rank computes the loss. Then backward, from the last rank to the first: a rank receives the gradient of its output, and sends the gradient of its input.
 #
-# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is there on the last rank and None elsewhere. What travels between stages always has the same `shape`, in float32. Leave the gradients in the stage's parameters, and return the loss, `F.mse_loss(y, target)`, on the last rank.
+# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is the target on the last rank and None elsewhere. Every tensor sent between stages has the same `shape`, in float32. Leave the gradients in the stage's parameters, and return the loss, `F.mse_loss(y, target)`, on the last rank.
 
 # %%
 def naive_step_spec(stages, x, target):
-    """One process: all stages in a row."""
+    """One process: all stages in sequence."""
     loss = F.mse_loss(nn.Sequential(*stages)(x), target)
     loss.backward()
     return loss
@@ -56,7 +56,7 @@ def naive_step_spec(stages, x, target):
 naive_step_spec([nn.Linear(3, 3), nn.Linear(3, 3)], torch.ones(2, 3), torch.zeros(2, 3))
 
 # %% [markdown]
-# **Budget** · sends one tensor to each neighbour: to the next rank its activations, to the one before their gradient · calls: send and recv only.
+# **Budget** · sends one tensor to each neighbour: activations to the next rank, their gradient to the previous rank · calls: send and recv only.
 #
 # <details><summary>Hint 1 · the two halves</summary>
 #
@@ -64,11 +64,11 @@ naive_step_spec([nn.Linear(3, 3), nn.Linear(3, 3)], torch.ones(2, 3), torch.zero
 # </details>
 # <details><summary>Hint 2 · where autograd stops</summary>
 #
-# Autograd knows nothing of other ranks. What arrives is a new tensor without a history: `torch.empty(shape)`, then `dist.recv(x, rank - 1)`, then `x.requires_grad_()` before the stage sees it. After backward its gradient is in `x.grad`.
+# Autograd does not see other ranks. A received tensor is new and has no history: `torch.empty(shape)`, then `dist.recv(x, rank - 1)`, then `x.requires_grad_()` before the stage sees it. After backward its gradient is in `x.grad`.
 # </details>
 # <details><summary>Hint 3 · backward in the middle of a model</summary>
 #
-# `y.backward(y_grad)` goes on from a gradient that came from elsewhere. Send `y.detach()`: the values alone.
+# `y.backward(y_grad)` starts the backward from a gradient you received. Send `y.detach()`: the values only.
 # </details>
 
 # %% nbgrader={"grade_id": "naive_step", "solution": true}
@@ -96,7 +96,7 @@ def naive_step(stage, x, target, shape):
     ### END SOLUTION
 
 # %% [markdown]
-# Your step on four ranks, with stages that take some time. A bar is a rank that waits for a neighbour: at any time all but one do.
+# Your step on four ranks, with stages that take some time. A bar shows a rank waiting for a neighbour: at any time, all ranks but one wait.
 
 # %%
 def four_stages():
@@ -114,7 +114,7 @@ check("pipeline.naive_step", naive_step)
 # %% [markdown]
 # ## 2 · `gpipe_schedule`
 #
-# Cut the batch into micro-batches, and device 1 can work on the first while device 0 works on the second. From here on a schedule is **data**: for each device the list of what it does, in order. An action is `(kind, stage, micro_batch)`: `("F", 1, 0)` is stage 1's forward of micro-batch 0, and `"B"` is a backward. Nothing is said of time: each action begins as soon as what it needs is there and its device is free.
+# With the batch cut into micro-batches, device 1 can work on the first while device 0 works on the second. From here on a schedule is **data**: one list of actions for each device, in order. An action is `(kind, stage, micro_batch)`: `("F", 1, 0)` is stage 1's forward of micro-batch 0, and `"B"` is a backward. A schedule contains no times: each action starts as soon as its input has arrived and its device is free.
 #
 # GPipe's schedule: **all forwards, then all backwards**. Device i holds stage i.
 
@@ -129,7 +129,7 @@ def gpipe_schedule_spec():
 gpipe_schedule_spec()
 
 # %% [markdown]
-# Below, and in all exercises but the last, a forward takes one slot and a backward two. **In flight** are micro-batches that have gone forward and not yet backward: a device holds their activations.
+# Below, and in all exercises but the last, a forward takes one slot and a backward two. A micro-batch is **in flight** on a device between its forward and its backward there: the device holds its activations.
 
 # %%
 def show(schedule):
@@ -150,15 +150,15 @@ show(gpipe_schedule_spec())
 #
 # <details><summary>Hint 1 · what differs between devices</summary>
 #
-# Only the number of the stage. The order is the same on each.
+# Only the stage index. The order is the same on every device.
 # </details>
 # <details><summary>Hint 2 · nearly there</summary>
 #
-# For stage s: `[("F", s, k) for k in range(micro_batches)]`, and the same with `"B"` behind it.
+# For stage s: `[("F", s, k) for k in range(micro_batches)]`, followed by the same with `"B"`.
 # </details>
-# <details><summary>Hint 3 · the whole</summary>
+# <details><summary>Hint 3 · the whole schedule</summary>
 #
-# A list of such lists, one for each s in `range(devices)`. Whether backwards go from the first micro-batch to the last or the other way round does not matter, as long as all devices do the same.
+# A list of such lists, one for each s in `range(devices)`. The backwards may go from the first micro-batch to the last or from the last to the first, as long as all devices use the same order.
 # </details>
 
 # %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}
@@ -180,13 +180,13 @@ check("pipeline.gpipe_schedule", gpipe_schedule)
 # %% [markdown]
 # ## 3 · `bubble_fraction`
 #
-# The idle slots are called the **bubble**. Which share of the **whole step** does a device idle, with p devices, m micro-batches and v chunks of the model on each device? (Chunks are exercise 6's: what takes p − 1 times F + B to fill and to drain takes a v-th of it. Until then v is 1.)
+# The idle slots are called the **bubble**. For what fraction of the **whole step** does a device idle, with p devices, m micro-batches and v chunks of the model on each device? (Exercise 6 introduces chunks: filling and draining the pipeline takes p − 1 times F + B with one chunk, and 1/v of that with v chunks. Until then v is 1.)
 #
-# Mind the base. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, that of the work alone. You are asked for the bubble over the time that the step really takes.
+# Watch the denominator. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, the time of the work alone. Here the question is the bubble over the actual time of the step.
 
 # %%
 def bubble_fraction_spec(schedule):
-    """Counted in the simulation."""
+    """Counted in a simulation."""
     time = simulate(schedule)
     return time.idle[0] / time.makespan
 
@@ -217,7 +217,7 @@ def bubble_fraction(devices, micro_batches, chunks=1):
     ### END SOLUTION
 
 # %% [markdown]
-# What micro-batches buy, for four devices:
+# What more micro-batches gain, for four devices:
 
 # %%
 for m in (1, 2, 4, 8, 16, 32, 64):
@@ -229,7 +229,7 @@ check("pipeline.bubble_fraction", bubble_fraction)
 # %% [markdown]
 # ## 4 · `one_f_one_b_schedule`
 #
-# GPipe's devices hold the activations of all m micro-batches. **1F1B** has the same bubble, but begins backwards as early as it can: after a short warm-up a device does one forward and one backward in turn, so that each new micro-batch takes the place of one that is done. Device i then holds at most p − i.
+# GPipe's devices hold the activations of all m micro-batches. **1F1B** has the same bubble, but starts each backward as early as possible: after a short warm-up a device alternates one forward and one backward, so that each new micro-batch replaces a finished one. Device i then holds at most p − i.
 
 # %%
 def one_f_one_b_schedule_spec():
@@ -240,15 +240,15 @@ def one_f_one_b_schedule_spec():
 show(one_f_one_b_schedule_spec())
 
 # %% [markdown]
-# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ p − i micro-batches (or m, where that is less).
+# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ p − i micro-batches (or m, if that is less).
 #
 # <details><summary>Hint 1 · how long to warm up</summary>
 #
-# The first gradient reaches device i after its micro-batch has gone down to the last device and its gradient has come back. Meanwhile p − 1 − i more forwards fit in: none on the last device, p − 1 on the first.
+# The first gradient reaches device i after the micro-batch has travelled to the last device and its gradient has come back. Before that backward, device i runs p − 1 − i forwards as its warm-up: none on the last device, p − 1 on the first.
 # </details>
 # <details><summary>Hint 2 · three phases</summary>
 #
-# `warm_up` forwards; then a forward and a backward in turn until the forwards are used up; then the backwards that are left, as many as the warm-up was long. Forwards and backwards each go from micro-batch 0 upwards.
+# `warm_up` forwards; then one forward and one backward in turn until there are no forwards left; then the remaining `warm_up` backwards. Forwards and backwards each go from micro-batch 0 upwards.
 # </details>
 # <details><summary>Hint 3 · few micro-batches</summary>
 #
@@ -281,9 +281,9 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 # %% [markdown]
 # ## 5 · `run_schedule`
 #
-# Now the other side: a function that carries out **any** schedule on real ranks. Rank r does the actions of `schedule[r]`, one after the other, and exchanges with the ranks that hold the neighbouring stages.
+# Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighbouring stages.
 #
-# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` holds this rank's modules by the number of their stage, `{1: module}`, or `{1: module, 3: module}` where it has two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage, each None elsewhere. What travels has `shape`. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Every tensor sent has `shape`. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
 
 # %%
 def run_schedule_spec(stages, inputs, targets):
@@ -297,30 +297,30 @@ halves = torch.ones(4, 3).split(2), torch.zeros(4, 3).split(2)
 run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 
 # %% [markdown]
-# `dist.send` waits until the other rank receives. In 1F1B two neighbours have something for each other at the same time, an activation and a gradient: if both call `dist.send`, neither ever receives. And two ranks may exchange messages of the same shape for different stages and micro-batches: `dist.send`, `dist.isend` and `dist.recv` take a `tag`, a whole number, and a receive takes only a message with its own.
+# `dist.send` waits until the other rank receives. In 1F1B two neighbours send to each other at the same time, one an activation and one a gradient: if both call `dist.send`, neither ever receives. And two ranks may exchange messages of the same shape for different stages and micro-batches: `dist.send`, `dist.isend` and `dist.recv` take an integer `tag`, and a receive takes only a message with the same tag.
 #
-# **Budget** · sends each activation and each gradient once · calls: send and recv only (`dist.isend` is a send) · does its actions in the order of the schedule.
+# **Budget** · sends each activation and each gradient once · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
 #
-# <details><summary>Hint 1 · who holds a stage</summary>
+# <details><summary>Hint 1 · which rank holds a stage</summary>
 #
-# The schedule says it: `rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}`. The last stage is `max(rank_of)`.
+# Read it from the schedule: `rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}`. The last stage is `max(rank_of)`.
 # </details>
 # <details><summary>Hint 2 · between forward and backward</summary>
 #
-# Keep `x` and `y` of each forward in a dict by `(stage, micro_batch)`, and `pop` them for the backward: then they are freed. `stages[s](x)` for different micro-batches adds up its gradients in `.grad` by itself. Divide each micro-batch's loss by their number.
+# Keep `x` and `y` of each forward in a dict by `(stage, micro_batch)`, and `pop` them for the backward, so that they are freed. Gradients of different micro-batches add up in `.grad` automatically. Divide each micro-batch's loss by the number of micro-batches.
 # </details>
-# <details><summary>Hint 3 · sends that nobody waits for</summary>
+# <details><summary>Hint 3 · sends that do not wait</summary>
 #
-# `sending.append((dist.isend(tensor, peer, tag=…), tensor))`: the list keeps the tensor alive. Receive with `dist.recv`, and after the last action `wait()` for all sends.
+# `sending.append((dist.isend(tensor, peer, tag=…), tensor))`: the list keeps the tensor alive. Receive with `dist.recv`, and after the last action call `wait()` on every send.
 # </details>
 # <details><summary>Hint 4 · a tag for each message</summary>
 #
-# Number messages by the action that receives them, `(kind, s, k)`: `(2 * s + (kind == "F")) * most + k` is another number for each, with any `most` above all k. Sender and receiver have to compute the same one, so take `most` from the whole schedule: `max(map(len, schedule))`.
+# Number each message by the action that receives it, `(kind, s, k)`: `(2 * s + (kind == "F")) * most + k` is unique if `most` is larger than every k. Sender and receiver must compute the same tag, so take `most` from the whole schedule: `max(map(len, schedule))`.
 # </details>
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}
 def run_schedule(schedule, stages, inputs, targets, shape):
-    """stages {number: module} of this rank, inputs and targets [m] of shape  ->  mean loss or None"""
+    """this rank's stages {index: module}, inputs and targets [m] of shape  ->  mean loss or None"""
     ### BEGIN SOLUTION
     rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}
     last, most = max(rank_of), max(map(len, schedule))
@@ -359,7 +359,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
     ### END SOLUTION
 
 # %% [markdown]
-# 1F1B on four real ranks, the schedule from your own hand. A light bar waits in a receive; a dark one is a send that nothing waits for until the end.
+# 1F1B on four real ranks, with your own schedule. A light bar is a rank waiting in a receive; a dark one is a send that nothing waits for until the end.
 
 # %%
 def one_step(schedule):
@@ -378,9 +378,9 @@ check("pipeline.run_schedule", run_schedule)
 # %% [markdown]
 # ## 6 · `interleaved_schedule`
 #
-# A bubble lasts as long as it takes a micro-batch to get through the devices. Give each device **v chunks** instead of one: stages are dealt out in turn, **stage s to device s % p**, so that a micro-batch goes round v times, and each visit takes a v-th of the time. The pipeline fills after a v-th of the time, too: the bubble shrinks to (p − 1)(F + B) of *one chunk*. The price is v times the messages, and more activations in flight.
+# A bubble lasts as long as a micro-batch takes to pass through the devices. Give each device **v chunks** instead of one: stages are dealt out in turn, **stage s to device s % p**, so that a micro-batch visits each device v times, and each visit takes 1/v of the time. The pipeline also fills in 1/v of the time: the bubble shrinks to (p − 1)(F + B) of *one chunk*. The cost is v times the messages, and more activations in flight.
 #
-# Micro-batches go in **rounds of p**: p of them through the device's first chunk, the same p through its second, and so on; then the next p. Backwards go the same way, but from the last chunk to the first. The number of micro-batches is a multiple of the number of devices.
+# Micro-batches run in **rounds of p**: p of them through the device's first chunk, the same p through its second, and so on; then the next p. Backwards run in the same way, but from the last chunk to the first. The number of micro-batches is a multiple of the number of devices.
 
 # %%
 def interleaved_schedule_spec(devices, chunks):
@@ -392,7 +392,7 @@ def interleaved_schedule_spec(devices, chunks):
 interleaved_schedule_spec(2, 2)
 
 # %% [markdown]
-# On each device the two orders are merged as in 1F1B: a warm-up of forwards, then one of each in turn, then the backwards that are left. A slot is a forward of one chunk here.
+# On each device the two orders are merged as in 1F1B: a warm-up of forwards, then one of each in turn, then the remaining backwards. A slot is a forward of one chunk here.
 #
 # **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 micro-batches' chunks.
 #
@@ -402,11 +402,11 @@ interleaved_schedule_spec(2, 2)
 # </details>
 # <details><summary>Hint 2 · the warm-up</summary>
 #
-# The first backward is one of the last chunk. Before it come (v − 1)p forwards of the chunks before, and some more while the first micro-batch goes down to the last device and its gradient comes back. Megatron takes 2(p − 1 − d) of them: one for each device on the way down, and one for each on the way up. And never more than there are forwards.
+# The first backward belongs to the last chunk. Before it come (v − 1)p forwards of the other chunks, and some more while the first micro-batch travels to the last device and its gradient comes back. Megatron runs 2(p − 1 − d) of these: one for each device on the way down, and one for each on the way up. The warm-up is never longer than the list of forwards.
 # </details>
 # <details><summary>Hint 3 · merging</summary>
 #
-# With lists `forwards` and `backwards`: `forwards[:warm_up]`, then the n-th of `forwards[warm_up:]` followed by the n-th of `backwards` while there are forwards, then the other backwards. It is `one_f_one_b_schedule` with other lists.
+# With lists `forwards` and `backwards`: `forwards[:warm_up]`, then the n-th of `forwards[warm_up:]` followed by the n-th of `backwards` while there are forwards, then the remaining backwards. It is `one_f_one_b_schedule` with different lists.
 # </details>
 
 # %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}
@@ -428,7 +428,7 @@ def interleaved_schedule(devices, micro_batches, chunks):
     ### END SOLUTION
 
 # %% [markdown]
-# One round on two devices of two chunks; the second chunk's actions have a prime. Then four devices, below 1F1B.
+# One round on two devices with two chunks each; a prime marks the second chunk's actions. Then four devices, compared with 1F1B.
 
 # %%
 show(interleaved_schedule(2, 2, 2))
@@ -443,26 +443,26 @@ check("pipeline.interleaved_schedule", interleaved_schedule)
 # %% [markdown]
 # ## 7 · A puzzle: `zero_bubble_schedule`
 #
-# 1F1B on p devices idles 3(p − 1) slots. Can you do better **in the same memory**: one stage on each device, and no device with more than p micro-batches in flight, as many as 1F1B's first device has?
+# With 1F1B, each of p devices idles for 3(p − 1) slots. Can you do better **in the same memory**: one stage on each device, and no device with more than p micro-batches in flight, as many as 1F1B's first device has?
 #
-# The way in: a backward computes two things. The gradient of the stage's *input* is what the stage before waits for. The gradients of its *weights* nobody waits for, until the step ends. So split it: `("I", s, k)` first, `("W", s, k)` any time after. F, I and W take one slot each, and a micro-batch's activations stay until its W.
+# The idea: a backward computes two things. The previous stage waits for the gradient of the stage's *input*. Nobody waits for the gradients of its *weights* until the step ends. So split it: `("I", s, k)` first, `("W", s, k)` any time later. F, I and W take one slot each, and a micro-batch's activations are kept until its W.
 #
-# No schedule can idle less than p − 1 slots: the last device gets its first micro-batch after p − 1 forwards, and until then it has nothing to do. **So that is the optimum.** Can it be reached?
+# No schedule can idle for fewer than p − 1 slots: the last device gets its first micro-batch after p − 1 forwards, and until then it has nothing to do. **So p − 1 is the lower bound.** Can you reach it?
 
 # %%
 def zero_bubble_schedule_spec():
-    """two devices, two micro-batches: 1F1B's order, each B as I and W. Not the optimum yet."""
+    """two devices, two micro-batches: 1F1B's order, each B split into I and W; not optimal yet"""
     kinds = [["F0", "F1", "I0", "W0", "I1", "W1"], ["F0", "I0", "W0", "F1", "I1", "W1"]]
     return [[(each[0], s, int(each[1])) for each in row] for s, row in enumerate(kinds)]
 
 show(zero_bubble_schedule_spec())
 
 # %% [markdown]
-# How far you are, from 0 % for 1F1B to 100 % for the optimum:
+# Your score, from 0 % for 1F1B to 100 % for the optimum:
 
 # %%
 def score(schedule):
-    """Of the way from 1F1B's bubble to the smallest that there can be; 0 beyond its memory."""
+    """0 for 1F1B's bubble, 1 for the smallest possible; 0 if it needs more memory than 1F1B."""
     time, p = simulate(schedule), len(schedule)
     fits = max(time.peak_in_flight) <= p
     return fits * (3 * (p - 1) - max(time.idle)) / (2 * (p - 1))
@@ -474,19 +474,19 @@ print(f"{score(zero_bubble_schedule_spec()):.0%}")
 #
 # <details><summary>Hint 1 · the first third</summary>
 #
-# Your 1F1B with `("I", s, k), ("W", s, k)` in the place of `("B", s, k)`. Look at the end of the picture: on the way back up, each device now waits for one slot of the device behind it, not for two.
+# Your 1F1B with `("I", s, k), ("W", s, k)` in place of `("B", s, k)`. Look at the end of the picture: on the way back up, each device now waits one slot for the device after it, not two.
 # </details>
 # <details><summary>Hint 2 · what delays a gradient</summary>
 #
-# In that picture the last device runs I0, W0, F1, I1: the gradient that device p − 2 waits for comes three slots after the one before. What if it ran I0, F1, I1 first? Who has memory to put W off: in 1F1B, device i holds only p − i.
+# In that picture the last device runs I0, W0, F1, I1: the gradient that device p − 2 waits for comes three slots after the previous one. What if it ran I0, F1, I1 first? Which devices have the memory to delay W? In 1F1B, device i holds only p − i micro-batches.
 # </details>
-# <details><summary>Hint 3 · how many to put off</summary>
+# <details><summary>Hint 3 · how many to delay</summary>
 #
-# Device i has room for i micro-batches more than 1F1B gives it. So it puts off i of its Ws: its first W comes after its I number i + 1, and from then on each W is the one that has waited longest.
+# Device i has room for i more micro-batches than 1F1B gives it. So it can delay i of its Ws: its first W comes after I of micro-batch i, and from then on each W is the one that has waited longest.
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
-# The loop of `one_f_one_b_schedule`; after `("I", s, k)` comes `("W", s, k - s)` if k ≥ s. After the loop, the s Ws that are left.
+# The loop of `one_f_one_b_schedule`; after `("I", s, k)` comes `("W", s, k - s)` if k ≥ s. After the loop, the remaining s Ws.
 # </details>
 
 # %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}
@@ -519,13 +519,13 @@ check("pipeline.zero_bubble_schedule", zero_bubble_schedule)
 # %% [markdown]
 # ## 8 · Which schedule?
 #
-# A model is to be trained on 8 devices in a pipeline. Memory allows 8 micro-batches' activations of a stage on each device; the global batch gives 16 micro-batches, forward and each half of a backward take the same time. Compare GPipe, 1F1B, interleaved 1F1B with 2 chunks (a chunk's activations are half a stage's) and your schedule of exercise 7: which of them fit, and what is the bubble of each as a fraction of the step? Which would you take where the links between devices are slow? Give the numbers. Four to eight sentences.
+# You train a model on 8 devices in a pipeline. Each device has memory for the activations of 8 micro-batches of its stage; the global batch gives 16 micro-batches; a forward and each half of a backward take the same time. Compare GPipe, 1F1B, interleaved 1F1B with 2 chunks (a chunk's activations are half a stage's) and your schedule from exercise 7: which of them fit, and what is the bubble of each as a fraction of the step? Which would you choose if the links between devices are slow? Give the numbers. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "which_schedule", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
 # GPipe holds all 16 micro-batches and does not fit. 1F1B holds 8 on the first device and fits; both idle 7/(16 + 7) = 30.4 % of the step. Interleaved with 2 chunks idles 7/(2 · 16 + 7) = 17.9 %, but its first device has 2 · 7 + 8 + 1 = 23 chunks in flight, as much as 11.5 micro-batches: it does not fit. The split backward holds 8 and idles 7 slots of 3 · 16 + 7, 12.7 %: it fits and is the best.
 #
-# It sends as much as 1F1B, one activation and one gradient for each micro-batch and boundary, so slow links are no reason against it. They are one against interleaving, which sends twice as much with 2 chunks, and from the last device to the first besides. On slow links more micro-batches in flight would help to hide the sends, and there is no memory for them.
+# It sends as much as 1F1B, one activation and one gradient for each micro-batch and boundary, so slow links are no reason against it. They are a reason against interleaving, which with 2 chunks sends more than twice as much, including from the last device to the first. On slow links more micro-batches in flight would help to hide the sends, but there is no memory for them.
 #
 # Points: 1 for which fit (1F1B and the split backward do, GPipe and interleaved do not), 1 for the fractions (30.4 %, 30.4 %, 17.9 %, 12.7 %) and that interleaving multiplies the messages.
 # ### END SOLUTION

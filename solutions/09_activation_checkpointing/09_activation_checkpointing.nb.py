@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 09 · Activation checkpointing
 #
-# Backward needs what forward made, so forward keeps it: for a large model that is more than its parameters. Activation checkpointing, also called gradient checkpointing, keeps the **inputs** of some parts of the model and computes the rest **again** when backward gets there. You will write it, choose where to cut, count what it saves, and spread what is left over tensor-parallel ranks.
+# The forward keeps activations because the backward needs them: in a large model they take more memory than the parameters. Activation checkpointing, also called gradient checkpointing, keeps only the **inputs** of some parts of the model and **recomputes** the rest when the backward reaches them. You will write it, choose where to cut, count what it saves, and partition the kept inputs over tensor-parallel ranks.
 #
 # | exercise | points |
 # |---|---|
@@ -23,7 +23,7 @@
 # | 4 · `partitioned_checkpoint` | 5 |
 # | 5 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check counts how often your functions ran, how many bytes were kept, and wants gradients equal **to the last bit**. Grading adds cases that you do not see: other sizes, other shapes of network, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check counts how often your functions ran and how many bytes were kept, and requires **bit-equal** gradients. Grading adds cases that you do not see: other sizes, other network structures, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
 import inspect
@@ -40,11 +40,11 @@ from shardlab.widgets import memory_timeline, traffic_map
 # %% [markdown]
 # ## 1 · `checkpoint`
 #
-# `checkpoint(function, *args)` returns what `function(*args)` returns, and backward gives every gradient that it gives without: of the arguments, and of all weights that the function uses by itself. But between forward and backward **only the arguments are kept**. When backward arrives, the function runs a second time.
+# `checkpoint(function, *args)` returns what `function(*args)` returns, and the backward computes the same gradients as without checkpointing: those of the arguments, and those of all weights that the function uses. But between forward and backward **only the arguments are kept**. In the backward, the function runs a second time.
 
 # %%
 def checkpoint_spec(function, *args):
-    """The same outputs and the same gradients, bit for bit. It keeps everything, though."""
+    """The same outputs and gradients, bit for bit. But it keeps everything."""
     return function(*args)
 
 x = torch.ones(2, requires_grad=True)
@@ -52,52 +52,52 @@ checkpoint_spec(torch.sin, x).sum().backward()
 x.grad
 
 # %% [markdown]
-# It has to do for any function of this kind:
+# It has to work for functions with
 #
-# - several arguments. Some are tensors, with or without a gradient; others are numbers, words, `None`;
-# - one output or a tuple of them. Some may be whole numbers, which have no gradient;
-# - dropout inside. The second run must drop what the first one dropped, and what is drawn **after** backward must be what would be drawn without checkpointing;
-# - a checkpoint inside the function.
+# - several arguments. Some are tensors, with or without a gradient; others are numbers, strings, `None`;
+# - one output or a tuple of outputs. Some may be integer tensors, which have no gradient;
+# - dropout. The second run must drop what the first one dropped, and random numbers drawn **after** the backward must be the same as without checkpointing;
+# - a checkpoint inside.
 #
-# A `torch.autograd.Function` does it. In its `forward` autograd does not look on, so nothing is kept but what you keep; its `backward` is yours:
+# Use a `torch.autograd.Function`. Autograd does not record its `forward`, so only what you save is kept; you write its `backward`:
 #
 # ```python
 # class Double(torch.autograd.Function):
 #     @staticmethod
 #     def forward(ctx, x, note):
-#         ctx.save_for_backward(x)   # tensors, and nothing else
+#         ctx.save_for_backward(x)   # tensors only
 #         ctx.note = note            # anything else
 #         return 2 * x
 #     @staticmethod
 #     def backward(ctx, y_grad):     # one gradient for each output
 #         (x,) = ctx.saved_tensors
-#         return 2 * y_grad, None    # one for each argument of forward; None: has no gradient
+#         return 2 * y_grad, None    # one for each argument of forward; None: no gradient
 # ```
 #
-# At least one tensor among the arguments must require a gradient, or autograd sees no reason to call `backward` at all. That holds for `torch.utils.checkpoint` with `use_reentrant=True` as well.
+# At least one of the tensor arguments must require a gradient, or autograd does not call `backward`. The same is true of `torch.utils.checkpoint` with `use_reentrant=True`.
 #
-# **Budget** · runs each function twice: once in forward, once in backward (what stands in a checkpoint within a checkpoint, three times) · keeps ≤ 1.02 × one tensor of x's size for each call, and 8 kB for the state of the random numbers · gradients bit-equal · no communication.
+# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · keeps ≤ 1.02 × one tensor of x's size for each call, and 8 kB for the random state · gradients bit-equal · no communication.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
-# The tensors with `ctx.save_for_backward`, everything else as attributes of `ctx`, with a list that tells which argument was which. And `torch.get_rng_state()`, before the function runs.
+# Save the tensors with `ctx.save_for_backward`, and everything else as attributes of `ctx`, with a list that says which argument was a tensor. And save `torch.get_rng_state()` before the function runs.
 # </details>
 # <details><summary>Hint 2 · the second run</summary>
 #
-# Detach each tensor first, or backward would run on into what came before; `.requires_grad_(each.requires_grad)` makes it a leaf that gathers its gradient. Then run the function within `torch.enable_grad()`: in `backward` gradients are off.
+# Detach each tensor first, or the backward would continue into the graph before the checkpoint; `.requires_grad_(each.requires_grad)` makes it a leaf that accumulates its gradient. Then run the function in `torch.enable_grad()`: inside `backward`, autograd is off.
 # </details>
 # <details><summary>Hint 3 · the random numbers</summary>
 #
-# `with torch.random.fork_rng(devices=[]):` puts the generator back as it was when the block ends. Inside, `torch.set_rng_state(ctx.random_state)`.
+# `with torch.random.fork_rng(devices=[]):` restores the generator's state when the block ends. Inside, call `torch.set_rng_state(ctx.random_state)`.
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
-# `torch.autograd.backward(outputs, grads)` goes through the second run's graph and fills the `.grad` of your leaves **and** of the weights. Give it only those outputs that require a gradient. Return `None` for the function, then each leaf's `.grad`, and `None` for what is no tensor.
+# `torch.autograd.backward(outputs, grads)` backpropagates through the second run's graph and fills the `.grad` of your leaves **and** of the weights. Pass only outputs that require a gradient. Return `None` for the function, then the `.grad` of each leaf, and `None` for each other argument.
 # </details>
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 class Checkpoint(torch.autograd.Function):
-    """Keeps the arguments of function, runs it again in backward."""
+    """Keeps the arguments of function and runs it again in backward."""
 
     @staticmethod
     def forward(ctx, function, *args):
@@ -130,11 +130,11 @@ class Checkpoint(torch.autograd.Function):
 
 
 def checkpoint(function, *args):
-    """function(*args), of which only args are kept"""
+    """function(*args), keeping only args for backward"""
     return Checkpoint.apply(function, *args)
 
 # %% [markdown]
-# Eight blocks of a GPT, with dropout, once as they are and once with your checkpoint around each. Click to choose a run. Forward keeps less, each block's tensors come back for a moment in backward, and that takes longer: one more forward.
+# Eight blocks of a GPT, with dropout, once unchanged and once with your checkpoint around each block. Click to choose a run. With the checkpoint the forward keeps less, the backward recomputes each block's tensors, and the step takes longer: one more forward.
 
 # %%
 CONFIG = models.GPTConfig(layers=8, heads=4, width=128, context=128, dropout=0.1)
@@ -159,17 +159,17 @@ check("activation_checkpointing.checkpoint", checkpoint)
 # %% [markdown]
 # ## 2 · `checkpoint_sequential`
 #
-# Where to cut? n layers, one after the other, all alike: each keeps **K** bytes for backward, its input among them, and passes on a tensor of **B** bytes. Cut them into segments. All but the last go through `checkpoint`. The last one does not: backward begins with it, so what it makes can stay until then.
+# Where should you cut? Take n equal layers in sequence: each keeps **K** bytes for the backward, including its input, and outputs a tensor of **B** bytes. Cut them into segments. All but the last go through `checkpoint`. The last one does not: the backward starts with it, so it can keep its activations until then.
 #
-# While segment j is at work (j = 0 for the first), memory holds everything its layers keep, and the stored inputs of the j segments before it:
+# While segment j runs (j = 0 for the first), memory holds everything its layers keep, plus the stored inputs of the j segments before it:
 #
 # $$ j \cdot B + K \cdot \text{layers of segment } j \;\le\; \text{budget, for every } j $$
 #
-# Of all cuts that fit, take one that computes **as few layers twice as possible**. Where none fits, raise a `ValueError`. With n layers in √n segments of √n layers, and K not much larger than B, memory grows like √n instead of n: Chen et al., arXiv 1604.06174. A budget says it more exactly.
+# Of all cuts that fit, take one that computes **as few layers twice as possible**. If none fits, raise a `ValueError`. With √n segments of √n layers, and K not much larger than B, memory grows like √n instead of n (Chen et al., arXiv 1604.06174). Here you cut to fit a given budget instead.
 
 # %%
 def segments_spec(layers, kept_bytes, passed_bytes, budget_bytes):
-    """Every way to cut, the best of those that fit: lengths of segments. For few layers only."""
+    """Segment lengths of the best cut that fits, by trying all. Only for a few layers."""
     def cuts(left, j=0):
         for length in range(1, left + 1):
             if j * passed_bytes + length * kept_bytes <= budget_bytes:
@@ -180,9 +180,9 @@ def segments_spec(layers, kept_bytes, passed_bytes, budget_bytes):
 segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
 
 # %% [markdown]
-# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns what the last one returns. B is the size of `x` in bytes. The spec tries everything, which for thirty layers takes for ever: find the cut directly.
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. B is the size of `x` in bytes. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
 #
-# **Budget** · holds ≤ `budget_bytes` for backward, at every moment · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
+# **Budget** · holds ≤ `budget_bytes` for backward, at all times · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
 #
 # <details><summary>Hint 1 · how long a segment may be</summary>
 #
@@ -190,11 +190,11 @@ segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
 # </details>
 # <details><summary>Hint 2 · how many segments</summary>
 #
-# The last segment is computed once, so it should be long, and the later it stands the less room it has. So take the smallest number of segments that together have room for all layers, and fill the last one first.
+# The last segment is computed only once, so it should be long; but each segment before it takes room from it. So take the smallest number of segments that together have room for all layers, and fill the last one first.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Append rooms to a list until their sum reaches n; a room below 1 is the `ValueError`. The last segment begins at `n - rooms[-1]`, or at 0. The others fill up from the front: `stop = min(start + room, begin_of_last)`. A segment is a function of x that runs its layers in order.
+# Append rooms to a list until their sum reaches n; a room below 1 is the `ValueError`. The last segment starts at `n - rooms[-1]`, or at 0. Fill the others from the front: `stop = min(start + room, last_start)`. A segment is a function of x that runs its layers in order.
 # </details>
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
@@ -213,16 +213,16 @@ def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
         rooms.append((budget_bytes - len(rooms) * passed_bytes) // kept_bytes)
         if rooms[-1] < 1:
             raise ValueError("no cut of these layers fits the budget")
-    start, begin_of_last = 0, max(0, len(layers) - rooms[-1])
+    start, last_start = 0, max(0, len(layers) - rooms[-1])
     for room in rooms[:-1]:
-        stop = min(start + room, begin_of_last)
+        stop = min(start + room, last_start)
         x = checkpoint(run_of(layers[start:stop]), x)
         start = stop
     return run_of(layers[start:])(x)
     ### END SOLUTION
 
 # %% [markdown]
-# How often each layer runs, under several budgets, in units of what a layer keeps. Here K is 5 · B: a digit for each layer, 1 for the last segment, 2 for what is computed again.
+# How often each layer runs, for several budgets in units of K. Here K is 5 · B. There is one digit for each layer: 1 in the last segment, 2 for a layer that is recomputed.
 
 # %%
 def how_often(n, budget):
@@ -243,7 +243,7 @@ for budget in (16, 12, 8, 6, 5, 4, 3.6):
     print(f"room for {budget:4} layers   {how_often(16, budget)}")
 
 # %% [markdown]
-# The same on the GPT's eight blocks: what one of them keeps is counted by a hook on all that autograd saves. The budget is three blocks and three stored inputs. Dashed lines are parameters, their gradients, and the budget on top of both.
+# The same for the GPT's eight blocks: a hook on the tensors that autograd saves counts what one block keeps. The budget is three blocks and three stored inputs. The dashed lines are the parameters, their gradients, and the budget on top of both.
 
 # %%
 INPUT = torch.randn(8, 128, 128, requires_grad=True)
@@ -267,24 +267,24 @@ check("activation_checkpointing.checkpoint_sequential", checkpoint_sequential)
 # %% [markdown]
 # ## 3 · `activation_bytes`
 #
-# How many bytes does one layer of a large transformer keep **on each rank**? Korthikanti et al., arXiv 2205.05198, count them in 16 bit, tensor by tensor. With s tokens, b sequences (`samples`), h numbers for each token (`width`), a heads and t tensor-parallel ranks (`tp_size`):
+# How many bytes does one layer of a large transformer keep **on each rank**? Korthikanti et al., arXiv 2205.05198, count them in 16 bit, tensor by tensor, for s tokens, b sequences (`samples`), width h (`width`), a heads and t tensor-parallel ranks (`tp_size`):
 #
-# | kept | bytes | cut over t by |
+# | kept | bytes | sharded over t by |
 # |---|---|---|
 # | inputs of two layer norms, of qkv, of the MLP's first matrix | 8sbh | sequence parallelism |
 # | masks of two dropouts, one byte for each element | 2sbh | sequence parallelism |
-# | queries, keys, values; what attention returns | 8sbh | tensor parallelism |
+# | queries, keys, values; the output of attention | 8sbh | tensor parallelism |
 # | input and output of GELU, 4h wide | 16sbh | tensor parallelism |
 # | softmax of the scores, its dropout's mask, and the scores after dropout | 5as²b | tensor parallelism |
 #
-# `recompute="selective"` makes the last row again in backward and keeps nothing of it. `"full"` keeps the layer's input alone, 2sbh, which every rank holds whole unless sequence parallelism cuts it.
+# `recompute="selective"` recomputes the last row in the backward and keeps nothing of it. `"full"` keeps only the layer's input, 2sbh, which is replicated on every rank unless sequence parallelism shards it.
 
 # %%
 print(inspect.getsource(paper_layer.PaperLayer))
 
 # %%
 def activation_bytes_spec(tokens, samples, width, heads):
-    """Counted in a real layer, on torch's meta device: shapes, and no numbers."""
+    """Counted in a real layer on torch's meta device, which has shapes but no data."""
     with torch.device("meta"):
         layer = paper_layer.PaperLayer(width, heads).bfloat16()
         x = torch.empty(samples, tokens, width, dtype=torch.bfloat16, requires_grad=True)
@@ -293,7 +293,7 @@ def activation_bytes_spec(tokens, samples, width, heads):
 f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 
 # %% [markdown]
-# **Budget** · no communication: this is arithmetic. Within 0.5 %, because a real layer also keeps a mean and a deviation for each token and layer norm.
+# **Budget** · no communication: this is arithmetic. Within 0.5 %, because a real layer also keeps a mean and a standard deviation for each token and layer norm.
 #
 # <details><summary>Hint 1 · one rank</summary>
 #
@@ -301,11 +301,11 @@ f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 # </details>
 # <details><summary>Hint 2 · several ranks</summary>
 #
-# Of the 34, tensor parallelism cuts 24, and the scores. 10 stay whole, for layer norms and residual dropout work on whole tokens; sequence parallelism gives each rank its own tokens there, and cuts the 10 as well.
+# Tensor parallelism shards 24 of the 34, and the scores. The other 10 are replicated, because layer norms and residual dropout work on whole tokens; sequence parallelism gives each rank a part of the tokens there, and shards the 10 as well.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# `sbh * (10 / cut + 24 / tp_size + scores / tp_size)`, where `cut` is `tp_size` with sequence parallelism and 1 without, and `scores` is 0 with selective recomputation. Full recomputation is a line of its own.
+# `sbh * (10 / cut + 24 / tp_size + scores / tp_size)`, where `cut` is `tp_size` with sequence parallelism and 1 without, and `scores` is 0 with selective recomputation. Handle full recomputation separately.
 # </details>
 
 # %% nbgrader={"grade_id": "activation_bytes", "solution": true}
@@ -323,7 +323,7 @@ def activation_bytes(
     ### END SOLUTION
 
 # %% [markdown]
-# GPT-3's layer by your formula and counted, and then all of its 96 layers in GiB on each of 8 ranks, as in the paper.
+# GPT-3's layer by your formula and by counting, and then all of its 96 layers in GiB on each of 8 ranks, as in the paper.
 
 # %%
 GPT_3 = {"tokens": 2048, "samples": 1, "width": 12288, "heads": 96}
@@ -346,9 +346,9 @@ check("activation_checkpointing.activation_bytes", activation_bytes)
 # %% [markdown]
 # ## 4 · `partitioned_checkpoint`
 #
-# With tensor parallelism every rank holds the same x between layers, so t ranks store the same t times. DeepSpeed's `partition_activations` does not: each rank stores **1/t of x**, and backward puts the pieces together again before it runs the function a second time.
+# With tensor parallelism every rank has the same x between layers, so t ranks store t copies of it. With DeepSpeed's `partition_activations` each rank stores only **1/t of x**, and the backward gathers the pieces before it runs the function a second time.
 #
-# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` is each rank's own, with weights of its own perhaps. It returns `function(x)`, with one output. The number of elements of x may not divide by t: pad.
+# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad.
 
 # %%
 def pieces_spec(x, tp_size):
@@ -359,24 +359,24 @@ def pieces_spec(x, tp_size):
 pieces_spec(torch.arange(1, 6), 2)
 
 # %% [markdown]
-# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = (t − 1)/t of each padded input: one all-gather in backward, nothing in forward · gradients bit-equal, each rank's own · random state restored, as in exercise 1.
+# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = (t − 1)/t of each padded input: one all-gather in backward, nothing in forward · gradients bit-equal on each rank · random state restored, as in exercise 1.
 #
 # <details><summary>Hint 1 · from exercise 1</summary>
 #
-# The same Function with one argument and one output. What changes is what forward saves and how backward gets x back.
+# The same Function with one argument and one output. Only two things change: what forward saves, and how backward restores x.
 # </details>
 # <details><summary>Hint 2 · what keeps x alive</summary>
 #
-# A chunk is a view, and a view keeps its whole tensor alive, here a whole x on every rank. `.clone()` makes a piece of its own. `ctx.shape = x.shape` holds no memory.
+# A chunk is a view, and a view keeps its whole tensor alive, here all of x on every rank. `.clone()` copies the piece into its own storage. `ctx.shape = x.shape` keeps no tensor alive.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# In backward `flat = piece.new_empty(t * len(piece))` and `dist.all_gather_single(flat, piece)`. Then cut off the padding, `.view(ctx.shape)`, `.requires_grad_()`. The gradient of x is what the second run leaves in its `.grad`: it is not exchanged.
+# In backward `flat = piece.new_empty(t * len(piece))` and `dist.all_gather_single(flat, piece)`. Then cut off the padding, `.view(ctx.shape)`, `.requires_grad_()`. The second run leaves the gradient of x in its `.grad`: do not exchange it.
 # </details>
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
 class PartitionedCheckpoint(torch.autograd.Function):
-    """Keeps this rank's piece of x, gathers x and runs function again in backward."""
+    """Keeps this rank's piece of x; gathers x and runs function again in backward."""
 
     @staticmethod
     def forward(ctx, function, x):
@@ -404,11 +404,11 @@ class PartitionedCheckpoint(torch.autograd.Function):
 
 
 def partitioned_checkpoint(function, x):
-    """x equal on all ranks  ->  function(x), of which each rank keeps 1/t of x"""
+    """x equal on all ranks  ->  function(x), keeping 1/t of x on each rank for backward"""
     return PartitionedCheckpoint.apply(function, x)
 
 # %% [markdown]
-# Eight layers on four ranks: what each rank holds with your `checkpoint` and with a quarter of each input, and what the gathers send. The inputs that a Function keeps are *other* in this picture, for autograd did not look on when they were made.
+# Eight layers on four ranks: the memory of each rank with your `checkpoint` and with a quarter of each input, and the bytes that the gathers send. The inputs that a Function keeps are shown as *other*, because autograd did not record how they were made.
 
 # %%
 def eight_layers(around):
@@ -435,21 +435,21 @@ check("activation_checkpointing.partitioned_checkpoint", partitioned_checkpoint)
 # %% [markdown]
 # ## 5 · Nothing happened
 #
-# A colleague trains a transformer of 32 layers, h = 4096, 32 heads, s = 4096 tokens, b = 2 sequences for each GPU, in bf16 without parallelism, on GPUs of 80 GB where model states take 30 GB. It runs out of memory. She adds this to her DeepSpeed configuration, and it runs out of memory as before:
+# A colleague trains a transformer of 32 layers, h = 4096, 32 heads, s = 4096 tokens, b = 2 sequences for each GPU, in bf16 without parallelism, on GPUs with 80 GB, where the model states take 30 GB. It runs out of memory. She adds this to her DeepSpeed configuration, and it still runs out of memory:
 #
 # ```json
 # "activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true}
 # ```
 #
-# Why did nothing change, and what has to be done for it to change anything? How much do the layers' activations take without recomputation, with selective and with full, by your formula? Which would you take, what does it cost, and what would the two keys do for her? Give the numbers. Four to eight sentences.
+# Why did nothing change, and what must she do for this section to have an effect? By your formula, how many bytes do the activations of all layers take without recomputation, with selective and with full recomputation? Which would you choose, what does it cost, and what would the two keys do for her? Give the numbers. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "nothing_happened", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# The section only sets up `deepspeed.checkpointing`; it does not switch checkpointing on. The model has to call it: `deepspeed.checkpointing.configure(…)` and then `deepspeed.checkpointing.checkpoint(layer, x)` around each layer (or torch's own, or the model library's `gradient_checkpointing_enable()`, to which this section says nothing).
+# The section only sets up `deepspeed.checkpointing`; it does not switch checkpointing on. The model has to call it: `deepspeed.checkpointing.configure(…)` and then `deepspeed.checkpointing.checkpoint(layer, x)` around each layer (or torch's own, or the model library's `gradient_checkpointing_enable()`, which this section does not affect).
 #
-# sbh = 4096 · 2 · 4096 = 33.6 million, and 5as/h = 160. Without recomputation a layer keeps 194 sbh = 6.51 GB, 32 layers 208 GB. Selective: 34 sbh = 1.14 GB, 36.5 GB in all. Full: 2 sbh = 67 MB, 2.1 GB in all, and in backward one layer at a time comes back, 6.5 GB. 50 GB are free, so selective fits: 30 + 36.5 = 66.5 GB, and it computes again only attention's core: for each token 4sh of the layer's 24h² + 4sh FLOPs, which at s = h is a seventh of a forward, 14 %, and about 5 % of a step's three forwards. Full takes 30 + 2.1 + 6.5 GB and costs one more forward, a third of the step's arithmetic. I would take selective here (FlashAttention does the same inside one kernel), and full only for a larger batch or longer sequences.
+# sbh = 4096 · 2 · 4096 = 33.6 million, and 5as/h = 160. Without recomputation a layer keeps 194 sbh = 6.51 GB, 32 layers 208 GB. Selective: 34 sbh = 1.14 GB, 36.5 GB in all. Full: 2 sbh = 67 MB, 2.1 GB in all, plus one recomputed layer at a time in the backward, 6.5 GB. 50 GB are free, so selective fits: 30 + 36.5 = 66.5 GB, and it recomputes only attention's core: for each token 4sh of the layer's 24h² + 4sh FLOPs, which at s = h is a seventh of a forward, 14 %, and about 5 % of a step's three forwards. Full takes 30 + 2.1 + 6.5 GB and costs one more forward, a third of the step's arithmetic. I would choose selective here (FlashAttention does the same inside one kernel), and full only for a larger batch or longer sequences.
 #
-# `partition_activations` cuts stored inputs over the tensor-parallel ranks: with t = 1 there is nothing to cut. `cpu_checkpointing` moves the stored inputs, 2.1 GB, to the host, which is not where her memory is.
+# `partition_activations` partitions stored inputs over the tensor-parallel ranks: with t = 1 there is nothing to partition. `cpu_checkpointing` moves only the stored inputs, 2.1 GB, to the host: too little to help her.
 #
-# Points: 1 for the reason (configures, does not call) and what to call; 1 for the figures (208, 36.5 and 2.1 GB) and a choice that fits them.
+# Points: 1 for the reason (the section configures but does not call) and what to call; 1 for the numbers (208, 36.5 and 2.1 GB) and a choice that fits them.
 # ### END SOLUTION

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 10 · Save, crash, resume, reshard
 #
-# Some rank of a long training will be killed, and it does not say when. You will save a state that lies in slices on many ranks, load it on another number of ranks, make sure that a kill at any moment leaves a whole checkpoint behind, and write a training that goes on after a kill as if there had been none.
+# In a long training run some rank will be killed, and you do not know when. You will save a state that is sharded over many ranks, load it on a different number of ranks, make sure that a kill at any time leaves a complete checkpoint, and write a training loop that resumes after a kill as if nothing had happened.
 #
 # | exercise | points |
 # |---|---|
@@ -23,9 +23,9 @@
 # | 4 · `train_resumable` | 6 |
 # | 5 · a question | 2 |
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other sizes, other numbers of ranks. An exercise never loses points for a slip in an earlier one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 #
-# Ranks of this notebook share a disk, as those of a cluster do: each run below gets a folder of its own.
+# The ranks in this notebook share a disk, as in a cluster: each run below gets its own folder.
 
 # %%
 import json
@@ -54,12 +54,12 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## 1 · `save_sharded`
 #
-# The state is cut as ZeRO cuts it: each tensor is flattened, padded with zeros until N divides its length, and cut in N equal **slices**, of which rank r has the r-th. Each rank writes a file of its own, so nothing is gathered, no rank has to hold the whole, and N disks or N network cards work at once.
+# The state is sharded as in ZeRO: each tensor is flattened, padded with zeros until N divides its length, and cut into N equal **slices**; rank r has the r-th. Each rank writes its own file, so nothing is gathered, no rank has to hold the whole state, and N disks or N network cards work in parallel.
 #
 # `save_sharded(folder, slices, shapes)` runs on every rank. `slices` is a dict of this rank's slices, `shapes` a dict of the whole tensors' shapes, as lists. Write
 #
 # - on every rank: the dict of slices, with `torch.save`, to `folder / shard_name(rank, world_size)`
-# - on rank 0 also: `index.json`, with `{"world_size": N, "shapes": shapes}`. Who loads may be another number of ranks.
+# - on rank 0 also: `index.json`, with `{"world_size": N, "shapes": shapes}`, because a different number of ranks may load the checkpoint.
 
 # %%
 def shard_name(rank, world_size):
@@ -74,15 +74,15 @@ def slices_spec(state, world_size):
 slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, world_size=4)
 
 # %% [markdown]
-# **Budget** · sends ≤ 4 KiB per rank: a barrier, but no tensor · writes the bytes of its slices and ≤ 8 KiB more (4 KiB for the index).
+# **Budget** · sends ≤ 4 KiB per rank: a barrier, but no tensor · writes the bytes of its slices and ≤ 8 KiB more (and 4 KiB for the index).
 #
-# <details><summary>Hint 1 · two files of one name</summary>
+# <details><summary>Hint 1 · two files with the same name</summary>
 #
-# On a disk that all ranks share, the last one to write a name wins. So every rank has a name of its own, and `index.json` is written by one of them.
+# On a shared disk, the last rank to write a file overwrites the others. So every rank needs its own file name, and only one rank writes `index.json`.
 # </details>
 # <details><summary>Hint 2 · bytes</summary>
 #
-# A slice is a **view** of a longer tensor, and `torch.save` writes all of a view's storage, the other ranks' part included. A `clone()` has only what it shows.
+# A slice is a **view** of a longer tensor, and `torch.save` writes all of a view's storage, including the other ranks' slices. A `clone()` has storage for its own elements only.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -102,7 +102,7 @@ def save_sharded(folder, slices, shapes):
     ### END SOLUTION
 
 # %% [markdown]
-# A GPT of 0.3 million parameters in fp32, on four ranks. The whole is written once, in four parts.
+# A GPT of 0.3 million parameters in fp32, on four ranks. The state is written once, in four parts.
 
 # %%
 def gpt_state():
@@ -128,13 +128,13 @@ check("save_resume.save_sharded", save_sharded)
 # %% [markdown]
 # ## 2 · `load_sharded`
 #
-# After a crash a node may be missing, or there are more of them than before. So M ranks load what N ranks saved: the state is **resharded** on its way in.
+# After a crash there may be fewer nodes than before, or more. So M ranks load what N ranks saved: the state is **resharded** while it is loaded.
 #
-# `load_sharded(folder)` returns this rank's slices, cut for the **present** number of ranks: a dict of tensors of the saved dtypes, each flattened, padded and cut anew. It must not open every file: with a thousand ranks that each read all of a checkpoint, the disks would have to deliver it a thousand times.
+# `load_sharded(folder)` returns this rank's slices for the **current** number of ranks: a dict of tensors of the saved dtypes, each flattened, padded and cut for M ranks. It must not open every file: if a thousand ranks each read a whole checkpoint, the disks have to deliver it a thousand times.
 
 # %%
 def reshard_spec(slices_by_rank, shapes, world_size):
-    """One process: put together, cut to the true length, slice again."""
+    """One process: concatenate, cut to the true length, slice again."""
     whole = {
         name: torch.cat([slices[name] for slices in slices_by_rank])[: math.prod(shape)]
         for name, shape in shapes.items()
@@ -144,24 +144,24 @@ def reshard_spec(slices_by_rank, shapes, world_size):
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · where the table says so, opens (with `torch.load`) the files that hold something of its slices, and no other. Every rank has at least one element of each tensor.
+# **Budget** · where the table says so, opens (with `torch.load`) only files that contain a part of its slices. Every rank has at least one element of each tensor.
 #
-# <details><summary>Hint 1 · how it was cut</summary>
+# <details><summary>Hint 1 · the lengths of slices</summary>
 #
 # `index.json` has the number of ranks that saved and the shapes. A tensor of n elements was cut into slices of ⌈n/N⌉, and is now cut into slices of ⌈n/M⌉: `-(-n // N)` rounds up.
 # </details>
 # <details><summary>Hint 2 · which files</summary>
 #
-# This rank now has elements `start` to `stop` of the n (without padding). Element i lies in file `i // old`, where `old` is the length of an old slice, at place `i - file * old`.
+# This rank now has elements `start` to `stop` of the n (without padding). Element i is in file `i // old`, where `old` is the length of an old slice, at position `i - file * old`.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `F.pad` to the new length. Keep files that are open in a dict: a file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads from the disk only what is looked at.
+# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `F.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk.
 # </details>
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 def load_sharded(folder):
-    """folder a Path  ->  {name: [length]}, this rank's slices for the present world size"""
+    """folder a Path  ->  {name: [length]}, this rank's slices for the current world size"""
     ### BEGIN SOLUTION
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, opened, slices = dist.get_rank(), dist.get_world_size(), {}, {}
@@ -182,7 +182,7 @@ def load_sharded(folder):
     ### END SOLUTION
 
 # %% [markdown]
-# The GPT that four ranks saved above, loaded on two and on three; whole again, it is compared with the original.
+# Load the GPT that four ranks saved above on two and on three ranks, concatenate the slices and compare with the original.
 
 # %%
 def load_gpt(folder):
@@ -194,7 +194,7 @@ for world_size in (2, 3):
     (whole,) = reshard_spec(loaded, shapes, world_size=1)
     equal = all(torch.equal(whole[name], each.flatten()) for name, each in gpt_state().items())
     print(f"on {world_size} ranks, rank 0 has {sum(map(len, loaded[0].values())):,} elements.", end=" ")
-    print("Put together:", "equal to the bit" if equal else "NOT what was saved")
+    print("Concatenated:", "bit-equal" if equal else "NOT what was saved")
 
 # %% nbgrader={"grade_id": "check_load_sharded", "grade": true, "points": 4}
 check("save_resume.load_sharded", load_sharded)
@@ -202,7 +202,7 @@ check("save_resume.load_sharded", load_sharded)
 # %% [markdown]
 # ## 3 · `atomic_commit`
 #
-# A rank may be killed while it writes. What it leaves must never be taken for a checkpoint. In this lab a checkpoint is a folder called `step_` and eight digits, and whatever has such a name is **complete**: that is what `latest` relies on.
+# A rank may be killed while it writes. The files it leaves must never be mistaken for a checkpoint. In this lab a checkpoint is a folder named `step_` and eight digits, and every folder with such a name must be **complete**: `latest` relies on that.
 
 # %%
 def latest(root):
@@ -213,38 +213,38 @@ def name_of(step):
     return f"step_{step:08}"
 
 # %% [markdown]
-# `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into a folder that is there; it may take long. At the end `root / name_of(step)` holds the files of **all** ranks and nothing else, and that is so when the call returns, on any rank.
+# `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; it may take long. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
 #
-# - Whenever any rank is killed, the newest checkpoint is whole: the old one until the new one is.
-# - After a kill the job is started again, perhaps with fewer ranks, and commits the same step. Whatever the killed run has left must not be in its way, and not in its checkpoint.
-# - At the end `root` has checkpoints in it and nothing else. Old ones stay.
+# - Whenever any rank is killed, the newest checkpoint is complete: the old one, until the new one is complete.
+# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step. Files left by the killed run must not make it fail or get into its checkpoint.
+# - At the end `root` contains only checkpoints. Old ones stay.
 
 # %%
 def commit_spec(checkpoints, step, files_by_rank, is_killed):
-    """What may be seen in root: all of the new checkpoint or none of it."""
+    """What root may contain: all of the new checkpoint or none of it."""
     return checkpoints if is_killed else {**checkpoints, step: files_by_rank}
 
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
 # %% [markdown]
-# **Budget** · no kill does harm. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on the disk; it then looks at the disk, and starts the job again. Its ranks have `barrier` and `all_reduce`; you need no more than `dist.barrier()`.
+# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`; you only need `dist.barrier()`.
 #
-# <details><summary>Hint 1 · the one step that is atomic</summary>
+# <details><summary>Hint 1 · the one atomic step</summary>
 #
-# To rename a folder is one step of the file system: before it the new name is not there, after it all is. Copying is many steps. So write somewhere else first, and rename.
+# Renaming a folder is a single step of the file system: before it the new name does not exist, after it the folder is complete. Copying takes many steps. So write to a temporary folder first, then rename it.
 # </details>
-# <details><summary>Hint 2 · who does what</summary>
+# <details><summary>Hint 2 · which rank does what</summary>
 #
-# One rank makes the temporary folder; the others must not write before it is there. One rank renames it; not before all have written. And nobody returns before it has its name. That is three barriers, which every rank enters.
+# One rank creates the temporary folder; the others must not write before it exists. One rank renames it, after all have written. And no rank returns before the rename. That makes three barriers, which every rank enters.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# On rank 0: `shutil.rmtree(folder, ignore_errors=True)` and `folder.mkdir()`. Barrier. `write(folder)`. Barrier. On rank 0: `folder.rename(root / name_of(step))`. Barrier. The temporary name must not match `step_????????`, and every run has to find what an earlier one has left under it.
+# On rank 0: `shutil.rmtree(folder, ignore_errors=True)` and `folder.mkdir()`. Barrier. `write(folder)`. Barrier. On rank 0: `folder.rename(root / name_of(step))`. Barrier. The temporary name must not match `step_????????`, and every run must remove what an earlier one left under it.
 # </details>
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}
 def atomic_commit(root, step, write):
-    """root a Path, step an int, write(folder)  ->  root/step_00000012, whole or not there"""
+    """root a Path, step an int, write(folder)  ->  root/step_00000012, complete or absent"""
     ### BEGIN SOLUTION
     folder = root / "unfinished"
     if dist.get_rank() == 0:
@@ -259,7 +259,7 @@ def atomic_commit(root, step, write):
     ### END SOLUTION
 
 # %% [markdown]
-# A kill, on four real ranks that share a disk: rank 2 dies amid its file in step 2. What is on the disk then, and after a second try?
+# A kill, on four real ranks that share a disk: rank 2 dies in the middle of writing its file in step 2. What is on disk then, and after a restart?
 
 # %%
 def write_in_two(folder, is_victim):
@@ -291,7 +291,7 @@ check("save_resume.atomic_commit", atomic_commit)
 # %% [markdown]
 # ## 4 · `train_resumable`
 #
-# What has to be in a checkpoint, so that nobody can tell from the loss curve that there was a kill? Here is a training job with everything that a real one has: a model with dropout, Adam, a learning-rate schedule, a position in the data, a loss scale. Ranks train in data parallel: parameters, optimizer, schedule and scale are alike on all ranks, **random states are not**. `job.step()` does one step on a batch of this rank's, and returns the loss, the mean over all ranks.
+# What has to be in a checkpoint so that a kill does not change the loss curve? Here is a training job with everything that a real one has: a model with dropout, Adam, a learning-rate schedule, a position in the data, a loss scale. The ranks train with data parallelism: parameters, optimizer, schedule and scale are the same on all ranks, **random states are not**. `job.step()` runs one step on this rank's batch, and returns the mean loss over all ranks.
 
 # %%
 class Stream:
@@ -313,13 +313,13 @@ class Stream:
 
 # %%
 class Scaler:
-    """A loss scale as in lab 01: halved where gradients overflow, doubled after 4 good steps."""
+    """A loss scale as in lab 01: halved when gradients overflow, doubled after 4 good steps."""
 
     def __init__(self):
         self.scale, self.good_steps = 2.0**18, 0
 
     def step(self, optimizer, parameters):
-        """Whether there was one."""
+        """Whether the optimizer stepped."""
         if not all(torch.isfinite(each.grad).all() for each in parameters):
             self.scale, self.good_steps = self.scale / 2, 0
             return False
@@ -351,19 +351,19 @@ class Job:
         self.optimizer = torch.optim.Adam(self.parameters, lr=3e-3)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, warm_up_and_decay)
         self.stream, self.scaler = Stream(), Scaler()
-        seed = random.SystemRandom().getrandbits(32)  # dropout: other numbers at each start
+        seed = random.SystemRandom().getrandbits(32)  # different random numbers at each start
         torch.manual_seed(seed)
         random.seed(seed)
 
     def step(self):
         tokens, targets = self.stream.next()
         if random.random() < 0.5:
-            tokens = tokens.where(torch.rand(tokens.shape) < 0.9, 0)  # blot out some
+            tokens = tokens.where(torch.rand(tokens.shape) < 0.9, 0)  # mask some
         loss = self.model(tokens, targets)
         self.optimizer.zero_grad()
         (loss * self.scaler.scale).backward()
         for each in self.parameters:
-            each.grad = each.grad.half().float()  # as 16 bits hold it
+            each.grad = each.grad.half().float()  # round to 16 bits
             dist.all_reduce(each.grad, op=dist.ReduceOp.SUM)
             each.grad /= dist.get_world_size()
         if self.scaler.step(self.optimizer, self.parameters):
@@ -373,30 +373,30 @@ class Job:
         return mean.item() / dist.get_world_size()
 
 # %% [markdown]
-# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in all, commits a checkpoint whenever a multiple of `every` steps is done (`atomic_commit`, with the number of steps that are done), and at the start goes on from the newest one, if there is any (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0.
+# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0.
 
 # %%
 def resume_spec(curve, killed_in, every):
-    """The losses of a run that nobody killed  ->  what the second start has to return"""
+    """The losses of an uninterrupted run  ->  what the restarted job has to return"""
     first = killed_in // every * every
     return {step: loss for step, loss in enumerate(curve) if step >= first}
 
 resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 
 # %% [markdown]
-# **Budget** · losses after a kill equal those of a run without one, **to the bit** · a checkpoint has what all ranks have alike once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, and 16 KiB for each rank.
+# **Budget** · losses after a kill are **bit-equal** to those of an uninterrupted run · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, and 16 KiB for each rank.
 #
-# <details><summary>Hint 1 · what draws random numbers</summary>
+# <details><summary>Hint 1 · where random numbers come from</summary>
 #
 # Dropout draws from torch's generator: `torch.get_rng_state()`, `torch.set_rng_state(state)`. `random.random()` draws from Python's: `random.getstate()`, `random.setstate(state)`. Each rank has its own of both.
 # </details>
-# <details><summary>Hint 2 · who writes what</summary>
+# <details><summary>Hint 2 · which rank writes what</summary>
 #
-# Rank 0 writes the five `state_dict()`s and the number of steps done, every rank a small file of its own with its random states. Every rank reads both.
+# Rank 0 writes the five `state_dict()`s and the number of steps done; every rank writes its random states to its own small file. Every rank reads both files.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# After step s, s + 1 steps are done. `write(folder)` is a function that you define inside: `torch.save({...}, folder / "alike.pt")` on rank 0, `torch.save({...}, folder / f"rank_{rank}.pt")` on every rank. All of it can be loaded with `weights_only=True`.
+# After step s, s + 1 steps are done. Define `write(folder)` inside your function: `torch.save({...}, folder / "shared.pt")` on rank 0, `torch.save({...}, folder / f"rank_{rank}.pt")` on every rank. You can load both with `weights_only=True`.
 # </details>
 
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}
@@ -409,20 +409,20 @@ def train_resumable(root, job, steps, every):
 
     def write(folder):
         if rank == 0:
-            alike = {name: piece.state_dict() for name, piece in pieces.items()}
-            torch.save({"done": done, **alike}, folder / "alike.pt")
+            shared = {name: piece.state_dict() for name, piece in pieces.items()}
+            torch.save({"done": done, **shared}, folder / "shared.pt")
         own = {"torch": torch.get_rng_state(), "python": random.getstate()}
         torch.save(own, folder / f"rank_{rank}.pt")
 
     newest = latest(root)
     if newest is not None:
-        alike = torch.load(newest / "alike.pt", weights_only=True)
+        shared = torch.load(newest / "shared.pt", weights_only=True)
         own = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
         for name, piece in pieces.items():
-            piece.load_state_dict(alike[name])
+            piece.load_state_dict(shared[name])
         torch.set_rng_state(own["torch"])
         random.setstate(own["python"])
-        done = alike["done"]
+        done = shared["done"]
     while done < steps:
         losses[done] = job.step()
         done += 1
@@ -432,7 +432,7 @@ def train_resumable(root, job, steps, every):
     ### END SOLUTION
 
 # %% [markdown]
-# Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is started again. Another run begins at the checkpoint of step 5 and goes through; it is drawn beneath.
+# Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is restarted. Another run starts from the checkpoint of step 5 and is not interrupted; its curve is the wide line.
 
 # %%
 def train(root, killed_in=None):
@@ -454,12 +454,12 @@ except RankError as error:
 print("the newest checkpoint:", latest(root).name)
 
 # %%
-shutil.copytree(root / name_of(5), copied / name_of(5))  # goes through from step 5 on
+shutil.copytree(root / name_of(5), copied / name_of(5))  # this run is not interrupted
 resumed, straight = (launch(train, each, **options).outputs[0] for each in (root, copied))
 equal = all(straight[step] == loss for step, loss in resumed.items())
-print(f"steps {min(resumed)} to {max(resumed)}:", "equal to the bit" if equal else "NOT equal")
+print(f"steps {min(resumed)} to {max(resumed)}:", "bit-equal" if equal else "NOT equal")
 figure, axes = plt.subplots(figsize=(6.5, 2.6))
-axes.plot(straight.keys(), straight.values(), color=palette.PREDICTED, linewidth=5, label="straight")
+axes.plot(straight.keys(), straight.values(), color=palette.PREDICTED, linewidth=5, label="uninterrupted")
 axes.plot(resumed.keys(), resumed.values(), color=palette.MEASURED, label="resumed")
 axes.axvline(17, color=palette.ERROR, linewidth=1, label="killed in step 17")
 axes.set(xlabel="step", ylabel="loss", xticks=range(5, 24, 3))
@@ -472,15 +472,15 @@ check("save_resume.train_resumable", train_resumable)
 # %% [markdown]
 # ## 5 · How often?
 #
-# A model of 70 billion parameters is trained in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint holds parameters in bf16, and the optimizer's fp32 master copy and two states. The storage takes in 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every √(2δM) seconds loses least (Young, 1974): how often would you save, and what share of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
+# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every √(2δM) seconds loses least (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_often", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
 # 2 + 12 = 14 bytes for each of 70 · 10⁹ parameters are 980 GB. At 20 GB/s, each rank writing its slice of 0.96 GB, that takes 49 s; through rank 0 at 2 GB/s it takes 490 s, and rank 0 would have to gather 980 GB that no host holds at once.
 #
-# With M = 18,000 s the best interval is √(2 · 49 · 18000) = 1328 s, about 22 minutes, for the sharded way: 49/1328 = 3.7 % of the time go to saving, and half an interval, 664 s, is repeated per failure, 664/18000 = 3.7 %; together 7.4 %. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7 % and 11.7 %, 23 % together. (A restart costs more, the same in both.)
+# With M = 18,000 s the best interval for sharded saving is √(2 · 49 · 18000) = 1328 s, about 22 minutes: saving takes 49/1328 = 3.7 % of the time, and each failure repeats half an interval, 664 s, 664/18000 = 3.7 %; together 7.4 %. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7 % and 11.7 %, 23 % together. (A restart costs more, the same in both.)
 #
-# To lose less, let ranks wait only until their slices are copied to the host's memory, and write from there while training goes on (asynchronous saving): δ falls to the seconds of the copy, and one can save every few minutes. Or make the state smaller, or the storage faster; the loss falls with the root of δ.
+# To lose less, let ranks wait only until their slices are copied to host memory, and write from there while training continues (asynchronous saving): δ falls to the seconds of the copy, and you can save every few minutes. Or make the state smaller, or the storage faster; the loss is proportional to √δ.
 #
-# Points: 1 for the size and both times, 1 for the intervals with the shares lost and a sensible remedy.
+# Points: 1 for the size and both times, 1 for the intervals, the fractions lost and a sensible remedy.
 # ### END SOLUTION

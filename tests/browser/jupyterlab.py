@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
+from nbformat import NotebookNode
 from playwright.sync_api import Error, Locator, Page
 
 from tests.running_lab import LabServer
@@ -194,6 +196,10 @@ class Notebook:
             for output in cell.outputs()
             if output["output_type"] == "error" or output.get("name") == "stderr"
         ]
+
+    def content(self) -> NotebookNode:
+        """Its cells with their outputs, as they would be saved."""
+        return nbformat.from_dict(self.ask("(panel) => panel.content.model.toJSON()"))
 
     @property
     def path(self) -> str:

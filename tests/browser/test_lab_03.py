@@ -121,7 +121,7 @@ def test_validate_saves_and_names_what_fails(
 
 
 def test_screenshots_in_both_themes(lab: JupyterLab, notebook: Notebook, artifacts: Path) -> None:
-    answer(notebook, "ring_all_reduce", WRONG["sends_whole_tensors_round"])
+    answer(notebook, "ring_all_reduce", WRONG["sends_whole_tensors_around"])
     lab.photograph(
         artifacts,
         {

@@ -1,4 +1,4 @@
-"""A chapter that ran, opened again in JupyterLab: what a student finds there the next day."""
+"""Opens a chapter that has run in JupyterLab again, as a student does the next day."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from tests.chapters.running_chapter import Chapter
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
-    """The kinds of pictures in it; each answers to keys and sliders, though no kernel runs."""
+def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
+    """The notebook as saved, with its pictures, and without a kernel."""
     path = lab.server.root / "course/chapters" / f"{chapter.name}-ran.ipynb"
     nbformat.write(chapter.notebook, path)
-    # What a student has run and saved is trusted; the page shows no live widget of any other.
+    # JupyterLab shows live widgets only in trusted notebooks; one that a student ran is trusted.
     notary = NotebookNotary(data_dir=str(lab.server.home / ".local/share/jupyter"))
     notary.sign(nbformat.read(path, as_version=4))
     notebook = lab.open(f"course/chapters/{path.name}")
     assert notebook.complaints() == []
-    pictures = with_pictures(notebook, VIEW)
-    # What ends a kernel ends the page's loading of what it saved.
-    widget_in(pictures[0])
+    # Wait for the first picture: ending the kernel would stop the page from loading saved widgets.
+    widget_in(with_pictures(notebook, VIEW)[0])
     notebook.end_kernel()
+    return notebook
+
+
+def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
+    """Tries every picture by key and slider, without a kernel; returns the kinds of pictures."""
+    notebook = reopen(chapter, lab)
     seen = set()
-    for cell in pictures:
+    for cell in with_pictures(notebook, VIEW):
         widget = widget_in(cell)
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
@@ -41,11 +46,11 @@ def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> se
 
 
 def widget_in(cell: Cell) -> Locator:
-    """Scrolled to again where what was drawn above has pushed the cell out of sight."""
-    for patience_ms in (10_000, 20_000, 60_000):
+    """The cell's widget; scrolls again if pictures drawn above have pushed it out of view."""
+    for timeout_ms in (10_000, 20_000, 60_000):
         widget = cell.element.locator(".shardlab-widget")
         with contextlib.suppress(AssertionError):
-            expect(widget).to_have_count(1, timeout=patience_ms)
+            expect(widget).to_have_count(1, timeout=timeout_ms)
             return widget
     raise AssertionError(f"cell {cell.index} shows no picture")
 
@@ -64,7 +69,7 @@ def play_with(widget: Locator, lab: JupyterLab, name: str) -> None:
 
 
 def picture(widget: Locator) -> str:
-    """What the canvas shows and what is written beside it."""
+    """The canvas's image and the widget's data attributes."""
     return str(
         widget.evaluate(
             "(root) => root.querySelector('canvas').toDataURL() + JSON.stringify(root.dataset)"
@@ -73,7 +78,7 @@ def picture(widget: Locator) -> str:
 
 
 def views_of(notebook: Notebook, number: str) -> dict[str, partial[Locator]]:
-    # Plots, and widgets, which have one too.
+    # Plots and widgets: both have an SVG.
     cells = with_pictures(notebook, "image/svg+xml")
     return {f"chapter-{number}-cell-{cell.index}": partial(element_of, cell) for cell in cells}
 

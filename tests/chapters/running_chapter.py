@@ -1,4 +1,4 @@
-"""Runs a chapter in a kernel of its own, and finds what its cells said and drew."""
+"""Runs a chapter in its own kernel, and finds the text and pictures that its cells produced."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 @dataclass
 class Chapter:
-    """A chapter that ran from top to bottom; a cell that raised would have ended it."""
+    """A chapter that ran from top to bottom without an error."""
 
     name: str
     notebook: NotebookNode
-    seconds: float
+    seconds: float = 0.0
 
     def said(self, code: str) -> str:
-        """All text of the one cell that contains ``code``: what it printed and its value."""
+        """The text output of the only cell with ``code``: what it printed, and its value."""
         return "".join(self._texts(self._cell(code)))
 
     def drew(self, code: str) -> str:
-        """The SVG that the one cell with ``code`` showed."""
+        """The SVG output of the only cell with ``code``."""
         pictures = [
             output.data["image/svg+xml"]
             for output in self._cell(code).outputs
@@ -69,10 +69,10 @@ def run(
     predictions: Mapping[str, str] | None = None,
     until: str = "",
 ) -> Chapter:
-    """Run a chapter in ``folder``; nbclient raises what a cell raises.
+    """Run a chapter in ``folder``; raises if a cell raises.
 
-    predictions: what to type in where the prediction's comment contains the key.
-    until: stop before the cell that contains it.
+    predictions: {words in a prediction's comment: the value to type in}.
+    until: stop before the first cell that contains this text.
     """
     notebook = read(name)
     if until:
@@ -91,10 +91,10 @@ def run(
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
     )
-    # Name the cell that runs, as a notebook's page does: widgets are live then, and the notebook
-    # keeps what a page needs to show them again.
+    # Send a cell id, as JupyterLab does: then widgets are live, and the notebook stores the state
+    # that JupyterLab needs to show them again.
     client.create_kernel_manager()
     client.km.session.metadata = {"cellId": "chapter"}
-    begun = time.monotonic()
+    started = time.monotonic()
     client.execute()
-    return Chapter(name, notebook, time.monotonic() - begun)
+    return Chapter(name, notebook, time.monotonic() - started)

@@ -3,17 +3,34 @@
 import re
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.chapters.running_chapter import run
+from tests.browser.jupyterlab import JupyterLab
+from tests.chapters.running_chapter import Chapter
+from tests.conftest import new_page
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.browser]
 
 
 @pytest.fixture(scope="module")
-def chapter(tmp_path_factory):
-    chapter = run("00_start_here", tmp_path_factory.mktemp("chapter"))
-    print(f"\nchapter 00: {chapter.seconds:.0f} s (budget: 60 s)")
-    return chapter
+def lab(browser, lab_server):
+    """A first visit: nothing is open from before."""
+    with new_page(browser) as page:
+        yield JupyterLab(page, lab_server)
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    """The notebook that `make lab` opens, after Run All."""
+    lab.page.goto(lab.server.url_of("/"))
+    notebook = lab.current()
+    notebook.run_all()
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def chapter(notebook):
+    return Chapter("00_start_here", notebook.content())
 
 
 def test_four_processes_say_hello(chapter):
@@ -22,14 +39,14 @@ def test_four_processes_say_hello(chapter):
     assert len({process for _, process in hellos}) == 4
 
 
-def test_ranks_share_the_numbers_out(chapter):
+def test_each_rank_takes_its_share_of_the_numbers(chapter):
     assert chapter.said("def my_share") == "[[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]"
 
 
-def test_the_kernel_counts_the_tensor_and_little_more(chapter):
-    said = chapter.said("print(run.traffic.source)")
-    assert said.startswith("counted by the kernel")
-    more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", said)]
+def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
+    printed = chapter.said("print(run.traffic.source)")
+    assert printed.startswith("counted by the operating system")
+    more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", printed)]
     assert len(more) == 4
     assert all(0 <= bytes_more < 10_000 for bytes_more in more)
 
@@ -50,37 +67,86 @@ def test_the_tensor_comes_back_with_one_from_each_rank(chapter):
 
 
 def test_each_call_names_its_line(chapter):
-    said = chapter.said("for call in run.calls:")
-    assert len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", said)) == 8
+    printed = chapter.said("for call in run.calls:")
+    assert (
+        len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", printed)) == 8
+    )
     assert "8 calls on 4 ranks" in chapter.drew("timeline(run)")
 
 
 def test_the_failed_rank_is_named(chapter):
-    first_line = chapter.said("def stumble").splitlines()[0]
+    first_line = chapter.said("def fail_on_rank_2").splitlines()[0]
     assert re.match(
         r"rank 2 failed: ZeroDivisionError: .* \[cell \d+, line 2: return 10", first_line
     )
 
 
 def test_the_deadlock_is_named_and_drawn(chapter):
-    first_line = chapter.said("def both_listen").splitlines()[0]
+    first_line = chapter.said("def both_receive_first").splitlines()[0]
     assert first_line.startswith("deadlock: ranks 0 → 1 → 0 all wait in recv")
     assert "never ended" in chapter.drew("timeline(hang)")
 
 
 def test_the_machine_is_described(chapter):
-    said = chapter.said("most_ranks()")
-    assert re.search(r"^cores +[1-9]", said, re.MULTILINE)
-    assert re.search(r"^most ranks +[1-9]", said, re.MULTILINE)
+    printed = chapter.said("most_ranks()")
+    assert re.search(r"^cores +[1-9]", printed, re.MULTILINE)
+    assert re.search(r"^most ranks +[1-9]", printed, re.MULTILINE)
     assert chapter.said('choose_device("auto", world_size)').count("world size") == 4
     assert "gloo" in chapter.said("launch(dist.get_backend")
 
 
-def test_a_guess_stands_beside_the_measurement(tmp_path):
-    guessed = run(
-        "00_start_here",
-        tmp_path,
-        predictions={"each rank sends": "4 * 262_144"},
-        until="print(run.traffic.source)",
+def test_make_lab_opens_it(lab, notebook):
+    assert "/lab/tree/course/chapters/00_start_here.ipynb" in lab.page.url
+    assert notebook.path == "course/chapters/00_start_here.ipynb"
+
+
+def test_it_runs_without_errors(lab, notebook):
+    assert notebook.complaints() == []
+    assert lab.errors == []
+
+
+def test_four_ranks_say_hello(notebook):
+    text = notebook.cell("def hello()").output.locator(".shardlab-output").inner_text()
+    ranks = re.findall(r"rank (\d) │ hello, I am rank (\d) of 4, process (\d+)", text)
+    assert sorted(prefix for prefix, _, _ in ranks) == ["0", "1", "2", "3"]
+    assert all(prefix == own for prefix, own, _ in ranks)
+    assert len({process for _, _, process in ranks}) == 4
+
+
+def test_the_map_shows_what_the_run_counted(notebook):
+    printed = notebook.cell("print(run.traffic.source)").text()
+    sent = [int(n.replace(",", "")) for n in re.findall(r"rank \d sent ([\d,]+)", printed)]
+    assert len(sent) == 4
+    assert all(2**20 < count < 1.001 * 2**20 for count in sent)
+
+    traffic = notebook.cell("traffic_map(run").widget("traffic-map")
+    expect(traffic).to_have_attribute("data-total-bytes", str(sum(sent)))
+    expect(traffic.locator(".shardlab-sub")).to_have_text("4.0 MiB by 4 ranks")
+
+
+def test_a_prediction_is_shown_next_to_the_measurement(lab, notebook):
+    prediction = notebook.cell("# Your prediction")
+    prediction.type("predicted_bytes = 1_000_000")
+    prediction.run()
+    traffic = notebook.cell("traffic_map(run").run().widget("traffic-map")
+    traffic.locator(".shardlab-plot").focus()
+    for key in ("ArrowRight", "End"):
+        lab.page.keyboard.press(key)
+    expect(traffic).to_have_attribute("data-selected", "0,total")
+    expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 1,000,000 bytes")
+    notebook.cell("timeline(run)").run()  # of this run, for the screenshot
+
+
+def test_screenshots_in_both_themes(lab, notebook, artifacts):
+    traffic = notebook.cell("traffic_map(run")
+    lab.photograph(
+        artifacts,
+        {
+            "chapter-00-hello": lambda: notebook.cell("def hello()").element,
+            "chapter-00-map": lambda: traffic.element,
+            "chapter-00-timeline": lambda: notebook.cell("timeline(run)").element,
+            "chapter-00-deadlock": lambda: notebook.cell("timeline(hang)").element,
+            "chapter-00-page": lambda: lab.page.locator("#main"),
+        },
     )
-    assert "predicted" in guessed.drew("traffic_map(run, predicted=predicted_bytes)")
+    notebook.close()

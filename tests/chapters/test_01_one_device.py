@@ -40,7 +40,7 @@ def test_the_peak_is_where_forward_ends_and_backward_begins(chapter):
         assert word in picture
 
 
-def test_after_backward_gradients_are_there_and_activations_gone(chapter):
+def test_after_backward_gradients_exist_and_activations_are_freed(chapter):
     forward, backward, _ = chapter.said("table(run.memory[0])").splitlines()
     assert "activations" in forward
     assert "gradients" not in forward
@@ -48,8 +48,8 @@ def test_after_backward_gradients_are_there_and_activations_gone(chapter):
     assert "activations" not in backward
 
 
-def test_model_states_and_activations_are_as_predicted(chapter):
-    """The cells assert it themselves; here, that they compare what they say."""
+def test_model_states_and_activations_match_the_prediction(chapter):
+    """The cells assert the match themselves; here we check that they print what they compare."""
     states = chapter.said("wanted_bytes in predicted.items()").splitlines()
     assert [line.split()[0] for line in states] == ["parameters", "gradients", "optimizer"]
     batches = chapter.said("runs = {(8, 64)").splitlines()
@@ -60,26 +60,26 @@ def test_model_states_and_activations_are_as_predicted(chapter):
     assert "<svg" in chapter.drew("12Ψ + activations")
 
 
-def test_twice_the_batch_is_less_than_twice_the_peak(chapter):
-    said = chapter.said("larger = measure(")
-    guess, factor = re.search(r"your prediction: (\S+) +measured: (\S+)", said).groups()
+def test_twice_the_batch_takes_less_than_twice_the_peak(chapter):
+    printed = chapter.said("larger = measure(")
+    guess, factor = re.search(r"your prediction: (\S+) +measured: (\S+)", printed).groups()
     assert guess == "2"
     assert 1.5 < float(factor) < 1.9
     assert "batch 8" in chapter.drew("larger = measure(")
 
 
-def test_autocast_saves_activations_and_no_model_states(chapter):
-    said = chapter.said('print("your prediction:", predicted_bytes)')
-    found = re.findall(r"(.+?) +(\d+\.\d+) bytes .* activations (\S+) MiB", said)
+def test_autocast_shrinks_activations_and_no_model_states(chapter):
+    printed = chapter.said('print("your prediction:", predicted_bytes)')
+    found = re.findall(r"(.+?) +(\d+\.\d+) bytes .* activations (\S+) MiB", printed)
     states = {name.strip(): float(bytes_) for name, bytes_, _ in found}
     kept = {name.strip(): float(mib) for name, _, mib in found}
     assert states == {"fp32": 16, "bf16 autocast": 16, "bf16": 8}
     assert kept["bf16"] < kept["bf16 autocast"] < kept["fp32"] < 2 * kept["bf16 autocast"]
 
 
-def test_fp16_loses_small_gradients_and_a_scale_keeps_them(chapter):
-    said = chapter.said("for name, share, error in zip(SETTINGS")
-    found = re.findall(r"^(.+?) +(\d+\.\d)% +(\d+\.\d\d)%$", said, re.MULTILINE)
+def test_fp16_loses_small_gradients_and_a_loss_scale_keeps_them(chapter):
+    printed = chapter.said("for name, share, error in zip(SETTINGS")
+    found = re.findall(r"^(.+?) +(\d+\.\d)% +(\d+\.\d\d)%$", printed, re.MULTILINE)
     zeros = {name: float(share) for name, share, _ in found}
     errors = {name: float(error) for name, _, error in found}
     assert zeros["fp16"] > 20 > 1 > zeros["fp32"]
@@ -98,27 +98,27 @@ def test_the_scale_halves_until_it_fits_and_later_overflows_again(chapter):
     assert "<svg" in chapter.drew('label="overflow: skipped"')
 
 
-def test_ranks_with_scalers_of_their_own_drift_apart(chapter):
-    said = chapter.said("launch(own_scaler_on_each_rank")
-    (_, weight_0, scale_0, _), (_, weight_1, scale_1, _) = map(numbers, said.splitlines())
+def test_ranks_with_separate_scalers_drift_apart(chapter):
+    printed = chapter.said("launch(own_scaler_on_each_rank")
+    (_, weight_0, scale_0, _), (_, weight_1, scale_1, _) = map(numbers, printed.splitlines())
     assert weight_0 < weight_1
     assert scale_0 > scale_1
 
 
-def test_bf16_norms_stand_still(chapter):
-    said = chapter.said("launch(norm_weights_after")
-    assert re.search(r"bfloat16 +0 of 320 have moved", said)
-    assert re.search(r"float32 +320 of 320 have moved", said)
+def test_layer_norm_weights_do_not_move_in_bf16(chapter):
+    printed = chapter.said("launch(norm_weights_after")
+    assert re.search(r"bfloat16 +0 of 320 have moved", printed)
+    assert re.search(r"float32 +320 of 320 have moved", printed)
 
 
-def test_accumulation_holds_a_quarter_of_the_activations(chapter):
-    said = chapter.said("whole, cut = runs.values()")
-    whole, cut = map(float, re.findall(r"activations up to (\S+) MiB", said))
+def test_accumulation_needs_a_quarter_of_the_activations(chapter):
+    printed = chapter.said("whole, cut = runs.values()")
+    whole, cut = map(float, re.findall(r"activations up to (\S+) MiB", printed))
     assert cut == pytest.approx(whole / 4, rel=0.05)
     assert "4 × 2" in chapter.drew('pieces = {"1 × 8": 1')
 
 
-def test_a_mean_of_means_is_another_gradient(chapter):
+def test_a_mean_of_means_gives_a_different_gradient(chapter):
     assert chapter.said("counted = torch").strip() == "targets that count: [128, 96, 32, 8]"
     (percent,) = numbers(chapter.said("mean_of_means = "))
     assert percent > 10
@@ -126,5 +126,5 @@ def test_a_mean_of_means_is_another_gradient(chapter):
 
 
 @pytest.mark.browser
-def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+def test_its_pictures_still_respond_when_it_is_reopened(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) >= {"memory-timeline"}

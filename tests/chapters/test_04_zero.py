@@ -1,4 +1,4 @@
-"""Chapter 04 runs from top to bottom, and what its prose says is what its cells show."""
+"""Chapter 04 runs from top to bottom, and its cells show what its prose says."""
 
 import re
 
@@ -22,7 +22,7 @@ def floats(text):
 
 
 def test_sixteen_bytes_on_every_rank(chapter):
-    assert chapter.said("state_bytes = {").strip().endswith("16  bytes for each parameter")
+    assert chapter.said("state_bytes = {").strip().endswith("16  bytes per parameter")
     said = chapter.said("def states_each")
     assert "[ 2.  2. 12.]" in said
     assert said.strip().endswith("measured: 16.0")
@@ -53,7 +53,7 @@ def test_stage_1_holds_whole_gradients_between_two_batches(chapter):
 
 
 def test_a_tensor_lies_on_two_ranks_and_a_layer_is_more_than_a_share(chapter):
-    assert chapter.said("holders = layouts").strip().endswith("lie on ranks: [1, 2]")
+    assert chapter.said("holders = layouts").strip().endswith("are on ranks: [1, 2]")
     assert "blocks.0 alone is 1.72 times" in chapter.said("largest = max(layers")
 
 
@@ -63,7 +63,7 @@ def test_the_table_is_the_papers(chapter):
     assert chapter.said('print("as published")').strip() == "as published"
 
 
-def test_traffic_is_above_the_papers_for_reasons_that_are_named(chapter):
+def test_traffic_exceeds_the_papers_for_the_reasons_given(chapter):
     measured = floats(chapter.said("def sent_each").split("measured:")[1])
     assert measured == pytest.approx([2, 3, 3, 4.19], rel=0.06)
     calls = chapter.said("def calls_of_step").splitlines()
@@ -74,19 +74,19 @@ def test_traffic_is_above_the_papers_for_reasons_that_are_named(chapter):
     assert "<svg" in chapter.drew("axes.bar(stages")
 
 
-def test_stage_3_as_it_comes_holds_more_than_stage_0(chapter):
-    said = chapter.said("as_it_comes = ")
+def test_stage_3_with_defaults_holds_more_than_stage_0(chapter):
+    said = chapter.said("default_config = ")
     assert "measured: 2.5" in said
     assert said.count("953.7 MiB") == 4
     assert "persistent: 2.0" in chapter.said("persistent = zero_extras")
 
 
 def test_kept_parameters_take_memory_and_save_a_gather(chapter):
-    at_once, kept = chapter.said("kept = launch").strip().splitlines()[-2:]
-    (at_once_bytes, at_once_sent), (kept_bytes, kept_sent) = floats(at_once)[-2:], floats(kept)[-2:]
-    assert at_once_bytes < 1.5  # 0.5, and a block, 0.86, that gloo's threads may still hold
+    freed, kept = chapter.said("kept = launch").strip().splitlines()[-2:]
+    (freed_bytes, freed_sent), (kept_bytes, kept_sent) = floats(freed)[-2:], floats(kept)[-2:]
+    assert freed_bytes < 1.5  # 0.5, and a block, 0.86, that gloo's threads may still hold
     assert kept_bytes == 2.5
-    assert kept_sent < at_once_sent - 1
+    assert kept_sent < freed_sent - 1
 
 
 def test_peaks_are_in_the_step_and_fall(chapter):
@@ -95,7 +95,7 @@ def test_peaks_are_in_the_step_and_fall(chapter):
     assert max(row[1] for row in rows[1:]) < rows[0][1] / 2
 
 
-def test_more_devices_hold_more_at_stage_3_only(chapter):
+def test_more_devices_fit_a_larger_model_only_at_stage_3(chapter):
     rows = chapter.said("most = memory.largest_model").splitlines()[1:]
     most = [floats(row)[1] for row in rows]
     assert most == sorted(most)
@@ -112,5 +112,5 @@ def test_fsdp2_holds_a_slice(chapter):
 
 
 @pytest.mark.browser
-def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) >= {"memory-bars", "shard-map"}

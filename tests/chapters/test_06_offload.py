@@ -1,6 +1,6 @@
-"""Chapter 06 runs from top to bottom, and what its prose says is what its cells show.
+"""Chapter 06 runs from top to bottom, and its cells show what its prose says.
 
-Seconds and bandwidths are printed, never asserted: they are the machine's of the day.
+Times and bandwidths are printed, never asserted: they depend on the machine.
 """
 
 import re
@@ -21,14 +21,14 @@ def chapter(tmp_path_factory):
     return chapter
 
 
-def test_tensors_of_both_pools_do_not_meet(chapter):
+def test_one_operation_cannot_mix_tensors_of_both_pools(chapter):
     said = chapter.said("on_host + on_device")
     assert "moved to the host: 2000 bytes" in said
     assert "PoolError: add of a bfloat16 tensor" in said
     assert "line 7: on_host + on_device]" in said
 
 
-def test_after_backward_the_device_holds_4_bytes_for_each_parameter(chapter):
+def test_after_backward_the_device_holds_4_bytes_per_parameter(chapter):
     said = chapter.said("live_bytes = pools.live_bytes")
     assert "your prediction: 16   measured: 4.000" in said
 
@@ -65,7 +65,7 @@ def test_offloads_share_falls_with_tokens_and_not_with_parameters(chapter):
     assert "<svg" in chapter.drew("offload_times(")
 
 
-def test_the_change_is_marked_and_nothing_else(chapter):
+def test_only_the_new_lines_are_marked(chapter):
     said = chapter.said("show_change(plain_config")
     marked = [line for line in said.splitlines() if line.startswith("▶")]
     assert len(marked) == 8
@@ -82,11 +82,11 @@ def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
     assert places == ["device", "host"] * 2
 
 
-def test_keys_at_wrong_places_offload_nothing(chapter):
+def test_misplaced_keys_offload_nothing(chapter):
     said = chapter.said("run = launch(where_things_are")
     assert said.count("optimizer on the device, parameters on the device") == 3
 
 
 @pytest.mark.browser
-def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) >= {"memory-bars", "offload-times"}

@@ -1,4 +1,4 @@
-"""Chapter 07 runs from top to bottom, and what its prose says is what its cells show."""
+"""Chapter 07 runs from top to bottom, and its cells show what its prose says."""
 
 import re
 
@@ -27,10 +27,10 @@ def passes(said):
     return [(float(predicted), float(measured)) for predicted, measured in rows]
 
 
-def test_columns_are_finished_and_rows_give_summands(chapter):
+def test_columns_are_finished_and_rows_give_partial_sums(chapter):
     said = chapter.said("by_rows = [own @ part")
     assert "(512, 96) and (512, 384)" in said
-    assert floats(chapter.said("apart = F.gelu"))[0] > 0.5  # GELU of summands is something else
+    assert floats(chapter.said("sum_of_gelus = F.gelu"))[0] > 0.5  # GELU is not linear
 
 
 def test_an_mlp_makes_one_all_reduce_each_way(chapter):
@@ -40,20 +40,21 @@ def test_an_mlp_makes_one_all_reduce_each_way(chapter):
     assert chapter.said("whole = [each.clone()") == ""
 
 
-def test_a_blind_cut_gives_a_rank_nothing_but_queries(chapter):
-    rows = chapter.said("made_by = np.repeat").splitlines()
+def test_a_naive_split_gives_a_rank_only_queries(chapter):
+    rows = chapter.said("columns = np.repeat").splitlines()
     assert rows[0] == "rank 0: {'query': 72}"
     assert "key" in rows[1]
     assert "value" not in rows[1]
 
 
-def test_a_layer_makes_two_and_two_and_sends_what_is_predicted(chapter):
+def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chapter):
     said = chapter.said("plain = launch")
     assert "forward: {'all_reduce': 2}   backward: {'all_reduce': 2}" in said
     sent = passes(chapter.said("def compare"))
     assert [predicted for predicted, _ in sent] == [3, 3]
     assert all(measured == pytest.approx(predicted, rel=0.01) for predicted, measured in sent)
-    assert chapter.said("def same_as_alone").strip() == "as in one process, on every rank"
+    said = chapter.said("def same_as_one_process")
+    assert said.strip() == "same as one process, on every rank"
 
 
 def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
@@ -62,11 +63,11 @@ def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
     said = chapter.said("compare(sequence")
     assert said.count("{'all_gather_single': 2, 'reduce_scatter_single': 2}") == 2
     assert passes(said)[0] == (4.5, pytest.approx(4.5, rel=0.01))
-    assert "as in one process, on every rank" in said
+    assert "same as one process, on every rank" in said
     assert said.strip().endswith("[384, 384, 384, 384]")  # the norms' gradients, afterwards
 
 
-def test_activations_are_those_of_the_formula(chapter):
+def test_activations_match_the_formula(chapter):
     rows = [floats(row) for row in chapter.said("kernels = activations").splitlines()]
     assert rows[0] == [7, pytest.approx(7, rel=0.02)]
     assert rows[1] == [4, pytest.approx(5.5, rel=0.02)]  # DTensor keeps gathered inputs
@@ -74,27 +75,27 @@ def test_activations_are_those_of_the_formula(chapter):
     assert [floats(row)[-1] for row in again] == [4.5, 3]
 
 
-def test_the_loss_takes_three_numbers_for_each_token(chapter):
-    gathered, in_parts = floats(chapter.said("gathered = launch").split("first loss:")[1])
-    assert gathered == pytest.approx(in_parts, abs=1e-5)
-    said = chapter.said("three_numbers(in_parts)")
+def test_the_loss_takes_three_numbers_per_token(chapter):
+    gathered, split = floats(chapter.said("gathered = launch").split("first loss:")[1])
+    assert gathered == pytest.approx(split, abs=1e-5)
+    said = chapter.said("all_reduces_of_loss(split)")
     assert "9,216 bytes in 3 all-reduces" in said
     assert "393,216 bytes" in said
-    assert "8.4 GB whole, 1.05 GB in parts" in chapter.said("logits_bytes = ")
+    assert "8.4 GB whole, 1.05 GB split" in chapter.said("logits_bytes = ")
 
 
-def test_two_nodes_are_faster_than_one_and_waste_more(chapter):
+def test_two_nodes_are_faster_than_one_but_less_efficient(chapter):
     rows = [floats(row.split(": ")[1]) for row in chapter.said("groups = {").splitlines()]
     totals_ms, busy = [row[0] + row[1] for row in rows], [row[2] for row in rows]
     assert totals_ms[:4] == sorted(totals_ms[:4], reverse=True)
     assert busy == sorted(busy, reverse=True)
-    assert busy[2:] == [95, 84, 59]  # within a node, over two, a node each
+    assert busy[2:] == [95, 84, 59]  # within a node, over two, one rank per node
     assert "<svg" in chapter.drew("axes.bar(list(times)")
     gradients_ms, saved_ms, _ = floats(chapter.said("gradients_ms = "))
     assert gradients_ms / saved_ms == pytest.approx(7, abs=0.5)
 
 
-def test_a_mesh_trains_as_one_process_and_each_pair_has_its_purpose(chapter):
+def test_a_mesh_trains_like_one_process_and_each_pair_sends_what_is_predicted(chapter):
     said = chapter.said("mesh_run = launch")
     places = re.findall(r"rank (\d): \(dp, tp\) = \((\d), (\d)\)", said)
     assert [tuple(map(int, place)) for place in places] == [
@@ -112,15 +113,15 @@ def test_a_mesh_trains_as_one_process_and_each_pair_has_its_purpose(chapter):
 def test_mistakes_show(chapter):
     assert chapter.said("each_adds_it = ").strip().endswith("3.0")
     three_times = chapter.said("three_times = launch")
-    assert "{'all_reduce': 4}   as in one process" in three_times
+    assert "{'all_reduce': 4}   same as one process" in three_times
     assert "[2. 2. 2. 2.]" in three_times
     tied, untied = re.findall(r"\[.*\]", chapter.said("untied = launch"))
     assert floats(tied)[0] == floats(untied)[0]
     assert floats(untied)[1] > floats(tied)[1] + 0.1
     assert floats(chapter.said("mixed = launch"))[-1] > 0.01
-    apart, together = re.findall(r"differ in (\d+) %", chapter.said("launch(with_dropout"))
-    assert int(apart) > 10
-    assert together == "0"
+    own_seed, same_seed = re.findall(r"differ in (\d+) %", chapter.said("launch(with_dropout"))
+    assert int(own_seed) > 10
+    assert same_seed == "0"
 
 
 def test_pictures_are_drawn(chapter):
@@ -131,5 +132,5 @@ def test_pictures_are_drawn(chapter):
 
 
 @pytest.mark.browser
-def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) >= {"tensor-split", "traffic-map"}

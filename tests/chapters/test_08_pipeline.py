@@ -1,4 +1,4 @@
-"""Chapter 08 runs from top to bottom, and what its prose says is what its cells show."""
+"""Chapter 08 runs from top to bottom, and its cells show what its prose says."""
 
 import re
 
@@ -21,18 +21,18 @@ def floats(text):
     return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text)]
 
 
-def test_naively_one_device_in_four_computes(chapter):
+def test_naive_schedule_keeps_one_device_in_four_busy(chapter):
     assert chapter.said("alone = simulate").strip().endswith("simulated: 0.25")
     assert "<svg" in chapter.drew("pipeline_schedule(p, 1")
 
 
-def test_bubbles_are_those_of_the_formulas(chapter):
+def test_bubbles_match_the_formulas(chapter):
     assert (
         chapter.said("bubble = simulate(gpipe(p, m)).bubble_over_ideal\nprint")
         .strip()
         .endswith("simulated: 0.375")
     )
-    said = chapter.said("told.bubble_over_ideal == (p - 1) / (2 * m)")
+    said = chapter.said("result.bubble_over_ideal == (p - 1) / (2 * m)")
     assert "ideal: 0.1875" in said
     assert "(11, 9, 7, 5)" in said
     rows = chapter.said("split, whole_b = ").splitlines()[-2:]
@@ -41,23 +41,23 @@ def test_bubbles_are_those_of_the_formulas(chapter):
     assert floats(chapter.said("v_shape = ").split("ideal:")[1])[0] == pytest.approx(0.0625)
 
 
-def test_real_ranks_come_to_the_gradients_of_one_process(chapter):
-    assert "are those of one process" in chapter.said("check(launch(train, gpipe(p, m)")
+def test_real_ranks_compute_the_gradients_of_one_process(chapter):
+    assert "same gradients as one process" in chapter.said("check(launch(train, gpipe(p, m)")
     rows = chapter.said("for name, run in runs.items():\n    check").splitlines()
     assert rows[-2].endswith("in flight by rank: [8, 8, 8, 8]")
     assert rows[-1].endswith("in flight by rank: [4, 3, 2, 1]")
 
 
-def test_measured_activations_are_the_simulated_ones(chapter):
+def test_measured_activations_match_the_simulation(chapter):
     said = chapter.said("held = {name: 1 +").splitlines()[-1]
     assert floats(said.replace("1f1b", ""))[:8] == pytest.approx([16] * 4 + [4, 3, 2, 1], rel=0.02)
     assert "<svg" in chapter.drew("figure, axes = plt.subplots")
 
 
-def test_interleaving_sends_seven_borders_for_three(chapter):
+def test_interleaving_sends_across_seven_boundaries_instead_of_three(chapter):
     factor = re.search(r"measured: (\S+)", chapter.said('factor = sent["interleaved"]'))
     assert float(factor[1]) == pytest.approx(7 / 3, rel=0.01)
-    assert "predicted 768.0 KiB" in chapter.said("border_bytes = ")
+    assert "predicted 768.0 KiB" in chapter.said("boundary_bytes = ")
 
 
 def test_every_schedule_ran_and_is_listed(chapter):
@@ -66,10 +66,10 @@ def test_every_schedule_ran_and_is_listed(chapter):
     assert [floats(row.split(maxsplit=1)[1])[0] for row in rows] == [660, 660, 570, 540, 510]
 
 
-def test_what_goes_wrong_is_named(chapter):
+def test_failures_are_explained(chapter):
     assert "needs stage 1's backward first: device 0 waits forever" in chapter.said("swapped = ")
     said = chapter.said("launch(blocking, one_f_one_b(2, 4)")
-    assert said.splitlines() == ["GPipe came through", "1F1B did not"]
+    assert said.splitlines() == ["GPipe finished", "1F1B did not"]
     assert "all wait in send" in chapter.drew("timeline(hang)")
     assert chapter.said("for message in messages").count("gradient") == 3
     assert chapter.said("together = first").split() == ["alone:", "False", "summed:", "True"]
@@ -93,5 +93,5 @@ def test_torch_agrees(chapter):
 
 
 @pytest.mark.browser
-def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) >= {"timeline", "pipeline-schedule"}

@@ -1,4 +1,4 @@
-"""Chapter 09 runs from top to bottom, and what its prose says is what its cells show."""
+"""Chapter 09 runs from top to bottom, and its cells show what its prose says."""
 
 import re
 
@@ -21,15 +21,15 @@ def floats(text):
     return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text.replace(",", ""))]
 
 
-def test_a_block_keeps_sixteen_numbers_for_one(chapter):
+def test_a_block_keeps_sixteen_numbers_for_each_of_its_input(chapter):
     said = chapter.said("def kept_by")
     assert "3.00  attention.qkv: addmm" in said
     assert "4.00  mlp: gelu" in said
-    assert "attention.out" not in said  # nobody needs what it gives
+    assert "attention.out" not in said  # its output is not needed
     assert said.strip().endswith("measured: 16.06")
 
 
-def test_the_formula_and_what_it_leaves_out(chapter):
+def test_the_formula_and_the_small_terms_it_leaves_out(chapter):
     assert "8.5 MiB  together   measured: 8.5 MiB" in chapter.said("kernels = activations.cpu")
     assert "statistics of layer norms" in chapter.said("activations.small_terms(")
     assert "<svg" in chapter.drew('axes.set(xlabel="tokens s"')
@@ -42,13 +42,13 @@ def test_a_checkpoint_keeps_one_sixteenth_and_the_peak_falls(chapter):
     assert "kept 1.0 MiB (formula 1.0 MiB), peak 3.1 MiB" in checkpointed
 
 
-def test_one_more_forward(chapter):
+def test_the_extra_work_is_one_more_forward(chapter):
     assert "plain step: 3.00 forwards" in chapter.said("forward, plain = count_flops")
     early, late = chapter.said("for stops_early in").splitlines()
     assert floats(early)[-1] < 1.25 < 1.3 < floats(late)[-1] < 4 / 3
 
 
-def test_the_square_root(chapter):
+def test_the_best_number_of_segments_is_the_square_root(chapter):
     said = chapter.said("peaks = [round(peak_tensors")
     assert "[37.0, 20.0, 15.0, 12.0, 15.0, 20.0, 37.0]" in said
     assert said.strip().endswith("measured: 12.0 at 6")
@@ -74,16 +74,16 @@ def test_published_sizes(chapter):
     assert "65.3% (published: 65 %)" in said
 
 
-def test_without_the_random_state_gradients_are_wrong_in_silence(chapter):
+def test_without_the_random_state_gradients_are_silently_wrong(chapter):
     restored, lost, _ = chapter.said("for restores in (True, False)").strip().splitlines()
     assert restored.endswith("bit-equal: True   off by 0%")
     assert "bit-equal: False" in lost
     assert floats(lost)[-1] > 5
 
 
-def test_other_states(chapter):
+def test_recomputation_changes_other_state_too(chapter):
     assert chapter.said("nn.BatchNorm1d(8)").strip() == "batches seen in one step: 2"
-    assert "CheckpointError" in chapter.said("class Moody")
+    assert "CheckpointError" in chapter.said("class ChangesOnRecompute")
 
 
 def test_partitioned_inputs_take_half_and_cost_a_gather(chapter):
@@ -94,18 +94,18 @@ def test_partitioned_inputs_take_half_and_cost_a_gather(chapter):
     assert sent[2] == pytest.approx(2.25 * sent[0], rel=0.01)
 
 
-def test_gradients_are_the_same_and_inputs_cross_twice(chapter):
+def test_gradients_are_the_same_and_inputs_cross_the_link_twice(chapter):
     assert chapter.said('truth = runs["kept"]').count("on both ranks: True") == 3
-    assert floats(chapter.said("def wait_on_host")) == [524288] * 3
+    assert floats(chapter.said("def keep_on_host")) == [524288] * 3
 
 
-def test_the_section_alone_changes_nothing(chapter):
+def test_the_configuration_section_alone_changes_nothing(chapter):
     said = chapter.said('for name, *case in (("no section"')
     assert said.strip().endswith("measured: 1.0")
     assert "the model calls it: 1.0 MiB" in said
 
 
-def test_the_wrapper_is_the_same(chapter):
+def test_the_wrapper_keeps_the_same_bytes(chapter):
     assert "kept: 1.0 MiB, as by hand: 1.0 MiB" in chapter.said("apply_activation_checkpointing(")
 
 
@@ -115,5 +115,5 @@ def test_pictures_are_drawn(chapter):
 
 
 @pytest.mark.browser
-def test_its_pictures_answer_the_next_day(chapter, desk, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
     assert play_with_pictures(chapter, desk, artifacts) == {"activation-timeline"}

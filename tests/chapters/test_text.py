@@ -1,4 +1,4 @@
-"""What holds for every chapter before it is run."""
+"""Checks on the text of every chapter, before it runs."""
 
 import re
 from statistics import median
@@ -18,14 +18,14 @@ def test_cells_are_short(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_prediction_is_marked_by_the_same_words_and_left_open(name):
+def test_every_prediction_cell_has_the_same_form_and_is_empty(name):
     cells = [cell.source for cell in code_cells(read(name)) if "Your prediction:" in cell.source]
     assert cells
     assert [source for source in cells if not PREDICTION.match(source)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_links_lead_somewhere(name):
+def test_local_links_exist(name):
     prose = [cell.source for cell in read(name).cells if cell.cell_type == "markdown"]
     links = [link for text in prose for link in re.findall(r"\]\(([^)\s]+)\)", text)]
     local = [link for link in links if not link.startswith("https://")]

@@ -1,4 +1,4 @@
-"""Runs that fail, and what every error of theirs has."""
+"""Runs that must fail, with checks that apply to every LaunchError."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def _checked(error: LaunchError) -> LaunchError:
 
 
 def names_line(error: LaunchError, code: str) -> bool:
-    """Whether the first line holds the test's file and the text of the line at fault."""
+    """Whether the headline contains the test's file and the text of the line at fault."""
     return bool(re.search(r"test_\w+\.py, line ", error.headline)) and code in error.headline

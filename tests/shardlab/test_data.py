@@ -6,7 +6,7 @@ import torch
 from shardlab import data
 
 
-def test_it_is_english():
+def test_the_text_is_english():
     text = bytes(data.tokens().tolist()).decode()
     assert len(text) > 200_000
     assert " the " in text
@@ -20,13 +20,13 @@ def test_a_target_is_the_token_that_follows():
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_ranks_together_have_the_batch_of_one_process(world_size):
+def test_batches_of_all_ranks_concatenate_to_the_batch_of_one_process(world_size):
     whole, _ = data.batch(5, batch_size=8, context=16)
     shares = [data.batch(5, 8 // world_size, 16, r, world_size)[0] for r in range(world_size)]
     assert torch.equal(torch.cat(shares), whole)
 
 
-def test_nothing_comes_twice_in_a_pass_and_the_next_pass_has_another_order():
+def test_a_pass_has_no_duplicates_and_the_next_pass_has_another_order():
     context, together = 4096, 6
     steps = (len(data.tokens()) - 1) // context // together
 
@@ -43,7 +43,7 @@ def test_nothing_comes_twice_in_a_pass_and_the_next_pass_has_another_order():
     assert first_pass != second_pass
 
 
-def test_the_same_arguments_give_the_same_batch_whatever_was_drawn_before():
+def test_the_same_arguments_give_the_same_batch_whatever_the_random_state():
     torch.manual_seed(1)
     first = data.batch(7, 2, 16)[0]
     torch.rand(10)
@@ -58,6 +58,6 @@ def test_the_same_arguments_give_the_same_batch_whatever_was_drawn_before():
         ({"batch_size": 10**6}, "are more than the text's"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, says):
+def test_invalid_arguments_are_refused(arguments, says):
     with pytest.raises(ValueError, match=says):
         data.batch(0, **arguments)

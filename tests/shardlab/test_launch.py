@@ -1,4 +1,4 @@
-"""What `launch` gives back of runs that end well."""
+"""The results of successful runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    """One run of four ranks that does a bit of everything; most tests here read from it."""
+    """One run of four ranks that covers most features; most tests here use it."""
 
     def work(mine: list[int], offset: int) -> dict[str, Any]:
         rank = dist.get_rank()
@@ -53,7 +53,7 @@ def run() -> Run:
     return launch(work, 1000, world_size=4, inputs=inputs, quiet=True)
 
 
-def test_outputs_are_by_rank(run: Run) -> None:
+def test_outputs_are_indexed_by_rank(run: Run) -> None:
     assert [output["rank"] for output in run.outputs] == [0, 1, 2, 3]
     assert run.world_size == 4
 
@@ -63,7 +63,7 @@ def test_each_rank_has_its_own_input_and_the_shared_arguments(run: Run) -> None:
     assert [output["total"] for output in run.outputs] == [1066.0] * 4
 
 
-def test_it_looks_like_torchrun_from_inside(run: Run) -> None:
+def test_a_rank_sees_the_environment_that_torchrun_sets(run: Run) -> None:
     for rank, output in enumerate(run.outputs):
         assert output["world_size"] == 4
         assert output["environment"] == {"RANK": str(rank), "WORLD_SIZE": "4"}
@@ -83,7 +83,7 @@ def test_all_printed_text_is_kept(run: Run) -> None:
     assert run.stdout[3] == "rank 3 has [3, 30]\né → 𝄞written past Python\n"
 
 
-def test_stderr_is_apart(run: Run) -> None:
+def test_stderr_is_kept_separately(run: Run) -> None:
     assert run.stderr == ["careful\n"] * 4
 
 
@@ -93,7 +93,7 @@ def test_device_and_times(run: Run) -> None:
     assert 0 < run.startup_s < run.wall_s
 
 
-def test_ranks_draw_differently_and_each_run_alike(run: Run) -> None:
+def test_ranks_draw_different_numbers_and_runs_draw_the_same(run: Run) -> None:
     def draw() -> tuple[float, float, float]:
         return random.random(), np.random.rand(), torch.rand(1).item()
 
@@ -105,7 +105,7 @@ def test_ranks_draw_differently_and_each_run_alike(run: Run) -> None:
     assert launch(draw, world_size=2, quiet=True, seed=1).outputs[0] not in drawn
 
 
-def test_seed_none_draws_afresh() -> None:
+def test_seed_none_draws_new_numbers() -> None:
     def draw() -> float:
         return torch.rand(1).item()
 
@@ -135,14 +135,14 @@ def test_results_do_not_depend_on_the_number_of_cores(
     assert [output["threads"] for output in run.outputs] == [1] * 4
 
 
-def test_the_environment_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OF_THE_CALLER", "now")  # long after the rank server was started
-    assert launch(lambda: os.environ.get("OF_THE_CALLER"), world_size=1, quiet=True).outputs == [
+def test_ranks_have_the_callers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SET_BY_CALLER", "now")  # long after the rank server was started
+    assert launch(lambda: os.environ.get("SET_BY_CALLER"), world_size=1, quiet=True).outputs == [
         "now"
     ]
 
 
-def test_one_rank_alone() -> None:
+def test_a_single_rank() -> None:
     def alone() -> float:
         tensor = torch.ones(3)
         dist.all_reduce(tensor)
@@ -182,7 +182,7 @@ class TestWhatCanBeLaunched:
         decorated = twice(lambda: dist.get_rank())
         assert launch(decorated, world_size=2, quiet=True).outputs == [(0, 0), (1, 1)]
 
-    def test_a_method_and_the_callers_object_stays_as_it_was(self) -> None:
+    def test_a_method_leaves_the_callers_object_unchanged(self) -> None:
         counter = Counter(10)
         assert launch(counter.step, world_size=2, quiet=True).outputs == [11, 12]
         assert counter.count == 10
@@ -203,7 +203,7 @@ class TestWhatCanBeLaunched:
         assert box.value == 55
         assert isinstance(box, Box)
 
-    def test_modules_and_tensors_come_back(self) -> None:
+    def test_a_module_can_be_returned(self) -> None:
         def train() -> torch.nn.Module:
             return torch.nn.Linear(2, 2)
 
@@ -211,7 +211,7 @@ class TestWhatCanBeLaunched:
         assert not torch.equal(models[0].weight, models[1].weight)
 
 
-def test_nothing_is_left_open_in_the_kernel() -> None:
+def test_no_files_stay_open_in_the_kernel() -> None:
     launch(int, world_size=2, quiet=True)
     before = open_files()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Arguments that cannot work are refused before any rank starts; the message says what to do."""
+"""Invalid arguments are refused before any rank starts; the message says what to change."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def work() -> None: ...
         ({"world_size": 0}, ValueError, r"world_size=0: .* 1 to \d+ ranks"),
         ({"world_size": -1}, ValueError, r"1 to \d+ ranks"),
         ({"world_size": 10**6}, ValueError, r"world_size=1000000: .* 1 to \d+ ranks"),
-        ({"world_size": 1.5}, TypeError, "world_size must be a whole number, not 1.5"),
-        ({"world_size": "4"}, TypeError, "world_size must be a whole number, not '4'"),
-        ({"world_size": True}, TypeError, "world_size must be a whole number, not True"),
-        ({"world_size": 3, "inputs": [1]}, ValueError, "inputs has 1 values for 3 ranks: give"),
+        ({"world_size": 1.5}, TypeError, "world_size must be an integer, not 1.5"),
+        ({"world_size": "4"}, TypeError, "world_size must be an integer, not '4'"),
+        ({"world_size": True}, TypeError, "world_size must be an integer, not True"),
+        ({"world_size": 3, "inputs": [1]}, ValueError, "inputs has 1 values for 3 ranks: pass one"),
         ({"world_size": 1, "inputs": [1, 2]}, ValueError, "inputs has 2 values for 1 ranks"),
-        ({"timeout_s": 0}, ValueError, "timeout_s=0: give the run some seconds"),
+        ({"timeout_s": 0}, ValueError, "timeout_s=0: it must be more than 0"),
         ({"timeout_s": -3}, ValueError, "timeout_s=-3"),
         ({"timeout_s": float("nan")}, ValueError, "timeout_s=nan"),
         ({"device": "tpu"}, ValueError, "device is .auto., .cpu. or .cuda., not 'tpu'"),
@@ -48,18 +48,18 @@ def test_refused(how: dict[str, Any], error: type[Exception], says: str) -> None
     ],
     ids=["timeout None", "timeout text", "generator", "number", "seed text"],
 )
-def test_arguments_of_a_wrong_type_are_named(how: dict[str, Any], names: str) -> None:
+def test_an_argument_of_the_wrong_type_is_named(how: dict[str, Any], names: str) -> None:
     with pytest.raises((TypeError, ValueError), match=names):
         launch(work, **how)
 
 
 @pytest.mark.parametrize("fn", [5, None, "work"])
-def test_what_is_no_function(fn: Any) -> None:
+def test_fn_must_be_a_function(fn: Any) -> None:
     with pytest.raises(TypeError, match=f"fn must be a function, not a {type(fn).__name__}"):
         launch(fn)
 
 
-def test_a_function_that_cannot_travel() -> None:
+def test_a_function_that_cannot_be_pickled() -> None:
     lock = threading.Lock()
 
     def locked() -> None:
@@ -70,7 +70,7 @@ def test_a_function_that_cannot_travel() -> None:
         launch(locked)
 
 
-def test_an_input_that_cannot_travel_is_named_by_its_rank() -> None:
+def test_an_input_that_cannot_be_pickled_is_named_by_its_rank() -> None:
     with pytest.raises(TypeError, match=r"inputs\[1\] can't be sent to the ranks.*lock"):
         launch(work, world_size=2, inputs=[0, threading.Lock()])
 
@@ -96,6 +96,6 @@ class TestDevice:
         monkeypatch.setattr(machine, "_gpu_count", lambda: gpus)
         assert choose_device("auto", 4) == (device, why)
 
-    def test_cpu_is_given_where_it_is_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_request_for_cpu_is_respected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(machine, "_gpu_count", lambda: 8)
-        assert choose_device("cpu", 4) == ("cpu", "asked for")
+        assert choose_device("cpu", 4) == ("cpu", "requested")

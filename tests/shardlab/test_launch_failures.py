@@ -1,4 +1,4 @@
-"""Ranks that fail: the error names the one that was the cause, and its line."""
+"""Ranks that fail: the error names the rank that caused it, and its line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from shardlab.errors import MachineTooBusy
 from shardlab.rank_set import RankSet
 from shardlab.ranks import clock
 from shardlab.ranks.client import OwnHost
+from shardlab.ranks.execution import Execution
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
-from shardlab.ranks.turn import Turn
 from tests.shardlab.failing import fails, fails_on, names_line
 
 pytestmark = pytest.mark.ranks
@@ -35,7 +35,7 @@ class TestARankThatFails:
             tensor = torch.ones(4)
             dist.all_reduce(tensor)
             print("so far", flush=True)
-            dist.all_reduce(tensor)  # all have printed before the failure ends them
+            dist.all_reduce(tensor)  # all print before the failure ends them
             if dist.get_rank() == 2:
                 raise ValueError("bad weights")
             dist.all_reduce(tensor)
@@ -56,19 +56,19 @@ class TestARankThatFails:
     def test_outputs_of_the_ranks_that_finished_are_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        heard = tmp_path / "heard"
-        hear = RankProcess.hear
+        handled = tmp_path / "handled"
+        handle = RankProcess.handle
 
-        def hear_and_tell(self: RankProcess, header: dict[str, Any], body: bytes) -> None:
-            hear(self, header, body)
+        def handle_and_signal(self: RankProcess, header: dict[str, Any], body: bytes) -> None:
+            handle(self, header, body)
             if self.state == "finished":
-                heard.touch()
+                handled.touch()
 
-        monkeypatch.setattr(RankProcess, "hear", hear_and_tell)
+        monkeypatch.setattr(RankProcess, "handle", handle_and_signal)
 
         def work() -> str:
             if dist.get_rank() == 1:
-                while not heard.exists():
+                while not handled.exists():
                     time.sleep(0.01)
                 raise RuntimeError("late")
             return "done"
@@ -77,7 +77,7 @@ class TestARankThatFails:
         assert error.run is not None
         assert error.run.outputs == ["done", None]
 
-    def test_the_cause_is_named_not_its_echo(self) -> None:
+    def test_the_cause_is_named_not_its_consequence(self) -> None:
         def work() -> None:
             if dist.get_rank() == 3:
                 sys.stdout.flush()
@@ -88,7 +88,7 @@ class TestARankThatFails:
         assert isinstance(error, RankError)
         assert (error.rank, error.kind) == (3, "KeyError")
 
-    def test_an_exception_within_an_exception(self) -> None:
+    def test_an_exception_with_a_cause(self) -> None:
         def work() -> None:
             try:
                 {}["missing"]
@@ -110,7 +110,7 @@ class TestARankThatFails:
         assert "sys.exit(3)" in error.headline
         assert names_line(error, "sys.exit(3)")
 
-    def test_os_exit_of_zero_is_a_failure_too(self) -> None:
+    def test_os_exit_0_is_a_failure_too(self) -> None:
         def work() -> None:
             if dist.get_rank() == 1:
                 os._exit(0)
@@ -122,23 +122,23 @@ class TestARankThatFails:
         assert "exited with code 0" in error.headline
         assert names_line(error, "os._exit(0)")
 
-    def test_a_death_that_is_told_late_is_the_cause_all_the_same(
+    def test_a_death_that_is_reported_late_is_still_the_cause(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """On a full machine the server may say it long after another rank has missed the dead."""
-        hear = Supervisor._hear_server
-        unheard = 60
+        """On a busy machine the server may report it long after another rank lost its peer."""
+        read_server = Supervisor._read_server
+        delayed = 60
 
         def late(self: Supervisor) -> None:
-            nonlocal unheard
+            nonlocal delayed
             if any(process.state == "failed" for process in self.ranks):
-                unheard -= 1
-            if self.turn is None or unheard <= 0:
-                hear(self)
+                delayed -= 1
+            if self.execution is None or delayed <= 0:
+                read_server(self)
             else:
                 time.sleep(0.01)
 
-        monkeypatch.setattr(Supervisor, "_hear_server", late)
+        monkeypatch.setattr(Supervisor, "_read_server", late)
 
         def work() -> None:
             if dist.get_rank() == 1:
@@ -146,11 +146,11 @@ class TestARankThatFails:
             dist.barrier()
 
         error = fails(work)
-        assert unheard <= 0
+        assert delayed <= 0
         assert isinstance(error, RankError)
         assert (error.rank, error.kind) == (1, "exit")
 
-    def test_an_end_of_file_of_the_students_is_an_exception_like_any(self) -> None:
+    def test_a_students_eoferror_is_an_ordinary_exception(self) -> None:
         def work() -> None:
             if dist.get_rank() == 1:
                 raise EOFError("my file is short")
@@ -160,7 +160,7 @@ class TestARankThatFails:
         assert isinstance(error, RankError)
         assert (error.rank, error.kind, error.message) == (1, "EOFError", "my file is short")
 
-    def test_a_child_that_exits_is_not_where_its_rank_was_killed(self) -> None:
+    def test_a_childs_exit_is_not_named_as_the_line_where_its_rank_was_killed(self) -> None:
         def work() -> None:
             child = os.fork()
             if child == 0:
@@ -195,10 +195,10 @@ class TestARankThatFails:
         assert (error.rank, error.kind) == (1, "SIGABRT")
         assert names_line(error, "os.abort()")
 
-    def test_killed_in_the_middle_of_a_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        read_logs = Turn.read_logs
+    def test_killed_during_a_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read_logs = Execution.read_logs
 
-        def kill_whom_the_log_shows_in_a_call(self: Turn) -> None:
+        def kill_rank_1_in_its_call(self: Execution) -> None:
             read_logs(self)
             rank_1 = self.ranks[1]
             if self.log.pending[1] and rank_1.state == "running":
@@ -206,7 +206,7 @@ class TestARankThatFails:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rank_1.pid, signal.SIGKILL)
 
-        monkeypatch.setattr(Turn, "read_logs", kill_whom_the_log_shows_in_a_call)
+        monkeypatch.setattr(Execution, "read_logs", kill_rank_1_in_its_call)
 
         def work() -> None:
             if dist.get_rank() == 1:
@@ -229,7 +229,7 @@ class TestARankThatFails:
         assert isinstance(error, RankError)
         assert "rank 0 was killed by" in error.headline
 
-    def test_an_output_that_cannot_travel(self) -> None:
+    def test_an_output_that_cannot_be_pickled(self) -> None:
         def work() -> Any:
             return (number for number in range(3))
 
@@ -237,7 +237,7 @@ class TestARankThatFails:
         assert isinstance(error, RankError)
         assert "its output can't be sent back" in error.headline
 
-    def test_a_message_that_is_no_text_and_one_that_raises(self) -> None:
+    def test_an_exception_whose_message_raises(self) -> None:
         class SilentError(Exception):
             def __str__(self) -> str:
                 raise RuntimeError("no words")
@@ -249,7 +249,7 @@ class TestARankThatFails:
         assert isinstance(error, RankError)
         assert error.kind == "SilentError"
 
-    def test_a_failed_assertion_without_a_word(self) -> None:
+    def test_a_failed_assertion_without_a_message(self) -> None:
         def work() -> None:
             step = 3
             assert step == 4
@@ -257,8 +257,8 @@ class TestARankThatFails:
         assert names_line(fails(work, world_size=1), "assert step == 4")
 
 
-class TestTheMachinesDoing:
-    """What fails before any code of the user's runs is no RankError: a grader tries again."""
+class TestFailuresOfTheMachine:
+    """A failure before user code runs is no RankError, so a grader retries."""
 
     def test_ranks_that_cannot_start(self) -> None:
         class Elsewhere(OwnHost):
@@ -272,14 +272,14 @@ class TestTheMachinesDoing:
     def test_a_machine_too_busy_for_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # As if every rank had waited for a processor all the time
         monkeypatch.setattr(clock.Clock, "is_over", lambda *_: False)
-        monkeypatch.setattr(clock, "MOST_TIMES", 2.0)
+        monkeypatch.setattr(clock, "MAX_STRETCH", 2.0)
         ranks = RankSet(2, quiet=True, timeout_s=0.1, trust=Trust.UNTRUSTED)
         error = fails_on(ranks, lambda: time.sleep(20))
         assert isinstance(error, MachineTooBusy)
 
 
 class TestARankThatForgesItsMessages:
-    """A grader runs code it does not trust: whatever a rank says, a LaunchError is the worst."""
+    """A grader runs untrusted code: whatever a rank sends, the worst result is a LaunchError."""
 
     @pytest.mark.parametrize(
         ("header", "body"),
@@ -312,7 +312,7 @@ class TestARankThatForgesItsMessages:
         error = fails_on(RankSet(1, quiet=True), work, results="plain")
         assert not isinstance(error, RunTimeout)
 
-    def test_a_log_full_of_rubbish(self) -> None:
+    def test_a_log_of_invalid_events(self) -> None:
         def work() -> int:
             from shardlab.ranks.rank import RECORDER
 

@@ -1,7 +1,7 @@
-"""Runs that cannot go on, and slow ones that can.
+"""Runs that cannot continue, and slow runs that can.
 
-A hang must come as DeadlockError, well before timeout_s would make it a RunTimeout: the type of
-the error tells, no clock is looked at.
+A hang must raise DeadlockError, well before timeout_s would turn it into a RunTimeout.  The tests
+check the type of the error, not the time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TestHangs:
         assert "all wait in recv" in error.headline
         assert names_line(error, "dist.recv(tensor, (rank - 1) % size)")
 
-    def test_asynchronous_ones_that_are_waited_for(self) -> None:
+    def test_waiting_for_asynchronous_receives(self) -> None:
         def work() -> None:
             rank = dist.get_rank()
             received = dist.irecv(torch.empty(4), 1 - rank)
@@ -77,7 +77,7 @@ class TestHangs:
         assert names_line(error, "dist.all_reduce(tensor)")
         assert [row.state for row in error.table] == ["waiting", "waiting", "finished", "waiting"]
 
-    def test_a_receive_that_nobody_sends(self) -> None:
+    def test_a_receive_without_a_send(self) -> None:
         def work() -> None:
             if dist.get_rank() == 0:
                 dist.recv(torch.empty(1))
@@ -124,7 +124,7 @@ class TestMismatches:
         error = fails(work, world_size=3)
         assert isinstance(error, DeadlockError)
         assert error.headline.startswith(
-            "rank 1 called broadcast where ranks 0 and 2 called all_reduce"
+            "rank 1 called broadcast, but ranks 0 and 2 called all_reduce"
         )
         assert names_line(error, "dist.broadcast(tensor, 0)")
 
@@ -135,7 +135,7 @@ class TestMismatches:
         error = fails(work, world_size=4)
         assert isinstance(error, DeadlockError)
         assert error.headline.startswith(
-            "rank 2 gave all_reduce float32[5] where ranks 0, 1 and 3 gave float32[4]"
+            "rank 2 passed float32[5] to all_reduce, but ranks 0, 1 and 3 passed float32[4]"
         )
         assert names_line(error, "dist.all_reduce(torch.ones(4 + (dist.get_rank() == 2)))")
 
@@ -149,7 +149,7 @@ class TestMismatches:
         error = fails(work)
         assert isinstance(error, DeadlockError)
         assert error.headline.startswith(
-            "rank 1 receives into float32[4] what rank 0 sends as float32[8]"
+            "rank 1 receives into float32[4], but rank 0 sends float32[8]"
         )
         assert names_line(error, "dist.recv(torch.empty(4), 0)")
 
@@ -170,10 +170,10 @@ class TestTimeout:
         assert [row.state for row in error.table] == ["waiting", "computing"]
         assert "barrier" in error.table[0].call
 
-    def test_a_rank_that_tells_its_line_late_is_waited_for(
+    def test_a_stack_that_is_written_late_is_waited_for(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of many busy ranks on few processors each has to wait until it is its turn."""
+        """Many busy ranks on few processors write their stacks only when they are scheduled."""
         ask = Channel.ask_stacks
 
         def ask_late(self: Channel) -> None:
@@ -189,8 +189,8 @@ class TestTimeout:
         assert "test_launch_hangs.py, line " in error.headline
 
 
-class TestSlowButHonest:
-    """None of these is a deadlock, however long the others wait; each lasts several STILL_S."""
+class TestSlowRuns:
+    """None of these is a deadlock, however long ranks wait; each lasts several BLOCKED_S."""
 
     def test_sleeping_and_spinning_while_others_wait(self) -> None:
         def work() -> float:
@@ -198,7 +198,7 @@ class TestSlowButHonest:
             pending = None
             buffer = torch.zeros(1)
             if rank == 0:
-                pending = dist.irecv(buffer, 1)  # open all the time that rank 0 sleeps
+                pending = dist.irecv(buffer, 1)  # stays open while rank 0 sleeps
                 time.sleep(3)
             if rank == 1:
                 until = time.monotonic() + 3
@@ -252,7 +252,7 @@ class TestSlowButHonest:
 
         assert launch(work, world_size=2, timeout_s=20, quiet=True).outputs == [1.0, 1.0]
 
-    def test_receives_from_any_rank_beside_ones_from_a_certain_rank(self) -> None:
+    def test_receives_from_any_rank_and_from_a_given_rank(self) -> None:
         def work() -> list[float]:
             if dist.get_rank() == 0:
                 dist.send(torch.ones(2), 1)

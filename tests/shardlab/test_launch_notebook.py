@@ -13,14 +13,14 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from tests.shardlab.family import HANG_LIMIT_S, Family, family
+from tests.shardlab.marked_processes import HANG_LIMIT_S, MarkedProcesses, marked_processes
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 
 
 @dataclass
 class Cell:
-    """What came of one cell."""
+    """The outputs of one cell."""
 
     number: int
     stdout: str = ""
@@ -45,9 +45,9 @@ class Cell:
 
 
 class Notebook:
-    def __init__(self, ours: Family) -> None:
+    def __init__(self, processes: MarkedProcesses) -> None:
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(env=ours.environment)
+        self.manager.start_kernel(env=processes.environment)
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=HANG_LIMIT_S)
@@ -56,7 +56,7 @@ class Notebook:
         return self.client.execute(code)
 
     def result(self, sent: str, until: str | None = None) -> Cell:
-        """What comes until the cell is done, or until a display area shows some text."""
+        """The outputs until the cell is done, or until a display area shows some text."""
         cell = Cell(0)
         deadline = time.monotonic() + HANG_LIMIT_S
         while time.monotonic() < deadline:
@@ -91,33 +91,33 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
-    with family(tmp_path_factory.mktemp("kernel")) as made:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MarkedProcesses]:
+    with marked_processes(tmp_path_factory.mktemp("kernel")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def notebook(ours: Family) -> Iterator[Notebook]:
-    made = Notebook(ours)
+def notebook(processes: MarkedProcesses) -> Iterator[Notebook]:
+    made = Notebook(processes)
     made.works("import time, torch, torch.distributed as dist\nfrom shardlab import launch")
     yield made
     made.close()
 
 
-def test_a_function_of_a_cell(notebook: Notebook) -> None:
+def test_a_function_from_a_cell(notebook: Notebook) -> None:
     notebook.works("factor = 3\ndef times(x):\n    return factor * x")
     cell = notebook.works("run = launch(times, world_size=2, inputs=[1, 2])\nprint(run.outputs)")
     assert cell.stdout == "[3, 6]\n"
-    assert cell.shown == []  # nothing was printed on a rank: nothing is shown
+    assert cell.shown == []  # ranks printed nothing, so there is no output area
 
 
-def test_a_changed_cell_takes_effect_at_once(notebook: Notebook) -> None:
+def test_a_changed_cell_takes_effect_immediately(notebook: Notebook) -> None:
     notebook.works("def times(x):\n    return 100 * x")
     cell = notebook.works("print(launch(times, world_size=2, inputs=[1, 2]).outputs)")
     assert cell.stdout == "[100, 200]\n"
 
 
-def test_a_decorated_function_and_a_class_of_cells(notebook: Notebook) -> None:
+def test_a_decorated_function_and_a_class_from_cells(notebook: Notebook) -> None:
     notebook.works(
         "import functools\n"
         "def logged(fn):\n"
@@ -185,7 +185,7 @@ def test_an_endless_loop_names_cell_and_line(notebook: Notebook) -> None:
     assert f"[cell {made.number}, line " in cell.traceback.splitlines()[0]
 
 
-def test_output_is_one_tidy_area(notebook: Notebook) -> None:
+def test_ranks_print_into_one_output_area(notebook: Notebook) -> None:
     cell = notebook.works(
         "def work():\n"
         "    for n in range(5_000):\n"
@@ -206,22 +206,24 @@ def test_quiet_shows_nothing(notebook: Notebook) -> None:
     assert (cell.shown, cell.stdout) == ([], "")
 
 
-def test_the_interrupt_button_stops_the_ranks(notebook: Notebook, ours: Family) -> None:
-    before = {process.pid for process in ours.living()}
+def test_the_interrupt_button_stops_the_ranks(
+    notebook: Notebook, processes: MarkedProcesses
+) -> None:
+    before = {process.pid for process in processes.alive()}
     notebook.works("def stay():\n    print('up')\n    time.sleep(300)")
     sent = notebook.send("launch(stay, world_size=3, timeout_s=200)")
     notebook.result(sent, until="rank 0 │ up")
     notebook.manager.interrupt_kernel()
     assert notebook.result(sent).error == "KeyboardInterrupt"
-    assert {process.pid for process in ours.living()} == before
+    assert {process.pid for process in processes.alive()} == before
     assert notebook.works("print(launch(dist.get_rank, world_size=2).outputs)").stdout == "[0, 1]\n"
 
 
-def test_a_kernel_starts_its_server_at_the_import(tmp_path: Any) -> None:
-    with family(tmp_path) as ours:
-        notebook = Notebook(ours)
+def test_a_kernel_starts_its_server_on_import(tmp_path: Any) -> None:
+    with marked_processes(tmp_path) as processes:
+        notebook = Notebook(processes)
         try:
-            (kernel,) = ours.living()
+            (kernel,) = processes.alive()
             notebook.works("import shardlab")
             assert len(kernel.children()) == 1
             notebook.works("shardlab.launch(print, world_size=2)")
@@ -231,9 +233,9 @@ def test_a_kernel_starts_its_server_at_the_import(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["restart", "kill"])
-def test_restarting_the_kernel_leaves_nothing(tmp_path: Any, now: bool) -> None:
-    with family(tmp_path) as ours:
-        notebook = Notebook(ours)
+def test_restarting_the_kernel_leaves_no_process(tmp_path: Any, now: bool) -> None:
+    with marked_processes(tmp_path) as processes:
+        notebook = Notebook(processes)
         try:
             sent = notebook.send(
                 "import time\nfrom shardlab import launch\n"
@@ -241,14 +243,14 @@ def test_restarting_the_kernel_leaves_nothing(tmp_path: Any, now: bool) -> None:
                 "launch(stay, world_size=2, timeout_s=200)"
             )
             notebook.result(sent, until="rank 0 │ up")
-            old = {process.pid for process in ours.living()}
+            old = {process.pid for process in processes.alive()}
             assert len(old) >= 4  # the kernel, its rank server, two ranks
             notebook.manager.restart_kernel(now=now)
             notebook.client.wait_for_ready(timeout=HANG_LIMIT_S)
             until = time.monotonic() + 10
-            while old & {process.pid for process in ours.living()} and time.monotonic() < until:
+            while old & {process.pid for process in processes.alive()} and time.monotonic() < until:
                 time.sleep(0.05)
-            assert not old & {process.pid for process in ours.living()}
+            assert not old & {process.pid for process in processes.alive()}
         finally:
             notebook.close()
-        assert not [left for left in ours.left_behind() if left.startswith("process")]
+        assert not [left for left in processes.leftovers() if left.startswith("process")]

@@ -1,4 +1,4 @@
-"""Which tensors live when, of a step small enough to follow by hand and of our GPT."""
+"""Lifetimes of tensors, in a step small enough to check by hand and in our GPT."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def step(model: nn.Module, *inputs: Tensor) -> Lifetimes:
 
 @pytest.fixture(scope="module")
 def gpt() -> tuple[Lifetimes, Lifetimes]:
-    """As it is, and with every block checkpointed."""
+    """Unchanged, and with every block checkpointed."""
     model, inputs = models.GPT(CONFIG), data.batch(0, 2, 32)
     whole = step(model, *inputs)
     for block in model.blocks:
@@ -41,22 +41,22 @@ def gpt() -> tuple[Lifetimes, Lifetimes]:
 
 
 def test_two_layers_by_hand() -> None:
-    told = step(TwoLayers(), torch.ones(3, 4))
-    forward = [life for life in told.lives if life.born < 4]
+    recorded = step(TwoLayers(), torch.ones(3, 4))
+    forward = [life for life in recorded.lives if life.born < 4]
     assert forward == [
-        Life("first", "mm", 96, 0, 2, "temporary"),  # relu keeps what it gave, not what it got
+        Life("first", "mm", 96, 0, 2, "temporary"),  # relu saves its output, not its input
         Life("", "relu", 96, 1, forward[1].gone, "kept"),
-        Life("second", "mm", 24, 2, 4, "temporary"),  # sum keeps a shape alone
-        Life("", "sum", 4, 3, told.operators, "kept"),
+        Life("second", "mm", 24, 2, 4, "temporary"),  # sum saves only a shape
+        Life("", "sum", 4, 3, recorded.operators, "kept"),
     ]
-    assert told.kept_bytes == 96 + 4
-    assert [name for name, *_ in told.phases] == ["forward", "backward"]
-    assert told.live_bytes[:4].tolist() == [96, 192, 120, 124]
-    assert told.at(2) == forward[1:3]
+    assert recorded.kept_bytes == 96 + 4
+    assert [name for name, *_ in recorded.phases] == ["forward", "backward"]
+    assert recorded.live_bytes[:4].tolist() == [96, 192, 120, 124]
+    assert recorded.at(2) == forward[1:3]
 
 
 class Reduced(nn.Module):
-    """Communicates, and has a thread that lets go of what was sent 0.2 s later, as gloo's do."""
+    """Communicates; a thread releases the sent tensor 0.2 s later, as gloo's threads do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,36 +68,36 @@ class Reduced(nn.Module):
         return (self.weight * sent[0].sum()).sum()
 
 
-def test_what_only_a_late_thread_of_a_collective_holds_is_not_kept() -> None:
-    told = step(Reduced())
-    (sent,) = [life for life in told.lives if life.bytes == 400]
+def test_a_tensor_that_a_collective_releases_late_is_not_kept() -> None:
+    recorded = step(Reduced())
+    (sent,) = [life for life in recorded.lives if life.bytes == 400]
     assert sent.kind == "temporary"
-    assert told.kept_bytes == 4 + 4  # the sum, and the loss
+    assert recorded.kept_bytes == 4 + 4  # the sum, and the loss
 
 
-def test_what_is_kept_is_the_formulas(gpt: tuple[Lifetimes, Lifetimes]) -> None:
+def test_kept_bytes_match_the_formula(gpt: tuple[Lifetimes, Lifetimes]) -> None:
     kernels = cpu_kernels(4, dropout=False)
-    for told, recompute in zip(gpt, ("none", "full"), strict=True):
+    for recorded, recompute in zip(gpt, ("none", "full"), strict=True):
         about = (CONFIG, 2, 32, kernels)
         small = small_terms(*about, recompute=recompute)
-        batch = 8 * 2 * 2 * 32  # tokens and targets were there before
+        batch = 8 * 2 * 2 * 32  # tokens and targets existed before
         loss = 4
         counted = sum(gpt_terms(*about, recompute=recompute).values()) + sum(small.values())
-        assert told.kept_bytes == counted - batch + loss
+        assert recorded.kept_bytes == counted - batch + loss
 
 
-def test_the_peak_is_where_forward_ends_and_lower_with_checkpoints(
+def test_the_peak_is_at_the_end_of_forward_and_lower_with_checkpoints(
     gpt: tuple[Lifetimes, Lifetimes],
 ) -> None:
     whole, checkpointed = gpt
     backward = next(start for name, start, _ in whole.phases if name == "backward")
     assert backward <= whole.peak_at < backward + 5
     assert checkpointed.peak_bytes < 0.6 * whole.peak_bytes
-    for told in gpt:
-        assert told.peak_bytes == sum(life.bytes for life in told.at(told.peak_at))
+    for recorded in gpt:
+        assert recorded.peak_bytes == sum(life.bytes for life in recorded.at(recorded.peak_at))
 
 
-def test_a_block_is_recomputed_when_its_turn_comes(gpt: tuple[Lifetimes, Lifetimes]) -> None:
+def test_a_block_is_recomputed_just_before_its_backward(gpt: tuple[Lifetimes, Lifetimes]) -> None:
     whole, checkpointed = gpt
     again = [life for life in checkpointed.lives if life.kind == "recomputed"]
     assert [life for life in whole.lives if life.kind == "recomputed"] == []
@@ -105,24 +105,24 @@ def test_a_block_is_recomputed_when_its_turn_comes(gpt: tuple[Lifetimes, Lifetim
     assert {"blocks.0.mlp.up: addmm", "blocks.0.attention: attention"} <= {
         life.name for life in again
     }
-    # The last matmul's result is needed by nobody: torch stops before it.
+    # Nothing needs the last matmul's result: torch stops before it.
     assert "blocks.0.mlp.down: addmm" not in {life.name for life in again}
 
 
-def test_a_chain_that_is_called_piece_by_piece() -> None:
-    """No module spans the whole: forward is all that comes before backward."""
+def test_forward_phase_of_a_chain_called_in_segments() -> None:
+    """No module call covers all of forward: it is everything before backward."""
     chain = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(16)))
     x = torch.ones(64, 4)
     peaks = {}
     for segments in (1, 4, 16):
-        told = record(
+        recorded = record(
             chain,
             lambda count=segments: (
                 checkpoint_sequential(chain, count, x, use_reentrant=False).sum().backward()
             ),
         )
-        assert [name for name, *_ in told.phases] == ["forward", "backward"]
-        peaks[segments] = told.peak_bytes // x.nbytes
+        assert [name for name, *_ in recorded.phases] == ["forward", "backward"]
+        peaks[segments] = recorded.peak_bytes // x.nbytes
     assert peaks == {1: 17, 4: 8, 16: 17}  # segments + layers / segments
 
 

@@ -1,4 +1,4 @@
-"""The GPT has the sizes it says, learns, and looks only back."""
+"""The GPT has the stated sizes, learns, and is causal."""
 
 import pytest
 import torch
@@ -7,15 +7,15 @@ from shardlab import data, models
 
 
 @pytest.mark.parametrize("size", models.SIZES)
-def test_a_size_is_about_what_its_name_says(size):
+def test_each_size_has_about_as_many_parameters_as_its_name_says(size):
     with torch.device("meta"):
         parameters = models.count_parameters(models.gpt(size))
     assert parameters == pytest.approx(float(size.removesuffix("M")) * 1e6, rel=0.25)
 
 
-def test_the_count_is_that_of_the_formula():
+def test_the_parameter_count_matches_the_formula():
     # Narayanan et al. (arXiv 2104.04473), section 2: 12·l·h²·(1 + 13/(12h) + (V + s)/(12·l·h)),
-    # and the last layer norm, 2h, which it leaves out
+    # plus the last layer norm, 2h, which it leaves out
     config = models.GPTConfig(layers=3, heads=2, width=32, context=40, vocabulary=100)
     layers, width, vocabulary, context = 3, 32, 100, 40
     formula = 12 * layers * width**2
@@ -23,12 +23,12 @@ def test_the_count_is_that_of_the_formula():
     assert models.count_parameters(models.GPT(config)) == round(formula) + 2 * width
 
 
-def test_reading_and_writing_share_one_matrix():
+def test_embedding_and_output_share_one_matrix():
     model = models.gpt("0.1M")
     assert model.head.weight is model.token.weight
 
 
-def test_a_token_sees_only_what_came_before():
+def test_attention_is_causal():
     torch.manual_seed(0)
     model = models.gpt("0.1M")
     tokens, _ = data.batch(0, batch_size=2, context=16)
@@ -56,7 +56,7 @@ def test_separate_projections_compute_the_same():
     assert models.count_parameters(model) == parameters
 
 
-def test_targets_of_minus_100_do_not_count():
+def test_targets_of_minus_100_are_ignored():
     torch.manual_seed(0)
     model = models.gpt("0.1M")
     tokens, targets = data.batch(0, batch_size=2, context=16)
@@ -76,7 +76,7 @@ def test_a_hundred_steps_lower_the_loss():
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[0] > 5.4  # ln 256 = 5.5: nothing known of bytes yet
+    assert losses[0] > 5.4  # ln 256 = 5.5: a uniform guess
     assert sum(losses[-10:]) / 10 < 3.3
 
 
@@ -91,6 +91,6 @@ def test_a_hundred_steps_lower_the_loss():
         ),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, says):
+def test_invalid_arguments_are_refused(wrong, says):
     with pytest.raises(ValueError, match=says):
         wrong()

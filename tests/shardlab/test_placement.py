@@ -1,4 +1,4 @@
-"""What DeepSpeed makes of a configuration, read from engines that run."""
+"""What DeepSpeed makes of a configuration, read from live engines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_stages_and_offload_are_read_from_live_engines():
             "offload_param": {"device": "cpu"},
         },
     }
-    # no stage but 3 looks at this, and DeepSpeed says nothing
+    # only stage 3 reads this; DeepSpeed does not warn
     silent = {"stage": 2, "offload_param": {"device": "cpu"}}
     zeros = [*wanted.values(), silent]
     run = launch(start_engines, zeros, world_size=2, device="cpu", timeout_s=60)

@@ -1,4 +1,4 @@
-"""Two accounted pools on a CPU: what is where, what moves, and what may not meet."""
+"""Simulated pools on a CPU: where tensors are, what moves, and which operations are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pools():
     return Pools("cpu")
 
 
-def test_bytes_are_counted_each_way_and_dtypes_kept(pools):
+def test_bytes_are_counted_in_each_direction_and_dtypes_kept(pools):
     with pools:
         down = pools.to_host(torch.ones(6, dtype=BF16))
         up = pools.to_device(down.float())
@@ -50,7 +50,7 @@ def test_an_operation_runs_where_its_tensors_are(pools):
     assert pools.place_of(made_on_host[1:].view(3, 1)) == "host"
 
 
-def test_from_nothing_is_where_the_block_says(pools):
+def test_new_tensors_go_to_the_pool_of_the_block(pools):
     with pools:
         assert pools.place_of(torch.zeros(3)) == "device"
         with pools.host():
@@ -77,27 +77,27 @@ def test_from_nothing_is_where_the_block_says(pools):
         lambda device, host: torch.add(host, host, out=device),
     ],
 )
-def test_tensors_of_both_pools_may_not_meet(pools, mix):
+def test_an_operation_on_tensors_of_both_pools_is_refused(pools, mix):
     with pools:
         device = torch.ones(4, dtype=BF16)
         host = pools.to_host(device)
-        with pytest.raises(PoolError, match="bring one over") as caught:
+        with pytest.raises(PoolError, match="move one with") as caught:
             mix(device, host)
     message = str(caught.value)
     assert "bfloat16 tensor of shape (4,) on the device" in message
     assert "test_pools.py, line" in message
 
 
-def test_what_is_there_already_does_not_move(pools):
+def test_a_move_to_the_same_pool_is_refused(pools):
     with pools:
         tensor = torch.ones(2)
-        with pytest.raises(PoolError, match=r"is on the device already"):
+        with pytest.raises(PoolError, match="is already on the device"):
             pools.to_device(tensor)
-        with pytest.raises(PoolError, match=r"is on the host already"):
+        with pytest.raises(PoolError, match="is already on the host"):
             pools.to_host(pools.to_host(tensor))
 
 
-def test_a_model_from_before_is_the_devices_backward_too(pools):
+def test_a_model_made_before_belongs_to_the_device_also_in_backward(pools):
     model = nn.Linear(8, 8, bias=False, dtype=BF16)
     with pools:
         model(torch.ones(2, 8, dtype=BF16)).sum().backward()
@@ -123,7 +123,7 @@ def test_live_and_peak_bytes_by_storage_and_dtype(pools):
     assert pools.peak_bytes("device") == {}
 
 
-def test_memory_that_is_used_again_is_not_taken_for_the_old(pools):
+def test_reused_memory_is_not_mistaken_for_the_old_tensor(pools):
     for _ in range(50):
         with pools.host():
             assert pools.place_of(torch.zeros(1000)) == "host"
@@ -132,7 +132,7 @@ def test_memory_that_is_used_again_is_not_taken_for_the_old(pools):
     assert pools.live_bytes("host") == pools.live_bytes("device") == {}
 
 
-def test_after_an_error_the_blocks_are_left(pools):
+def test_an_error_leaves_the_blocks(pools):
     with pytest.raises(ZeroDivisionError), pools, pools.host():
         raise ZeroDivisionError
     with pools:
@@ -144,8 +144,8 @@ def test_another_device_is_refused():
         Pools("tpu")
 
 
-def test_real_pools_go_by_the_tensors_own_device():
-    """With PyTorch's meta device in the GPU's place: it has sizes, and nothing to copy down."""
+def test_real_pools_use_the_device_of_the_tensor():
+    """PyTorch's meta device stands in for the GPU: it has sizes, but no data to copy."""
     pools = Pools("cuda")
     pools._device = "meta"
     with pools:
@@ -156,7 +156,7 @@ def test_real_pools_go_by_the_tensors_own_device():
         assert [tensor.device.type for tensor in (made, master, up)] == ["meta", "cpu", "meta"]
         assert pools.to_device_bytes == 8
         assert pools.place_of(made * 2) == "device"
-        with pytest.raises(PoolError, match="bring one over"):
+        with pytest.raises(PoolError, match="move one with"):
             made + master
         with pytest.raises(PoolError, match="to the device uncounted"):
             master.to("meta")

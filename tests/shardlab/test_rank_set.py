@@ -1,4 +1,4 @@
-"""Ranks that run several functions, and what only a grader asks of them."""
+"""Ranks that run several functions, and the options for graders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from shardlab import RankError, measure
 from shardlab.rank_set import RankSet
 from shardlab.ranks import messages
-from shardlab.ranks.process import MOST_LOOKS
+from shardlab.ranks.process import MAX_READINGS
 from shardlab.ranks.rank import RECORDER
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
@@ -69,7 +69,7 @@ def test_each_function_has_its_own_seed_bytes_and_calls() -> None:
         assert all(call.end_s is not None and call.start_s >= 0 for call in run.calls)
 
 
-def test_ranks_that_all_raise_are_told_as_launch_tells_it_and_stay() -> None:
+def test_if_all_ranks_raise_the_error_is_the_same_as_from_launch_and_the_ranks_stay() -> None:
     def fail() -> None:
         raise KeyError("lost")
 
@@ -96,12 +96,12 @@ def test_any_other_failure_ends_the_ranks(how: str) -> None:
             ranks.run(fail)
         assert not ranks.can_go_on
         assert not [each for each in pids if os.path.exists(f"/proc/{each}")]
-        with pytest.raises(ValueError, match="make a new set"):
+        with pytest.raises(ValueError, match="create a new RankSet"):
             ranks.run(pid)
 
 
 @pytest.mark.parametrize("leave", ["a message", "a group", "an open call"])
-def test_what_is_left_behind_in_groups_is_seen(leave: str) -> None:
+def test_state_left_in_groups_is_detected(leave: str) -> None:
     def leaves() -> None:
         if leave == "a group":
             dist.new_group([0, 1])
@@ -117,10 +117,10 @@ def test_what_is_left_behind_in_groups_is_seen(leave: str) -> None:
         assert not ranks.can_go_on
 
 
-def test_bytes_by_way_of_a_rank_that_has_no_part_are_not_between_ranks() -> None:
-    """Rank 2 was taught in an earlier function to pass on what rank 0 sends it."""
+def test_bytes_through_a_rank_that_does_not_take_part_are_not_counted_between_ranks() -> None:
+    """An earlier function left a thread on rank 2 that forwards data from rank 0 to rank 1."""
 
-    def teach() -> None:
+    def start_forwarding() -> None:
         import builtins
         import threading
 
@@ -128,12 +128,12 @@ def test_bytes_by_way_of_a_rank_that_has_no_part_are_not_between_ranks() -> None
         builtins.world = world  # type: ignore[attr-defined]
         if dist.get_rank() == 2:
 
-            def pass_on() -> None:
+            def forward() -> None:
                 got = torch.empty(100_000)
                 dist.recv(got, 0, group=world)
                 dist.send(got, 1, group=world)
 
-            threading.Thread(target=pass_on, daemon=True).start()
+            threading.Thread(target=forward, daemon=True).start()
 
     def use() -> float:
         import builtins
@@ -147,75 +147,77 @@ def test_bytes_by_way_of_a_rank_that_has_no_part_are_not_between_ranks() -> None
         return got.mean().item()
 
     with RankSet(3, smaller=[2], quiet=True) as ranks:
-        ranks.run(teach)
+        ranks.run(start_forwarding)
         run = ranks.run(use, world_size=2)
-        turn = ranks._last
+        execution = ranks._last
     assert run.outputs == [1.0, 1.0]
     assert run.traffic.sent_bytes.sum() < 5_000
-    assert turn is not None
-    assert turn.after is not None
+    assert execution is not None
+    assert execution.after is not None
     from shardlab.ranks import meter
 
-    assert meter.strayed_bytes(turn.before, turn.after, 2) >= 800_000
+    assert meter.stray_bytes(execution.before, execution.after, 2) >= 800_000
 
 
-def test_ranks_that_are_ready_before_their_server_says_so_are_counted(
+def test_ranks_that_are_ready_before_their_pid_is_reported_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a full machine the server may be a while in telling their processes' numbers."""
-    hear = Supervisor._hear_server
-    unheard = 100
+    """On a busy machine the server may report pids late."""
+    read_server = Supervisor._read_server
+    delayed = 100
 
     def late(self: Supervisor) -> None:
-        nonlocal unheard
+        nonlocal delayed
         if all(process.state != "starting" for process in self.ranks):
-            unheard -= 1
-        if unheard > 0:
+            delayed -= 1
+        if delayed > 0:
             time.sleep(0.01)
         else:
-            hear(self)
+            read_server(self)
 
-    monkeypatch.setattr(Supervisor, "_hear_server", late)
+    monkeypatch.setattr(Supervisor, "_read_server", late)
     with RankSet(4, quiet=True) as ranks:
         run = ranks.run(total_and_draw, seed=5)
-    assert "counted by the kernel" in run.traffic.source
+    assert "counted by the operating system" in run.traffic.source
 
 
-def test_a_size_that_was_not_asked_for_is_refused() -> None:
-    with RankSet(3, smaller=[2]) as ranks, pytest.raises(ValueError, match="not made for it"):
+def test_a_world_size_that_was_not_requested_is_refused() -> None:
+    with RankSet(3, smaller=[2]) as ranks, pytest.raises(ValueError, match="has only sizes"):
         ranks.run(pid, world_size=1)
 
 
-def holds_and_lets_go() -> None:
+def allocates_and_frees() -> None:
     with measure("begun"):
         pass
     held = [torch.ones(1 << 18) for _ in range(32)]  # 1 MiB each
     with measure("held"):
         pass
     del held
-    with measure("let go"):
+    with measure("freed"):
         pass
 
 
-def test_memory_of_untrusted_ranks_is_seen_from_outside_as_well() -> None:
+def test_memory_of_untrusted_ranks_is_also_measured_from_outside() -> None:
     with RankSet(2, quiet=True, trust=Trust.UNTRUSTED) as ranks:
-        memory = ranks.run(holds_and_lets_go, memory=True).memory
+        memory = ranks.run(allocates_and_frees, memory=True).memory
     for rank in memory:
-        begun, held, let_go = (rank.seen_bytes[label] for label in ("begun", "held", "let go"))
+        begun, held, freed = (rank.seen_bytes[label] for label in ("begun", "held", "freed"))
         assert held.least - begun.most == pytest.approx(32 << 20, abs=2 << 20)
-        assert let_go.most - begun.least == pytest.approx(0, abs=2 << 20)
+        assert freed.most - begun.least == pytest.approx(0, abs=2 << 20)
 
 
 def in_a_thread() -> None:
-    threads = [threading.Thread(target=holds_and_lets_go) for _ in range(2)]
+    threads = [threading.Thread(target=allocates_and_frees) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-@pytest.mark.parametrize("fn", [holds_and_lets_go, in_a_thread])
-def test_blocks_are_looked_at_in_untrusted_ranks_main_threads_alone(fn: Callable[[], None]) -> None:
+@pytest.mark.parametrize("fn", [allocates_and_frees, in_a_thread])
+def test_memory_is_read_from_outside_only_for_the_main_thread_of_untrusted_ranks(
+    fn: Callable[[], None],
+) -> None:
     trust = Trust.UNTRUSTED if fn is in_a_thread else Trust.OWN
     with RankSet(1, quiet=True, trust=trust) as ranks:
         memory = ranks.run(fn, memory=True).memory
@@ -223,21 +225,21 @@ def test_blocks_are_looked_at_in_untrusted_ranks_main_threads_alone(fn: Callable
     assert memory[0].is_told
 
 
-def asks_and_never_reads() -> str:
-    look = RECORDER.look
-    known = [cell.cell_contents for cell in look.__closure__ or ()]
+def sends_requests_and_never_reads() -> str:
+    closure = RECORDER.read_memory.__closure__ or ()
+    known = [cell.cell_contents for cell in closure]
     kernel = next(each for each in known if isinstance(each, socket.socket))
-    for i in range(20 * MOST_LOOKS):
+    for i in range(20 * MAX_READINGS):
         messages.send(kernel, {"is": "look", "label": str(i)})
     return "done"
 
 
 @pytest.mark.timeout(60)
-def test_a_rank_that_asks_to_be_looked_at_for_ever_holds_nobody_up() -> None:
+def test_endless_requests_for_memory_readings_do_not_block_the_run() -> None:
     with RankSet(1, quiet=True, trust=Trust.UNTRUSTED) as ranks:
-        run = ranks.run(asks_and_never_reads, memory=True)
+        run = ranks.run(sends_requests_and_never_reads, memory=True)
     assert run.outputs == ["done"]
-    assert not run.memory[0].seen_bytes  # of a part of its blocks nothing is told
+    assert not run.memory[0].seen_bytes  # an incomplete record is discarded
 
 
 class TestPlainResults:
@@ -260,7 +262,7 @@ class TestPlainResults:
         assert error.rank == 1
         assert re.match("rank 1 failed: its output.*Linear", error.headline)
 
-    def test_another_word_is_refused(self) -> None:
+    def test_another_value_for_results_is_refused(self) -> None:
         with RankSet(1) as ranks, pytest.raises(ValueError, match=r"results is .any. or .plain."):
             ranks.run(int, results="json")
 
@@ -274,7 +276,7 @@ def sends_and_seed() -> int:
     return torch.initial_seed()
 
 
-def test_shaken_ranks_pause_at_moments_that_the_seed_draws() -> None:
+def test_pauses_of_shaken_ranks_are_drawn_from_the_seed() -> None:
     with RankSet(2, quiet=True) as ranks:
         run = ranks.run(sends_and_seed, shaken=True)
     paused_s = pauses_s(run.outputs[0])

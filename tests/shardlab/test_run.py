@@ -1,4 +1,4 @@
-"""Run and Traffic as a reader of results meets them."""
+"""The interface of Run and Traffic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_label_sums_over_its_blocks(traffic: Traffic) -> None:
     assert traffic["forward"].source == "by hand"
 
 
-def test_it_is_a_mapping_by_label_in_order_of_appearance(traffic: Traffic) -> None:
+def test_traffic_maps_labels_to_traffic_in_order_of_appearance(traffic: Traffic) -> None:
     assert list(traffic) == ["forward", "backward"]
     assert len(traffic) == 2
     assert "backward" in traffic
@@ -39,7 +39,7 @@ def test_it_is_a_mapping_by_label_in_order_of_appearance(traffic: Traffic) -> No
     assert traffic.get("step") is None
 
 
-def test_an_unknown_label_tells_the_known_ones(traffic: Traffic) -> None:
+def test_an_unknown_label_is_refused_with_the_known_ones(traffic: Traffic) -> None:
     with pytest.raises(KeyError, match="'step'; measured: 'forward', 'backward'"):
         traffic["step"]
     with pytest.raises(KeyError, match="measured: none"):
@@ -47,5 +47,5 @@ def test_an_unknown_label_tells_the_known_ones(traffic: Traffic) -> None:
 
 
 def test_a_run_is_shown_in_one_line(traffic: Traffic) -> None:
-    run = Run(2, "cpu", "asked for", [1, 2], ["", ""], ["", ""], traffic, [], 0.1, 0.25)
-    assert repr(run) == "<Run: 2 ranks on cpu (asked for), 0 calls, 28 bytes sent, 0.25 s>"
+    run = Run(2, "cpu", "requested", [1, 2], ["", ""], ["", ""], traffic, [], 0.1, 0.25)
+    assert repr(run) == "<Run: 2 ranks on cpu (requested), 0 calls, 28 bytes sent, 0.25 s>"

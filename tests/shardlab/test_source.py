@@ -1,4 +1,4 @@
-"""How a line of code is named."""
+"""How a line of code is described."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from autograder.guest.on_rank import answers_of
 from shardlab import launch
-from shardlab.source import is_the_users, locate, quoted
+from shardlab.source import is_user_code, locate, quoted
 
 
-def test_a_file_below_the_working_folder_is_relative(
+def test_a_file_in_the_working_folder_has_a_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "step.py").write_text("import torch\n    dist.barrier()  \n")
@@ -23,7 +23,7 @@ def test_a_file_below_the_working_folder_is_relative(
     assert quoted(path, 2) == "step.py, line 2: dist.barrier()"
 
 
-def test_a_file_elsewhere_keeps_its_whole_path(
+def test_a_file_elsewhere_keeps_its_full_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -35,7 +35,7 @@ def test_a_file_that_cannot_be_read_has_no_text(monkeypatch: pytest.MonkeyPatch)
     assert quoted("/nowhere/step.py", 7) == "/nowhere/step.py, line 7"
 
 
-def test_an_unknown_line_is_nothing() -> None:
+def test_an_unknown_line_is_an_empty_string() -> None:
     assert locate("", 0) == ("", "")
     assert quoted("", 0) == ""
 
@@ -50,8 +50,8 @@ def test_a_cell_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate("/elsewhere/a.py", 3)[0] == "/elsewhere/a.py, line 3"
 
 
-def test_lines_of_the_course_s_own_packages_are_not_the_users() -> None:
-    """A student's error names the student's line, not that of the check that called it."""
-    assert not is_the_users(launch.__code__.co_filename)
-    assert not is_the_users(answers_of.__code__.co_filename)
-    assert is_the_users("/home/a_student/autograder/step.py")
+def test_the_course_s_own_packages_are_not_user_code() -> None:
+    """A student's error names the student's line, not the line of the check that called it."""
+    assert not is_user_code(launch.__code__.co_filename)
+    assert not is_user_code(answers_of.__code__.co_filename)
+    assert is_user_code("/home/a_student/autograder/step.py")

@@ -1,5 +1,5 @@
-"""Model states of ZeRO, stage by stage: the formula and what has a name beyond it, against live
-bytes of DeepSpeed's ranks."""
+"""Model states of ZeRO by stage: the formula plus named extras, against the live bytes of
+DeepSpeed's ranks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_predicted_against_measured(precision: str, stage: int, ranks: int) -> N
         device="cpu", timeout_s=120,
     )  # fmt: skip
     row = zero_memory.row_of(run, precision, stage)
-    assert abs(row.off) < 0.02  # what is asked for
-    assert row.measured_bytes == pytest.approx(row.named_bytes, rel=1e-4)  # what is found
+    assert abs(row.off) < 0.02  # the required accuracy
+    assert row.measured_bytes == pytest.approx(row.named_bytes, rel=1e-4)  # the accuracy reached
     if (precision, stage, ranks) != ("bf16", 0, 2):
         assert row.measured_bytes != pytest.approx(row.paper_bytes, rel=1e-4)
     if stage == 3:

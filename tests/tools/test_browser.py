@@ -1,4 +1,4 @@
-"""A Chromium for the tests: found, or one plain line that says there is none."""
+"""tools.browser finds a Chromium for the tests, or prints one line that there is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No browser, no apt and no network: nothing on the PATH, an empty HOME."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PLAYWRIGHT_DOWNLOAD_HOST", "http://127.0.0.1:9")  # nobody listens
+    monkeypatch.setenv("PLAYWRIGHT_DOWNLOAD_HOST", "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.delenv("SHARDLAB_CHROMIUM", raising=False)
     monkeypatch.setattr(browser, "MAC_CHROME", tmp_path / "none")
 
@@ -37,7 +37,7 @@ def test_none_is_found_on_a_bare_machine() -> None:
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_it_is_looked_for_on_the_path_and_in_playwrights_folder(tmp_path: Path) -> None:
+def test_searches_the_path_before_playwrights_downloads(tmp_path: Path) -> None:
     downloaded = executable(tmp_path / ".cache/ms-playwright/chromium-1/chrome-linux/chrome")
     assert browser.find() == str(downloaded)
     on_path = executable(tmp_path / "google-chrome")
@@ -47,7 +47,9 @@ def test_it_is_looked_for_on_the_path_and_in_playwrights_folder(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executable(tmp_path / "chromium")
     own = executable(tmp_path / "own/browser")
     monkeypatch.setenv("SHARDLAB_CHROMIUM", str(own))
@@ -55,17 +57,17 @@ def test_the_variable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("bare_machine")
-def test_where_none_can_be_had_one_line_says_so() -> None:
-    asked = subprocess.run(
+def test_without_a_browser_it_prints_one_line() -> None:
+    done = subprocess.run(
         [sys.executable, "-m", "tools.browser", "--find"],
         cwd=ROOT,
         env=os.environ,
         capture_output=True,
         text=True,
     )
-    assert asked.returncode == 1
-    assert asked.stdout == ""
-    assert asked.stderr == f"{browser.NONE}\n"
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == f"{browser.NONE}\n"
 
 
 @pytest.mark.browser

@@ -1,4 +1,4 @@
-"""The installer that the tests' tools share, with a stand-in for apt-get."""
+"""tools.debian, with a fake apt-get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools import debian, sandbox
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that alone is on the PATH of one who is root."""
+    """The only folder on the PATH; the user seems to be root."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     return tmp_path
@@ -23,32 +23,32 @@ def command(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_a_package_is_installed_without_a_question(
+def test_packages_are_installed_without_prompts(
     machine: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command(machine, "apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {machine}/asked; echo chatter')
+    command(machine, "apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {machine}/calls; echo chatter')
     assert debian.install("a thing", "one", "two")
-    assert (machine / "asked").read_text().splitlines() == [
+    assert (machine / "calls").read_text().splitlines() == [
         "noninteractive update",
         "noninteractive install --yes --no-install-recommends one two",
     ]
-    out, said = capfd.readouterr()
+    out, err = capfd.readouterr()
     assert out == ""
-    assert said.splitlines() == [
-        "getting a thing: apt-get update",
-        "getting a thing: apt-get install --yes --no-install-recommends one two",
+    assert err.splitlines() == [
+        "installing a thing: apt-get update",
+        "installing a thing: apt-get install --yes --no-install-recommends one two",
     ]
 
 
 def test_a_failure_shows_its_last_lines(machine: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command(machine, "apt-get", "for line in 1 2 3 4 5; do echo line $line; done; exit 100")
     assert not debian.install("a thing", "one")
-    said = capfd.readouterr().err
-    assert "line 5" in said
-    assert "line 1" not in said
+    err = capfd.readouterr().err
+    assert "line 5" in err
+    assert "line 1" not in err
 
 
-def test_an_installer_that_hangs_is_given_up(
+def test_a_hanging_installer_times_out(
     machine: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(debian, "INSTALL_TIMEOUT_S", 0.2)
@@ -57,11 +57,11 @@ def test_an_installer_that_hangs_is_given_up(
     assert "timed out" in capfd.readouterr().err
 
 
-def test_nothing_is_tried_without_apt_or_without_being_root(
+def test_nothing_is_installed_without_apt_or_without_root(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not debian.install("a thing", "one")
-    command(machine, "apt-get", f"touch {machine}/asked")
+    command(machine, "apt-get", f"touch {machine}/calls")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not debian.install("a thing", "one")
-    assert not (machine / "asked").exists()
+    assert not (machine / "calls").exists()

@@ -1,4 +1,4 @@
-"""`make env`: what it says when it cannot, and that it does nothing when there is nothing to do."""
+"""`make env`: its error messages, and that it does nothing when the environment is up to date."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAIT_LIMIT_S = 60
 
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
-    """A repository with nothing but its set-up, and a lock of one package that no index has."""
+    """A repository with only the set-up files, and a lock with a package that does not exist."""
     root = tmp_path / "course"
     (root / "tools").mkdir(parents=True)
     shutil.copy(ROOT / "tools/environment.py", root / "tools")
@@ -35,7 +35,7 @@ def course(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """This process's environment without pip's settings: a test names the index it wants."""
+    """This process's environment without pip's settings: each test sets the index it needs."""
     for name in [*os.environ]:
         if name.startswith("PIP_") or name in ("CXX", "PYTHON", "MAKEFLAGS", "MAKELEVEL"):
             monkeypatch.delenv(name)
@@ -43,7 +43,7 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def run(root: Path, environ: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
-    """Run tools/environment.py after `before`, a line of Python that fakes something."""
+    """Run tools/environment.py after `before`, a line of Python that patches something."""
     script = (
         f"import runpy, sys; {before}\nrunpy.run_path('tools/environment.py', run_name='__main__')"
     )
@@ -59,23 +59,23 @@ def executable(path: Path, script: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-# ---- what is missing is said in one sentence
+# ---- each problem is explained in one sentence
 
 
 def test_a_python_that_is_too_old(course: Path, tmp_path: Path, environ: dict[str, str]) -> None:
     old = "sys.version_info = (3, 8, 10, 'final', 0)"
-    said = run(course, environ | {"PATH": str(tmp_path)}, before=old)
-    assert said.returncode == 1
-    assert said.stderr == (
+    done = run(course, environ | {"PATH": str(tmp_path)}, before=old)
+    assert done.returncode == 1
+    assert done.stderr == (
         "shardlab: Python 3.8 is too old, the course needs 3.11 or newer: "
         "install one and try again\n"
     )
     executable(tmp_path / "python3.12")
-    said = run(course, environ | {"PATH": str(tmp_path)}, before=old)
-    assert said.stderr.endswith("say `make lab PYTHON=python3.12`\n")
+    done = run(course, environ | {"PATH": str(tmp_path)}, before=old)
+    assert done.stderr.endswith("run `make lab PYTHON=python3.12`\n")
 
 
-def test_an_old_python_can_read_the_script_that_says_so() -> None:
+def test_an_old_python_can_parse_the_script() -> None:
     ast.parse((ROOT / "tools/environment.py").read_text(), feature_version=(3, 7))
 
 
@@ -85,49 +85,51 @@ def test_the_oldest_python_is_the_one_in_pyproject() -> None:
 
 
 def test_no_python_at_all(course: Path, environ: dict[str, str]) -> None:
-    said = subprocess.run(
+    done = subprocess.run(
         ["make", "env", "PYTHON=python-nowhere"],
         cwd=course,
         env=environ,
         capture_output=True,
         text=True,
     )
-    assert said.returncode != 0
-    assert "shardlab: 'python-nowhere' does not run: install Python 3.11 or newer" in said.stderr
+    assert done.returncode != 0
+    assert "shardlab: 'python-nowhere' does not run: install Python 3.11 or newer" in done.stderr
 
 
 def test_no_compiler(course: Path, tmp_path: Path, environ: dict[str, str]) -> None:
-    said = run(course, environ | {"PATH": str(tmp_path)})
-    assert said.returncode == 1
-    assert said.stderr.startswith("shardlab: no C++ compiler found")
-    assert said.stderr.count("\n") == 1
+    done = run(course, environ | {"PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr.startswith("shardlab: no C++ compiler found")
+    assert done.stderr.count("\n") == 1
     assert not (course / ".venv").exists()
 
 
 def test_no_venv_module(course: Path, environ: dict[str, str]) -> None:
-    said = run(course, environ, before="sys.modules['ensurepip'] = None")
-    assert said.returncode == 1
-    assert said.stderr.startswith("shardlab: this Python has no venv module: install it")
+    done = run(course, environ, before="sys.modules['ensurepip'] = None")
+    assert done.returncode == 1
+    assert done.stderr.startswith("shardlab: this Python has no venv module: install it")
     assert not (course / ".venv").exists()
 
 
 def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1_500_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(environment.Problem, match=r"^1\.5 GB free at .* take up to \d+ GB: free"):
+    message = r"has 1\.5 GB free and .* take up to \d+ GB: free"
+    with pytest.raises(environment.SetupError, match=message):
         environment.check_disk(tmp_path)
 
 
 def test_no_network(course: Path, environ: dict[str, str]) -> None:
-    said = run(course, environ | {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"})  # nobody listens
-    assert said.returncode == 1
-    assert said.stderr.startswith("shardlab: the package index could not be reached")
-    assert said.stderr.count("\n") == 1
+    nowhere = "http://127.0.0.1:9/simple"  # nothing listens there
+    done = run(course, environ | {"PIP_INDEX_URL": nowhere})
+    assert done.returncode == 1
+    assert done.stderr.startswith("shardlab: the package index could not be reached")
+    assert done.stderr.count("\n") == 1
     assert not (course / ".venv/.ready").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("output", "sentence"),
     [
         ("ERROR: Could not install: [Errno 28] No space left on device", "the disk filled up"),
         ("WARNING: Retrying after NewConnectionError", "the package index could not be reached"),
@@ -135,9 +137,9 @@ def test_no_network(course: Path, environ: dict[str, str]) -> None:
         ("Killed", "pip failed (no error line)"),
     ],
 )
-def test_why_pip_failed(tmp_path: Path, words: str, sentence: str) -> None:
+def test_why_pip_failed(tmp_path: Path, output: str, sentence: str) -> None:
     log = tmp_path / "install.log"
-    log.write_text(f"Collecting x\n{words}\n")
+    log.write_text(f"Collecting x\n{output}\n")
     assert environment.explain(log).startswith(sentence)
 
 
@@ -157,29 +159,29 @@ def test_progress_is_read_from_pips_log(tmp_path: Path) -> None:
     assert environment.stage(log) == "unpacking package 1 of 2"
 
 
-def test_all_that_is_python_gets_its_bytecode(tmp_path: Path) -> None:
+def test_valid_python_files_are_compiled_to_bytecode(tmp_path: Path) -> None:
     executable(tmp_path / "bin/python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     packages = tmp_path / "lib/python3.11/site-packages"
     packages.mkdir(parents=True)
     (packages / "module.py").write_text("x = 1\n")
-    (packages / "template.py").write_text("{{ no Python }}{{\n")
+    (packages / "template.py").write_text("{{ not Python }}{{\n")
     environment.compile_all(tmp_path)
     assert [path.name.split(".")[0] for path in packages.rglob("*.pyc")] == ["module"]
 
 
-# ---- an environment that is there
+# ---- an existing environment
 
 
 class FakeEnvironment:
-    """A .venv whose Python notes what it is asked and, asked for pip, only pretends."""
+    """A .venv whose Python logs its arguments and does not really run pip."""
 
     def __init__(self, root: Path, pip_status: int = 0) -> None:
         self.root = root
-        self.notes = root / "asked.txt"
+        self.call_log = root / "calls.txt"
         self.stamp = root / ".venv/.ready"
         executable(
             root / ".venv/bin/python",
-            f'#!/bin/sh\necho "$@" >> "{self.notes}"\n'
+            f'#!/bin/sh\necho "$@" >> "{self.call_log}"\n'
             f'if [ "$2" = pip ]; then exit {pip_status}; fi\nexec "{sys.executable}" "$@"\n',
         )
 
@@ -194,39 +196,39 @@ class FakeEnvironment:
 
     @property
     def pip_calls(self) -> list[str]:
-        return [line for line in self.notes.read_text().splitlines() if " pip " in line]
+        return [line for line in self.call_log.read_text().splitlines() if " pip " in line]
 
 
-def test_a_second_start_calls_no_pip_and_says_nothing(
+def test_a_second_start_neither_runs_pip_nor_prints_anything(
     course: Path, environ: dict[str, str]
 ) -> None:
-    made = FakeEnvironment(course)
-    made.stamp.write_text(made.digest)
-    said = made.make(environ)
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
-    assert made.pip_calls == []
+    fake = FakeEnvironment(course)
+    fake.stamp.write_text(fake.digest)
+    done = fake.make(environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert fake.pip_calls == []
 
 
-def test_a_changed_lock_is_installed_into_it(course: Path, environ: dict[str, str]) -> None:
-    made = FakeEnvironment(course)
-    made.stamp.write_text("the digest of an older lock")
-    said = made.make(environ)
-    assert said.returncode == 0, said.stderr
-    assert "requirements.lock has changed" in said.stdout
-    packages, own = made.pip_calls
+def test_a_changed_lock_updates_the_environment(course: Path, environ: dict[str, str]) -> None:
+    fake = FakeEnvironment(course)
+    fake.stamp.write_text("the digest of an older lock")
+    done = fake.make(environ)
+    assert done.returncode == 0, done.stderr
+    assert "requirements.lock has changed" in done.stdout
+    packages, own = fake.pip_calls
     assert f"-r {course}/requirements.lock" in packages
     assert f"--no-deps --no-build-isolation -e {course}" in own
-    assert made.stamp.read_text() == made.digest
+    assert fake.stamp.read_text() == fake.digest
 
 
-def test_a_failed_install_does_not_look_finished(course: Path, environ: dict[str, str]) -> None:
-    made = FakeEnvironment(course, pip_status=1)
-    made.stamp.write_text("the digest of an older lock")
-    assert made.make(environ).returncode != 0
-    assert not made.stamp.exists()
+def test_a_failed_install_removes_the_stamp(course: Path, environ: dict[str, str]) -> None:
+    fake = FakeEnvironment(course, pip_status=1)
+    fake.stamp.write_text("the digest of an older lock")
+    assert fake.make(environ).returncode != 0
+    assert not fake.stamp.exists()
 
 
-def test_another_python_is_taken_only_if_asked_for(
+def test_an_environment_is_rejected_for_its_python_only_if_another_is_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = executable(tmp_path / "bin/python", "#!/bin/sh\necho '(3, 99)'\n")
@@ -240,7 +242,7 @@ def test_another_python_is_taken_only_if_asked_for(
 
 @pytest.fixture
 def silent_index() -> Iterator[str]:
-    """An index that takes connections and never answers."""
+    """A package index that accepts connections and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -254,7 +256,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_an_interrupted_install_is_begun_anew(
+def test_an_interrupted_install_starts_over(
     course: Path, environ: dict[str, str], silent_index: str
 ) -> None:
     environ |= {"PIP_INDEX_URL": silent_index}
@@ -269,10 +271,10 @@ def test_an_interrupted_install_is_begun_anew(
     )
     wait_until(lambda: process.poll() is not None or log.exists())
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=WAIT_LIMIT_S)
+    _, err = process.communicate(timeout=WAIT_LIMIT_S)
     assert process.returncode == 130
-    assert words == "\nshardlab: stopped; the next try starts over\n"
+    assert err == "\nshardlab: interrupted; the next run starts over\n"
     assert not (course / ".venv/.ready").exists()
 
-    said = run(course, environ | {"PIP_NO_INDEX": "1"})
-    assert "making .venv anew: it was unfinished" in said.stdout
+    done = run(course, environ | {"PIP_NO_INDEX": "1"})
+    assert "recreating .venv: it was unfinished" in done.stdout

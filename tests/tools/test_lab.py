@@ -1,4 +1,4 @@
-"""`make lab`: the JupyterLab it starts, and what it says when it cannot."""
+"""`make lab`: the JupyterLab it starts, and its error messages."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def busy_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def ask(server: LabServer, path: str) -> Any:
+def fetch_json(server: LabServer, path: str) -> Any:
     with urllib.request.urlopen(f"{server.url}{path}?token={server.token}", timeout=30) as answer:
         return json.load(answer)
 
 
-def test_a_taken_port_that_was_asked_for_is_named(busy_port: int) -> None:
+def test_a_port_in_use_is_an_error(busy_port: int) -> None:
     for args in (["--port", str(busy_port)], [f"--ServerApp.port={busy_port}", "--ip=127.0.0.1"]):
-        asked = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "tools/lab.py", *args], cwd=ROOT, capture_output=True, text=True
         )
-        assert asked.returncode == 1
-        assert asked.stderr == (
-            f"shardlab: port {busy_port} is taken: name another one, or leave --port out "
-            "and JupyterLab picks a free one\n"
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"shardlab: port {busy_port} is in use: choose another one, or omit --port "
+            "and let JupyterLab choose a free one\n"
         )
 
 
-def test_arguments_are_passed_on() -> None:
+def test_arguments_are_passed_to_jupyterlab() -> None:
     args = ["--ip", "0.0.0.0", "--no-browser"]
     assert lab.command(args)[-3:] == args
     assert lab.option(["--port", "1", "--port=2"], "port") == "2"
@@ -51,15 +51,16 @@ def test_arguments_are_passed_on() -> None:
     assert lab.option([], "port") is None
 
 
-def test_root_is_told_to_jupyter_only_where_we_are_root() -> None:
+def test_allow_root_is_passed_only_when_running_as_root() -> None:
     assert ("--allow-root" in lab.command([])) == (os.geteuid() == 0)
 
 
 def test_it_serves_the_repository_without_the_text_sources(lab_server: LabServer) -> None:
-    course = ask(lab_server, "api/contents/")
+    course = fetch_json(lab_server, "api/contents/")
     assert "README.md" in [entry["name"] for entry in course["content"]]
     assert list((lab_server.root / "course/chapters").glob("*.nb.py"))
-    shown = [entry["name"] for entry in ask(lab_server, "api/contents/course/chapters")["content"]]
+    chapters = fetch_json(lab_server, "api/contents/course/chapters")
+    shown = [entry["name"] for entry in chapters["content"]]
     assert "00_start_here.ipynb" in shown
     assert not [name for name in shown if name.endswith(".nb.py")]
 
@@ -70,14 +71,14 @@ def test_it_opens_the_first_chapter(lab_server: LabServer) -> None:
     assert (ROOT / lab.FIRST_PAGE.removeprefix("/lab/tree/")).exists()
 
 
-def test_it_asks_for_no_news(lab_server: LabServer) -> None:
+def test_it_does_not_fetch_news_or_updates(lab_server: LabServer) -> None:
     plugin = "@jupyterlab/apputils-extension:notification"
-    properties = ask(lab_server, f"lab/api/settings/{plugin}")["schema"]["properties"]
+    properties = fetch_json(lab_server, f"lab/api/settings/{plugin}")["schema"]["properties"]
     assert properties["fetchNews"]["default"] == "false"
     assert properties["checkForUpdates"]["default"] is False
 
 
-def test_nbgrader_is_there_and_jupytext_is_not(lab_server: LabServer) -> None:
+def test_nbgrader_is_enabled_and_jupytext_is_not(lab_server: LabServer) -> None:
     page = urllib.request.urlopen(f"{lab_server.url}lab?token={lab_server.token}", timeout=30)
     html = page.read().decode()
     config = json.loads(html.split('id="jupyter-config-data"')[1].split(">", 1)[1].split("<")[0])
@@ -88,18 +89,18 @@ def test_nbgrader_is_there_and_jupytext_is_not(lab_server: LabServer) -> None:
     assert formgrader.status == 200
 
 
-def test_kernels_run_in_the_environment_that_runs_the_server(
+def test_kernels_run_in_the_servers_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    intruder = tmp_path / ".local/share/jupyter/kernels/python3/kernel.json"
-    intruder.parent.mkdir(parents=True)
-    intruder.write_text(json.dumps({"argv": ["/elsewhere/python"], "display_name": "elsewhere"}))
+    other_kernel = tmp_path / ".local/share/jupyter/kernels/python3/kernel.json"
+    other_kernel.parent.mkdir(parents=True)
+    other_kernel.write_text(json.dumps({"argv": ["/elsewhere/python"], "display_name": "other"}))
     monkeypatch.setenv("HOME", str(tmp_path))
-    which = (
+    print_python = (
         "from jupyter_client import KernelManager as K;"
         "k = K(kernel_name='python3'); k.format_kernel_cmd(); print(k.format_kernel_cmd()[0])"
     )
-    asked = subprocess.run(
-        [sys.executable, "-c", which], env=lab.environment(), capture_output=True, text=True
+    done = subprocess.run(
+        [sys.executable, "-c", print_python], env=lab.environment(), capture_output=True, text=True
     )
-    assert Path(asked.stdout.strip()) == Path(sys.executable), asked.stderr
+    assert Path(done.stdout.strip()) == Path(sys.executable), done.stderr

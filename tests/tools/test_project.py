@@ -1,4 +1,4 @@
-"""What must not drift: the three files that name packages, the Makefile, and the README's words."""
+"""Files that must stay consistent: the three package lists, the Makefile, and the README."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def targets() -> set[str]:
 # ---- packages
 
 
-def test_the_lock_pins_what_pyproject_asks_for() -> None:
+def test_the_lock_pins_what_pyproject_requires() -> None:
     pinned = pins()
     for line in lock.direct_requirements(ROOT / "pyproject.toml"):
         wanted = Requirement(line)
@@ -43,7 +43,7 @@ def test_the_lock_pins_what_pyproject_asks_for() -> None:
         )
 
 
-def test_the_lock_suits_every_machine() -> None:
+def test_the_lock_works_on_every_machine() -> None:
     assert pins()["torch"] == "2.13.0"
     assert not [name for name in pins() if lock.CUDA_PACKAGES.fullmatch(name)]
     assert not [pinned for pinned in pins().values() if "+" in pinned]
@@ -53,7 +53,7 @@ def test_the_lock_says_how_it_is_made() -> None:
     assert "Made by `make lock`" in (ROOT / "requirements.lock").read_text().splitlines()[0]
 
 
-def test_machine_specific_parts_do_not_reach_the_lock() -> None:
+def test_machine_specific_parts_are_left_out_of_the_lock() -> None:
     resolved = {
         "torch": "2.13.0+cu130",
         "nvidia-nccl-cu13": "2.28",
@@ -66,7 +66,7 @@ def test_machine_specific_parts_do_not_reach_the_lock() -> None:
     assert text.splitlines()[3:] == ["jinja2==3.1.6", "torch==2.13.0", "typing-extensions==4.16.0"]
 
 
-def test_this_environment_is_the_locks() -> None:
+def test_this_environment_matches_the_lock() -> None:
     for name, pinned in pins().items():
         try:
             assert version(name).partition("+")[0] == pinned, name
@@ -86,15 +86,15 @@ def test_conda_gets_the_same_packages_on_the_same_python() -> None:
 
 
 def programs_of_bench() -> list[str]:
-    """The commands of `make bench`, as make writes them."""
-    says = subprocess.run(
+    """The commands of `make bench`, as make prints them."""
+    done = subprocess.run(
         ["make", "--dry-run", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return re.findall(r"^\.venv/bin/python (.*benchmarks.*)", says.stdout, re.MULTILINE)
+    return re.findall(r"^\.venv/bin/python (.*benchmarks.*)", done.stdout, re.MULTILINE)
 
 
 def test_each_benchmark_of_the_makefile_starts() -> None:
-    # Without the import path of whoever runs the tests: make has none.
+    # Without PYTHONPATH, which make does not set.
     environment = {name: os.environ[name] for name in os.environ.keys() - {"PYTHONPATH"}}
     commands = programs_of_bench()
     assert len(commands) == 3
@@ -110,7 +110,7 @@ def test_each_benchmark_of_the_makefile_starts() -> None:
         assert "usage:" in started.stdout
 
 
-# ---- words
+# ---- pages
 
 
 def test_make_alone_lists_every_target() -> None:
@@ -127,7 +127,7 @@ def test_make_targets_that_a_page_names_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_are_not_broken(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
     broken = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert broken == []
@@ -137,7 +137,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 @pytest.mark.parametrize(("needed", "outcome"), [("", "1 skipped"), ("1", "1 error")])
-def test_without_a_browser_tests_are_skipped_but_in_ci_they_fail(
+def test_without_a_browser_tests_are_skipped_locally_and_fail_in_ci(
     tmp_path: Path, needed: str, outcome: str
 ) -> None:
     test = tmp_path / "test_page.py"
@@ -154,7 +154,7 @@ def test_without_a_browser_tests_are_skipped_but_in_ci_they_fail(
     assert ran.stdout.count(browser.NONE) <= 1 + bool(needed)
 
 
-def test_ci_needs_the_browser() -> None:
+def test_ci_requires_the_browser() -> None:
     script = (ROOT / ".ci/run").read_text()
     assert "SHARDLAB_NEEDS_BROWSER=1" in script
     assert "make test" in script

@@ -1,4 +1,4 @@
-"""One optimizer step from many micro-batches, equal to that of all of them in one batch."""
+"""One optimizer step from many micro-batches, equal to the step of a single batch of them all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardlab.paper_layer import saved_bytes
 CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)
 FORWARD = "near the end of a forward pass"
 LEARNING_RATE, MOMENTUM = 0.5, 0.9
-OLD_GRADIENT = 0.01  # what the first call finds in every `.grad`
+OLD_GRADIENT = 0.01  # in every `.grad` before the first call
 TOLERANCE = 1e-6
 
 Batch = tuple[Tensor, Tensor]
@@ -52,7 +52,7 @@ def draw_batch(rng: np.random.Generator, shape: tuple[int, int], share: float) -
     return tokens, targets.clone()
 
 
-def begin(given: Plain) -> tuple[GPT, torch.optim.Optimizer]:
+def model_and_optimizer(given: Plain) -> tuple[GPT, torch.optim.Optimizer]:
     model = GPT(CONFIG)
     model.load_state_dict(given["weights"])
     for parameter in model.parameters():
@@ -66,7 +66,7 @@ def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    model, optimizer = begin(given)
+    model, optimizer = model_and_optimizer(given)
     steps: list[int] = []
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
     mark(BEGUN)
@@ -76,42 +76,42 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
 
 
 @cache
-def kept_bytes(sequences: int, tokens: int) -> int:
-    """What autograd keeps of one micro-batch."""
+def autograd_bytes(sequences: int, tokens: int) -> int:
+    """What autograd saves for one micro-batch."""
     return saved_bytes(GPT(CONFIG), *torch.zeros(2, sequences, tokens, dtype=torch.int64))
 
 
-def largest_micro_batch(case: Case) -> float:
-    """Half as much again: logits, and what operators work with, come on top of what is kept."""
-    return 1.5 * max(kept_bytes(*shape) for shape in case.params["shapes"])
+def activation_limit_bytes(case: Case) -> float:
+    """50 % more than autograd saves: room for logits and for the operators' temporary tensors."""
+    return 1.5 * max(autograd_bytes(*shape) for shape in case.params["shapes"])
 
 
 ONE_AT_A_TIME = Budget(
-    "holds the activations of one micro-batch at a time",
-    limit=lambda case: Limit(largest_micro_batch(case)),
+    "keeps the activations of one micro-batch at a time",
+    limit=lambda case: Limit(activation_limit_bytes(case)),
     used=lambda run: run.memory.peak_of("activations").tolist(),
     heading="activations",
 )
-# Seen where a few of them would be much.
-SEEN = no_more_than_tensors(
-    FORWARD, lambda case: most if (most := largest_micro_batch(case)) > ROOM_BYTES else None
+# Measured only in cases where the activations of several micro-batches would be visible.
+FROM_OUTSIDE = no_more_than_tensors(
+    FORWARD, lambda case: most if (most := activation_limit_bytes(case)) > ROOM_BYTES else None
 )
 
 
 @on_each_rank
 def undefined_mean(output: Any, rank: int, attempt: Attempt) -> Said:
-    """torch's mean over no target is nan, though its gradients are 0."""
+    """torch's mean over no targets is nan, although its gradients are 0."""
     if all(not isinstance(loss, float) or math.isfinite(loss) for loss in output["losses"]):
         return None
     return (
-        "divides by 0 where no target of a micro-batch counts, as a mean of means does: divide the "
-        "sum over all counted tokens by their number in all micro-batches together"
+        "divides by 0 if no target of a micro-batch counts, as a mean of means does: divide the "
+        "sum of the losses by the number of counted tokens in all micro-batches"
     )
 
 
 @on_each_rank
 def wrong_loss(output: Any, rank: int, attempt: Attempt) -> Said:
-    """The step is right, and what is returned is not."""
+    """The step is right, but the returned loss is not."""
     wanted, got = attempt.expected[rank], output["losses"]
     if not equal(wanted["weights"], output["weights"], TOLERANCE):
         return None
@@ -119,12 +119,12 @@ def wrong_loss(output: Any, rank: int, attempt: Attempt) -> Said:
         return "returns nothing: return the mean loss"
     if equal(wanted["losses"], got, TOLERANCE):
         return None
-    mistake = "makes the right step but returns another loss than the mean over all counted tokens"
+    mistake = "takes the right step but does not return the mean loss over all counted tokens"
     first = f"{got[0]:.6f}" if isinstance(got[0], float) else got[0]
     return mistake, f"{first}, expected {wanted['losses'][0]:.6f}"
 
 
-holds_them_all = over_budget(
+keeps_all_activations = over_budget(
     ONE_AT_A_TIME.heading,
     "keeps the activations of several micro-batches at a time: call backward for each before the "
     "forward pass of the next",
@@ -134,16 +134,16 @@ holds_them_all = over_budget(
 EXERCISE = OnRanks(
     points=5,
     cases=(
-        batches_case("four alike", [(4, 16)] * 4, [1.0] * 4),
+        batches_case("4 equal micro-batches", [(4, 16)] * 4, [1.0] * 4),
         batches_case("lengths differ", [(4, 8), (4, 32), (4, 20)], [1.0] * 3),
         batches_case("some targets are -100", [(4, 16)] * 4, [1.0, 0.25, 0.5, 0.75]),
     ),
     inputs=draw_batches,
     drive=drive,
     tolerance=TOLERANCE,
-    named_within=1e-3,  # a mistake may leave weights of any size
-    budgets=(ONE_AT_A_TIME, SEEN),
+    named_within=1e-3,  # mistakes may lead to weights of any size
+    budgets=(ONE_AT_A_TIME, FROM_OUTSIDE),
     allows=frozenset(),
-    signs=(undefined_mean, NAMED, wrong_loss, holds_them_all),
+    signs=(undefined_mean, NAMED, wrong_loss, keeps_all_activations),
     memory=True,
 )

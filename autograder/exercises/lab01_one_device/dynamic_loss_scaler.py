@@ -1,7 +1,7 @@
 """Dynamic loss scaling on ranks, with real fp16 gradients that overflow.
 
-Each rank has weights of its own, as when gradients are sharded over ranks: an overflow on one rank
-is unknown to the others until they communicate.  The gradient of weight i is x_i/n, computed in
+Each rank has its own weights, as when gradients are sharded over ranks: an overflow on one rank is
+unknown to the others until they communicate.  The gradient of weight i is x_i/n, computed in
 fp16, where scale·x_i/n may not fit; afterwards it is cast to fp32, as with torch.autocast.
 """
 
@@ -22,13 +22,13 @@ from shardlab.errors import DeadlockError
 
 ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
 LEARNING_RATE = 0.5
-TOO_LARGE = 60_000.0  # fits fp16 (at most 65,504), and is inf times any scale above ELEMENTS
+TOO_LARGE = 60_000.0  # fits fp16 (max 65,504), but overflows with any scale above ELEMENTS
 
 
 def scaler_case(
     name: str, world_size: int, plan: dict[int, tuple[int, str]], **changes: float
 ) -> Case:
-    """plan: {step: (rank, "inf" or "nan")}, what is planted among its gradients."""
+    """plan: {step: (rank, "inf" or "nan")}, a value to plant among that rank's gradients."""
     params = {"plan": plan, "steps": 12, "scale": 2.0**16, "growth_interval": 3}
     return Case(name, world_size, params | changes)
 
@@ -95,8 +95,8 @@ def reduces_only_on_overflow(attempt: Attempt) -> Finding | None:
         return None
     return Finding(
         "the ranks",
-        "do not all call all_reduce: one that did not overflow cannot know who did, so every rank "
-        "calls it in every step",
+        "do not all call all_reduce: a rank that did not overflow cannot know that another did, so "
+        "every rank has to call it in every step",
         f"calls by rank: {by_rank}",
         anyone="the ranks",
     )
@@ -105,7 +105,7 @@ def reduces_only_on_overflow(attempt: Attempt) -> Finding | None:
 ONE_FLAG = Budget(
     "sends ≤ 1 KiB per rank and step", sent_bytes, lambda case: Limit(1024 * case.params["steps"])
 )
-GRADIENTS = {"all_reduce": "all-reduces its gradients: whether it overflowed is one number"}
+GRADIENTS = {"all_reduce": "all-reduces its gradients: one number shows whether a rank overflowed"}
 EXERCISE = OnRanks(
     points=6,
     answer="DynamicLossScaler",

@@ -14,7 +14,7 @@ from autograder.exercise.signs import Said, on_each_rank
 from shardlab.trace.tensors import tensors_in
 
 # One unit in the last place of bf16 is 2^-8 of a number or less.  fp32 sums in another order may
-# round to the neighbour; every mistake is off by more.
+# round to the adjacent number; every mistake is off by more.
 TOLERANCE = 2.0**-8
 
 
@@ -31,7 +31,7 @@ def draw_weights(case: Case, rng: np.random.Generator) -> Plain:
     for shape in case.params["shapes"]:
         weights.append(torch.from_numpy(rng.uniform(1.2, 1.9, shape)).to(dtype))
         sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
-        # Noise would carry a 16-bit velocity past the place where it stops: none with momentum.
+        # No noise with momentum: it would move a 16-bit velocity past the point where it stops.
         spread = 0.0 if case.params["momentum"] else 0.2
         noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
         size = case.params["update"] / case.params["lr"]
@@ -45,7 +45,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     path = []  # of the first weight
     for gradients in zip(*given["gradients"], strict=True):
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            # a weight that was left in fp32 gets an fp32 gradient: torch wants them alike
+            # torch wants equal dtypes: a weight left in fp32 gets an fp32 gradient
             parameter.grad = gradient.to(parameter.dtype, copy=True)
         subject(parameters, state, case.params["lr"], case.params["momentum"])
         path.append(parameters[0].detach().flatten()[0].item())
@@ -63,7 +63,7 @@ def path_of_a_weight(attempt: Attempt) -> Curves:
 
 @on_each_rank
 def never_moves(output: Any, rank: int, attempt: Attempt) -> Said:
-    """Small updates are lost in three ways; what was kept in the state tells them apart."""
+    """Small updates are lost in three ways; the tensors in ``state`` show which."""
     if not equal(attempt.inputs[rank]["weights"], output["weights"], 0.0):
         return None
     right = attempt.expected[rank]["weights"][0].float()
@@ -72,8 +72,8 @@ def never_moves(output: Any, rank: int, attempt: Attempt) -> Said:
         mistake = "never writes back: copy the master into the 16-bit weight after each step"
     elif wide:
         mistake = (
-            "takes the master from the rounded weight in each step: it is copied once, before "
-            "the first, and kept in state"
+            "copies the master from the rounded weight in each step: copy it once, before the "
+            "first, and keep it in state"
         )
     else:
         mistake = (

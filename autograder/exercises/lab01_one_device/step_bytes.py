@@ -22,5 +22,5 @@ EXERCISE = Formula(
         questions("GELU", setting(activation="gelu")),
         questions("bf16 with fp32 masters, Adam", setting(precision="bf16")),
     ),
-    tolerance=0.005,  # single numbers, such as Adam's count of steps, are kept as well
+    tolerance=0.005,  # a step also keeps scalars, such as Adam's step counters
 )

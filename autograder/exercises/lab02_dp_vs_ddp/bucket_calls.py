@@ -1,4 +1,4 @@
-"""What the recorded calls show of an answer's buckets: when they start, their bytes, mistakes."""
+"""What the recorded calls show of an answer's buckets: start times, bytes, mistakes."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from shardlab.errors import DeadlockError, RunTimeout
 from shardlab.run import Call, Run
 
 GRADIENT, BACKWARD = "gradient", "backward"  # labels in the log
-SIGNAL = torch.uint8  # of the drive's own collective: no gradient has this dtype
+BARRIER_DTYPE = torch.uint8  # of the drive's own collectives; no gradient has it
 
 
 def collectives(run: Run, rank: int) -> list[Call]:
-    """The student's, in the order of their start."""
-    ours = str(SIGNAL).removeprefix("torch.")
+    """The student's, in the order in which they started."""
+    ours = str(BARRIER_DTYPE).removeprefix("torch.")
     calls = (call for call in run.calls if call.rank == rank and call.op == "all_reduce")
     return [call for call in calls if call.dtype != ours]
 
@@ -27,18 +27,18 @@ def spans(run: Run, rank: int, label: str) -> list[tuple[float, float]]:
 
 
 def started_early(run: Run) -> list[int]:
-    """By rank: how many collectives in all started before their backward's last gradient came."""
+    """By rank: how many collectives started before the last gradient of their backward."""
     early = [0] * run.world_size
     for rank in range(run.world_size):
-        came = [at for at, _ in spans(run, rank, GRADIENT)]
+        ready = [at for at, _ in spans(run, rank, GRADIENT)]
         for start_s, end_s in spans(run, rank, BACKWARD):
-            last_s = max((at for at in came if start_s <= at <= end_s), default=0.0)
+            last_s = max((at for at in ready if start_s <= at <= end_s), default=0.0)
             early[rank] += sum(start_s <= call.start_s < last_s for call in collectives(run, rank))
     return early
 
 
 def sizes_by_step(run: Run | None, rank: int) -> list[list[int]]:
-    """Bytes of a rank's collectives: each backward's start ends the step before."""
+    """Bytes of a rank's collectives, by step; the start of a backward ends the previous step."""
     if run is None:
         return []
     starts = [start_s for start_s, _ in spans(run, rank, BACKWARD)]
@@ -58,8 +58,8 @@ def waits_in_a_hook(attempt: Attempt) -> Finding | None:
         return None
     return Finding(
         "rank 0",
-        "waits for its collective inside a hook, so backward pauses until every other rank is "
-        "there: start it with async_op=True and wait in finish()",
+        "waits for its collective inside a hook, so backward pauses until every other rank "
+        "joins: start it with async_op=True and wait in finish()",
         error.table[0].source,
     )
 
@@ -90,8 +90,8 @@ def works_once(attempt: Attempt) -> Finding | None:
         if entered_the_next and sorted(steps[0]) == sorted(wanted) and len(steps[1]) < len(wanted):
             return Finding(
                 f"rank {rank}",
-                "works in the first step alone: finish() has to make the buckets ready for the "
-                "next backward",
+                "works only in the first step: finish() has to reset the buckets for the next "
+                "backward",
                 f"{len(steps[1])} collectives in the second step, not {len(wanted)}",
             )
     return None
@@ -103,29 +103,29 @@ def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> Said:
     got, wanted = sizes_by_step(attempt.run, rank)[0], attempt.case.params["buckets"]
     if sorted(got) == sorted(wanted):
         return None
-    return name_of(got, attempt.case), f"bytes of its collectives: {got}, expected {wanted}"
+    return describe(got, attempt.case), f"bytes of its collectives: {got}, expected {wanted}"
 
 
-def name_of(got: list[int], case: Case) -> str:
+def describe(got: list[int], case: Case) -> str:
     params, trained_bytes = case.params, sum(case.params["buckets"])
     one_each = [parameter.nbytes for parameter in trainable(build(case))]
     if not got:
         return "starts no collective: are the hooks registered, and does a full bucket start one?"
     if sorted(got) == sorted(one_each):
-        return "makes one collective for each parameter: a bucket's gradients travel in one tensor"
+        return "makes one collective for each parameter: send a bucket's gradients in one tensor"
     if sum(got) == parameter_bytes(case, by_name=True, trained=True) > trained_bytes:
-        return "counts a tied parameter twice: module.parameters() gives it once, its layers twice"
+        return "counts a tied parameter twice: module.parameters() yields it once, its layers twice"
     if sum(got) == parameter_bytes(case) > trained_bytes:
-        return "puts frozen parameters into its buckets: they have no gradient that could travel"
+        return "puts frozen parameters into its buckets: they have no gradient to send"
     if sum(got) != trained_bytes:
         return "reduces more or fewer bytes than the trainable parameters have"
     if len(got) == 1:
-        return "ignores the cap: one bucket holds everything, so nothing can start early"
+        return "ignores the cap: one bucket contains everything, so nothing can start early"
     if sorted(got) == sorted(params["forward_buckets"]):
         return "fills its buckets in forward order: begin with the last, whose gradients come first"
     if any(size > params["cap_bytes"] and size not in one_each for size in got):
-        return "overfills a bucket: close it before a parameter that would take it above the cap"
-    return "fills its buckets otherwise than asked: each takes what still fits under the cap"
+        return "overfills a bucket: close it before a parameter that would exceed the cap"
+    return "does not fill its buckets as in the spec: each takes what still fits under the cap"
 
 
 @on_each_rank
@@ -136,8 +136,8 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> Said:
     if not equal(wanted["sorted gradients"], got["sorted gradients"]):
         return None
     return (
-        "copies means back to the wrong parameters: take a bucket apart in the order in which it "
-        "was put together"
+        "copies means back to the wrong parameters: split a bucket in the order in which it was "
+        "concatenated"
     )
 
 
@@ -148,11 +148,11 @@ def starts_late(output: Any, rank: int, attempt: Attempt) -> Said:
         return None
     if collectives(run, rank) and not early:
         return (
-            "starts its collectives when backward has ended, so nothing overlaps: start each in "
+            "starts its collectives when backward has finished, so nothing overlaps: start each in "
             "the hook that completes its bucket"
         )
     return (
-        "starts some buckets late: a bucket is complete before the last gradient comes, except the "
-        "one that holds it",
+        "starts some buckets late: every bucket but the last gradient's is complete before that "
+        "gradient arrives",
         f"{early} of {least} collectives before the last gradient",
     )

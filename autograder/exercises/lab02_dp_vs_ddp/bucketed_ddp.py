@@ -1,8 +1,8 @@
 """BucketedDDP: gradients averaged bucket by bucket while backward runs.
 
-The last rank is always late: it starts its backward when all others have ended theirs.  An answer
-that waits for a collective inside a hook waits for that rank, which waits for it: a hang that has
-a name, whatever the machine's speed.
+The last rank is always late: it starts its backward when all others have finished theirs.  An
+answer that waits for a collective inside a hook waits for that rank, which waits for it: a hang
+that the checker recognizes, whatever the machine's speed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch.distributed as dist
 
 from autograder.exercise import NAMED, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
-from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BACKWARD, GRADIENT, SIGNAL
-from autograder.exercises.lab02_dp_vs_ddp.shared import after_step, build_with, descend, trainable
+from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BACKWARD, BARRIER_DTYPE, GRADIENT
+from autograder.exercises.lab02_dp_vs_ddp.shared import after_step, build_with, sgd_step, trainable
 from autograder.guest.moments import mark
 from shardlab import measure
 from shardlab.run import Run
 
-# In each case, buckets in forward order, without a cap, or filled above it, are other buckets.
+# In each case, forward order, ignoring the cap and exceeding it all give different buckets.
 WIDTHS, SQUARE = [64, 256, 256, 128, 32], [160, 160, 160, 160, 32]
 TIED = {"widths": SQUARE, "tied": [0, 2], "cap_bytes": 120_000}
 FROZEN = {"widths": WIDTHS, "frozen": 2, "cap_bytes": 270_000}
@@ -31,7 +31,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model = build_with(case, given["state"])
     for parameter in trainable(model):  # this hook runs before the student's
         parameter.register_post_accumulate_grad_hook(lambda _: mark(GRADIENT))
-    aside = dist.new_group()
+    own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])
     late = dist.get_rank() == case.world_size - 1
     output = {}
@@ -39,25 +39,25 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         model.zero_grad()
         loss = wrapped(inputs, targets)
         if late:
-            meet(aside)
+            barrier(own_group)
         with measure(BACKWARD):
             loss.backward()
         if not late:
-            meet(aside)
+            barrier(own_group)
         wrapped.finish()
-        descend(model)
+        sgd_step(model)
         output[f"step {step}"] = after_step(model)
     return output
 
 
-def meet(group: Any) -> None:
-    dist.all_reduce(torch.zeros(1, dtype=SIGNAL), group=group)
+def barrier(group: Any) -> None:
+    dist.all_reduce(torch.zeros(1, dtype=BARRIER_DTYPE), group=group)
 
 
-def as_in_the_spec(
+def equal_to_spec(
     label: str, number: Callable[[list[int]], int], unit: str = "B", times: int = 1
 ) -> Budget:
-    """``number`` of the bytes of a rank's collectives is that of the bytes of its buckets."""
+    """``number`` of the bytes of a rank's collectives equals that of the spec's buckets."""
 
     def used(run: Run) -> list[int]:
         by_rank = (bucket_calls.collectives(run, rank) for rank in range(run.world_size))
@@ -76,10 +76,10 @@ def all_but_one(case: Case) -> Limit:
     return Limit(shared.STEPS * buckets, shared.STEPS * (buckets - 1))
 
 
-# With the number of collectives and the bytes in all, the last two tell buckets from others.
+# Together with the number of collectives and the total bytes, the last two identify the buckets.
 BUDGETS = (
     shared.WITHIN_FIVE_PERCENT,
-    as_in_the_spec("one collective for each bucket and step", len, "calls", shared.STEPS),
+    equal_to_spec("one collective for each bucket and step", len, "calls", shared.STEPS),
     Budget(
         "all but one bucket start before the last gradient",
         bucket_calls.started_early,
@@ -87,8 +87,8 @@ BUDGETS = (
         "collectives",
         "calls",
     ),
-    as_in_the_spec("the largest bucket is that of the spec", lambda sizes: max(sizes, default=0)),
-    as_in_the_spec("the first bucket is that of the spec", lambda sizes: (sizes or [0])[0]),
+    equal_to_spec("the largest bucket equals the spec's", lambda sizes: max(sizes, default=0)),
+    equal_to_spec("the first bucket equals the spec's", lambda sizes: (sizes or [0])[0]),
 )
 
 EXERCISE = OnRanks(
@@ -101,7 +101,7 @@ EXERCISE = OnRanks(
     ),
     inputs=lambda case, rng: shared.draw(case, rng, shared.draw_state(case, rng)),
     drive=drive,
-    kept_from_ranks=frozenset({"buckets", "forward_buckets"}),  # the answer's own
+    kept_from_ranks=frozenset({"buckets", "forward_buckets"}),  # they are the answer
     budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
     signs=(

@@ -16,14 +16,14 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     return take_steps(case, given, lambda model, batch, step: subject(model, *batch, LR, step))
 
 
-def each_its_own_source(attempt: Attempt) -> Finding | None:
+def different_sources(attempt: Attempt) -> Finding | None:
     table = attempt.error.table if isinstance(attempt.error, RunTimeout) else ()
     waiting = [row for row in table if row.call.startswith("broadcast")]
     if len(waiting) < 2:
         return None
     return Finding(
         "the ranks",
-        "wait in a broadcast that has no one source: src is the same rank everywhere",
+        "wait in a broadcast with different sources: src has to be the same on every rank",
         waiting[0].source,
         anyone="the ranks",
     )
@@ -32,13 +32,13 @@ def each_its_own_source(attempt: Attempt) -> Finding | None:
 @on_each_rank
 def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
     enough = shared.start_bytes(attempt.case)
-    handed_in = shared.handed_in_bytes(attempt, "broadcast", rank)
-    if handed_in <= enough:
+    broadcast_bytes = shared.bytes_passed_to("broadcast", attempt, rank)
+    if broadcast_bytes <= enough:
         return None
-    mistake = "broadcasts more than once: after the start equal steps keep the weights equal"
-    if handed_in == shared.start_bytes(attempt.case, by_name=True):
+    mistake = "broadcasts more than once: after step 0, equal steps keep the weights equal"
+    if broadcast_bytes == shared.start_bytes(attempt.case, by_name=True):
         mistake = f"broadcasts {shared.TIED_TWICE}"
-    return mistake, f"{handed_in:,} bytes, {enough:,} are enough"
+    return mistake, f"{broadcast_bytes:,} bytes, {enough:,} are enough"
 
 
 EXERCISE = OnRanks(
@@ -49,7 +49,7 @@ EXERCISE = OnRanks(
     budgets=(shared.WITHIN_FIVE_PERCENT,),
     allows=frozenset({"broadcast", "all_reduce"}),
     signs=(
-        each_its_own_source,
+        different_sources,
         NAMED,
         shared.wrong_from_the_second_step,
         broadcasts_too_much,

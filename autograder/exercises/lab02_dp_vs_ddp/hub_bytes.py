@@ -8,7 +8,7 @@ Pairs = list[tuple[float, float]]
 
 
 def as_pairs(answer: Any) -> Plain:
-    """Lists will do for tuples; anything else stays as it is, for the comparison to name."""
+    """Accept lists for tuples; return anything else as it is: the comparison reports it."""
     if not isinstance(answer, list | tuple):
         return answer
     return [tuple(pair) if isinstance(pair, list | tuple) else pair for pair in answer]
@@ -18,7 +18,7 @@ def no_pair_for_each_rank(sizes: list[int], right: Pairs, got: Any) -> str | Non
     if not isinstance(got, list) or any(type(p) is not tuple or len(p) != 2 for p in got):
         return "should return a list with a pair (sent, received) for each rank"
     if len(got) != len(right):
-        return "should return one pair for each rank: world_size of them"
+        return "should return one pair for each rank, world_size in all"
     return None
 
 

@@ -17,7 +17,7 @@ WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """Weights differ from rank to rank; buffers do not, for they do not travel here."""
+    """Weights differ from rank to rank; buffers do not, because they are not sent here."""
     given = shared.draw(case, rng)
     for each in given:
         each["state"] |= shared.buffers_in(given[0]["state"])
@@ -54,22 +54,22 @@ def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[in
     others = {op for rank, op in waiting.items() if rank}
     # A send that is still pending counts: the hub is at its first step's last weights, or beyond.
     once = (attempt.case.world_size - 1) * shared.parameter_bytes(attempt.case)
-    sent = shared.handed_in_bytes(attempt, "send", 0)
+    sent = shared.bytes_passed_to("send", attempt, 0)
     if hub == "send" and peer == "send":
         if sent > once:
-            return "goes on to the next step while gradients still come: receive N - 1 of each"
+            return "starts the next step while others still send gradients: receive N - 1 of each"
         return (
             "sends weights while the others send gradients, and nobody receives: the others have "
             "to receive the weights first"
         )
     if hub == "recv" and peer == "recv" and sent < once:
-        return "waits for gradients of ranks that wait for weights: those go out first, to all"
+        return "waits for gradients from ranks that wait for weights: send weights to all first"
     if hub == "recv" and peer != "send":
         return "waits for a gradient that nobody sends"
     if not hub and others == {"recv"}:
-        return "has finished, and others still wait for weights: send them to each of the N - 1"
+        return "has finished while others still wait for weights: send them to each of the N - 1"
     if not hub and others == {"send"}:
-        return "has finished, and others still send gradients: receive N - 1 of each"
+        return "has finished while others still send gradients: receive N - 1 of each"
     return ""
 
 
@@ -78,15 +78,15 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
     peers = 1 if rank else attempt.case.world_size - 1
     enough = peers * shared.STEPS * shared.parameter_bytes(attempt.case)
     by_name = peers * shared.STEPS * shared.parameter_bytes(attempt.case, by_name=True)
-    sent = shared.handed_in_bytes(attempt, "send", rank)
+    sent = shared.bytes_passed_to("send", attempt, rank)
     if sent > enough and rank:
-        mistake = "sends more than its gradient: the hub needs nothing else of it"
+        mistake = "sends more than its gradient: the hub needs nothing else from it"
     elif sent == by_name > enough:
         mistake = f"sends {shared.TIED_TWICE}"
     elif sent >= 2 * enough:
         mistake = (
-            "sends the weights twice in a step: after the step the hub's may stay where they are, "
-            "for the next one begins by sending them"
+            "sends the weights twice in a step: the next step begins by sending them, so do not "
+            "send them at the end"
         )
     else:
         return None

@@ -1,6 +1,6 @@
-"""What exercises on data parallelism share: models, their inputs, vectors, recorded calls.
+"""Shared by the exercises on data parallelism: models, inputs, vectors, recorded calls.
 
-A model is called as ``model(inputs, targets)`` and gives the mean loss of that batch.  Every rank
+A model is called as ``model(inputs, targets)`` and returns the mean loss of that batch.  Every rank
 has a batch of the same size, so the mean of the ranks' gradients is the whole batch's gradient.
 """
 
@@ -23,7 +23,7 @@ LR, STEPS = 0.1, 2
 SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
 WIDTHS = [128, 256, 256, 64]
 
-# For hub_step and for ddp_step alike.
+# For both hub_step and ddp_step.
 STEP_CASES = (
     Case("2 ranks, an MLP", 2, {"widths": WIDTHS}),
     Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
@@ -122,7 +122,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def after_step(model: nn.Module) -> dict[str, Any]:
-    """Sorted, gradients show whether right numbers are in wrong places."""
+    """Sorted gradients show whether the right numbers are in the wrong places."""
     parts = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
     whole = flat(parts) if len(parts) == len(trainable(model)) else None
     in_order = None if whole is None else whole.sort().values
@@ -131,11 +131,11 @@ def after_step(model: nn.Module) -> dict[str, Any]:
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """One vector, in the order of ``model.parameters()``, a tied one once."""
+    """One vector, in the order of ``model.parameters()``, with tied ones once."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def descend(model: nn.Module) -> None:
+def sgd_step(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter in trainable(model):
             if parameter.grad is not None:
@@ -148,22 +148,22 @@ def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Said
     if all(are_right) or not are_right[0]:
         return None
     return (
-        "is right in the first step and wrong in the next: does .grad still hold the old "
+        "is right in the first step and wrong in the next: does .grad still contain the old "
         "gradient? Set it to None before backward"
     )
 
 
 def parameter_bytes(case: Case, *, by_name: bool = False, trained: bool = False) -> int:
-    """A tied one once, or under each of its names, as ``state_dict()`` lists it."""
+    """Counts a tied parameter once, or once for each of its names, as ``state_dict()`` does."""
     named = build(case).named_parameters(remove_duplicate=not by_name)
     return sum(each.nbytes for _, each in named if each.requires_grad or not trained)
 
 
 def start_bytes(case: Case, *, by_name: bool = False) -> int:
-    """Of what a broadcast at the start has to bring: parameters and buffers."""
+    """Bytes of the broadcast at the start: parameters and buffers."""
     return parameter_bytes(case, by_name=by_name) + sum(b.nbytes for b in build(case).buffers())
 
 
-def handed_in_bytes(attempt: Attempt, op: str, rank: int) -> int:
+def bytes_passed_to(op: str, attempt: Attempt, rank: int) -> int:
     calls = attempt.run.calls if attempt.run else []
     return sum(call.bytes for call in calls if call.op == op and call.rank == rank)

@@ -1,4 +1,4 @@
-"""Lab 03: a ring all-reduce from its pieces, each examined for itself."""
+"""Lab 03: a ring all-reduce from its pieces, each checked separately."""
 
 EXERCISES = ("chunk_bounds", "reduce_scatter", "all_gather", "ring_all_reduce", "bytes_per_rank")
 CLOSED = ("shardlab.estimate", "shardlab.trace.measured_traffic")

@@ -20,7 +20,7 @@ from autograder.exercises.lab03_ring_all_reduce.shared import (
 
 
 def draw_buffers(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
-    """Rank r's own chunk of its buffer counts; what the rest holds must not matter."""
+    """Only chunk r of rank r's buffer is right; the values of the rest must not matter."""
     buffers = shared.draw_tensors(case, rng)
     for rank, buffer in enumerate(buffers):
         for chunk, values in enumerate(chunks_of(case, buffer)):
@@ -45,7 +45,7 @@ def missing_chunks(output: Any, rank: int, attempt: Attempt) -> Said:
     for chunk, values in enumerate(got):
         if not torch.equal(wanted[chunk], values) and torch.equal(before[chunk], values):
             mistake = "has chunks that never arrived: all-gather over N ranks takes N - 1 steps"
-            return mistake, f"chunk {chunk} is as it was"
+            return mistake, f"chunk {chunk} is unchanged"
     return None
 
 
@@ -56,5 +56,5 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=shared.HALVES_BUDGETS,
     allows=shared.P2P_ONLY,
-    signs=(*shared.IN_THE_CALLS, shared.works_on_a_copy, NAMED, missing_chunks),
+    signs=(*shared.RING_SIGNS, shared.works_on_a_copy, NAMED, missing_chunks),
 )

@@ -12,7 +12,7 @@ def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> str | None
     if not is_pairs(bounds):
         return None
     if len(bounds) != world_size:
-        return "should return one pair for each rank: world_size of them"
+        return "should return one pair for each rank, world_size in all"
     if not all(0 <= start <= stop <= length for start, stop in bounds):
         return "should keep to 0 ≤ start ≤ stop ≤ length"
     covered = list(chain.from_iterable(range(*pair) for pair in bounds))

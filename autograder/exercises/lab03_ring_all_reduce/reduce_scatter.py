@@ -24,19 +24,19 @@ def drive(
 
 @on_each_rank
 def nothing_added(output: Any, rank: int, attempt: Attempt) -> Said:
-    """Chunk r reaches rank r in the last step, so stopping early leaves it as it was.
+    """Chunk r reaches rank r in the last step, so stopping early leaves it unchanged.
 
-    So does starting with one's own chunk: then the sum of chunk r + 1 ends on rank r.
+    So does starting with the rank's own chunk: the sum of chunk r + 1 then ends on rank r.
     """
     own = shared.chunks_of(attempt.case, attempt.inputs[rank])[rank]
     if not len(own) or not torch.equal(own, output["returned"]):
         return None
-    said = "the sum arrives in the last of N - 1 steps"
+    reason = "the sum arrives in the last of N - 1 steps"
     calls = attempt.run.calls if attempt.run else []
     sends = [call for call in calls if call.rank == rank and call.op == "send"]
     if len(sends) == attempt.case.world_size - 1:
-        said = "chunk r has to come to rank r last, so rank r never sends it"
-    return f"returned its own part, not the sum: {said}"
+        reason = "chunk r has to reach rank r last, so rank r never sends it"
+    return f"returned its own part, not the sum: {reason}"
 
 
 EXERCISE = OnRanks(
@@ -46,5 +46,5 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=shared.HALVES_BUDGETS,
     allows=shared.P2P_ONLY,
-    signs=(*shared.IN_THE_CALLS, NAMED, nothing_added),
+    signs=(*shared.RING_SIGNS, NAMED, nothing_added),
 )

@@ -1,4 +1,4 @@
-"""The whole ring, built of the student's own halves; here ours stand in for them."""
+"""The whole ring, built from the student's two halves; the check replaces them with its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autograder.guest.on_rank import standing_in
 
 
 def direct_reduce_scatter(tensor: torch.Tensor, bounds: Bounds) -> torch.Tensor:
-    """Stands in for the student's: as many bytes as in a ring, sent straight to their owners."""
+    """Replaces the student's: as many bytes as in a ring, sent directly to their owners."""
     chunks = [tensor[start:stop] for start, stop in bounds]
     own = chunks[dist.get_rank()]
     received = [torch.zeros_like(own) for _ in chunks]
@@ -48,7 +48,7 @@ def exchange(to_send: list[torch.Tensor], to_receive: list[torch.Tensor]) -> Non
 def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plain:
     def chunk_bounds(length: int, world_size: int) -> Bounds:
         if (length, world_size) != (case.params["length"], case.world_size):
-            raise ValueError(f"chunk_bounds{length, world_size} is not of this tensor and group")
+            raise ValueError(f"chunk_bounds{length, world_size} is not for this tensor and group")
         return bounds_in(case)
 
     subject = standing_in(
@@ -61,7 +61,7 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
     return {"tensor": tensor, "returned": tensor_or_none(returned)}
 
 
-# Both at 4 ranks: who knows only one of them is not sent to look for a 4.
+# Both at 4 ranks: knowing only one of them is not diagnosed as working only for N = 4.
 OPERATIONS = ("mean", "sum", "mean", "sum", "mean")
 
 EXERCISE = OnRanks(

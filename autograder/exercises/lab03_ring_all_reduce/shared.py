@@ -1,4 +1,4 @@
-"""What exercises on rings share: cases, inputs, byte budgets, and signs in the calls.
+"""Shared by the exercises on rings: cases, inputs, byte budgets, and signs in the calls.
 
 The ring: rank r sends to its right neighbour r + 1 and receives from its left neighbour r - 1
 (modulo N).  reduce-scatter leaves rank r with chunk r of the sum, all-gather starts from there.
@@ -43,7 +43,7 @@ def draw_tensors(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
 
 
 def bounds_in(case: Case) -> Bounds:
-    """Those of chunk_bounds, which is another exercise's answer: a fact of the case."""
+    """What chunk_bounds returns. It is another exercise's answer, so the case provides it."""
     return [(start, stop) for start, stop in case.params["bounds"]]
 
 
@@ -57,13 +57,13 @@ def chunks_of(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
 
 
-def past_the_neighbour(run: Run) -> list[int]:
+def sent_elsewhere(run: Run) -> list[int]:
     sent = run.traffic.sent_bytes
     ranks = range(run.world_size)
     return [int(sent[rank].sum() - sent[rank, (rank + 1) % len(ranks)]) for rank in ranks]
 
 
-RIGHT_NEIGHBOUR_ONLY = Budget("sends to the right neighbour only", past_the_neighbour)
+RIGHT_NEIGHBOUR_ONLY = Budget("sends to the right neighbour only", sent_elsewhere)
 HALVES_BUDGETS = (WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY)
 
 
@@ -117,7 +117,7 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
     return None
 
 
-IN_THE_CALLS = (hub, wrong_neighbour, whole_tensors)
+RING_SIGNS = (hub, wrong_neighbour, whole_tensors)
 
 
 @on_each_rank

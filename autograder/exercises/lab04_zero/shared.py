@@ -1,7 +1,7 @@
-"""What exercises on ZeRO share: models, inputs, budgets, signs.
+"""Shared by the exercises on ZeRO: models, inputs, budgets, signs.
 
-Everything is flat: tensors one after the other, padded with zeros to a multiple of N, in N equal
-slices of which rank r has the r-th.
+Tensors are concatenated into a flat buffer, padded with zeros to a multiple of N, and cut into N
+equal slices; rank r has slice r.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ Bounds = list[tuple[int, int]]
 Size = Callable[[Case], float]  # in bytes
 
 FLOAT_BYTES = 4
-# Below this, gloo's own messages would blur a budget of a few percent.
+# Below this, gloo's own messages take more than the budget's few percent.
 BUDGET_FROM_BYTES = 2**20
-LARGE_BYTES = 8_000_000  # of parameters, from which on a process shows what it holds
+LARGE_BYTES = 8_000_000  # of parameters: enough to show in the memory of the process
 WITHIN = 1.02
-# Each of gloo's threads may hold the tensors of the exchange it did last a moment longer than the
-# call that waited for it: a limit on what is live leaves room for them.
+# Each gloo thread may keep the tensors of its last exchange alive a little longer than the call
+# that waited for it: limits on live bytes leave room for them.
 GLOO_THREADS = 2
 NEAR = 1e-5  # what the order of additions may change
-HELD = "at the end"  # a moment when a drive is done, with all still alive
+AT_END = "at the end"  # a moment: the drive is done, everything is still alive
 
 
-def bounds_in(case: Case) -> dict[int, Bounds]:
-    """{elements: each rank's slice}: those of shard_bounds, which is another exercise's answer."""
+def bounds_by_length(case: Case) -> dict[int, Bounds]:
+    """{elements: each rank's slice}, as shard_bounds, another exercise's answer, returns them."""
     return dict(zip(case.params["lengths"], case.params["bounds"], strict=True))
 
 
-def with_right_bounds(subject: Any, case: Case) -> Any:
-    """The answer, a function or a class, with ours in the place of the student's shard_bounds."""
-    known = bounds_in(case)
+def with_reference_bounds(subject: Any, case: Case) -> Any:
+    """The answer, a function or a class, with the student's shard_bounds replaced by ours."""
+    known = bounds_by_length(case)
 
     def shard_bounds(sizes: Sequence[int], world_size: int) -> Bounds:
         length = int(sum(sizes))
         if world_size != case.world_size or length not in known:
             raise ValueError(
-                f"shard_bounds of {length:,} elements on {world_size} ranks: on {case.world_size} "
-                "ranks it knows this model's parameters, and any that follow each other"
+                f"shard_bounds of {length:,} elements on {world_size} ranks: this check supports "
+                f"only consecutive parameters of its model, on {case.world_size} ranks"
             )
         return list(known[length])
 
@@ -62,7 +62,7 @@ def with_right_bounds(subject: Any, case: Case) -> Any:
 
 
 def draw_inputs(case: Case, rng: np.random.Generator, batches: int, scale: float) -> list[Plain]:
-    """The same layers on all ranks, [weight [out, in], bias [out], …], and batches of their own.
+    """The same layers on all ranks, [weight [out, in], bias [out], …], and different batches.
 
     A batch: [inputs [B, first width], targets [B, last]]. Large targets make large gradients.
     """
@@ -85,7 +85,7 @@ def draw_inputs(case: Case, rng: np.random.Generator, batches: int, scale: float
 
 
 def mlp(tensors: Sequence[Tensor]) -> nn.Sequential:
-    """Linear layers with tanh between them, that take over the tensors."""
+    """Linear layers with tanh in between; the layers' parameters are the tensors themselves."""
     pairs = zip(tensors[::2], tensors[1::2], strict=True)
     return nn.Sequential(*[each for pair in pairs for each in (linear_of(*pair), nn.Tanh())][:-1])
 
@@ -103,26 +103,26 @@ def slice_elements(elements: int, case: Case) -> int:
     return -(-elements // case.world_size)
 
 
-def together(layers: Sequence[Any], case: Case) -> list[Sequence[Any]]:
-    """So many layers in each unit or bucket, the last ones first, as backward reaches them."""
-    size = case.params.get("together", 1)
+def group_layers(layers: Sequence[Any], case: Case) -> list[Sequence[Any]]:
+    """The layers of each unit or bucket, last layers first, as backward reaches them."""
+    size = case.params.get("layers_per_bucket", 1)
     return [layers[::-1][i : i + size] for i in range(0, len(layers), size)]
 
 
 def unit_bytes(case: Case) -> list[int]:
-    """Of each unit or bucket, padded."""
-    units = map(sum, together(sizes_of(case), case))
+    """Bytes of each unit or bucket, padded."""
+    units = map(sum, group_layers(sizes_of(case), case))
     return [FLOAT_BYTES * case.world_size * slice_elements(size, case) for size in units]
 
 
 def held_bytes(case: Case, units: int, slices: int = 1) -> float:
-    """Bytes of so many whole units, and so many times this rank's slices of all."""
+    """Bytes of ``units`` whole units and ``slices`` times this rank's slices of all units."""
     sizes = unit_bytes(case)
     return units * max(sizes) + slices * sum(sizes) / case.world_size
 
 
 def traffic(exchanges: Callable[[Case], Sequence[float]]) -> Budget:
-    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, padding and all."""
+    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, with padding."""
 
     def limit(case: Case) -> Limit | None:
         sizes = exchanges(case)
@@ -133,7 +133,7 @@ def traffic(exchanges: Callable[[Case], Sequence[float]]) -> Budget:
 
 
 def live(label: str, heading: str, used: Callable[[Run], list[int]], most: Size) -> Budget:
-    """Of live bytes; none where a few scalars would show."""
+    """A budget of live bytes; no limit in small cases, where a few scalars would matter."""
 
     def limit(case: Case) -> Limit | None:
         return Limit(WITHIN * most(case)) if case.params["widths"][0] >= 100 else None
@@ -141,7 +141,7 @@ def live(label: str, heading: str, used: Callable[[Run], list[int]], most: Size)
     return Budget(label, used, limit, heading)
 
 
-def seen_outside(moment: str, most: Size) -> Budget:
+def process_memory(moment: str, most: Size) -> Budget:
     def tensors_bytes(case: Case) -> float | None:
         return most(case) if FLOAT_BYTES * sum(sizes_of(case)) >= LARGE_BYTES else None
 
@@ -149,18 +149,18 @@ def seen_outside(moment: str, most: Size) -> Budget:
 
 
 def live_at_end(run: Run, *categories: str) -> list[int]:
-    return [sum(rank.at(HELD)[name] for name in categories) for rank in run.memory]
+    return [sum(rank.at(AT_END)[name] for name in categories) for rank in run.memory]
 
 
 unpadded = raises(
-    "pad: its length must divide by world_size",  # the lab's reduce_scatter says so
-    "does not pad: the slices are equal only where world_size divides the length",
+    "pad: world_size must divide the length",  # raised by the lab's reduce_scatter
+    "does not pad: the slices are equal only if world_size divides the length",
 )
 TWICE = "which gloo runs as an all-reduce, for twice the bytes: use the lab's reduce_scatter"
 expensive = expensive_calls(
     {
-        "all_reduce": "all-reduces: a rank needs its own slice of the sum, and reduce_scatter "
-        "sends half as much",
+        "all_reduce": "all-reduces: a rank needs only its own slice of the sum, and "
+        "reduce_scatter sends half as much",
         "reduce_scatter_single": f"calls dist.reduce_scatter_single, {TWICE}",
         "reduce_scatter": f"calls dist.reduce_scatter, {TWICE}",
     }

@@ -11,7 +11,7 @@ from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, 
 from autograder.exercise.signs import Said, finished, is_over, on_each_rank
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import held_bytes, with_right_bounds
+from autograder.exercises.lab04_zero.shared import held_bytes, with_reference_bounds
 from autograder.guest.moments import BEGUN, mark, mark_in_backward
 from shardlab.errors import RankError
 from shardlab.run import Run
@@ -21,7 +21,7 @@ IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    subject = with_right_bounds(subject, case)
+    subject = with_reference_bounds(subject, case)
     layers = given.pop("layers")
     mark(BEGUN)
     units: list[nn.Module] = []
@@ -44,10 +44,10 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 def live(phase: str, units: int, slices: int) -> Budget:
-    """So many whole units at one time, so many times all slices, and the activations."""
+    """At most ``units`` whole units, ``slices`` times all slices, and the activations."""
 
     def most(case: Case) -> float:
-        # Each layer's output, its tanh and their gradients, at most.
+        # At most each layer's output, its tanh and their gradients.
         values = 4 * sum(case.params["widths"]) * case.params.get("samples", 2)
         return held_bytes(case, units, slices) + shared.FLOAT_BYTES * values
 
@@ -59,7 +59,7 @@ def live(phase: str, units: int, slices: int) -> Budget:
 
 
 def frees_early(attempt: Attempt) -> Finding | None:
-    """Backward stopped, or computed with what is no longer there."""
+    """Backward failed, or computed with freed weights."""
     run, rank = attempt.run, 0
     if run is None:
         return None
@@ -71,7 +71,7 @@ def frees_early(attempt: Attempt) -> Finding | None:
         wrong = any(not equal(a["x.grad"], b["x.grad"], shared.NEAR) for a, b in pairs)
     gathers = sum(call.rank == rank and call.op.startswith("all_gather") for call in run.calls)
     if wrong and gathers == len(shared.unit_bytes(attempt.case)):
-        mistake = "frees its units before backward and does not gather them again there"
+        mistake = "frees its units before backward and does not gather them again"
         return Finding("every rank", mistake, anyone="every rank")
     return None
 
@@ -80,14 +80,14 @@ def frees_early(attempt: Attempt) -> Finding | None:
 def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
     for got, size in zip(output["slices"], shared.sizes_of(attempt.case), strict=True):
         if isinstance(got, str):
-            return "should have one parameter in each unit: its slice", got
+            return "should have one parameter per unit: its slice", got
         if got is None:
             return (
-                "ends without a gradient in its slice: autograd does not see through a "
-                "collective, so backward is yours to write"
+                "ends without a gradient in its slice: autograd does not differentiate "
+                "collectives, so write backward yourself"
             )
         if got.numel() != (right := shared.slice_elements(size, attempt.case)):
-            mistake = "holds a parameter of another length than a slice: ⌈Ψ/N⌉ elements"
+            mistake = "has a parameter of the wrong length: a slice has ⌈Ψ/N⌉ elements"
             return mistake, f"{got.numel():,}, expected {right:,}"
     return None
 
@@ -99,10 +99,10 @@ def keeps_units(output: Any, rank: int, attempt: Attempt) -> Said:
             built = sum(attempt.run.memory[rank].at(BUILT).values())
             if built > held_bytes(attempt.case, units=1):
                 return (
-                    "keeps whole units from the start: a slice is a view, and a view keeps all of "
-                    "its tensor alive"
+                    "keeps whole units from the start: a slice is a view, and a view keeps its "
+                    "whole tensor alive"
                 )
-            return f"has more than one unit live in {phase}: free each before the next is gathered"
+            return f"has more than one unit live in {phase}: free each before gathering the next"
     return None
 
 
@@ -118,14 +118,14 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.NEAR,
     budgets=(
-        # Of each unit: gathered in forward and in backward, its gradients reduce-scattered.
+        # Each unit is gathered in forward and in backward, and its gradients reduce-scattered.
         shared.traffic(lambda case: shared.unit_bytes(case) * 3),
         live("forward", units=1 + shared.GLOO_THREADS, slices=1),
-        # Of the unit at work two: whole and its gradient, or the latter as sent and as received.
+        # Two for the current unit: itself and its gradient, or its gradient sent and received.
         live("backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
-        # Less all parameters, N slices, which a process begins with.
-        shared.seen_outside(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
-        shared.seen_outside(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
+        # Less all parameters, N slices, which the process has at the start.
+        shared.process_memory(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
+        shared.process_memory(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
     ),
     signs=(shared.unpadded, frees_early, no_gradient, NAMED, shared.expensive, keeps_units),
     memory=True,

@@ -4,7 +4,7 @@ from autograder.exercise import Case, Formula, questions
 
 
 def papers_table(parameters: int, name: str) -> Case:
-    """Rajbhandari et al. 2020, table 1: a column for each stage, a row for each number of ranks."""
+    """Rajbhandari et al. 2020, table 1: one column per stage, one row per number of ranks."""
     asked = [
         (parameters, n, stage, False) for n in (1, 4, 16, 64, 256, 1024) for stage in (1, 2, 3)
     ]

@@ -12,7 +12,7 @@ from autograder.exercises.lab06_offload import shared
 from autograder.exercises.lab06_offload.shared import start_engine
 
 
-def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
@@ -29,30 +29,30 @@ def drive(subject: Any, letter: str, case: Case) -> Plain:
         return {"problem": "no pair", "evidence": ""}
     code, repaired = answer
     try:
-        config = json.loads(repaired, object_pairs_hook=no_key_twice)
-    except KeyError as error:  # of no_key_twice
-        return {"problem": "twice", "evidence": error.args[0]}
+        config = json.loads(repaired, object_pairs_hook=reject_duplicate_keys)
+    except KeyError as error:  # of reject_duplicate_keys
+        return {"problem": "duplicate key", "evidence": error.args[0]}
     except (ValueError, TypeError) as error:
         return {"problem": "not json", "evidence": str(error)}
     if not isinstance(config, dict):
-        return {"problem": "not json", "evidence": "no object"}
+        return {"problem": "not json", "evidence": "not an object"}
     reported = start_engine(config, layers=1)
     return {"problem": "", **reported, "code": code if isinstance(code, str) else ""}
 
 
-@shared.about_the_config
+@shared.on_rank_0
 def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> Said:
     mistakes = {
         "missing": "is not among your answers",
         "no pair": "should have a pair as its answer: (name of the mistake, repaired text)",
-        "twice": "still has a key twice: of two, json keeps the last",
-        "not json": "still is not JSON",
+        "duplicate key": "still has a duplicate key: json keeps only the last one",
+        "not json": "is still not valid JSON",
     }
     problem = output["problem"]
     return (mistakes[problem], output["evidence"]) if problem else None
 
 
-@shared.about_the_config
+@shared.on_rank_0
 def misnamed(output: Mapping[str, Any], attempt: Attempt) -> Said:
     if equal(attempt.expected[0]["code"], output["code"]):
         return None
@@ -66,18 +66,19 @@ EXERCISE = OnRanks(
     drive=drive,
     signs=(
         not_parsed,
-        shared.refused(r"^(?!NotImplementedError)\w+:\s*\S", "is still refused by DeepSpeed"),
-        # It starts, but not with what its author wanted.
-        shared.other_than_wanted(
-            optimizer="starts, but the optimizer stays on the device: its author wanted it off",
-            pinned="starts, but pins host memory, which its author did not want: move pin_memory "
+        shared.refused(r"^(?!NotImplementedError)\w+:\s*\S", "is still rejected by DeepSpeed"),
+        # It starts, but not with what the author wanted.
+        shared.engine_differs(
+            optimizer="starts, but the optimizer stays on the device: the author wanted it on the "
+            "host",
+            pinned="starts, but pins host memory, which the author did not want: move pin_memory "
             "to where DeepSpeed looks for it",
-            global_batch="starts, but gives up its author's global batch",
+            global_batch="starts, but loses the author's global batch",
             micro_batch="starts, but changes the micro-batch, which was right",
-            accumulation="starts, but gives up its author's accumulation",
-            bucket_size="starts, but gives up its author's bucket sizes",
-            precision="starts, but does not train in its author's precision",
-            stage="starts, but at another stage than its author wanted",
+            accumulation="starts, but loses the author's accumulation",
+            bucket_size="starts, but loses the author's bucket sizes",
+            precision="starts, but does not train in the author's precision",
+            stage="starts, but not at the stage that the author wanted",
         ),
         misnamed,
     ),

@@ -8,7 +8,7 @@ from autograder.exercise import Formula, Plain, questions
 
 
 def as_pair(answer: Any) -> Plain:
-    """A list will do for a tuple."""
+    """Accepts a list for a tuple."""
     return tuple(answer) if isinstance(answer, list) else answer
 
 

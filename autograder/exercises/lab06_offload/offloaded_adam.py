@@ -1,8 +1,8 @@
 """An optimizer that lives on the host, driven with given gradients.
 
-The drive puts 16-bit weights on the device, hands in one gradient for each step, and counts what
-crosses between the pools.  Gradients are given, so that Adam's results are exact to fp32's
-rounding; each element's keeps its sign, so that a lost update differs from a rounded one.
+The drive puts 16-bit weights on the device, sets one gradient per step, and counts what moves
+between the pools.  Gradients are given, so Adam's results are exact up to fp32 rounding; each
+element's gradient keeps its sign, so a lost update differs from a rounded one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autograder.exercise.signs import Said, on_each_rank, raises
 from shardlab.pools import DEVICE, HOST, Pools
 
 HALF = torch.bfloat16
-# Adam keeps its count of steps in 0-dim fp32 tensors, and those may be anywhere.
+# Adam keeps its step count in 0-dim fp32 tensors, which may be anywhere.
 SCALARS_BYTES = 256
 
 
@@ -41,18 +41,18 @@ def draw_training(case: Case, rng: np.random.Generator) -> Plain:
         return [torch.from_numpy(draw(*given, shape)).to(HALF) for shape in case.params["shapes"]]
 
     sizes, signs = tensors(rng.uniform, 0.25, 1), tensors(rng.choice, [-1.0, 1.0])
-    downhill, steps = tensors(rng.choice, [-1.0, 1.0]), range(case.params["steps"])
-    slopes = (tensors(rng.uniform, 0.5, 1.5) for _ in steps)
+    gradient_signs, steps = tensors(rng.choice, [-1.0, 1.0]), range(case.params["steps"])
+    gradient_sizes = (tensors(rng.uniform, 0.5, 1.5) for _ in steps)
     return {
         "weights": list(map(torch.mul, sizes, signs)),
-        "gradients": [list(map(torch.mul, each, downhill)) for each in slopes],
+        "gradients": [list(map(torch.mul, each, gradient_signs)) for each in gradient_sizes],
     }
 
 
 def drive(subject: Any, given: Plain, case: Case) -> Plain:
     """Steps the student's optimizer, and reports where things were and what moved."""
     parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
-    # Made out of sight: a gradient is on the device from its first use until the next takes over.
+    # Created outside the pools: a gradient is on the device from its first use until the next one.
     waiting = [[gradient.clone() for gradient in step] for step in given["gradients"]]
     pools, moved = Pools("cpu"), []
     with pools:
@@ -62,10 +62,10 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
                 parameter.grad = gradient
             before = len(pools.moves)
             optimizer.step()
-            ways: Counter[str] = Counter()
+            moved_bytes: Counter[str] = Counter()
             for move in pools.moves[before:]:
-                ways[f"{move.to} {move.dtype}"] += move.bytes
-            moved.append(dict(ways))
+                moved_bytes[f"{move.to} {move.dtype}"] += move.bytes
+            moved.append(dict(moved_bytes))
         masters = [master.detach() for master in optimizer.masters]
     on_host = pools.live_bytes(HOST).get("float32", 0)
     peak = pools.peak_bytes(DEVICE)
@@ -76,28 +76,30 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
         "masters": masters,
         "masters are on": [pools.place_of(master) for master in masters],
         "moved": moved,
-        "moved in a step": max(sum(ways.values()) for ways in moved),
+        "moved in a step": max(sum(moved_bytes.values()) for moved_bytes in moved),
         "12Ψ bytes of fp32 are on the host": on_host >= 12 * elements(case),
         "fp32 on the host": on_host,
         "fp32 on the device": peak.get("float32", 0),
-        "wide on the device": sum(peak.values()) - peak.get("bfloat16", 0) - peak.get("float16", 0),
+        "not 16-bit on the device": sum(peak.values())
+        - peak.get("bfloat16", 0)
+        - peak.get("float16", 0),
     }
 
 
 mixes_pools = raises(
     "^PoolError",
-    "uses tensors of the device and of the host in one operation, or moves one that is there "
-    "already: a gradient comes by pools.to_host, weights go back by pools.to_device",
+    "mixes tensors of the device and the host in one operation, or moves one that is already "
+    "there: move gradients with pools.to_host, and weights back with pools.to_device",
     who="your answer",
     quoted=True,
 )
 
 UP, DOWN = "device float32", "host float32"
-# {what is said: (what crosses, allowed bytes for each element in a step)}
+# {mistake: (what moves, allowed bytes per element in a step)}
 MOVES = {
     "moves its states to the device in each step: update on the host, where they are": (UP, 7.99),
     "moves fp32 parameters up, 4Ψ bytes: round them to 16 bits on the host, 2Ψ go up": (UP, 0),
-    "makes its gradients fp32 on the device: move 16 bits down, widen on the host": (DOWN, 0),
+    "converts gradients to fp32 on the device: move 16 bits down, widen on the host": (DOWN, 0),
     "moves more than 2Ψ bytes down: only gradients go down": ("host bfloat16", 2),
     "moves more than 2Ψ bytes up: only weights go up": ("device bfloat16", 2),
 }
@@ -118,9 +120,9 @@ def moves_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
 def misplaced(output: Any, rank: int, attempt: Attempt) -> Said:
     if output["fp32 on the device"] > SCALARS_BYTES:
         return (
-            "has fp32 tensors on the device: masters and states are made on the host, from what "
-            "came down in 16 bits",
-            f"{output['fp32 on the device']:,} bytes at the most",
+            "has fp32 tensors on the device: create masters and states on the host, from the "
+            "16-bit weights that were moved down",
+            f"{output['fp32 on the device']:,} bytes at the peak",
         )
     if HOST in output["parameters are on"]:
         return (
@@ -128,7 +130,7 @@ def misplaced(output: Any, rank: int, attempt: Attempt) -> Said:
         )
     if not output["12Ψ bytes of fp32 are on the host"]:
         return (
-            "holds less on the host than masters and both states take, 12Ψ bytes of fp32",
+            "keeps less on the host than masters and both states take, 12Ψ bytes of fp32",
             f"{output['fp32 on the host']:,} bytes, at least {12 * elements(attempt.case):,}",
         )
     return None
@@ -152,7 +154,7 @@ EXERCISE = OnRanks(
         ),
         Budget(
             "no fp32 on the device",
-            from_outputs("wide on the device"),
+            from_outputs("not 16-bit on the device"),
             lambda case: Limit(SCALARS_BYTES),
             "fp32 on the device",
         ),

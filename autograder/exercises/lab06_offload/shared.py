@@ -1,7 +1,7 @@
-"""DeepSpeed's configurations: each is given to a real engine, which reports what it made of it.
+"""DeepSpeed configurations: a real engine starts with each one and reports its actual setup.
 
 A configuration is right when an engine starts with it, takes a step, and then reports what was
-asked for: stage, batch, precision, what lives where, and the sizes of its own buffers.
+asked for: stage, batch, precision, what is on which device, and the sizes of its buffers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALWAYS = {
     "gradient_clipping": 0.0,
     "steps_per_print": 10**9,
 }
-DEEPSPEED_TIMEOUT_S = 60.0  # the first start of DeepSpeed's server is among them
+DEEPSPEED_TIMEOUT_S = 60.0  # includes the first start of DeepSpeed's fork server
 
 
 def start_engine(config: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def start_engine(config: dict[str, Any], layers: int) -> dict[str, Any]:
     }
 
 
-def about_the_config(of_output: Callable[[Mapping[str, Any], Attempt], Said]) -> Sign:
-    """Asks ``of_output`` for rank 0, where none failed: all ranks get the same configuration."""
+def on_rank_0(of_output: Callable[[Mapping[str, Any], Attempt], Said]) -> Sign:
+    """Applies ``of_output`` to rank 0, if no rank failed: all have the same configuration."""
 
     @functools.wraps(of_output)
     def sign(attempt: Attempt) -> Finding | None:
@@ -67,15 +67,15 @@ def about_the_config(of_output: Callable[[Mapping[str, Any], Attempt], Said]) ->
 refused = functools.partial(raises, who="the configuration", quoted=True)
 
 
-def other_than_wanted(**mistakes: str) -> Sign:
-    """By what the engine reports: what is said where it is not as expected."""
+def engine_differs(**mistakes: str) -> Sign:
+    """``mistakes``: the message for each thing that the engine reports other than expected."""
 
-    @about_the_config
-    def is_other(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    @on_rank_0
+    def differs(output: Mapping[str, Any], attempt: Attempt) -> Said:
         expected = attempt.expected[0]
         for key, mistake in mistakes.items():
             if key in expected and key in output and not equal(expected[key], output[key]):
                 return mistake, f"the engine reports {key} {output[key]}, not {expected[key]}"
         return None
 
-    return is_other
+    return differs

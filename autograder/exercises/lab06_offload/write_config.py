@@ -1,4 +1,4 @@
-"""A configuration of DeepSpeed for a budget of device memory, started for real."""
+"""A DeepSpeed configuration for a budget of device memory, started for real."""
 
 from __future__ import annotations
 
@@ -55,34 +55,34 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
     return {**start_engine(config, case.params["layers"]), "config": asked}
 
 
-@shared.about_the_config
-def no_dict(output: Mapping[str, Any], attempt: Attempt) -> Said:
+@shared.on_rank_0
+def not_a_dict(output: Mapping[str, Any], attempt: Attempt) -> Said:
     return ("should be a dict", f"it is a {output['kind']}") if "kind" in output else None
 
 
-@shared.about_the_config
-def asks_in_vain(output: Mapping[str, Any], attempt: Attempt) -> Said:
-    """DeepSpeed has left it out."""
+@shared.on_rank_0
+def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    """Offload that DeepSpeed ignores: at the wrong level or at the wrong stage."""
     asked = output["config"]
     if offload := {"offload_optimizer", "offload_param", "cpu_offload"} & asked.keys():
         mistake = (
             "asks for offload at the wrong level: it belongs inside zero_optimization; DeepSpeed "
-            "leaves it out without a warning"
+            "ignores it without a warning"
         )
         return mistake, ", ".join(sorted(offload))
     for key, what in {"offload_optimizer": "optimizer", "offload_param": "parameters"}.items():
         if key in asked.get("zero_optimization", {}) and output[what]["place"] == "device":
             mistake = (
-                f"asks for {key} at a stage that leaves it out, and DeepSpeed gives no warning: "
+                f"asks for {key} at a stage that ignores it, and DeepSpeed gives no warning: "
                 "offload_optimizer needs a stage above 0, offload_param needs stage 3"
             )
             return mistake, f"stage {output['stage']}"
     return None
 
 
-@shared.about_the_config
-def other_row(output: Mapping[str, Any], attempt: Attempt) -> Said:
-    """Of the table: too much for the device, or more traffic than needed."""
+@shared.on_rank_0
+def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    """Another row of the table: too large for the device, or more traffic than needed."""
     made, wanted = (
         (engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"])
         for engine in (output, attempt.expected[0])
@@ -96,10 +96,10 @@ def other_row(output: Mapping[str, Any], attempt: Attempt) -> Said:
         f"{needed_bytes:,.0f} bytes of {budget['device_bytes']:,}"
     )
     if needed_bytes > budget["device_bytes"]:
-        return "is of a wrong stage: its model states do not fit the device", evidence
+        return "has the wrong stage: its model states do not fit on the device", evidence
     if wanted[1:] == made[1:]:
-        return "is of a wrong stage: a lower one fits", evidence
-    return "offloads more than it has to", evidence
+        return "has the wrong stage: a lower one fits", evidence
+    return "offloads more than necessary", evidence
 
 
 EXERCISE = OnRanks(
@@ -116,13 +116,13 @@ EXERCISE = OnRanks(
             "train_batch_size",
             "has a train_batch_size that is not micro-batch × accumulation × world size",
         ),
-        no_dict,
-        asks_in_vain,
-        other_row,
-        shared.other_than_wanted(
+        not_a_dict,
+        offload_is_ignored,
+        wrong_row,
+        shared.engine_differs(
             precision="does not train in bf16",
-            micro_batch="makes another micro_batch than asked for",
-            global_batch="makes another global_batch than asked for",
+            micro_batch="does not use the micro_batch asked for",
+            global_batch="does not use the global_batch asked for",
         ),
     ),
     timeout_s=shared.DEEPSPEED_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""Lab 07: layers cut over ranks, the loss of a cut vocabulary, and what it all sends."""
+"""Lab 07: layers split over ranks, the loss with a split vocabulary, and the bytes they send."""
 
 EXERCISES = (
     "column_linear",

@@ -1,4 +1,4 @@
-"""A linear layer cut by its columns: nothing travels in forward, x's gradient in backward."""
+"""A linear layer split by columns: nothing is sent in forward, x's gradient in backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autograder.exercises.lab07_tensor_parallel import shared
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """The same layer and input everywhere; to each rank the gradient of its part of y."""
+    """The same layer and input on all ranks; for each rank the gradient of its part of y."""
     batch, fan_in, fan_out = case.params.values()
     whole, x = shared.draw_linear(rng, fan_in, fan_out), shared.normal(rng, *batch, fan_in)
     return [
@@ -30,9 +30,9 @@ EXERCISE = OnRanks(
     signs=shared.signs(
         raises(
             "must match the",
-            "adds the whole bias to its own columns: they have their own part of it",
+            "adds the whole bias to its own columns: add only their part of it",
         ),
-        forward="communicates in forward: x is there on every rank, so its columns need nobody",
-        backward="communicates more than once in backward: only x's gradient is a sum",
+        forward="communicates in forward: every rank has all of x, so no communication is needed",
+        backward="communicates more than once in backward: only x's gradient is a sum over ranks",
     ),
 )

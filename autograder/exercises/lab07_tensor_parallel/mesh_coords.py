@@ -1,4 +1,4 @@
-"""A rank's place in a mesh of two axes, and the groups that it belongs to."""
+"""A rank's coordinates in a mesh with two axes, and the groups that it belongs to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def meshes(name: str, *sizes: tuple[int, int]) -> Case:
 
 
 def with_lists(place: Any) -> Plain:
-    """Tuples and ranges will do for lists."""
+    """Accepts tuples and ranges for lists."""
     if not isinstance(place, dict):
         return place
     return {k: list(v) if isinstance(v, tuple | range) else v for k, v in place.items()}

@@ -1,4 +1,4 @@
-"""A linear layer cut by its rows: one sum in forward, and a bias that is whole on every rank."""
+"""A linear layer split by rows: one sum in forward, and a bias that is whole on every rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autograder.exercises.lab07_tensor_parallel import shared
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """The same layer everywhere; to each rank its part of x, and to all the gradient of y."""
+    """The same layer and gradient of y on all ranks; for each rank its part of x."""
     batch, fan_in, fan_out = case.params.values()
     whole = shared.draw_linear(rng, fan_in, fan_out)
     y_grad = shared.normal(rng, *batch, fan_out, scale=fan_out**-0.5)
@@ -25,14 +25,14 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 @on_each_rank
 def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> Said:
-    """A bias that only some ranks train: the others' would stay behind."""
+    """A bias that only some ranks train: the other copies would become stale."""
     gradients = [each.get("bias.grad") for each in attempt.outputs]
     trained = [gradient is not None and bool(gradient.any()) for gradient in gradients]
     if trained[rank] or not any(trained):
         return None
     return (
-        "gets no gradient in its bias: add the bias on every rank, after the all-reduce, and all "
-        "copies stay alike"
+        "gets no gradient in its bias: add the bias on every rank, after the all-reduce, so that "
+        "all copies stay equal"
     )
 
 
@@ -47,10 +47,10 @@ EXERCISE = OnRanks(
     signs=shared.signs(
         raises(
             "must match the",
-            "adds a part of the bias: y has all columns, so the bias stays whole",
+            "adds a part of the bias: y has all columns, so keep the bias whole",
         ),
         bias_of_other_ranks,
         forward="communicates more than once in forward: one sum is enough",
-        backward="communicates in backward: y's gradient is whole on every rank already",
+        backward="communicates in backward: every rank already has all of y's gradient",
     ),
 )

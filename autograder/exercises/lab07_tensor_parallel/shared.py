@@ -1,6 +1,6 @@
-"""What exercises on tensor parallelism share: inputs, a layer's way there and back, budgets, signs.
+"""Shared by the exercises on tensor parallelism: inputs, forward and backward, budgets, signs.
 
-One process computes with whole weights; rank r's right gradients are the r-th shares of its own.
+One process computes with whole weights; rank r's right gradients are share r of that process's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardlab.run import Call, Run
 
 FLOAT_BYTES = 4
 NEAR = 1e-5  # what the order of additions may change
-BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages would blur a budget of a few percent
+BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than the budget's few percent
 FORWARD, BACKWARD = "forward", "backward"  # the blocks that a drive measures
 
 
@@ -32,7 +32,7 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Tensor:
 
 
 def draw_linear(rng: np.random.Generator, fan_in: int, fan_out: int) -> dict[str, Tensor]:
-    """A bias as large as what it is added to: forgotten or added twice, it shows."""
+    """The bias is as large as what it is added to: forgotten or added twice, it shows."""
     weight = normal(rng, fan_out, fan_in, scale=fan_in**-0.5)
     return {"weight": weight, "bias": normal(rng, fan_out)}
 
@@ -46,13 +46,13 @@ def linear_case(
 
 
 def drive_linear(subject: Any, given: Any, case: Case) -> Plain:
-    return there_and_back(subject(linear_of(**given["whole"])), given)
+    return forward_and_backward(subject(linear_of(**given["whole"])), given)
 
 
-def there_and_back(layer: Any, given: Any) -> Plain:
-    """Through the student's module and back; what its parameters are and got.
+def forward_and_backward(layer: Any, given: Any) -> Plain:
+    """Runs the student's module; returns the shapes of its parameters, its output, all gradients.
 
-    Backward only where the output has the shape of the gradient that is there for it.
+    Runs backward only if the output has the shape of the gradient that is given for it.
     """
     parameters = dict(layer.named_parameters())
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in parameters.values()}
@@ -76,14 +76,14 @@ def there_and_back(layer: Any, given: Any) -> Plain:
 
 
 def exchanges(run: Run, rank: int, block: str) -> list[Call]:
-    """The collectives that a rank began within a measured block."""
+    """The collectives that a rank started within a measured block."""
     spans = [(b.start_s, b.end_s) for b in run.traffic.blocks if (b.label, b.rank) == (block, rank)]
     calls = [call for call in run.calls if call.rank == rank and call.op != "barrier"]
     return [call for call in calls if any(start <= call.start_s <= end for start, end in spans)]
 
 
 def counted(block: str, calls: int) -> Budget:
-    """Just so many collectives in a block, of whatever kind."""
+    """Exactly ``calls`` collectives in a block, of any kind."""
     return Budget(
         f"{calls} all-reduce{'' if calls == 1 else 's'} in {block}",
         used=lambda run: [len(exchanges(run, rank, block)) for rank in range(run.world_size)],
@@ -93,23 +93,24 @@ def counted(block: str, calls: int) -> Budget:
     )
 
 
-def handed_over(label: str, most_bytes: Callable[[Case], int]) -> Budget:
-    """Bytes of all tensors that a rank hands to collectives."""
+def passed_to_collectives(what: str, most_bytes: Callable[[Case], int]) -> Budget:
+    """Bytes of all tensors that a rank passes to collectives."""
 
     def used(run: Run) -> list[int]:
         ranks = range(run.world_size)
         return [sum(call.bytes for call in run.calls if call.rank == rank) for rank in ranks]
 
-    return Budget(label, used, lambda case: Limit(most_bytes(case)), heading="handed over")
+    label = f"passes {what} to collectives"
+    return Budget(label, used, lambda case: Limit(most_bytes(case)), heading="to collectives")
 
 
 def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
-    """Of one tensor of a linear layer, which is as wide as ``width`` says: "in" or "out"."""
+    """Budgets for one all-reduce of one tensor, whose last dimension is ``width``: in or out."""
 
     def tensor_bytes(case: Case) -> int:
         return FLOAT_BYTES * math.prod(case.params["batch"]) * case.params[width]
 
-    def on_the_wire(case: Case) -> Limit | None:
+    def wire_limit(case: Case) -> Limit | None:
         if (size := tensor_bytes(case)) < BUDGET_FROM_BYTES:
             return None
         ideal = ring_sent_bytes(size, case.world_size)
@@ -118,8 +119,8 @@ def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
     return (
         counted(FORWARD, int(block == FORWARD)),
         counted(BACKWARD, int(block == BACKWARD)),
-        handed_over(f"hands over no more than {tensor}", tensor_bytes),
-        Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, on_the_wire),
+        passed_to_collectives(f"only {tensor}", tensor_bytes),
+        Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, wire_limit),
     )
 
 
@@ -127,27 +128,27 @@ def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
 
 
 @on_each_rank
-def other_parameters(output: Any, rank: int, attempt: Attempt) -> Said:
-    """Not the share that a rank should hold: whole, of other names, or a view of the whole."""
+def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> Said:
+    """Not the rank's share: the whole weights, other names, or a view of the whole weights."""
     wanted, got = (dict(each["parameters"]) for each in (attempt.expected[rank], output))
     elements, of_share = (sum(map(math.prod, shapes.values())) for shapes in (got, wanted))
     if elements >= sum(tensor.numel() for tensor in attempt.inputs[rank]["whole"].values()):
         evidence = f"{elements:,} elements, its share has {of_share:,}"
-        return "holds the whole weights: a rank keeps its share alone", evidence
+        return "holds the whole weights: a rank keeps only its share", evidence
     if got.keys() != wanted.keys():
-        mistake = f"should have parameters of the names {', '.join(wanted)}"
+        mistake = f"should have parameters named {', '.join(wanted)}"
         return mistake, f"it has {', '.join(got) or 'none'}"
     if got != wanted or output["spare bytes"] <= 0:
         return None
     return (
-        "keeps the whole weights alive: its share is a view of them, and a view keeps all of its "
-        "tensor: clone it"
+        "keeps the whole weights alive: its share is a view of them, and a view keeps its whole "
+        "tensor alive: clone it"
     )
 
 
 @on_each_rank
 def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
-    """Where backward could begin at all."""
+    """A missing gradient, if backward ran at all."""
     if getattr(output["y"], "shape", None) != attempt.expected[rank]["y"].shape:
         return None
     wanted = [key for key in attempt.expected[rank] if key.endswith(".grad")]
@@ -163,16 +164,16 @@ does_not_fit = raises(
 
 
 def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
-    """``forward``, ``backward``: what is said of more collectives than there should be."""
+    """``forward``, ``backward``: the messages for too many collectives."""
 
     def exchanges_too_much(attempt: Attempt) -> Finding | None:
         for block, mistake in ((FORWARD, forward), (BACKWARD, backward)):
             for rank in is_over(attempt, f"in {block}"):
                 assert attempt.run is not None
                 made = exchanges(attempt.run, rank, block)
-                # Of the student's own: what stands in for earlier answers is in no cell.
+                # The student's own calls: our replacements of earlier answers are in no cell.
                 own = [f"{call.op}, {call.source}" for call in made if "cell" in call.source]
                 return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
         return None
 
-    return (does_not_fit, other_parameters, *own, no_gradient, NAMED, exchanges_too_much)
+    return (does_not_fit, wrong_parameters, *own, no_gradient, NAMED, exchanges_too_much)

@@ -1,6 +1,6 @@
-"""In the place of the student's earlier answers, so that a mistake there costs nothing later.
+"""Replacements for the student's earlier answers, so that a mistake there costs nothing later.
 
-As right, by another way: all ranks' tensors are gathered and added, for more bytes on the wire.
+Equally right, but different: they gather all ranks' tensors and add them, which sends more bytes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ def total(tensor: Tensor) -> Tensor:
     return torch.stack(parts).sum(dim=0)
 
 
-class StandInForSum:
+class StandInSumOverRanks:
     @staticmethod
     def apply(tensor: Tensor) -> Tensor:
-        """The sum over ranks by its value; the tensor itself to autograd."""
+        """The value is the sum over ranks; for autograd it is the tensor itself."""
         return tensor + (total(tensor.detach()) - tensor).detach()
 
 
@@ -28,14 +28,14 @@ def own_part(parameter: Tensor, dim: int) -> nn.Parameter:
     return nn.Parameter(parts[dist.get_rank()].clone())
 
 
-def product(name: str, x: Tensor, weight: Tensor) -> Tensor:
+def multiply(name: str, x: Tensor, weight: Tensor) -> Tensor:
     got, wanted = x.shape[-1], weight.shape[1]
     if got != wanted:
         raise ValueError(f"{name} takes x with {wanted} elements in its last dimension, got {got}")
     return x @ weight.T
 
 
-class StandInForColumns(nn.Module):
+class StandInColumnLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = own_part(linear.weight, 0), own_part(linear.bias, 0)
@@ -44,14 +44,14 @@ class StandInForColumns(nn.Module):
         here = x.view_as(x)
         if here.requires_grad:
             here.register_hook(total)
-        return product("ColumnLinear", here, self.weight) + self.bias
+        return multiply("ColumnLinear", here, self.weight) + self.bias
 
 
-class StandInForRows(nn.Module):
+class StandInRowLinear(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight = own_part(linear.weight, 1)
         self.bias = nn.Parameter(linear.bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        return StandInForSum.apply(product("RowLinear", x, self.weight)) + self.bias
+        return StandInSumOverRanks.apply(multiply("RowLinear", x, self.weight)) + self.bias

@@ -1,7 +1,7 @@
-"""Attention, cut by its heads: each rank needs the queries, keys and values of its own."""
+"""Attention, split by heads: each rank needs the queries, keys and values of its own heads."""
 
-from autograder.exercises.lab07_tensor_parallel.halves import cut_half, half_case
+from autograder.exercises.lab07_tensor_parallel.sublayers import sublayer_case, sublayer_exercise
 from shardlab.models import Attention
 
-CASES = (half_case(2, 4, 16, 1, 4), half_case(4, 4, 16, 2, 3))
-EXERCISE = cut_half(Attention, points=4, cases=CASES)
+CASES = (sublayer_case(2, 4, 16, 1, 4), sublayer_case(4, 4, 16, 2, 3))
+EXERCISE = sublayer_exercise(Attention, points=4, cases=CASES)

@@ -11,7 +11,7 @@ from torch import Tensor
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
 from autograder.exercise.signs import Said, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
-from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInForSum
+from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInSumOverRanks
 from autograder.guest.on_rank import standing_in
 
 WIRE_FROM_BYTES = 2**16  # below, gloo's own messages are as large as logits
@@ -25,7 +25,7 @@ def loss_case(
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """To each rank its columns of the logits, and all targets. Some target is in each part."""
+    """For each rank its columns of the logits, and all targets. Each part has some target."""
     tokens, vocabulary, scale = case.params.values()
     logits = shared.normal(rng, tokens, vocabulary, scale=scale)
     part = vocabulary // case.world_size
@@ -37,7 +37,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    subject = standing_in(subject, SumOverRanks=StandInForSum)
+    subject = standing_in(subject, SumOverRanks=StandInSumOverRanks)
     logits = given.pop("logits").requires_grad_()
     loss = subject(logits, given["targets"])
     if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
@@ -50,18 +50,18 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 def three_numbers_bytes(case: Case) -> int:
-    """For each token its largest logit, its sum of exponentials, its target's logit."""
+    """Per token: the largest logit, the sum of exponentials, the target's logit."""
     return 3 * shared.FLOAT_BYTES * case.params["tokens"]
 
 
 def part_bytes(case: Case) -> int:
-    """A rank's logits."""
+    """Bytes of a rank's logits."""
     elements: int = case.params["tokens"] * case.params["vocabulary"]
     return shared.FLOAT_BYTES * elements // case.world_size
 
 
 def half_of_its_logits(case: Case) -> Limit | None:
-    """What the kernel counts may come to, gloo's own messages and all."""
+    """For the bytes that the operating system counts, gloo's own messages included."""
     size = part_bytes(case)
     return Limit(size / 2) if size >= WIRE_FROM_BYTES else None
 
@@ -70,13 +70,13 @@ def half_of_its_logits(case: Case) -> Limit | None:
 
 
 def whole_logits(attempt: Attempt) -> Finding | None:
-    """Handed over as many bytes as a rank has logits."""
+    """A collective gets as many bytes as a rank has logits."""
     part = part_bytes(attempt.case)
     for call in attempt.run.calls if attempt.run and not attempt.error else []:
         if call.bytes >= part > three_numbers_bytes(attempt.case):
             mistake = (
-                "exchanges logits: a few numbers for each token are enough, and no rank ever needs "
-                "the others' logits"
+                "exchanges logits: a few numbers per token are enough, and no rank ever needs the "
+                "others' logits"
             )
             return Finding(f"rank {call.rank}", mistake, f"{call.op}, {call.source}")
     return None
@@ -88,12 +88,12 @@ def not_one_finite_tensor(output: Any, rank: int, attempt: Attempt) -> Said:
     if not isinstance(loss, Tensor):
         return "should return the loss as a tensor, for backward"
     if loss.shape == attempt.inputs[rank]["targets"].shape:
-        return "returns a loss for each token: return their mean"
+        return "returns one loss per token: return their mean"
     if loss.isfinite().all():
         return None
     mistake = (
-        "overflows: exp of a large logit is inf, so subtract each token's largest logit first, "
-        "over all ranks"
+        "overflows: exp of a large logit is inf, so first subtract each token's largest logit over "
+        "all ranks"
     )
     return mistake, f"its loss is {loss.item():g}" if loss.ndim == 0 else ""
 
@@ -109,14 +109,14 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.NEAR,
     budgets=(
-        shared.handed_over("hands over ≤ 12 bytes for each token", three_numbers_bytes),
+        shared.passed_to_collectives("≤ 12 bytes per token", three_numbers_bytes),
         Budget("sends less than half of its logits' bytes", sent_bytes, half_of_its_logits),
     ),
     signs=(
         raises(
             "out of bounds|index out of range",
-            "looks for words in its part that another rank has: its first word is number "
-            "rank · V/N, and of targets outside of its part it takes none",
+            "looks up words that another rank has: its own words start at rank · V/N, and targets "
+            "outside its part count 0",
         ),
         whole_logits,
         not_one_finite_tensor,

@@ -1,4 +1,4 @@
-"""Lab 08: a pipeline's schedules as data, and what carries them out."""
+"""Lab 08: pipeline schedules as data, and a function that executes them."""
 
 EXERCISES = (
     "naive_step",
@@ -9,7 +9,7 @@ EXERCISES = (
     "interleaved_schedule",
     "zero_bubble_schedule",
 )
-# shardlab.simulate.pipeline's simulator stays open: answers may simulate what they build.
+# shardlab.simulate.pipeline's simulator stays open: answers may simulate their schedules.
 CLOSED = (
     "shardlab.pipeline",
     "shardlab.simulate.pipeline.generators",

@@ -1,4 +1,4 @@
-"""The share of a step in which a device of a pipeline has nothing to do."""
+"""The fraction of a step for which a device of a pipeline idles."""
 
 from autograder.exercise import Formula, questions
 

@@ -1,19 +1,19 @@
 """GPipe: all forwards, then all backwards."""
 
 from autograder.exercises.lab08_pipeline import plans
-from autograder.exercises.lab08_pipeline.plans import Look
+from autograder.exercises.lab08_pipeline.plans import Submitted
 
 
-def wrong_order(look: Look) -> str | None:
-    if min(look.in_flight) < look.micro_batches:
+def wrong_order(submitted: Submitted) -> str | None:
+    if min(submitted.in_flight) < submitted.micro_batches:
         return "runs a backward before the last forward: GPipe runs all forwards first"
-    backwards = {tuple(k for kind, _, k in plan if kind == "B") for plan in look.plan}
+    backwards = {tuple(k for kind, _, k in plan if kind == "B") for plan in submitted.plan}
     if len(backwards) > 1:
-        return "goes backward in another order on one device than on the next, which has to wait"
+        return "runs backwards in a different order on one device than on the next, which must wait"
     return None
 
 
-EXERCISE = plans.emitted(
+EXERCISE = plans.schedule_exercise(
     "gpipe_schedule",
     points=3,
     cases=plans.CASES,

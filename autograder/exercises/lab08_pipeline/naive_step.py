@@ -1,4 +1,4 @@
-"""One batch through the stages and back, one rank at work at a time."""
+"""One batch through the stages and back; one rank computes at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 def one_each_way(case: Case) -> list[int]:
-    """To the next rank its activations, to the one before their gradient."""
+    """Messages by rank: activations to the next rank, their gradient to the previous one."""
     last = case.world_size - 1
     return [(rank < last) + (rank > 0) for rank in range(case.world_size)]
 

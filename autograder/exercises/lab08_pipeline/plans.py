@@ -1,4 +1,4 @@
-"""Schedules that students emit; ranks without student code count what they cost and run them."""
+"""Exercises that return schedules: ranks without student code compute their costs and run them."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from shardlab.pipeline import run_schedule
 from shardlab.run import Run
 from shardlab.simulate.pipeline import KINDS, Illegal, simulate
 
-# Of one schedule: what is larger is no answer, and is not looked into.
+# Of one schedule; a larger one is rejected unread.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
-# Of all ranks: every clean rank is sent what all of them returned.
+# Of all ranks together: every clean rank receives what all of them returned.
 MOST_OUTPUT_BYTES = 32_000_000
 F_AND_B = 3  # slots: a forward takes 1, a backward 2
-NOT_A_SCHEDULE = -1  # slots or activations of what cannot run
+NOT_A_SCHEDULE = -1  # slots or activations of a schedule that cannot run
 
 
 @dataclass(frozen=True)
-class Look:
-    """One schedule, next to what was asked for."""
+class Submitted:
+    """One returned schedule, and the sizes it was requested for."""
 
     plan: Plan
     devices: int
     micro_batches: int
     chunks: int = 1
-    idle: Sequence[int] = ()  # slots by device; empty where it cannot run, and so is the next
+    idle: Sequence[int] = ()  # slots by device; this and in_flight are empty if it cannot run
     in_flight: Sequence[int] = ()  # the most micro-batches' activations, by device
     rule: str = ""  # see shardlab's Illegal
     illegal: str = ""
 
 
-Names = Callable[[Look], str | None]  # the mistake in a schedule that fell short
+Rule = Callable[[Submitted], str | None]  # the mistake in a schedule, if the rule finds one
 ByDevice = Callable[..., Sequence[int]]  # of (devices, micro_batches[, chunks])
 
 
 def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: Any) -> Case:
-    """``asked``: (devices, micro_batches[, chunks]) of each schedule that the case wants.
+    """``asked``: (devices, micro_batches[, chunks]) of each schedule that the case requests.
 
-    One that ``runs`` does so on a rank for each device; else there is one rank, and all are only
-    simulated.
+    With ``runs`` the first schedule runs on one rank for each device; without, there is one rank,
+    and all schedules are only simulated.
     """
     devices, micro_batches, *chunks = asked[0]
     sizes = {
@@ -64,22 +64,22 @@ def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: A
     return Case(name, devices if runs else 1, sizes | params)
 
 
-# For GPipe and for 1F1B alike.
+# For both GPipe and 1F1B.
 CASES = (
     plan_case("2 devices, 4 micro-batches", (2, 4)),
     plan_case("4 devices, 8 micro-batches", (4, 8)),
 )
 
 
-def emitted(
+def schedule_exercise(
     answer: str,
     points: float,
     cases: tuple[Case, ...],
     budgets: tuple[Budget, ...],
-    rules: tuple[Names, ...],
-    evidence: Callable[[Look], str] = lambda look: "",
+    rules: tuple[Rule, ...],
+    evidence: Callable[[Submitted], str] = lambda submitted: "",
 ) -> OnRanks:
-    """``rules``: the first that knows what is wrong with one of the schedules names the mistake."""
+    """``rules``: the first one that finds a mistake in a schedule names it."""
     return OnRanks(
         points=points,
         cases=cases,
@@ -102,11 +102,11 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 def as_schedule(returned: Any) -> Plan | str:
-    """Tuples will do for lists, and numpy's whole numbers for Python's; else why it is none."""
+    """Normalized (tuples and numpy integers are accepted), or the reason why it is no schedule."""
     if not isinstance(returned, list | tuple):
         return f"it is a {type(returned).__name__}"
     if not all(isinstance(actions, list | tuple) for actions in returned):
-        return "not every device has a list"
+        return "some device has no list"
     if len(returned) > MOST_DEVICES or sum(map(len, returned)) > MOST_ACTIONS:
         return f"it has more than {MOST_DEVICES} devices or {MOST_ACTIONS:,} actions"
     plan: Plan = []
@@ -119,7 +119,7 @@ def as_schedule(returned: Any) -> Plan | str:
             except (TypeError, ValueError):
                 return f"{action!r:.40} is not (kind, stage, micro_batch)"
             if max(abs(stage), abs(micro_batch)) >= MOST_ACTIONS:
-                return f"it counts stages or micro-batches past {MOST_ACTIONS:,}"
+                return f"it has a stage or micro-batch number of {MOST_ACTIONS:,} or more"
             plan[-1].append([str(kind), stage, micro_batch])
     return plan
 
@@ -128,18 +128,18 @@ def as_schedule(returned: Any) -> Plan | str:
 
 
 def execute(returned: Sequence[Any], given: Any, case: Case) -> Plain:
-    """What rank 0's schedules cost; and the gradients of the first, where it is to run and can."""
+    """The costs of rank 0's schedules; and the gradients of the first, if the case runs it."""
     plans, may_split = returned[0]["plans"], case.params.get("may_split", False)
     costs = [cost_of(plan) for plan in plans]
     pairs = zip(plans, case.params["asked"], strict=True)
     whole = all(is_complete(plan, sizes, may_split) for plan, sizes in pairs)
     runs = case.params["runs"] and whole and not costs[0]["illegal"]
-    gradients = carried_out(plans[0], given, case) if runs else None
+    gradients = run_on_ranks(plans[0], given, case) if runs else None
     return {"plans": plans, "costs": costs, "is_complete": whole, "gradients": gradients}
 
 
 def cost_of(plan: Plain) -> dict[str, Any]:
-    """By device: slots idle, micro-batches in flight. F takes 1 slot, B 2, each of its halves 1."""
+    """By device: idle slots, micro-batches in flight. F takes 1 slot, B 2, each of its halves 1."""
     try:
         time = simulate(plan)
     except Illegal as error:
@@ -168,7 +168,7 @@ def in_halves(plan: Plan) -> Plan:
 
 
 def all_actions(devices: int, micro_batches: int, chunks: int = 1) -> Plan:
-    """What has to be done, as ``in_halves`` has it: stage s is on device s % devices."""
+    """All required actions, in the form of ``in_halves``: stage s is on device s % devices."""
     return [
         sorted(
             [kind, stage, micro_batch]
@@ -180,11 +180,11 @@ def all_actions(devices: int, micro_batches: int, chunks: int = 1) -> Plan:
     ]
 
 
-def carried_out(plan: Plan, given: Any, case: Case) -> Plain:
-    """This rank's part, on its own stages: [weight's gradient, bias's] of each."""
+def run_on_ranks(plan: Plan, given: Any, case: Case) -> Plain:
+    """Runs this rank's part of the plan; returns [weight.grad, bias.grad] of each of its stages."""
     rank, ranks = dist.get_rank(), case.world_size
     stages = {rank + chunk * ranks: Stage(*each) for chunk, each in enumerate(given["weights"])}
-    nothing = [None] * case.params["micro_batches"]  # a rank between the ends has no such data
+    nothing = [None] * case.params["micro_batches"]  # for the ranks between first and last
     ends = ("inputs", "targets")
     inputs, targets = (nothing if given[end] is None else given[end] for end in ends)
     shape = (case.params["samples"], case.params["width"])
@@ -196,7 +196,7 @@ def carried_out(plan: Plan, given: Any, case: Case) -> Plain:
 
 
 def measured(cost: str, fold: Callable[[list[int]], int] = sum) -> Callable[[Run], list[int]]:
-    """By rank, of its own device; where schedules are only simulated, of all devices together."""
+    """The cost of each rank's device; if schedules are only simulated, the total of all devices."""
 
     def of_rank(rank: int, output: Any, ranks: int) -> int:
         costs = output.get("costs", ()) if isinstance(output, dict) else ()  # none after an error
@@ -211,7 +211,7 @@ def measured(cost: str, fold: Callable[[list[int]], int] = sum) -> Callable[[Run
 
 
 def at_most(rule: ByDevice, exactly: bool = False) -> Callable[[Case], Limit]:
-    """In the form of ``measured``."""
+    """The limit for costs that ``measured`` returns."""
 
     def limit(case: Case) -> Limit:
         rows = [rule(*sizes) for sizes in case.params["asked"]]
@@ -235,7 +235,7 @@ def holds(
 # ---- signs --------------------------------------------------------------------------------------
 
 
-def named(answer: str, rules: tuple[Names, ...], evidence: Callable[[Look], str]) -> Sign:
+def named(answer: str, rules: tuple[Rule, ...], evidence: Callable[[Submitted], str]) -> Sign:
     def sign(attempt: Attempt) -> Finding | None:
         if attempt.error is not None:
             return None
@@ -245,72 +245,74 @@ def named(answer: str, rules: tuple[Names, ...], evidence: Callable[[Look], str]
             if not isinstance(plan, list):
                 form = "should return a list for each device, of (kind, stage, micro_batch)"
                 return Finding(call, form, str(plan), anyone=answer)
-            look = Look(plan, *sizes, **cost)
-            if mistake := next(filter(None, (rule(look) for rule in rules)), None):
-                return Finding(call, mistake, look.illegal or evidence(look), anyone=answer)
+            submitted = Submitted(plan, *sizes, **cost)
+            if mistake := next(filter(None, (rule(submitted) for rule in rules)), None):
+                shown = submitted.illegal or evidence(submitted)
+                return Finding(call, mistake, shown, anyone=answer)
         return None
 
     return sign
 
 
-def wrong_form(look: Look) -> str | None:
-    if len(look.plan) != look.devices:
+def wrong_form(submitted: Submitted) -> str | None:
+    if len(submitted.plan) != submitted.devices:
         return "should return one list for each device"
-    if look.devices > 1 and all(plan == look.plan[0] for plan in look.plan):
-        return "gives every device the same list: device i runs stage i alone"
-    if any(kind not in KINDS for actions in look.plan for kind, *_ in actions):
+    if submitted.devices > 1 and all(plan == submitted.plan[0] for plan in submitted.plan):
+        return "gives every device the same list: device i runs only stage i"
+    if any(kind not in KINDS for actions in submitted.plan for kind, *_ in actions):
         return "uses kinds that do not exist: F forward, B backward"
     return None
 
 
-def splits(look: Look) -> str | None:
-    if splits_backward(look.plan):
+def splits(submitted: Submitted) -> str | None:
+    if splits_backward(submitted.plan):
         return "splits the backward: here it is whole, B"
     return None
 
 
-def wrong_actions(look: Look) -> str | None:
-    """What stands there too often, too seldom, or on another device."""
-    wanted, found = all_actions(look.devices, look.micro_batches, look.chunks), in_halves(look.plan)
+def wrong_actions(submitted: Submitted) -> str | None:
+    """Actions that are missing, repeated, or on the wrong device."""
+    sizes = submitted.devices, submitted.micro_batches, submitted.chunks
+    wanted, found = all_actions(*sizes), in_halves(submitted.plan)
     right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
     if there != right and {(kind, k, stage) for kind, stage, k in there} == set(right):
-        return "has stage and micro-batch the wrong way round: (kind, stage, micro_batch)"
+        return "has stage and micro-batch swapped: an action is (kind, stage, micro_batch)"
     if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
-        return "has stages that do not exist: they count from 0, one for each device and chunk"
-    if any(k >= look.micro_batches for _, _, k in there):
-        return "counts past the last micro-batch: there may be fewer than a long warm-up takes"
+        return "has stages that do not exist: they count from 0, one for each chunk of each device"
+    if any(k >= submitted.micro_batches for _, _, k in there):
+        return "counts past the last micro-batch: there may be fewer than warm-up forwards"
     if missing := {kind for kind, _, _ in right - there}:
         if missing == {"F"}:
             return "leaves out forwards: each stage runs each micro-batch"
         if missing == {"W"}:
-            return "leaves out backwards for the weights: each I has its W"
+            return "leaves out backwards for the weights: each I needs its W"
         if "F" in missing:
             return "leaves out forwards and backwards: each stage has both for each micro-batch"
-        return "leaves out backwards: each forward has its backward, those of the warm-up too"
+        return "leaves out backwards: each forward needs its backward, also in the warm-up"
     if there - right:
-        return "does some of it twice"
+        return "has the same action twice"
     if found != wanted:
         return "puts stages on the wrong devices: stage s belongs on device s % devices"
     return None
 
 
-def one_at_a_time(look: Look) -> str | None:
-    alone = max(look.in_flight) == 1 < look.micro_batches
-    if alone and look.devices > 1 and look.idle[0] > (look.devices - 1) * F_AND_B:
+def one_at_a_time(submitted: Submitted) -> str | None:
+    alone = max(submitted.in_flight) == 1 < submitted.micro_batches
+    if alone and submitted.devices > 1 and submitted.idle[0] > (submitted.devices - 1) * F_AND_B:
         return (
-            "waits for each micro-batch to come back before the next goes in: that is naive model "
-            "parallelism"
+            "waits for each micro-batch to come back before it starts the next: that is naive "
+            "model parallelism"
         )
     return None
 
 
-def cannot_run(look: Look) -> str | None:
+def cannot_run(submitted: Submitted) -> str | None:
     reasons = {
         "": None,
-        "order": "cannot run: a device has an action before one of its own that it needs",
-        "waits": "cannot run: devices wait for one another forever",
+        "order": "cannot run: a device has an action before another of its own that it depends on",
+        "waits": "cannot run: devices wait for each other forever",
     }
-    return reasons.get(look.rule, "cannot run")
+    return reasons.get(submitted.rule, "cannot run")
 
 
-WRONG_CONTENT: tuple[Names, ...] = (wrong_form, splits, wrong_actions)
+WRONG_CONTENT: tuple[Rule, ...] = (wrong_form, splits, wrong_actions)

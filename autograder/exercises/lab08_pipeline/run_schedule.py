@@ -1,4 +1,4 @@
-"""What carries a schedule out on real ranks."""
+"""A function that executes a schedule on real ranks."""
 
 from __future__ import annotations
 
@@ -29,50 +29,50 @@ def run_case(name: str, schedule: Sequence[Sequence[Sequence[Any]]]) -> Case:
 
 
 def all_forwards_first(*devices: tuple[list[int], list[int]]) -> Plan:
-    """For each device the order of its forwards and that of its backwards: any is legal."""
+    """``devices``: for each, the order of its forwards and that of its backwards; any is legal."""
     return [
         [[kind, stage, k] for kind, order in zip("FB", orders, strict=True) for k in order]
         for stage, orders in enumerate(devices)
     ]
 
 
-class Watched(Stage):
-    """A stage that notes what is done with it, and when its gradient is made."""
+class RecordingStage(Stage):
+    """A stage that records its forwards, and its backwards as their gradients arrive."""
 
     number: int
     upcoming: list[int]  # micro-batches, in the order of their forwards
-    did: list[Any]
+    executed: list[Any]
 
     def forward(self, x: Tensor) -> Tensor:
         k = self.upcoming.pop(0) if self.upcoming else -1
-        self.did.append(["F", self.number, k])
+        self.executed.append(["F", self.number, k])
         y = super().forward(x)
         if y.requires_grad:
-            y.register_hook(lambda _: self.did.append(["B", self.number, k]))
+            y.register_hook(lambda _: self.executed.append(["B", self.number, k]))
         return y
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     plan = [[tuple(action) for action in actions] for actions in case.params["plan"]]
-    did: list[Any] = []
+    executed: list[Any] = []
     stages = {}
     for chunk, weights in enumerate(given["weights"]):
         number = rank + chunk * ranks
-        stages[number] = stage = Watched(*weights)
+        stages[number] = stage = RecordingStage(*weights)
         stage.upcoming = [k for kind, s, k in plan[rank] if (kind, s) == ("F", number)]
-        stage.number, stage.did = number, did
+        stage.number, stage.executed = number, executed
     ends = (None if end is None else list(end) for end in (given["inputs"], given["targets"]))
     loss = subject(plan, stages, *ends, (case.params["samples"], case.params["width"]))
     return {
         "loss": loss,
-        "did": did,
+        "executed": executed,
         "gradients": [gradients_of(stage) for stage in stages.values()],
     }
 
 
-def across(case: Case) -> list[int]:
-    """By rank: each activation but the last stage's, each gradient but the first's."""
+def tensors_sent(case: Case) -> list[int]:
+    """By rank: every activation except the last stage's, every gradient except the first's."""
     plan: Plan = case.params["plan"]
     ends = [["F", len(plan) * case.params["chunks"] - 1], ["B", 0]]
     return [sum(action[:2] not in ends for action in actions) for actions in plan]
@@ -83,32 +83,32 @@ def waits_in_send(attempt: Attempt) -> Finding | None:
         if row.call.startswith("send"):
             return Finding(
                 f"rank {row.rank}",
-                "waits in send for a rank that is not there to receive: start sends with isend, go "
-                "on, and wait for them at the end",
+                "waits in send for a rank that is not receiving: send with isend, go on, and wait "
+                "for all sends at the end",
                 row.source,
             )
     return None
 
 
 @on_each_rank
-def other_order(output: Any, rank: int, attempt: Attempt) -> Said:
-    wanted, did = attempt.expected[rank]["did"], output["did"]
-    if did == wanted or all(kind == "F" for kind, *_ in did):
+def wrong_order(output: Any, rank: int, attempt: Attempt) -> Said:
+    wanted, executed = attempt.expected[rank]["executed"], output["executed"]
+    if executed == wanted or all(kind == "F" for kind, *_ in executed):
         return None  # without any backward: see shared.no_gradients
-    pairs = enumerate(zip(did, wanted, strict=False))
-    unlike = [f"action {i} is {a}, it should be {b}" for i, (a, b) in pairs if a != b]
-    said = "does not follow the schedule: do the actions of schedule[rank], one after the other"
-    return said, unlike[0] if unlike else ""
+    pairs = enumerate(zip(executed, wanted, strict=False))
+    different = [f"action {i} is {a}, it should be {b}" for i, (a, b) in pairs if a != b]
+    mistake = "does not follow the schedule: run the actions of schedule[rank] in order"
+    return mistake, different[0] if different else ""
 
 
 @on_each_rank
-def mixed_up(output: Any, rank: int, attempt: Attempt) -> Said:
-    """Wrong gradients where all messages look alike."""
+def confuses_messages(output: Any, rank: int, attempt: Attempt) -> Said:
+    """Wrong gradients, and no message has a tag."""
     right = equal(attempt.expected[rank]["gradients"], output["gradients"], shared.NEAR)
     calls = attempt.run.calls if attempt.run else []
     if right or attempt.case.world_size == 1 or any(call.tag for call in calls):
         return None
-    return "mixes messages up: two ranks exchange several at a time, so give each its own tag"
+    return "confuses messages: two ranks exchange several at a time, so give each its own tag"
 
 
 EXERCISE = OnRanks(
@@ -125,15 +125,15 @@ EXERCISE = OnRanks(
     inputs=shared.draw_model,
     drive=drive,
     tolerance=shared.NEAR,
-    budgets=(shared.sends("sends each activation and each gradient once", across),),
+    budgets=(shared.sends("sends each activation and each gradient once", tensors_sent),),
     allows=shared.P2P_ONLY,
     signs=(
         shared.all_wait_in_recv,
         waits_in_send,
         shared.no_input_gradient,
-        other_order,
+        wrong_order,
         shared.no_gradients,
         NAMED,
-        mixed_up,
+        confuses_messages,
     ),
 )

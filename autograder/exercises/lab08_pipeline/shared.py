@@ -1,7 +1,7 @@
-"""What exercises on pipelines share: a model in stages, budgets of sends, and signs.
+"""Shared by the pipeline exercises: a model in stages, budgets of sends, and signs.
 
 A schedule is a list by device of [kind, stage, micro-batch].  A stage is a linear layer and tanh,
-of one width throughout, so that all tensors that travel between stages have one shape.
+all of the same width, so that all tensors sent between stages have the same shape.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from shardlab.run import Run
 
 P2P_ONLY = frozenset({"send", "recv"})
 FLOAT_BYTES = 4
-NEAR = 1e-5  # what the order of additions may change
+NEAR = 1e-5  # additions in another order may differ by this much
 Plan = list[list[list[Any]]]
 
 
 def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """By rank: its own stages' weights; inputs where the first stage is, targets where the last."""
+    """By rank: its stages' weights; inputs for the first stage's rank, targets for the last's."""
     ranks, width, samples = case.world_size, case.params["width"], case.params["samples"]
     stages = ranks * case.params.get("chunks", 1)
 
@@ -60,14 +60,14 @@ def gradients_of(stage: nn.Module) -> list[Tensor | None]:
 
 
 def sends(label: str, messages: Callable[[Case], Sequence[int]]) -> Budget:
-    """``messages``: by rank, how many tensors of one micro-batch cross to another rank."""
+    """``messages``: by rank, how many tensors of one micro-batch it sends to other ranks."""
 
     def limit(case: Case) -> Limit:
         of_one = FLOAT_BYTES * case.params["samples"] * case.params["width"]
         return Limit([of_one * number for number in messages(case)])
 
     def used(run: Run) -> list[int]:
-        """In calls, since gloo's own messages are larger; held against the wire by the judge."""
+        """From the calls, since gloo adds to each message; the grader checks them on the wire."""
         sent = [(call.rank, call.bytes) for call in run.calls if call.op == "send"]
         return [sum(n for by, n in sent if by == rank) for rank in range(run.world_size)]
 
@@ -88,8 +88,8 @@ def all_wait_in_recv(attempt: Attempt) -> Finding | None:
         return None
     return Finding(
         "the ranks",
-        "receive before they send, on both sides: what one waits for, the other sends only after "
-        "its own wait. Send each result as soon as it is there",
+        "receive before they send, on both sides: each waits for a message that the other sends "
+        "only after its own wait. Send each result as soon as it is computed",
         waiting[0].source,
         anyone="the ranks",
     )
@@ -97,8 +97,8 @@ def all_wait_in_recv(attempt: Attempt) -> Finding | None:
 
 no_input_gradient = raises(
     "NoneType",
-    "has no gradient to send: call requires_grad_() on what arrives, before the stage computes "
-    "with it, and send its .grad",
+    "has no gradient to send: call requires_grad_() on the received tensor before the stage uses "
+    "it, and send its .grad",
     quoted=True,
 )
 
@@ -108,5 +108,5 @@ def no_gradients(output: Any, rank: int, attempt: Attempt) -> Said:
     if any(grad is not None for stage in output["gradients"] for grad in stage):
         return None
     return (
-        "ends without gradients: every stage sends the gradient of its input back to the one before"
+        "ends without gradients: every stage sends its input's gradient back to the previous stage"
     )

@@ -1,7 +1,7 @@
 """A puzzle: a smaller bubble than 1F1B's in the same memory, by splitting the backward.
 
 A forward and each half of a backward take one slot.  1F1B idles 3(p - 1) slots on each device.  No
-schedule of one stage per device idles less than p - 1: the last device gets its first micro-batch
+schedule with one stage per device idles less than p - 1: the last device gets its first micro-batch
 after p - 1 forwards.  ZB-H1 (Qi et al., arXiv 2401.10241, section 2) reaches that for m ≥ p.
 """
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from autograder.exercise import Budget, Case, Limit
 from autograder.exercises.lab08_pipeline import plans
-from autograder.exercises.lab08_pipeline.plans import Look, plan_case
+from autograder.exercises.lab08_pipeline.plans import Submitted, plan_case
 
 BEATS, NEARER, OPTIMUM = "less than 1F1B", "two thirds of it", "the optimum"
 
@@ -20,32 +20,33 @@ def puzzle_case(goal: str, p: int, m: int, runs: bool = False) -> Case:
     return plan_case(name, (p, m), runs=runs, may_split=True, most_idle=most_idle)
 
 
-def score(look: Look) -> str:
-    """0 % for 1F1B's bubble, 100 % for the smallest that there can be."""
-    worst, best, idle = 3 * (look.devices - 1), look.devices - 1, max(look.idle)
+def score(submitted: Submitted) -> str:
+    """0 % for 1F1B's bubble, 100 % for the smallest possible."""
+    worst, best, idle = 3 * (submitted.devices - 1), submitted.devices - 1, max(submitted.idle)
     share = (worst - idle) / (worst - best)
     return f"idles {idle} slots, 1F1B {worst}, the optimum is {best}: a score of {share:.0%}"
 
 
-def falls_short(look: Look) -> str | None:
-    p, m, held, idle = look.devices, look.micro_batches, max(look.in_flight), max(look.idle)
-    if not plans.splits_backward(look.plan):
-        return "does not split the backward: into I, which is waited for, and W, which can wait"
+def falls_short(submitted: Submitted) -> str | None:
+    p, m = submitted.devices, submitted.micro_batches
+    held, idle = max(submitted.in_flight), max(submitted.idle)
+    if not plans.splits_backward(submitted.plan):
+        return "does not split the backward: I first, for the previous stage, and W any time later"
     if min(p, m) < held < m:
-        return "holds more than 1F1B's first device: none may have more than p in flight"
+        return "holds more than 1F1B's first device: no device may have more than p in flight"
     if held > p:
-        return "holds all micro-batches at once: activations stay until W, and F has to wait for it"
-    pairs = [pair for actions in look.plan for pair in pairwise(actions)]
-    at_once = sum(one[0] == "I" and other == ["W", *one[1:]] for one, other in pairs)
-    if at_once == p * m and idle >= 2 * (p - 1):
+        return "holds all micro-batches: activations stay until W, so F must wait for an earlier W"
+    pairs = [pair for actions in submitted.plan for pair in pairwise(actions)]
+    undelayed = sum(one[0] == "I" and other == ["W", *one[1:]] for one, other in pairs)
+    if undelayed == p * m and idle >= 2 * (p - 1):
         return (
-            "runs each W right after its I: put some off on the later devices, which have memory "
-            "to spare, so that the next gradient leaves earlier"
+            "runs each W right after its I: delay some on the later devices, which have memory "
+            "to spare, so that the next gradient is sent earlier"
         )
-    return "idles longer than this case allows" if idle > p - 1 else None
+    return "idles longer than the case allows" if idle > p - 1 else None
 
 
-EXERCISE = plans.emitted(
+EXERCISE = plans.schedule_exercise(
     "zero_bubble_schedule",
     points=5,
     cases=(
@@ -55,7 +56,7 @@ EXERCISE = plans.emitted(
     ),
     budgets=(
         Budget(
-            "idles no longer than this case allows",
+            "idles no longer than the case allows",
             plans.measured("idle", fold=max),
             lambda case: Limit(case.params["most_idle"]),
             heading="idle",

@@ -4,7 +4,7 @@ from typing import Any
 
 from autograder.exercise import Case, Formula, questions
 
-# Within half a per cent: a real layer keeps means and deviations of its layer norms as well.
+# A real layer also keeps its layer norms' means and standard deviations.
 TOLERANCE = 0.005
 RECOMPUTE = ("none", "selective", "full")
 GPT_3 = {"tokens": 2048, "samples": 1, "width": 12288, "heads": 96}

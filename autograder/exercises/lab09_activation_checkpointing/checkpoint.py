@@ -12,7 +12,7 @@ from autograder.exercise.signs import Said, is_over, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 
-STATE_BYTES = 8192  # of the random numbers, for each call of checkpoint; torch's has 5,056
+STATE_BYTES = 8192  # random state, for each call of checkpoint; torch's has 5,056
 
 
 def draw_network(case: Case, rng: np.random.Generator) -> Plain:
@@ -29,7 +29,7 @@ def draw_network(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def inputs_bytes(case: Case) -> int:
-    """A tensor of x's size for each call: its input, and for the last one the output."""
+    """For each call, a tensor of x's size (its input, or the last output) and the random state."""
     calls = case.params["blocks"] if case.params["network"] == "chain" else 1
     return int(calls * (shared.x_bytes(case) + STATE_BYTES))
 
@@ -39,8 +39,8 @@ def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> Said:
     first = output["log"][: attempt.case.params["blocks"]]
     if is_over(attempt, shared.KEPT) and any(run["grad"] for run in first):
         return (
-            "makes a graph in forward and keeps it: run the function under torch.no_grad(), "
-            "and in backward once more with gradients on"
+            "builds a graph in forward and keeps it: run the function under torch.no_grad(), "
+            "and again in backward under torch.enable_grad()"
         )
     return None
 
@@ -67,10 +67,10 @@ EXERCISE = OnRanks(
     allows=frozenset(),
     signs=(
         signs.wrong_form,
-        signs.runs_in_vain,
+        signs.wrong_run_counts,
         keeps_a_graph,
-        signs.draws_anew,
-        signs.leaves_the_generator,
+        signs.draws_another_mask,
+        signs.does_not_restore_the_generator,
     ),
     memory=True,
 )

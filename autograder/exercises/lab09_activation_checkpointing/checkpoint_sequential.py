@@ -1,8 +1,8 @@
-"""Where to cut a row of layers so that it fits a budget.
+"""Where to cut a chain of layers so that it fits a budget.
 
-Layers are alike: each keeps K bytes for backward, its input of B bytes among them.  While segment j
-(from 0) is in memory, so are the inputs of the j before it: j·B + K · its layers, at most M.  The
-last segment is not computed twice, for backward begins with it; so it is made as long as it can be.
+All layers are equal: each keeps K bytes for backward, including its input of B bytes.  While
+segment j (from 0) is in memory, so are the inputs of the j before it: j·B + K · its layers ≤ M.
+The last segment is computed only once, since backward starts with it, so it is as long as possible.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from autograder.guest.on_rank import standing_in
 
 
 def kept_bytes(case: Case) -> int:
-    """K: a layer's input; four times as wide, tanh's output, what dropout leaves, and its mask."""
+    """K: a layer's input; and four times as wide, the outputs of tanh and dropout, and its mask."""
     wide_bytes = shared.WIDER * shared.x_bytes(case)
     dropped_bytes = wide_bytes + wide_bytes // shared.FLOAT_BYTES if case.params["keep"] < 1 else 0
     return shared.x_bytes(case) + wide_bytes + dropped_bytes
 
 
 def budget_bytes(case: Case) -> int:
-    """M, which a case gives as (so many K, and so many B)."""
+    """M, which a case gives as (multiple of K, multiple of B)."""
     of_kept, of_passed = case.params["budget"]
     return int(of_kept * kept_bytes(case) + of_passed * shared.x_bytes(case))
 
@@ -50,8 +50,8 @@ def draw_layers(case: Case, rng: np.random.Generator) -> Plain:
 
 
 @contextmanager
-def counting(weights: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Bytes of storages that graphs hold for backward, each time one more tensor is kept."""
+def count_saved_bytes(weights: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Bytes of the storages that graphs hold for backward, recorded whenever a tensor is saved."""
     of_weights = {weight.untyped_storage().data_ptr() for weight in weights}
     alive: WeakSet[Callable[[], Tensor]] = WeakSet()
     held_bytes = [0]
@@ -70,11 +70,12 @@ def counting(weights: Sequence[Tensor]) -> Iterator[list[int]]:
         yield held_bytes
 
 
-HOW: Any = {"loss_of": Tensor.sum, "saving": counting}  # a sum keeps nothing for backward
+# A sum saves nothing for backward.
+STEP_OPTIONS: Any = {"loss_of": Tensor.sum, "saving": count_saved_bytes}
 
 
 def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
-    """Lengths of the segments that were run again, the first of them first, and of the rest."""
+    """Lengths of the segments: those that were recomputed, in order, then the rest."""
     lengths: list[int] = []
     for before, run in zip([None, *again], again, strict=False):
         if before is None or run["block"] != before["block"] + 1:
@@ -84,20 +85,20 @@ def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
 
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
-    # A mistake in the exercise before costs nothing here.
+    # A mistake in the previous exercise costs nothing here.
     standing_in(subject, checkpoint=partial(of_torch.checkpoint, use_reentrant=True))
 
     def network(layers: shared.Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
         return [subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])]
 
     try:
-        ours = step(network, given, case, **HOW)
+        ours = step(network, given, case, **STEP_OPTIONS)
     except ValueError as error:
-        return {"refused": True, "says": str(error)}
+        return {"refused": True, "message": str(error)}
     peak_bytes = max(ours["saved"])
     return results(ours, case) | {
         "refused": False,
-        "bit for bit": same_bits(ours, plain_step(given, case, **HOW)),
+        "bit for bit": same_bits(ours, plain_step(given, case, **STEP_OPTIONS)),
         "computed again": len(ours["again"]),
         "within the budget": peak_bytes <= given["budget_bytes"],
         "kept": peak_bytes,
@@ -109,9 +110,9 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 def refuses(output: Any, rank: int, attempt: Attempt) -> Said:
     refused, wanted = output["refused"], attempt.expected[rank]["refused"]
     if refused and not wanted:
-        return "raises ValueError though there is a cut that fits", output["says"]
+        return "raises ValueError although a cut fits", output["message"]
     if wanted and not refused:
-        return "should raise ValueError where no cut fits the budget"
+        return "should raise ValueError if no cut fits the budget"
     return None
 
 
@@ -121,46 +122,46 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> Said:
     again, wanted = output["computed again"], attempt.expected[rank]["computed again"]
     evidence = (
         f"segments of {output['cut']} layers hold {output['kept']:,} of {given['budget_bytes']:,} "
-        f"bytes and compute {again} layers twice; {wanted} would do"
+        f"bytes and compute {again} layers twice; {wanted} are enough"
     )
     if output["within the budget"] and again == wanted:
         return None
     if again == 0:
-        said = "never computes a layer again: everything is kept, whatever the budget"
+        mistake = "never recomputes a layer: everything is kept, whatever the budget"
     elif again > layers:
-        said = "computes layers more than twice: no checkpoint within another"
+        mistake = "computes layers more than twice: do not put a checkpoint inside another"
     elif again == layers:
-        said = (
-            "computes the last segment twice as well: backward begins with it, so it can keep what "
-            "it makes"
+        mistake = (
+            "computes the last segment twice as well: backward starts with it, so it can keep its "
+            "activations"
         )
     elif set(output["cut"][:-1]) == {round(layers**0.5)}:
-        said = "cuts into √n segments whatever the budget"
+        mistake = "cuts into √n segments whatever the budget"
     elif output["within the budget"]:
-        said = (
-            "computes more layers twice than it must: the last segment is computed once, so let it "
-            "be as long as fits"
+        mistake = (
+            "computes more layers twice than necessary: the last segment is computed once, so make "
+            "it as long as fits"
         )
     elif max(output["cut"]) * given["kept_bytes"] <= given["budget_bytes"]:
-        said = (
-            "forgets the stored inputs: while a segment is at work, those of the segments before "
-            "it are held too"
+        mistake = (
+            "forgets the stored inputs: while a segment runs, the inputs of the segments before "
+            "it are also in memory"
         )
     else:
-        said = "goes over the budget: a segment is too long"
-    return said, evidence
+        mistake = "exceeds the budget: a segment is too long"
+    return mistake, evidence
 
 
 @on_each_rank
 def wrong_order(output: Any, rank: int, attempt: Attempt) -> Said:
     if equal(attempt.expected[rank]["outputs"], output["outputs"], shared.NEAR):
         return None
-    return "does not run every layer once, in their order"
+    return "does not run every layer once, in order"
 
 
 EXERCISE = OnRanks(
     points=5,
-    cases=(  # "budget": so many times what a layer keeps, and so many times what it passes on
+    cases=(  # "budget": multiples of what a layer keeps, and of its output
         shared.blocks_case("10 layers, room for 4 and their inputs", 1, 10, 64, 16, budget=(4, 3)),
         shared.blocks_case("8 layers, room for 3 and nothing more", 1, 8, 64, 16, budget=(3, 0)),
         shared.blocks_case("6 layers, room for all", 1, 6, 8, 4, weight=0.5, budget=(6, 0)),

@@ -1,4 +1,4 @@
-"""Networks that call their blocks through the student's checkpoint, and the drive of them."""
+"""Networks that call their blocks through the student's checkpoint, and their drive function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autograder.exercises.lab09_activation_checkpointing.shared import (
     results,
     same_bits,
     step,
-    without_torchs_own,
+    torch_checkpoint_closed,
 )
 from shardlab import measure
 
@@ -28,7 +28,7 @@ def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 
 
 def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
-    """All blocks in one checkpoint, and all but the first in another within it."""
+    """All blocks in one checkpoint, and all but the first in another one inside it."""
 
     inner = partial(chain, call, blocks[1:])
     return checkpoint(lambda x: checkpoint(inner, blocks[0](x)), x)
@@ -37,11 +37,11 @@ def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 def several(
     checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
 ) -> list[Tensor]:
-    """Tensors with and without gradients, a number, a word and None; out come two and an index."""
+    """From tensors with and without gradients, a number, a string and None: two and an index."""
 
     def mixed(x: Tensor, scale: float, mask: Tensor, how: str, y: Tensor, nothing: None) -> Any:
         if nothing is not None or how != "add":
-            raise ValueError("arguments should reach the function as they were given")
+            raise ValueError("arguments should reach the function unchanged")
         first = blocks[0](x * mask) * scale
         second = blocks[1](y) + torch.sigmoid(x)
         return first, second, first.argmax(dim=1)
@@ -59,7 +59,7 @@ def network(
         outputs = several(checkpoint, blocks, arguments, given)
     else:
         outputs = [(nested if kind == "nested" else chain)(checkpoint, blocks, arguments[0])]
-    if case.params.get("random loss"):  # one with dropout of its own
+    if case.params.get("random loss"):  # a loss with dropout
         torch.rand(4)
     return outputs[1:] if case.params.get("one unused") else outputs
 
@@ -70,7 +70,7 @@ def plain_step(given: Any, case: Case, **how: Any) -> dict[str, Any]:
 
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
-    with without_torchs_own():
+    with torch_checkpoint_closed():
         ours = step(partial(network, subject), given, case, around=measure)
     is_same = same_bits(ours, plain_step(given, case))
     return results(ours, case) | {"bit for bit": is_same, "log": ours["log"]}

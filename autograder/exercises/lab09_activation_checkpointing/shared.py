@@ -1,7 +1,7 @@
-"""What exercises on activation checkpointing share: blocks that log their runs, and a step of them.
+"""Shared by the activation checkpointing exercises: blocks that log their runs, and a step of them.
 
-A block is a function of x [B, D] with weights of its own: D to 4·D, tanh, dropout, back to D.  Its
-dropout is made of torch.rand, whose numbers are the same on every machine.
+A block is a function of x [B, D] with its own weights: D to 4·D, tanh, dropout, back to D.  Its
+dropout uses torch.rand, whose numbers are the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from autograder.exercise import Budget, Case, Limit, Plain
 from autograder.exercise.process_memory import no_more_than_tensors
 from autograder.guest.library import refusal_of
 
-NEAR = 1e-5  # what another machine's matmul may change; on one machine not a bit may differ
+NEAR = 1e-5  # matmuls on another machine may differ by this much; on one machine, not by a bit
 WIDER = 4
 FLOAT_BYTES = 4
-BUDGET_FROM_BYTES = 2**16  # of x; below, a budget of bytes would be one of scalars
-SAMPLES = 64  # numbers of a large tensor that are compared outside of the rank as well
+BUDGET_FROM_BYTES = 2**16  # of x; below this, scalars would dominate a budget of bytes
+SAMPLES = 64  # numbers of a large tensor that are also compared outside the rank
 VALUES = ("outputs", "gradients of arguments", "gradients of weights")
 BEFORE, FORWARD = "before forward", "forward of the network"
-KEPT = "kept after forward"  # heading of its budget
+KEPT = "kept after forward"  # heading of the budget
 
-Log = list[dict[str, Any]]  # each run of a block: "block", "grad" (were graphs made?), "mask"
+Log = list[dict[str, Any]]  # each run of a block: "block", "grad" (was autograd on?), "mask"
 Block = Callable[[Tensor], Tensor]
 Blocks = list[Block]
 
@@ -63,7 +63,7 @@ def block_of(up: Tensor, down: Tensor, number: int, keep: float, log: Log) -> Bl
         run: dict[str, Any] = {"block": number, "grad": torch.is_grad_enabled(), "mask": 0.0}
         if keep < 1:
             mask = torch.rand(hidden.shape) < keep
-            # A number that another mask would hardly have; numpy's arrays are not counted.
+            # A fingerprint of the mask; numpy arrays are not counted as tensors.
             places = np.sqrt(np.arange(1.0, mask.numel() + 1))
             run["mask"] = float(places[mask.numpy().ravel()].sum())
             hidden = hidden * mask / keep
@@ -81,9 +81,9 @@ def step(
     around: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     saving: Callable[[list[Tensor]], AbstractContextManager[Any]] = nullcontext,
 ) -> dict[str, Any]:
-    """Forward and backward. The generator of random numbers is left as it was.
+    """Forward and backward; restores the random state.
 
-    ``around``: of parts by their labels, as `measure`; ``saving``: of all, given the weights.
+    ``around(label)``, such as `measure`, wraps a part; ``saving(weights)`` wraps the whole step.
     """
     log: Log = []
     weights = [weight.clone().requires_grad_() for pair in given["weights"] for weight in pair]
@@ -101,7 +101,7 @@ def step(
         sum(losses[1:], losses[0]).backward()
         next_draw = torch.rand(4)
     found = {"next draw": next_draw, "log": log, "again": log[first_runs:], "saved": saved}
-    gradients = [  # what nothing hangs on may have none, or zeros
+    gradients = [  # an unused leaf may have None or zeros
         [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         for leaves in (arguments, weights)
     ]
@@ -109,7 +109,7 @@ def step(
 
 
 def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:
-    """Of each tensor at most SAMPLES numbers, from all over it; "runs" of each block."""
+    """At most SAMPLES evenly spaced numbers of each tensor; "runs" of each block."""
     blocks = [run["block"] for run in ran["log"]]
     samples: dict[str, Plain] = {
         name: [t.detach().flatten()[:: max(1, t.numel() // SAMPLES)].clone() for t in ran[name]]
@@ -125,8 +125,8 @@ def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def without_torchs_own() -> Iterator[None]:
-    """Answers are written, not called. The module's other functions stay open."""
+def torch_checkpoint_closed() -> Iterator[None]:
+    """torch's own checkpoint raises. The module's other functions stay open."""
     generator: Any = of_torch._checkpoint_without_reentrant_generator
     own = generator, of_torch.CheckpointFunction.forward
     codes = [function.__code__ for function in own]
@@ -140,25 +140,25 @@ def without_torchs_own() -> Iterator[None]:
 
 
 def x_bytes(case: Case) -> int:
-    """Of x, and of what each block passes on."""
+    """Of x, and of each block's output."""
     return int(FLOAT_BYTES * case.params["rows"] * case.params["width"])
 
 
 def live_rise(run: Any) -> list[int]:
-    """By rank: live bytes after forward over those before it."""
+    """By rank: live bytes after forward minus those before it."""
     ends = [[sum(rank.at(label).values()) for label in (BEFORE, FORWARD)] for rank in run.memory]
     return [max(0, after - before) for before, after in ends]
 
 
 def kept_after_forward(label: str, tensors_bytes: Callable[[Case], float]) -> tuple[Budget, Budget]:
-    """Of live bytes; and where the case is large, of what the process holds as well."""
+    """A budget of live bytes; and in large cases, one of process memory."""
 
     def limit(case: Case) -> Limit | None:
         is_small = x_bytes(case) < BUDGET_FROM_BYTES
         return None if is_small else Limit(1.02 * tensors_bytes(case))
 
-    def seen_bytes(case: Case) -> float | None:
+    def process_bytes(case: Case) -> float | None:
         return 1.02 * tensors_bytes(case) if case.params.get("large") else None
 
-    seen = no_more_than_tensors(FORWARD, seen_bytes, before=BEFORE)
-    return Budget(label, live_rise, limit, heading=KEPT), seen
+    of_process = no_more_than_tensors(FORWARD, process_bytes, before=BEFORE)
+    return Budget(label, live_rise, limit, heading=KEPT), of_process

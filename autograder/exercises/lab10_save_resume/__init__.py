@@ -1,3 +1,3 @@
-"""Lab 10: checkpoints in slices, for other ranks, whenever a rank is killed, and to the bit."""
+"""Lab 10: sharded checkpoints, resharding, atomic commits, and bit-equal resuming after a kill."""
 
 EXERCISES = ("save_sharded", "load_sharded", "atomic_commit", "train_resumable")

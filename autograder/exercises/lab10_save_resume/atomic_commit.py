@@ -1,4 +1,4 @@
-"""Killed after every change on disk: a folder that is called a step must always be complete."""
+"""Kill a rank after every change on disk: a folder named as a step must always be complete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def files_of(texts: list[str]) -> Files:
 
 
 def disk_of(root: Path) -> dict[str, Files]:
-    """{name of a file or folder in root: what is in it}, of contents the beginning."""
+    """{name of a file or folder in root: what is in it}, with the beginning of each content."""
     disk: dict[str, Files] = {}
     for path in sorted(root.rglob("*")):
         name, _, inside = str(path.relative_to(root)).partition("/")
@@ -53,7 +53,7 @@ def disk_of(root: Path) -> dict[str, Files]:
 
 
 def is_broken(disk: dict[str, Files], given: Any) -> bool:
-    """Whether the newest step is not what was saved in it."""
+    """Whether the newest step differs from what was saved in it."""
     newest = max((name for name in disk if re.fullmatch(r"step_\d{8}", name)), default="")
     saved = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
     return newest not in saved or disk[newest] != saved[newest]
@@ -85,7 +85,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[str, Any]:
-    """What a kill after that change leaves, and why another start after it fails."""
+    """What a kill after that change leaves on disk, and the failure of a restart, if any."""
     prepare(root, given)
     commit(subject, root, given["new"], ChangeCounter(kill_at=change))
     left = disk_of(root)
@@ -95,14 +95,14 @@ def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[
         try:
             raise_first_error(commit(subject, root, texts, ChangeCounter()))
             if disk_of(root).get(NEW) != files_of(texts):
-                found["failure"] = ""  # no error, but other files than were written
+                found["failure"] = ""  # no error, but the wrong files
         except Exception as error:
             found["failure"] = f"{type(error).__name__}: {error}"
     return found
 
 
 def prepare(root: Path, given: Any) -> None:
-    """A disk with the old checkpoint on it and nothing else."""
+    """A disk that contains only the old checkpoint."""
     shutil.rmtree(root)
     (root / OLD).mkdir(parents=True)
     for name, text in files_of(given["old"]).items():
@@ -110,7 +110,7 @@ def prepare(root: Path, given: Any) -> None:
 
 
 def commit(subject: Any, root: Path, texts: list[str], counter: ChangeCounter) -> list[Outcome]:
-    """On a rank for each text; each returns whether the new step was there when the call ended."""
+    """One rank for each text; returns whether the new step was complete when its call returned."""
 
     def on_rank(group: Group) -> bool:
         name, text = list(files_of(texts).items())[group.rank]
@@ -133,28 +133,28 @@ NAMED_TOO_EARLY = "gives the final name before all ranks have written: wait for 
 
 @on_each_rank
 def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> Said:
-    """By what the first kill left that broke something."""
+    """Names the mistake from what the first harmful kill left on disk."""
     left = next((each["left"] for each in output["kills"] if each["broken"]), None)
     if left is None:
         return None
     new = files_of(attempt.inputs[0]["new"])
     if NEW not in left:
-        said = "removes the old checkpoint before the new one is there"
-        return f"{said}: killed in between it leaves none"
+        mistake = "removes the old checkpoint before the new one is complete"
+        return f"{mistake}: a kill in between leaves none"
     if any(new.items() <= files.items() for name, files in left.items() if name[:5] != "step_"):
-        return "copies the files to their final name: a copy is many steps, a rename is one"
+        return "copies the files to their final name: a copy takes many steps, a rename one"
     found = left[NEW]
     if found and found.items() < new.items():
         return NAMED_TOO_EARLY, f"{len(found)} of {len(new)} ranks' files are in {NEW}"
-    said = "a kill during the write leaves half a checkpoint that is called complete"
-    return f"writes under the final name: {said}", f"in {NEW}: {sorted(found)}"
+    consequence = "a kill during the write leaves half a checkpoint under a valid name"
+    return f"writes under the final name: {consequence}", f"in {NEW}: {sorted(found)}"
 
 
 ERRORS = {
     NEVER_ENTERED: "has a collective that not all ranks enter: every rank makes every call",
     RENAMED_TOO_EARLY: NAMED_TOO_EARLY,
-    "FileNotFoundError": "has ranks at work in a folder that is not there: one rank makes and "
-    "renames it, the others wait at a barrier",
+    "FileNotFoundError": "writes into a folder that does not exist: one rank creates and renames "
+    "it, the others wait at a barrier",
 }
 
 
@@ -171,14 +171,14 @@ def stops(attempt: Attempt) -> Finding | None:
 def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
     left = output["left"]
     if NEW not in left:
-        return "leaves no folder of the step's name behind", ", ".join(left)
+        return "leaves no folder with the step's name", ", ".join(left)
     if output["returned too early"]:
         return Finding(
             f"rank {output['returned too early'][0]}",
             "returns before the new checkpoint has its name: let every rank wait for the rename",
         )
     if extra := [name for name in left if not name.startswith("step_")]:
-        return "leaves something behind that is no checkpoint", ", ".join(extra)
+        return "leaves something that is not a checkpoint", ", ".join(extra)
     return None
 
 
@@ -187,10 +187,10 @@ def failed_restart(output: Any, rank: int, attempt: Attempt) -> Said:
     failures = [each["failure"] for each in output["kills"] if each["failure"] is not None]
     if not failures:
         return None
-    remove = "remove the temporary folder before it is used again"
+    remove = "remove the temporary folder before you use it again"
     if failures[0]:
-        return f"trips over what a killed run left behind: {remove}", failures[0]
-    return f"takes files of a killed run over into the new checkpoint: {remove}"
+        return f"fails on files that a killed run left: {remove}", failures[0]
+    return f"keeps files of a killed run in the new checkpoint: {remove}"
 
 
 EXERCISE = OnRanks(

@@ -1,4 +1,4 @@
-"""Every change that code makes in a folder, as a moment at which its process may be killed."""
+"""Detects each change that code makes in a folder, and can kill the process right after it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import torch
 from autograder.exercises.lab10_save_resume.forked_ranks import kill_self
 
 LIBRARIES = tuple({os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(torch.__file__))})
-IN_STEPS = {"shutil", "tempfile"}  # of Python's library, what changes a disk in more than one step
+IN_STEPS = {"shutil", "tempfile"}  # Python modules that change a disk in more than one step
 OF_PATHS = {"open", "write_text", "write_bytes"}
 
 
 class ChangeCounter:
-    """Counts, over all forked processes, and kills the one that makes change ``kill_at``."""
+    """Counts changes in all forked processes, and kills the one that makes change ``kill_at``."""
 
     def __init__(self, kill_at: int = 0) -> None:
         self.count = c_int64.from_buffer(mmap.mmap(-1, 8))
         self.kill_at = kill_at
 
     def watch(self, folder: Path) -> None:
-        """Looks at the folder before each line of whatever is called from now on."""
+        """Inspects the folder before each line of the functions called from now on."""
         path = str(folder)
         seen = sizes(path)
 
@@ -48,9 +48,9 @@ class ChangeCounter:
 
 
 def sizes(folder: str) -> list[tuple[str, int]]:
-    """What can be seen of a folder: files with their bytes, folders with -1.
+    """The folder's files with their bytes, and its folders with -1.
 
-    By os.scandir, which is quick: this is called at every line.
+    Uses os.scandir, which is fast: this is called at every line.
     """
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -59,11 +59,11 @@ def sizes(folder: str) -> list[tuple[str, int]]:
                 found += [(entry.path, -1), *sizes(entry.path)]
             else:
                 found.append((entry.path, entry.stat(follow_symlinks=False).st_size))
-    return found  # as far as it goes, where something is removed meanwhile
+    return found  # incomplete if something is removed meanwhile
 
 
 def may_write(frame: FrameType) -> bool:
-    """Whether its lines are worth a look: an answer's are, and few of a library's."""
+    """Whether to trace its lines: all of an answer's, and a few of a library's."""
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if not frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen")):
         return True

@@ -1,12 +1,12 @@
-"""Ranks that share a disk and may be killed: processes that a case's one rank forks.
+"""Ranks that share a disk and may be killed: processes forked by the case's only rank.
 
-Ranks of a sandbox share no files, and a killed rank ends its run.  Where an exercise needs both,
-its drive forks a process for each rank, all with one folder, and may have one of them killed
-(SIGKILL).  The processes take turns, lower ranks first: each runs until it enters a collective or
-ends.  So no result depends on timing, and a rank that does not wait is always ahead of the others.
+Sandboxed ranks share no files, and a killed rank ends the run.  If an exercise needs shared files
+or kills, its drive forks a process for each rank, all using one folder, and may kill one (SIGKILL).
+The processes take turns, lower ranks first: each runs until it enters a collective or ends.  So no
+result depends on timing, and a rank that does not wait is always ahead of the others.
 
-In these processes torch.distributed's functions are replaced by ones that talk to the parent
-through a pipe, since gloo's threads do not survive a fork.
+In these processes torch.distributed's functions are replaced by ones that communicate with the
+parent through a pipe, since gloo's threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ import torch.distributed as dist
 from autograder.guest.on_rank import COMMUNICATES
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
-# Python's errors that take more than a text.
+# Built-in exceptions that cannot be created from a message alone.
 NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 NEVER_ENTERED = "waits in a collective that another rank never enters"
 
 
 class Outcome(NamedTuple):
-    """How a rank ended, or in which collective it waits."""
+    """How a rank ended, or the collective in which it waits."""
 
     how: str
-    value: Any = None  # what it returned, (kind, message) of what it raised, or gave to the others
+    value: Any = None  # its return value, (kind, message) of its error, or its collective's input
 
 
 def kill_self() -> None:
@@ -50,14 +50,14 @@ def kill_self() -> None:
 
 @dataclass
 class Group:
-    """A rank's process group: what each gives to a collective comes back to all of them."""
+    """A rank's process group: a collective returns every rank's input to all ranks."""
 
     rank: int
     world_size: int
     parent: Connection
 
     def exchange(self, op: str, given: Any = None) -> list[Any]:
-        """By rank."""
+        """What each rank gave, by rank."""
         self.parent.send_bytes(pickle.dumps((op, given)))
         return list(pickle.loads(self.parent.recv_bytes()))
 
@@ -88,7 +88,7 @@ class Group:
 
         def absent(name: str) -> Callable[..., NoReturn]:
             def call(*_: Any, **__: Any) -> NoReturn:
-                raise RuntimeError(f"this check's ranks have no {name}: barrier is enough")
+                raise RuntimeError(f"{name} is not available in this check: use dist.barrier()")
 
             return call
 
@@ -114,7 +114,7 @@ def run_child(work: Callable[[Group], Any], group: Group) -> NoReturn:
 
 
 def message_of(error: BaseException) -> str:
-    """With the last line of a notebook's cell that led to it."""
+    """With the innermost line of the notebook cell that led to it."""
     where = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
@@ -127,9 +127,9 @@ def message_of(error: BaseException) -> str:
 
 
 def run_ranks(work: Callable[[Group], Any], world_size: int) -> list[Outcome]:
-    """``work`` on each of so many processes, in turns; how each ended, by rank.
+    """Runs ``work`` on ``world_size`` processes that take turns; how each ended, by rank.
 
-    After a kill the others go on until they wait for the killed rank, and are then ended too.
+    After a kill the others continue until they wait for the killed rank, and are then ended too.
     """
     sys.stdout.flush()
     children: list[tuple[int, Connection]] = []
@@ -154,7 +154,7 @@ def run_ranks(work: Callable[[Group], Any], world_size: int) -> list[Outcome]:
 
 
 def resume(connection: Connection, by_rank: list[Any]) -> Outcome:
-    """Gives a child a collective's result; returns the next one that it enters, or its end."""
+    """Sends a child a collective's result; returns the next one that it enters, or its end."""
     try:
         connection.send_bytes(pickle.dumps(by_rank))
         return Outcome(*pickle.loads(connection.recv_bytes()))
@@ -167,7 +167,7 @@ def was_killed(outcomes: Sequence[Outcome]) -> bool:
 
 
 def raise_first_error(outcomes: Sequence[Outcome]) -> None:
-    """An error of a rank, as if it were this process's own. Only for a killed one others wait."""
+    """Raises a rank's error, or one for a rank that waits although no rank was killed."""
     for rank, outcome in enumerate(outcomes):
         if outcome.how == RAISED:
             name, message = outcome.value

@@ -1,4 +1,4 @@
-"""A checkpoint that some ranks wrote, cut again for another number of ranks."""
+"""Load a checkpoint on a different number of ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
 OPENED = "files opened"
-LABEL = "opens the files that hold something of its slices, and no other"
+LABEL = "opens only files that contain a part of its slices"
 FEW_FILES = Budget(LABEL, from_outputs("opened"), heading=OPENED, unit="")
 
 
@@ -28,7 +28,7 @@ def loading_case(saved_on: int, ranks: int, suffix: str = "", **state: list[Any]
 
 
 def draw_saved(case: Case, rng: np.random.Generator) -> Plain:
-    """The same files for every rank, as on a disk that they share."""
+    """The same files for every rank, as on a shared disk."""
     shards = shared.cut(shared.draw_state(case, rng), case.params["saved on"])
     return {"shards": shards, "shapes": shared.shapes_of(case)}
 
@@ -49,15 +49,15 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 def looks_for_other_names(attempt: Attempt) -> Finding | None:
     return raises(
         rf"No such file.*_of_{attempt.case.world_size}\.pt",
-        "looks for files named after the present number of ranks: index.json has the one that "
-        "saved them",
+        "looks for files named after the current number of ranks: index.json has the number of "
+        "ranks that saved them",
     )(attempt)
 
 
 opens_too_many = over_budget(
     OPENED,
-    "opens files that hold nothing of its slices: N ranks that each read all of a checkpoint read "
-    "it N times",
+    "opens files that contain no part of its slices: if each of N ranks reads the whole "
+    "checkpoint, it is read N times",
     "files",
 )
 

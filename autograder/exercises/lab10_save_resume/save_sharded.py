@@ -1,4 +1,4 @@
-"""Each rank writes its slices to a file of its own, rank 0 an index."""
+"""Each rank writes its slices to its own file; rank 0 also writes an index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autograder.exercise.signs import Said, on_each_rank, over_budget
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
-ZIP_BYTES = 8192  # that torch.save adds, at most, for names and alignment
+ZIP_BYTES = 8192  # the most that torch.save adds for names and alignment
 INDEX_BYTES = 4096
-A_BARRIERS_BYTES = 4096
+BARRIER_BYTES = 4096
 WRITTEN = "written by a rank"
 
 
@@ -30,7 +30,7 @@ def draw_slices(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    """Each rank has a disk of its own here: only this rank wrote what is on it at the end."""
+    """Each rank has its own disk here, which shows what this rank wrote."""
     slices = {}
     for name, own in given["slices"].items():
         whole = own.new_zeros(case.world_size * len(own))  # a slice is a view, as in ZeRO
@@ -83,8 +83,10 @@ def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> Said:
     writers = [each for each in attempt.outputs if each["names"]]
     if output["names"] or len(writers) != 1:
         return None
-    said = "writes nothing and leaves it to one rank"
-    return f"{said}: each writes its own file, and nothing is gathered"
+    return (
+        "writes nothing: one rank saves for all, but each should write its own file without a "
+        "gather"
+    )
 
 
 @on_each_rank
@@ -94,10 +96,10 @@ def one_name_twice(output: Any, rank: int, attempt: Attempt) -> Any:
     if name is None:
         return None
     if name == INDEX:
-        mistake = f"writes {INDEX} as well: on one disk N ranks write one file at the same time"
+        mistake = f"writes {INDEX} as well: N ranks would write the same file at the same time"
         return Finding(f"rank {rank}", mistake, anyone="a rank other than 0")
-    said = f"writes the same name as rank {first[name]}: on one disk the last one wins, and the "
-    return f"{said}others' slices are lost", name
+    mistake = f"writes the same file name as rank {first[name]}: on a shared disk the last one "
+    return f"{mistake}overwrites the others' slices", name
 
 
 @on_each_rank
@@ -113,12 +115,12 @@ def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
     wanted, got = (each[rank]["files"].get(INDEX) for each in (attempt.expected, attempt.outputs))
     if wanted is None or equal(wanted, got):
         return None
-    mistake = f"does not note the shapes as they were given in {INDEX}"
-    mistake += ": without them nobody knows what is padding"
+    mistake = f"does not record the given shapes in {INDEX}"
+    mistake += ": without them you cannot tell padding from data"
     if got is None:
         mistake = f"writes no {INDEX}"
     elif not isinstance(got, dict) or got.get("world_size") != wanted["world_size"]:
-        mistake = f"does not note world_size in {INDEX}: another number of ranks may load it"
+        mistake = f"does not record world_size in {INDEX}: another number of ranks may load it"
     return Finding(f"rank {rank}", mistake, anyone="rank 0")
 
 
@@ -142,7 +144,7 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=1e-9,  # the same numbers
     budgets=(
-        Budget("sends ≤ 4 KiB per rank", sent_bytes, lambda case: Limit(A_BARRIERS_BYTES)),
+        Budget("sends ≤ 4 KiB per rank", sent_bytes, lambda case: Limit(BARRIER_BYTES)),
         OWN_SLICES,
     ),
     signs=(one_saves_for_all, one_name_twice, wrong_name, wrong_index, whole_storage),

@@ -1,6 +1,6 @@
-"""A state in slices, and the names of its files.
+"""A sharded state, and the names of its files.
 
-A state is several tensors, each flattened, padded with zeros to a multiple of N, and cut into N
+A state is a dict of tensors, each flattened, padded with zeros to a multiple of N, and cut into N
 equal slices; rank r has the r-th.
 """
 
@@ -33,7 +33,7 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
 
 
 def cut(state: dict[str, Tensor], world_size: int) -> list[dict[str, Tensor]]:
-    """By rank, its slices: copies."""
+    """Each rank's slices, as copies."""
     slices: list[dict[str, Tensor]] = [{} for _ in range(world_size)]
     for name, tensor in state.items():
         padded = F.pad(tensor.flatten(), (0, -tensor.numel() % world_size))

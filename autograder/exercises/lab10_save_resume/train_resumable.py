@@ -1,4 +1,4 @@
-"""Ranks are killed, and the loss curve after the last start is compared."""
+"""Kill ranks, and compare the loss curve after the last restart."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from autograder.guest.on_rank import standing_in
 WIDTHS = (8, 64, 64, 1)
 SAMPLES = 4  # in a batch of one rank
 STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
-RANDOM_BYTES = 16_384  # both random states, and what torch.save adds, for each rank
+RANDOM_BYTES = 16_384  # both random states and torch.save's overhead, for each rank
 TOLERANCE = 1e-6
 IN_A_CHECKPOINT = "in a checkpoint"
 
-NOWHERE = ("nowhere", None, None)
+NO_KILL = ("nowhere", None, None)
 
 
 def training_case(
     name: str, ranks: int, steps: int, every: int, *kills: Any, weight: float = 1.0
 ) -> Case:
-    """A start of the job for each of ``kills``, ("step" or "save", step, rank), and one more."""
-    params = {"ranks": ranks, "steps": steps, "every": every, "lives": [*kills, NOWHERE]}
+    """A start of the job for each of ``kills``, ("step" or "save", step, rank), and a last one."""
+    params = {"ranks": ranks, "steps": steps, "every": every, "starts": [*kills, NO_KILL]}
     return Case(name, 1, params, weight=weight)
 
 
 def draw_job(case: Case, rng: np.random.Generator) -> Plain:
-    """fp64. ``seeds``: [life][rank], another random state for each start of the job."""
+    """In fp64. ``seeds``: [start][rank], a different random state for each start of the job."""
     samples = case.params["steps"] * case.params["ranks"]
 
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape))
 
-    per_start = len(case.params["lives"]), case.params["ranks"]
+    per_start = len(case.params["starts"]), case.params["ranks"]
     return {
         "weights": [normal(b, a) / a**0.5 for a, b in pairwise(WIDTHS)],
         "inputs": normal(samples, SAMPLES, WIDTHS[0]),
@@ -68,11 +68,11 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
         root = Path(name)
         kills = []
-        for life in range(len(case.params["lives"])):
-            outcomes = live(subject, root, given, case, life)
+        for start in range(len(case.params["starts"])):
+            outcomes = run_job(subject, root, given, case, start)
             kills.append(was_killed(outcomes))
             raise_first_error(outcomes)
-        straight, *_ = run_ranks(partial(without_a_kill, given, case), case.params["ranks"])
+        straight, *_ = run_ranks(partial(uninterrupted, given, case), case.params["ranks"])
         returned = [in_pairs(each.value) for each in outcomes]
         return {
             "steps": [[step for step, _ in pairs] for pairs in returned],
@@ -85,13 +85,13 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         }
 
 
-def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Outcome]:
+def run_job(subject: Any, root: Path, given: Any, case: Case, start: int) -> list[Outcome]:
     """One start of the job, until it is done or killed."""
-    kill = case.params["lives"][life]
+    kill = case.params["starts"][start]
 
     def on_rank(group: Group) -> Any:
-        seed_all(given["seeds"][life][group.rank])
-        done = done_before(case, life)
+        seed_all(given["seeds"][start][group.rank])
+        done = done_before(case, start)
 
         def die_in(where: str) -> None:
             if kill == (where, done - 1, group.rank):
@@ -105,7 +105,7 @@ def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Ou
             return mean
 
         def atomic_commit(_: Any, step: int, write: Any) -> None:
-            folder = root / f"of_life_{life}_{step}"
+            folder = root / f"unfinished_{start}_{step}"
             folder.mkdir(exist_ok=True)
             write(folder)
             die_in("save")
@@ -122,16 +122,16 @@ def live(subject: Any, root: Path, given: Any, case: Case, life: int) -> list[Ou
     return run_ranks(on_rank, case.params["ranks"])
 
 
-def done_before(case: Case, life: int) -> int:
+def done_before(case: Case, start: int) -> int:
     """Steps in the checkpoint that a start of the job finds."""
     every, done = case.params["every"], 0
-    for _, step, _ in case.params["lives"][:life]:
+    for _, step, _ in case.params["starts"][:start]:
         reached = case.params["steps"] if step is None else step
         done = max(done, reached // every * every)
     return done
 
 
-def without_a_kill(given: Any, case: Case, group: Group) -> dict[int, float]:
+def uninterrupted(given: Any, case: Case, group: Group) -> dict[int, float]:
     seed_all(given["seeds"][0][group.rank])
     job = Job(given, group.rank, group.world_size, group.mean)
     return {step: job.step() for step in range(case.params["steps"])}
@@ -155,8 +155,10 @@ def checkpoint_limit(case: Case) -> Limit:
     return Limit(1.1 * STATE_BYTES * parameters + RANDOM_BYTES * case.params["ranks"])
 
 
-LABEL = "saves what ranks have alike once"
-ALIKE_ONCE = Budget(LABEL, from_outputs("checkpoint bytes"), checkpoint_limit, IN_A_CHECKPOINT)
+LABEL = "saves the ranks' common state only once"
+COMMON_STATE_ONCE = Budget(
+    LABEL, from_outputs("checkpoint bytes"), checkpoint_limit, IN_A_CHECKPOINT
+)
 
 
 @on_each_rank
@@ -168,37 +170,37 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> Said:
     evidence = f"{got}, expected {wanted}"
     first, due = (got or [params["steps"]])[0], (wanted or [params["steps"]])[0]
     if first == 0 and due != 0:
-        return "starts over at step 0: go on from the newest checkpoint", evidence
+        return "starts again at step 0: resume from the newest checkpoint", evidence
     if 0 < abs(first - due) < params["every"]:
-        mistake = "goes on at the wrong step after a restart: after step s, s + 1 steps are done"
+        mistake = "resumes at the wrong step after a restart: after step s, s + 1 steps are done"
         return mistake, evidence
-    return "runs other steps after a restart than those that are left", evidence
+    return "does not run exactly the remaining steps after a restart", evidence
 
 
 @on_each_rank
-def other_losses(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_losses(output: Any, rank: int, attempt: Attempt) -> Said:
     if not equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
-        return "restores too little: the losses after a restart are not those of a run without"
+        return "does not restore everything: losses after a restart differ from an unbroken run's"
     if not output["bit for bit"]:
-        return "comes near the loss curve, but not to the bit: something was rounded or lost"
+        return "comes close to the loss curve but is not bit-equal: something was rounded or lost"
     return None
 
 
 saves_too_much = over_budget(
     IN_A_CHECKPOINT,
-    "saves what all ranks have alike more than once: let rank 0 write it, and each rank only what "
-    "is its own",
+    "saves the ranks' common state more than once: let rank 0 write it, and each rank only its own "
+    "random states",
 )
 
 EXERCISE = OnRanks(
     points=6,
     cases=(
         training_case("1 rank, killed in step 7", 1, 12, 3, ("step", 7, 0)),
-        training_case("2 ranks, killed while they save", 2, 14, 4, ("save", 11, 1)),
+        training_case("2 ranks, killed during a save", 2, 14, 4, ("save", 11, 1)),
     ),
     inputs=draw_job,
     drive=drive,
     tolerance=TOLERANCE,
-    budgets=(ALIKE_ONCE,),
-    signs=(wrong_steps, NAMED, other_losses, saves_too_much),
+    budgets=(COMMON_STATE_ONCE,),
+    signs=(wrong_steps, NAMED, wrong_losses, saves_too_much),
 )

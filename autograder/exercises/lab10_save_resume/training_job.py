@@ -1,8 +1,8 @@
-"""Lab 10's training: everything that a checkpoint has to hold, small.
+"""Lab 10's training job: small, but with everything that a checkpoint has to contain.
 
 Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's random
-states, each rank's own), and a loss scale, since gradients are rounded to 16 bits.  It computes in
-fp64, so that machines differ by less than any mistake does.
+states, different on each rank), and a loss scale, since gradients are rounded to 16 bits.  It
+computes in fp64, so that machines differ less than any mistake does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROWS_AFTER = 4  # steps without an overflow
 
 
 class Stream:
-    """A rank's batches, from ``position`` on."""
+    """A rank's batches, starting at ``position``."""
 
     def __init__(self, given: Any, rank: int, world_size: int) -> None:
         self.given, self.rank, self.world_size = given, rank, world_size
@@ -38,13 +38,13 @@ class Stream:
 
 
 class Scaler:
-    """A loss scale that halves where a gradient overflows 16 bits, and doubles after some steps."""
+    """A loss scale: halves when a gradient overflows 16 bits, doubles after GROWS_AFTER steps."""
 
     def __init__(self) -> None:
         self.scale, self.good_steps = 2.0**18, 0
 
     def may_step(self, gradients: list[Tensor]) -> bool:
-        """Whether they are finite: then it unscales them."""
+        """Whether the gradients are finite; if so, unscales them."""
         if not all(bool(torch.isfinite(gradient).all()) for gradient in gradients):
             self.scale, self.good_steps = self.scale / 2, 0
             return False
@@ -77,12 +77,12 @@ def warm_up_and_decay(step: int) -> float:
 
 
 class Job:
-    """What the lab's Job is: model, optimizer, scheduler, stream, scaler, and step()."""
+    """Like the lab's Job: model, optimizer, scheduler, stream, scaler, and step()."""
 
     def __init__(
         self, given: Any, rank: int, world_size: int, mean: Callable[[Tensor], Tensor] = torch.clone
     ) -> None:
-        """``mean``: over all ranks."""
+        """``mean``: averages a tensor over all ranks."""
         self.model = model_of(given)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=0.02)
@@ -95,7 +95,7 @@ class Job:
         return self.update(self.mean(self.forward_and_backward()))
 
     def forward_and_backward(self) -> Tensor:
-        """This rank's loss, and the gradients of its scaled loss as 16 bits hold them, flat."""
+        """This rank's loss, and its scaled gradients rounded to 16 bits, in one flat tensor."""
         inputs, targets = self.stream.next()
         if random.random() < 0.5:
             inputs = inputs.flip(1)

@@ -1,4 +1,4 @@
-"""Pure formulas, free of processes: what a run should send and how long it should take."""
+"""Pure formulas that start no processes: what a run should send and how long it should take."""
 
 from shardlab.estimate import activations, checkpoint, memory, offload, traffic
 from shardlab.estimate.alpha_beta import AlphaBeta

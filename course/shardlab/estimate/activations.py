@@ -1,8 +1,8 @@
-"""Bytes of activations that a transformer keeps for its backward pass, tensor by tensor.
+"""Bytes of activations that a transformer saves for its backward pass, tensor by tensor.
 
 Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv
-2205.05198, section 4.  With s tokens, b sequences, h width, a heads on t tensor-parallel ranks, a
-layer keeps on each rank, in 16 bit:
+2205.05198, section 4.  With s tokens, b sequences, width h and a heads on t tensor-parallel ranks,
+a layer saves on each rank, in 16 bit:
 
     no parallelism                       sbh · (34 + 5as/h)
     tensor parallel                      sbh · (10 + 24/t + 5as/(ht))
@@ -11,9 +11,9 @@ layer keeps on each rank, in 16 bit:
     tensor + sequence, selective         34 · sbh/t
     full recomputation                   2 · sbh
 
-"Selective" recomputes the attention's scores, softmax and dropout: the part with s².  "Full" keeps
-a layer's input alone.  Which tensors these bytes are is in `layer_terms`; what the paper leaves out
-as small, and our GPT keeps all the same, is in `small_terms`.
+"Selective" recomputes the attention's scores, softmax and dropout: the part with s².  "Full" saves
+only a layer's input.  `layer_terms` lists the tensors.  `small_terms` lists small tensors that the
+paper neglects but our GPT saves.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shardlab.models import GPTConfig  # it brings torch
+    from shardlab.models import GPTConfig  # imports torch
 
 RECOMPUTE = ("none", "selective", "full", "partitioned")
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """How an implementation keeps what it keeps. The defaults are the paper's.
+    """What an implementation's kernels save for backward. The defaults are the paper's.
 
-    element_bytes    of one activation
-    dropout          False: none anywhere, so no masks and no dropped-out copies
-    mask_bytes       of one element of a dropout mask
+    element_bytes    bytes of one activation
+    dropout          False: no dropout, so no masks and no dropped-out copies
+    mask_bytes       bytes of one element of a dropout mask
     fused_attention  True: one kernel (FlashAttention, arXiv 2205.14135) that never stores the
-                     scores and recomputes them in backward: what "selective" does by hand
-    score_bytes      of one element of queries, keys, values, scores and their mask within unfused
-                     attention, which some implementations compute in fp32; None: as elsewhere
-    logit_bytes      of one logit as the loss keeps it
+                     scores and recomputes them in backward, like "selective"
+    score_bytes      bytes of one element of queries, keys, values, scores and their mask in unfused
+                     attention, which some implementations compute in fp32; None: element_bytes
+    logit_bytes      bytes of one logit as saved by the loss
     """
 
     element_bytes: float = 2
@@ -53,10 +53,10 @@ PAPER = Kernels()
 
 
 def cpu_kernels(element_bytes: float, dropout: bool) -> Kernels:
-    """What torch 2.13 does with our GPT on a CPU, for fp32 (4 bytes) and bf16 (2).
+    """What torch 2.13 saves for our GPT on a CPU, in fp32 (4 bytes) or bf16 (2).
 
-    Without dropout, attention is one fused kernel.  With it, attention is made of matmuls and a
-    softmax in fp32, and each dropout mask has the size of its input.
+    Without dropout, attention is one fused kernel.  With dropout, it consists of matmuls and a
+    softmax in fp32, and each dropout mask is as large as its input.
     """
     return Kernels(
         element_bytes=element_bytes,
@@ -79,30 +79,31 @@ def layer_terms(
     recompute: str = "none",
     kernels: Kernels = PAPER,
 ) -> dict[str, float]:
-    """What one layer keeps on each rank: {tensors: bytes}.
+    """What one layer saves on each rank: {tensors: bytes}.
 
-    tensor_parallel (t): heads, and columns of the MLP, are cut over t ranks.  What lies between
-      the cut parts (layer norms, residual dropout) every rank keeps whole,
-    sequence_parallel: or keeps for its own 1/t of the tokens, gathered where a cut part needs them.
+    tensor_parallel (t): heads and MLP columns are split over t ranks.  Each rank saves whole
+      tensors for everything in between (layer norms, residual dropout).
+    sequence_parallel: each rank saves those tensors only for its own 1/t of the tokens, and the
+      split parts gather all tokens.
     recompute:
-      "none"         keeps everything
-      "selective"    all but the attention's scores, softmax and dropout
-      "full"         the layer's input alone, which sequence parallelism cuts as well
-      "partitioned"  the layer's input in t pieces, one on each rank, gathered for backward:
-                     section 5 of the paper mentions it; DeepSpeed's partition_activations
+      "none"         saves everything
+      "selective"    saves all except the attention's scores, softmax and dropout
+      "full"         saves only the layer's input, which sequence parallelism shards as well
+      "partitioned"  saves 1/t of the layer's input on each rank and gathers it for backward:
+                     mentioned in section 5 of the paper; DeepSpeed's partition_activations
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for invalid arguments.
     """
     for name, value in (("tokens", tokens), ("batch", batch), ("width", width), ("heads", heads)):
         if value < 1 or value != int(value):
-            raise ValueError(f"{name}={value}: a whole number, 1 or more")
+            raise ValueError(f"{name}={value}: expected a whole number, 1 or more")
     t = tensor_parallel
     if t < 1 or heads % t or width % t:
         raise ValueError(
             f"tensor_parallel={t} does not divide {heads} heads and a width of {width}"
         )
     if recompute not in RECOMPUTE:
-        raise ValueError(f"recompute={recompute!r} is not known: one of {', '.join(RECOMPUTE)}")
+        raise ValueError(f"recompute={recompute!r}: expected one of {', '.join(RECOMPUTE)}")
     sbh, scores = tokens * batch * width, heads * tokens**2 * batch
     element = kernels.element_bytes
     cut = t if sequence_parallel else 1
@@ -140,7 +141,7 @@ def layer_bytes(
     recompute: str = "none",
     kernels: Kernels = PAPER,
 ) -> float:
-    """Bytes that one layer keeps on each rank, all of `layer_terms` together."""
+    """Bytes that one layer saves on each rank: the sum of `layer_terms`."""
     terms = layer_terms(
         tokens,
         batch,
@@ -164,10 +165,10 @@ def outer_terms(
     sequence_parallel: bool = True,
     kernels: Kernels = PAPER,
 ) -> dict[str, float]:
-    """What embedding, last layer norm, output projection and loss keep on each rank, once.
+    """What embedding, last layer norm, output projection and loss save on each rank.
 
-    Section 4.3 of the paper, with sequence parallelism: sbh/t of a mask, 4sbh/t · (1 + v/h) of the
-    rest.  (It counts the layer norm's input with the projection's: 2sbh/t each.)
+    Section 4.3 of the paper, with sequence parallelism: sbh/t for a mask and 4sbh/t · (1 + v/h) for
+    the rest.  (It counts the layer norm's input together with the projection's: 2sbh/t each.)
     """
     cut = tensor_parallel if sequence_parallel else 1
     sbh, element = tokens * batch * width, kernels.element_bytes
@@ -184,7 +185,7 @@ def outer_terms(
 def gpt_terms(
     config: GPTConfig, batch: int, tokens: int, kernels: Kernels, *, recompute: str = "none"
 ) -> dict[str, float]:
-    """What our GPT keeps for its backward pass on one device, all layers: {tensors: bytes}."""
+    """What all layers of our GPT save for backward on one device: {tensors: bytes}."""
     layer = layer_terms(
         tokens, batch, config.width, config.heads, recompute=recompute, kernels=kernels
     )
@@ -195,12 +196,12 @@ def gpt_terms(
 def small_terms(
     config: GPTConfig, batch: int, tokens: int, kernels: Kernels, *, recompute: str = "none"
 ) -> dict[str, float]:
-    """What our GPT keeps that `gpt_terms` and the paper do not count: {tensors: bytes}.
+    """What our GPT saves that `gpt_terms` and the paper do not count: {tensors: bytes}.
 
-    Mean and deviation of each token in each layer norm; the sums that fused attention keeps of each
-    head's scores, in fp32; token numbers and targets, of 8 bytes, and the number of them.  With
-    "full" a layer keeps no norms and no attention, and the state of the random numbers instead,
-    which lies outside of any tensor's storage that a rank's memory counts.
+    Mean and deviation of each token in each layer norm; the log-sum-exp of each head's scores that
+    fused attention saves in fp32; token ids and targets, 8 bytes each, and their count.  With
+    "full" a layer saves no norms and no attention. It saves the random number generator's state
+    instead, which is not in a tensor that a rank's memory counts.
     """
     whole_layers = config.layers if recompute in ("none", "selective") else 0
     norms = (2 * whole_layers + 1) * 2 * kernels.element_bytes * batch * tokens
@@ -213,9 +214,9 @@ def small_terms(
 
 
 def layers_in_flight(layers: int, pipeline: int, chunks: int = 1) -> float:
-    """How many layers' activations the first of ``pipeline`` stages keeps under 1F1B.
+    """The number of layers whose activations the first of ``pipeline`` stages saves under 1F1B.
 
-    It has 1/p of the layers and p micro-batches in flight: L, whatever p.  Interleaved, with
+    It has 1/p of the layers and p micro-batches in flight, so L for every p.  Interleaved, with
     ``chunks`` on each device, L · (1 + (p − 1)/(p · chunks)): section 4.2.3 of the paper.
     """
     return layers * (1 + (pipeline - 1) / (pipeline * chunks)) if chunks > 1 else layers

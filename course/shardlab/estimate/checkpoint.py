@@ -1,8 +1,8 @@
 """How large a checkpoint is, how long it takes to write, and how often to write one.
 
 The interval is Young's: J. W. Young, "A first order approximation to the optimum checkpoint
-interval", Communications of the ACM 17 (1974).  It holds where a checkpoint takes much less time
-than passes between two failures.
+interval", Communications of the ACM 17 (1974).  It is valid if writing a checkpoint takes much less
+time than the mean time between failures.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import math
 
 from shardlab.estimate.memory import check_world
 
-MASTER_AND_STATES_BYTES = 12  # of one parameter in 16-bit training: fp32 master, Adam's two states
-STATES_BYTES = 8  # in fp32 training the parameter is its own master
+MASTER_AND_STATES_BYTES = 12  # per parameter in 16-bit training: fp32 master, two Adam states
+STATES_BYTES = 8  # in fp32 training the parameter is its own master copy
 
 
 def checkpoint_bytes(parameters: float, element_bytes: int = 2) -> float:
-    """Parameters and Adam's states, each once: 14Ψ bytes in 16-bit training, 12Ψ in fp32.
+    """Parameters and Adam's states: 14Ψ bytes in 16-bit training, 12Ψ in fp32.
 
-    Gradients are not saved: a step begins without them.
+    Gradients are not saved, since a step starts without them.
     """
     states = STATES_BYTES if element_bytes == 4 else MASTER_AND_STATES_BYTES
     return (element_bytes + states) * parameters
 
 
 def held_bytes(total_bytes: float, world_size: int, sharded: bool) -> list[float]:
-    """By rank, what it holds of a state that lies in N slices while that state is saved.
+    """Bytes by rank while a state sharded over N ranks is being saved.
 
-    Sharded, its slice.  Through rank 0, that rank holds the whole besides.  Raises ValueError for a
-    world_size below 1.
+    If each rank saves its own shard, that shard.  If rank 0 saves everything, rank 0 also holds the
+    whole state.  Raises ValueError for a world_size below 1.
     """
     check_world(total_bytes, world_size)
     held = [total_bytes / world_size] * world_size
@@ -38,7 +38,7 @@ def held_bytes(total_bytes: float, world_size: int, sharded: bool) -> list[float
 
 
 def gathered_bytes(total_bytes: float, world_size: int) -> float:
-    """What all ranks together send to rank 0, for it to save: every slice but its own."""
+    """Bytes that the other ranks send to rank 0 so that it can save: every shard but its own."""
     check_world(total_bytes, world_size)
     return total_bytes * (world_size - 1) / world_size
 
@@ -51,23 +51,23 @@ def save_s(
     storage_bytes_per_s: float = math.inf,
     sharded: bool = True,
 ) -> float:
-    """Seconds to write a checkpoint: each writer at its own speed, all at the storage's at most."""
+    """Seconds to write a checkpoint: writers add up until the storage's speed limits them."""
     check_world(total_bytes, world_size)
     writers = world_size if sharded else 1
     return total_bytes / min(writers * rank_bytes_per_s, storage_bytes_per_s)
 
 
 def lost_share(interval_s: float, save_s: float, failure_s: float, restart_s: float = 0.0) -> float:
-    """Of all time, to first order: what is spent on saving, and on doing steps over.
+    """The fraction of time spent on saving and on repeating lost steps, to first order.
 
-    ``failure_s``: the mean time between two failures.  Each costs half an interval on average, and
-    ``restart_s``.  Raises ValueError for an interval of 0.
+    ``failure_s``: the mean time between failures.  Each failure costs half an interval on average,
+    plus ``restart_s``.  Raises ValueError for an interval of 0.
     """
     if not interval_s > 0:
-        raise ValueError(f"interval_s={interval_s}: save after some time")
+        raise ValueError(f"interval_s={interval_s}: must be above 0")
     return save_s / interval_s + (interval_s / 2 + restart_s) / failure_s
 
 
 def best_interval_s(save_s: float, failure_s: float) -> float:
-    """√(2δM), Young's: then as much time is lost to saving as to steps that are done over."""
+    """Young's √(2δM), at which saving and repeating lost steps cost the same time."""
     return math.sqrt(2 * save_s * failure_s)

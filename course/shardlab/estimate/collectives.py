@@ -1,7 +1,7 @@
-"""Bytes and messages that collectives need, by algorithm. A tensor of S bytes on N ranks.
+"""Bytes and messages that collectives need, by algorithm, for a tensor of S bytes on N ranks.
 
 Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-J. Parallel Distrib. Comput. 69(2), 2009. No all-reduce can do with fewer bytes per rank.
+J. Parallel Distrib. Comput. 69(2), 2009. No all-reduce sends fewer bytes per rank.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ def ring_sent_bytes(tensor_bytes: float, world_size: int) -> float:
 
 
 def scatter_or_gather_sent_bytes(tensor_bytes: float, world_size: int) -> float:
-    """Bytes that each rank sends in a ring's reduce-scatter, or its all-gather: (N−1)/N·S.
+    """Bytes that each rank sends in a ring reduce-scatter or a ring all-gather: (N−1)/N·S.
 
-    ``tensor_bytes`` is the whole tensor: what reduce-scatter takes and all-gather gives.
+    ``tensor_bytes``: the whole tensor, which is reduce-scatter's input and all-gather's output.
     """
     _check(tensor_bytes, world_size)
     return (world_size - 1) * tensor_bytes / world_size
 
 
 def ring_messages(world_size: int) -> int:
-    """Messages that follow one after the other in a ring all-reduce: 2(N−1)."""
+    """Number of sequential messages in a ring all-reduce: 2(N−1)."""
     _check(0, world_size)
     return 2 * (world_size - 1)
 
 
 def hub_sent_bytes(tensor_bytes: float, world_size: int) -> list[float]:
-    """[N] bytes that each rank sends where rank 0 adds for all: (N−1)·S from rank 0, S from others.
+    """[N] bytes sent per rank if rank 0 reduces for all: (N−1)·S by rank 0, S by each other rank.
 
-    Rank 0 receives as many as it sends: 2(N−1)·S pass through it.
+    Rank 0 receives as many bytes as it sends, so 2(N−1)·S pass through it.
     """
     _check(tensor_bytes, world_size)
     return [(world_size - 1) * tensor_bytes] + [tensor_bytes] * (world_size - 1)
@@ -38,6 +38,6 @@ def hub_sent_bytes(tensor_bytes: float, world_size: int) -> list[float]:
 
 def _check(tensor_bytes: float, world_size: int) -> None:
     if world_size < 1:
-        raise ValueError(f"world_size={world_size}: there is at least one rank")
+        raise ValueError(f"world_size={world_size}: needs at least one rank")
     if tensor_bytes < 0:
-        raise ValueError(f"tensor_bytes={tensor_bytes}: a size is not negative")
+        raise ValueError(f"tensor_bytes={tensor_bytes}: must not be negative")

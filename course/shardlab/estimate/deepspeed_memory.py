@@ -1,16 +1,16 @@
-"""What DeepSpeed's own estimators count, by category. 16 bit, Adam, stages 2 and 3.
+"""The formulas of DeepSpeed's own estimators, by category: 16 bit, Adam, stages 2 and 3.
 
 They are ``estimate_zero2_model_states_mem_needs`` (deepspeed/runtime/zero/stage_1_and_2.py) and
-``estimate_zero3_model_states_mem_needs`` (stage3.py) of DeepSpeed 0.19.8; tests hold these
-formulas against them.  DeepSpeed prints GiB and calls them GB.  Against the paper it adds
+``estimate_zero3_model_states_mem_needs`` (stage3.py) of DeepSpeed 0.19.8; tests compare these
+formulas with them.  DeepSpeed prints GiB but labels them GB.  Compared with the paper it adds
 
-    gradients   fp32 copies of a rank's slice, for the update: 4Ψ/N
-    largest     stage 3: the largest layer whole, 2 bytes of parameters and 2 of gradients
-    host        half as much again for buffers, and room in which every rank loads a whole fp32
-                model before it is sharded, where that is more
+    gradients   fp32 copies of a rank's shard, for the update: 4Ψ/N
+    largest     stage 3: the whole largest layer, 2 bytes of parameters and 2 of gradients
+    host        room for every rank to load a whole fp32 model before it is sharded, if that is
+                more, and on top 50 % for buffers
 
 The documentation's older table (https://deepspeed.readthedocs.io/en/latest/memory.html, t5-3b)
-counts ZeRO-2 as 4Ψ + 16Ψ/N: 16-bit gradients whole, and no second copy of their slice.
+counts ZeRO-2 as 4Ψ + 16Ψ/N: whole 16-bit gradients, and no second copy of the shard.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ def deepspeed_bytes(
 ) -> tuple[ByCategory, ByCategory]:
     """(device, host): bytes by category on one rank.
 
-    DeepSpeed counts a whole node's host; a rank's share of it is stated here.  Its ``zero_init``
-    is True.  Raises ValueError for stages that DeepSpeed does not estimate.
+    DeepSpeed counts the host memory of a whole node; this returns one rank's share.  Assumes
+    ``zero_init=True``.  Raises ValueError for stages that DeepSpeed does not estimate.
     """
     if stage not in (2, 3):
-        raise ValueError(f"stage={stage}: DeepSpeed estimates stages 2 and 3, the paper all")
+        raise ValueError(
+            f"stage={stage}: DeepSpeed estimates only stages 2 and 3; convention='paper' has all"
+        )
     if offload_parameters and not offload_optimizer:
         raise ValueError("DeepSpeed estimates offload_parameters with offload_optimizer only")
-    here = world_size if ranks_per_node is None else ranks_per_node
-    if here < 1 or world_size % here:
-        raise ValueError(f"ranks_per_node={here} does not divide world_size={world_size}")
+    per_node = world_size if ranks_per_node is None else ranks_per_node
+    if per_node < 1 or world_size % per_node:
+        raise ValueError(f"ranks_per_node={per_node} does not divide world_size={world_size}")
     if stage == 2:
         device = _zero2_device(parameters, world_size, offload_optimizer, as_documented)
     else:
@@ -51,19 +53,19 @@ def deepspeed_bytes(
             parameters, world_size, offload_optimizer, offload_parameters, largest_layer
         )
     shard = parameters / world_size
-    held = {
+    on_host = {
         "parameters": 2 * shard if offload_parameters else 0.0,
         "gradients": 4 * shard if offload_optimizer else 0.0,
         "optimizer": 12 * shard if offload_optimizer else 0.0,
     }
     if stage == 2:
-        node_bytes = _zero2_node(parameters, world_size, here, offload_optimizer)
+        node_bytes = _zero2_node(parameters, world_size, per_node, offload_optimizer)
     elif offload_optimizer:
-        node_bytes = sum(held.values()) * here
+        node_bytes = sum(on_host.values()) * per_node
     else:
-        node_bytes = 4 * largest_layer * here
-    host_bytes = BUFFER_FACTOR * node_bytes / here
-    return device, held | {"other": host_bytes - sum(held.values())}
+        node_bytes = 4 * largest_layer * per_node
+    host_bytes = BUFFER_FACTOR * node_bytes / per_node
+    return device, on_host | {"other": host_bytes - sum(on_host.values())}
 
 
 def _zero2_device(
@@ -72,7 +74,7 @@ def _zero2_device(
     if offload_optimizer:
         return {"parameters": 2 * parameters, "gradients": 0.0, "optimizer": 0.0}
     shard = parameters / world_size
-    # 2 bytes in 16 bit and 4 in fp32; by the documentation the former are whole.
+    # 2 bytes in 16 bit and 4 in fp32; in the documentation the 16-bit gradients are not sharded.
     gradients = 4 * shard + (2 * parameters if as_documented else 2 * shard)
     return {"parameters": 2 * parameters, "gradients": gradients, "optimizer": 12 * shard}
 
@@ -81,7 +83,7 @@ def _zero2_node(
     parameters: float, world_size: int, ranks_per_node: int, offload_optimizer: bool
 ) -> float:
     if offload_optimizer:
-        # Of all ranks, though a node holds its own only: as DeepSpeed has it.
+        # As in DeepSpeed: for all ranks, although a node holds only its own.
         return parameters * max(4 * world_size, 16)
     return parameters * 4 * ranks_per_node
 

@@ -8,7 +8,7 @@ Parameter Models", arXiv 1910.02054, section 5.  With Ψ parameters on N ranks, 
     stage 2  and gradients                 2Ψ + 14Ψ/N
     stage 3  and parameters                16Ψ/N
 
-Activations, buckets and padding are no model states: what a run holds beyond this has such a name.
+Activations, buckets and padding are not model states; a run needs memory for them on top.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from shardlab.estimate.deepspeed_memory import deepspeed_bytes
 FP32_BYTES = 4
 CONVENTIONS = ("paper", *DEEPSPEED_CONVENTIONS)
 
-# (parameter, gradient, master copy of a parameter), in bytes.  Mixed precision keeps a master in
-# fp32 that the update is added to: arXiv 1710.03740.  "fp32-master" is what DeepSpeed holds when
-# it trains in fp32: its sharded optimizer copies its slice of the parameters there too.
+# (parameter, gradient, master copy of a parameter), in bytes.  Mixed precision keeps an fp32 master
+# copy that updates are applied to: arXiv 1710.03740.  "fp32-master" is DeepSpeed in fp32 training:
+# its sharded optimizer copies its shard of the parameters even there.
 PRECISION_BYTES = {
     "fp32": (4, 4, 0),
     "fp32-master": (4, 4, 4),
@@ -34,12 +34,12 @@ PRECISION_BYTES = {
 }
 
 # 8-bit Adam: Dettmers et al., "8-bit Optimizers via Block-wise Quantization", arXiv 2110.02861.
-# Both states take one byte, and each block of one state a scale in fp32.  Blocks have 2048
-# elements there; the two lookup tables of 256 floats for a whole model are left out.
+# Both states take one byte per element, plus an fp32 scale per block of 2048 elements.  The two
+# lookup tables of 256 floats per model are not counted.
 EIGHT_BIT_BLOCK = 2048
 EIGHT_BIT_STATE_BYTES = 1 + FP32_BYTES / EIGHT_BIT_BLOCK
 
-STATE_BYTES = {  # by optimizer: bytes of state for one parameter, without the master copy
+STATE_BYTES = {  # by optimizer: bytes of state per parameter, without the master copy
     "sgd": 0.0,
     "momentum": 1.0 * FP32_BYTES,
     "adam": 2.0 * FP32_BYTES,
@@ -51,8 +51,8 @@ STATE_BYTES = {  # by optimizer: bytes of state for one parameter, without the m
 class ModelStates:
     """Bytes on one rank: {"parameters": …, "gradients": …, "optimizer": …} on device and host.
 
-    "optimizer" counts the states and the fp32 masters.  By a DeepSpeed convention ``host`` also
-    has "other": room that DeepSpeed adds for loading the model and for its buffers.
+    "optimizer" includes the fp32 master copies.  With a DeepSpeed convention ``host`` also has
+    "other": memory that DeepSpeed adds for loading the model and for its buffers.
     """
 
     device: dict[str, float]
@@ -83,19 +83,20 @@ def model_states(
     """Bytes of model states on each rank, for ``parameters`` parameters (Ψ) on ``world_size`` (N).
 
     convention:
-      "paper"           the formulas above.  Ψ/N is not rounded up: padding comes on top.
+      "paper"           the formulas above.  Ψ/N is not rounded up; padding is not included.
       "deepspeed"       the estimators of DeepSpeed 0.19.8, for stages 2 and 3.
-      "deepspeed-docs"  the same as printed in DeepSpeed's documentation, older: ZeRO-2 with
-                        4Ψ + 16Ψ/N where the code has 2Ψ + 18Ψ/N by now.
-    offload_optimizer (stages 1 to 3): optimizer states and masters live on the host and gradients
-      move there as backward makes them, so that the device keeps none at stages 2 and 3
-      (ZeRO-Offload, arXiv 2101.06840, section 3).  At stage 1 the device has all of them first.
-    offload_parameters (stage 3): each rank's shard of the parameters lives on the host as well.
-    largest_layer: parameters of the unit that stage 3 gathers.  While in use it lies on the device
-      whole, with its gradients.  The paper leaves it out: 0.
-    ranks_per_node: for the DeepSpeed conventions, that count the host of a node; None: one node.
+      "deepspeed-docs"  the older formulas in DeepSpeed's documentation: 4Ψ + 16Ψ/N for ZeRO-2,
+                        where the code now has 2Ψ + 18Ψ/N.
+    offload_optimizer (stages 1 to 3): optimizer states and master copies are on the host.
+      Gradients move there during backward, so at stages 2 and 3 the device keeps none
+      (ZeRO-Offload, arXiv 2101.06840, section 3); at stage 1 it holds all of them first.
+    offload_parameters (stage 3): each rank's shard of the parameters is on the host as well.
+    largest_layer: parameters of the unit that stage 3 gathers.  While in use it is whole on the
+      device, with its gradients.  The paper neglects it: 0.
+    ranks_per_node: for the DeepSpeed conventions, which count the host memory of a node; None means
+      all ranks are on one node.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for invalid arguments.
     """
     check_world(parameters, world_size)
     _check_known("stage", stage, (0, 1, 2, 3))
@@ -103,15 +104,17 @@ def model_states(
     _check_known("optimizer", optimizer, tuple(STATE_BYTES))
     _check_known("convention", convention, CONVENTIONS)
     if offload_optimizer and stage == 0:
-        raise ValueError("stage=0 has nothing to offload_optimizer with: use stage 1, 2 or 3")
+        raise ValueError("offload_optimizer needs a sharded optimizer: use stage 1, 2 or 3")
     if offload_parameters and stage != 3:
-        raise ValueError(f"stage={stage} keeps its parameters whole: offload_parameters at stage=3")
+        raise ValueError(f"stage={stage} does not shard parameters: offload_parameters at stage=3")
     if not 0 <= largest_layer <= parameters:
-        raise ValueError(f"largest_layer={largest_layer}: between 0 and parameters={parameters}")
+        raise ValueError(
+            f"largest_layer={largest_layer}: must be between 0 and parameters={parameters}"
+        )
     if convention != "paper":
         if precision not in ("fp16", "bf16") or optimizer != "adam":
             raise ValueError(
-                "DeepSpeed estimates 16-bit training with Adam: take precision='bf16' and "
+                "DeepSpeed estimates only 16-bit training with Adam: use precision='bf16' and "
                 "optimizer='adam', or convention='paper'"
             )
         device, host = deepspeed_bytes(
@@ -162,12 +165,12 @@ def largest_model(
     largest_layer: float = 0,
     ranks_per_node: int | None = None,
 ) -> int:
-    """The most parameters whose model states fit in ``capacity_bytes`` of each rank's device.
+    """The largest number of parameters whose model states fit in ``capacity_bytes`` per device.
 
-    Where ``host_capacity_bytes`` is given, a rank's share of the host has to suffice as well.
-    Nothing is kept free for activations: pass what is left for model states.
+    If ``host_capacity_bytes`` is given, they must also fit in that much host memory per rank.
+    Nothing is reserved for activations: pass the bytes available for model states.
 
-    Raises ValueError where not even ``largest_layer`` fits, or nothing at all sets a limit.
+    Raises ValueError if not even ``largest_layer`` fits, or if there is no limit.
     """
 
     def states(parameters: float) -> ModelStates:
@@ -192,7 +195,7 @@ def largest_model(
         most = min(most, on_host)
     if math.isinf(most):
         raise ValueError(
-            "everything lives on the host, the device sets no limit: give host_capacity_bytes"
+            "everything is on the host, so the device sets no limit: pass host_capacity_bytes"
         )
     return int(most)
 
@@ -200,30 +203,30 @@ def largest_model(
 def _most_that_fits(
     needed_bytes: Callable[[float], float], capacity_bytes: float, least: float
 ) -> float:
-    """The largest whole number that needs no more than the capacity. The need is linear in it."""
+    """The largest whole number whose needed_bytes fit; needed_bytes must be linear."""
     fixed_bytes = needed_bytes(least)
     if not capacity_bytes >= fixed_bytes:
         raise ValueError(
-            f"a capacity of {capacity_bytes:,.0f} bytes does not hold one gathered layer, "
+            f"a capacity of {capacity_bytes:,.0f} bytes is too small for one gathered layer, "
             f"which needs {fixed_bytes:,.0f}"
         )
     bytes_each = (needed_bytes(least + 2.0**40) - fixed_bytes) / 2.0**40
     if bytes_each == 0:
         return math.inf
     most = math.floor(least + (capacity_bytes - fixed_bytes) / bytes_each) + 1
-    while needed_bytes(most) > capacity_bytes:  # the quotient may be off by a rounding
+    while needed_bytes(most) > capacity_bytes:  # because of rounding in the quotient
         most -= 1
     return most
 
 
 def check_world(parameters: float, world_size: int) -> None:
     if not 0 <= parameters < math.inf:
-        raise ValueError(f"parameters={parameters}: a count of parameters, 0 or more")
+        raise ValueError(f"parameters={parameters}: expected a count of parameters, 0 or more")
     if world_size < 1 or world_size != int(world_size):
-        raise ValueError(f"world_size={world_size}: a whole number of ranks, 1 or more")
+        raise ValueError(f"world_size={world_size}: expected a whole number of ranks, 1 or more")
 
 
 def _check_known(name: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
         choices = ", ".join(repr(choice) for choice in known)
-        raise ValueError(f"{name}={value!r} is not known: one of {choices}")
+        raise ValueError(f"{name}={value!r}: expected one of {choices}")

@@ -1,10 +1,10 @@
-"""Bytes that ranks send where they share one model: tensor, sequence and pipeline parallelism.
+"""Bytes that ranks send when a model is split: tensor, sequence and pipeline parallelism.
 
-What travels here are activations and their gradients, not parameters: bytes grow with the tokens of
-a micro-batch and the width of the model, and are sent for each micro-batch.  Counted as rings run
-the collectives (shardlab.estimate.collectives).
+Ranks send activations and their gradients, not parameters: bytes grow with the tokens of a
+micro-batch and the width of the model, and are sent for each micro-batch.  Collectives are counted
+as rings (shardlab.estimate.collectives).
 
-Below, S is the size of a layer's output, `activation_bytes`: tokens · width · bytes of an element.
+Below, S is the size of a layer's output, `activation_bytes`: tokens · width · element bytes.
 
 Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3 (two all-reduces forward, two
 backward in each layer); Narayanan et al., arXiv 2104.04473, section 3.2 (8·bsh·(t−1)/t elements for
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from shardlab.estimate.collectives import ring_sent_bytes, scatter_or_gather_sent_bytes
 
 REDUCE_SCATTERS = ("ring", "gloo")
-HALVES = 2  # of a layer: attention and MLP, each a column-parallel part and a row-parallel one
+HALVES = 2  # of a layer: attention and MLP, each with a column-parallel and a row-parallel part
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PassBytes:
         return self.forward_bytes + self.backward_bytes
 
     def __mul__(self, times: float) -> PassBytes:
-        """For so many layers, or micro-batches."""
+        """The bytes of ``times`` layers or micro-batches."""
         return PassBytes(times * self.forward_bytes, times * self.backward_bytes)
 
     def __add__(self, other: PassBytes) -> PassBytes:
@@ -47,7 +47,7 @@ class PassBytes:
 def activation_bytes(tokens: float, width: float, element_bytes: float = 2) -> float:
     """S, a layer's output for a micro-batch of ``tokens`` (batch · sequence)."""
     if min(tokens, width, element_bytes) <= 0:
-        raise ValueError("tokens, width and element_bytes are above 0")
+        raise ValueError("tokens, width and element_bytes must be above 0")
     return tokens * width * element_bytes
 
 
@@ -61,28 +61,28 @@ def tensor_parallel_layer(
     gathers_again: bool = False,
     reduce_scatter: str = "ring",
 ) -> PassBytes:
-    """One transformer layer, attention and MLP each as columns, then rows.
+    """One transformer layer, with attention and MLP each split by columns, then by rows.
 
-    Plain: an all-reduce of S behind each half in forward, one before each half's input in backward:
-    2 + 2 all-reduces, 4(t−1)/t·S each way.
-    sequence_parallel: an all-gather before each half and a reduce-scatter behind it, in backward
-      the same the other way round.  As many bytes, since the two are the halves of an all-reduce.
-    gathers_again: with sequence parallelism, only a rank's own part of each half's input is kept
-      for backward, and gathered once more there (Megatron does; DTensor keeps the whole).
-    reduce_scatter: "ring" as NCCL does it; "gloo" runs it as an all-reduce, twice the bytes.
+    Plain: an all-reduce of S after each half in forward, and one for the gradient of each half's
+    input in backward: 2 + 2 all-reduces, 4(t−1)/t·S each way.
+    sequence_parallel: an all-gather before each half and a reduce-scatter after it, and in backward
+      the reverse.  The bytes are the same, since together they make up an all-reduce.
+    gathers_again: with sequence parallelism, each rank saves only its own part of each half's input
+      and gathers it again in backward (Megatron does this; DTensor saves the whole input).
+    reduce_scatter: "ring" as in NCCL; "gloo" implements it as an all-reduce, twice the bytes.
 
-    Not counted: with sequence parallelism each rank has the gradients of norms (4·width elements)
-    and, where it adds them to its own tokens, of row-parallel biases (2·width) for its tokens only.
-    They are summed once for a step.
+    Not counted: with sequence parallelism, the gradients of norms (4·width elements) and, if biases
+    are added to each rank's own tokens, of row-parallel biases (2·width) cover only a rank's tokens
+    and are summed once per step.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for invalid arguments.
     """
     size = activation_bytes(tokens, width, element_bytes)
     if reduce_scatter not in REDUCE_SCATTERS:
         known = ", ".join(REDUCE_SCATTERS)
-        raise ValueError(f"reduce_scatter={reduce_scatter!r} is not known: one of {known}")
+        raise ValueError(f"reduce_scatter={reduce_scatter!r}: expected one of {known}")
     if gathers_again and not sequence_parallel:
-        raise ValueError("without sequence_parallel inputs are whole: gathers_again has no meaning")
+        raise ValueError("gathers_again needs sequence_parallel: without it inputs are whole")
     if not sequence_parallel:
         each_way = HALVES * ring_sent_bytes(size, tp_size)
         return PassBytes(each_way, each_way)
@@ -100,11 +100,11 @@ def vocabulary_parallel_ends(
     element_bytes: float = 2,
     loss_element_bytes: float = 4,
 ) -> PassBytes:
-    """The embedding and the loss of a model whose vocabulary is cut over the ranks.
+    """The embedding and the loss of a model whose vocabulary is sharded over the ranks.
 
-    Forward: an all-reduce of S behind the embedding, and three of one number for each token in the
-    loss (the largest logit, the sum of exponentials, the target's logit).  Backward: an all-reduce
-    of S before the matrix that makes the logits.  Without sequence parallelism.
+    Forward: an all-reduce of S after the embedding, and three of one number per token in the loss
+    (the largest logit, the sum of exponentials, the target's logit).  Backward: an all-reduce of S
+    for the gradient of the output projection's input.  Without sequence parallelism.
     """
     size = activation_bytes(tokens, width, element_bytes)
     embedding = ring_sent_bytes(size, tp_size)
@@ -117,19 +117,21 @@ def pipeline_boundaries(
 ) -> list[list[float]]:
     """[N][N] bytes of one step, from row to column: activations forward, gradients backward.
 
-    stage_devices: the device of each stage in order: [0, 1, 2, 3]; interleaved, two stages each,
-      [0, 1, 2, 3, 0, 1, 2, 3]; in a V, [0, 1, 2, 3, 3, 2, 1, 0], where the turn costs nothing.
-    boundary_bytes: of one micro-batch between two stages: S, or S/t where each of t tensor-parallel
-      ranks sends its part (`activation_bytes`).
+    stage_devices: the device of each stage in order: [0, 1, 2, 3]; interleaved with two stages
+      each, [0, 1, 2, 3, 0, 1, 2, 3]; in a V, [0, 1, 2, 3, 3, 2, 1, 0], where the turn is free.
+    boundary_bytes: bytes of one micro-batch between two stages: S, or S/t if each of t
+      tensor-parallel ranks sends its part (`activation_bytes`).
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for invalid arguments.
     """
     if not stage_devices or set(stage_devices) != set(range(max(stage_devices) + 1)):
-        raise ValueError(f"stage_devices={list(stage_devices)}: devices 0 to N - 1, each with one")
+        raise ValueError(
+            f"stage_devices={list(stage_devices)}: each device from 0 to N - 1 needs a stage"
+        )
     if micro_batches < 1 or micro_batches != int(micro_batches):
-        raise ValueError(f"micro_batches={micro_batches}: a whole number, 1 or more")
+        raise ValueError(f"micro_batches={micro_batches}: expected a whole number, 1 or more")
     if boundary_bytes < 0:
-        raise ValueError(f"boundary_bytes={boundary_bytes}: a size is not negative")
+        raise ValueError(f"boundary_bytes={boundary_bytes}: must not be negative")
     devices = max(stage_devices) + 1
     sent = [[0.0] * devices for _ in range(devices)]
     for before, after in itertools.pairwise(stage_devices):

@@ -1,20 +1,20 @@
-"""What offloading moves between device, host and NVMe in a step, and how long the step takes.
+"""Bytes that offloading moves between device, host and NVMe in a step, and the time of the step.
 
 ZeRO-Offload: Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", arXiv
-2101.06840: forward and backward on the device, the update on the host.  Of all splits that save as
-much, none moves fewer bytes: 2Ψ of 16-bit gradients to the host, 2Ψ of 16-bit parameters back
-(section 3).  Parameters on the host and NVMe: Rajbhandari et al., "ZeRO-Infinity", arXiv
+2101.06840: forward and backward on the device, the update on the host.  No other partition that
+saves as much memory moves fewer bytes: 2Ψ of 16-bit gradients to the host, 2Ψ of 16-bit parameters
+back (section 3).  Parameters on the host and NVMe: Rajbhandari et al., "ZeRO-Infinity", arXiv
 2104.07857.
 
-Placements, each a step further than the one before:
+Placements, each offloading more than the one before:
 
     "device"        nothing is offloaded
-    "swap"          optimizer states wait on the host and visit the device for the update: what
-                    offload costs where the update stays on the device
-    "zero-offload"  optimizer states live on the host, which updates them there
-    "parameters"    parameters live on the host too; the device gathers them in forward and again
+    "swap"          optimizer states are stored on the host and moved to the device for the update:
+                    the cost of offloading if the update stays on the device
+    "zero-offload"  optimizer states are on the host, which updates them
+    "parameters"    parameters are on the host too; the device gathers them in forward and again
                     in backward, each rank a shard of 1/N (ZeRO-3)
-    "nvme"          parameters and optimizer states live on NVMe, gradients pass through the host
+    "nvme"          parameters and optimizer states are on NVMe, gradients pass through the host
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from shardlab.estimate.memory import check_world
 
 PLACEMENTS = ("device", "swap", "zero-offload", "parameters", "nvme")
-FORWARD_FLOPS = 2  # for each parameter and token: a multiply and an add
+FORWARD_FLOPS = 2  # per parameter and token: a multiply and an add
 BACKWARD_FLOPS = 4  # twice forward's, for gradients of inputs and of weights
-FP32_STATE_BYTES = 12  # of one parameter with Adam: master, momentum, variance
+FP32_STATE_BYTES = 12  # per parameter with Adam: master, momentum, variance
 
 
 @dataclass(frozen=True)
-class Moved:
+class Transfers:
     """Bytes that one rank moves in one step."""
 
     to_host_bytes: float = 0.0
@@ -49,36 +49,36 @@ def moved_bytes(
     micro_batches: int = 1,
     element_bytes: float = 2,
     state_bytes: float = FP32_STATE_BYTES,
-) -> Moved:
-    """Bytes that each rank moves each way in one optimizer step. Ψ parameters on N ranks.
+) -> Transfers:
+    """Bytes that each rank moves each way in one optimizer step, for Ψ parameters on N ranks.
 
-    Each rank moves its own 1/N, as ZeRO-2 and ZeRO-3 shard it; what ranks then exchange with one
-    another is in ``traffic``.  element_bytes: of a parameter and of a gradient on the device.
-    micro_batches: gradients go to the host after each backward, where they are added up; parameters
-    kept off the device come for each forward and backward.  state_bytes: what the update reads and
-    writes of one parameter besides.
+    Each rank moves its own 1/N, as sharded by ZeRO-2 and ZeRO-3; ``traffic`` covers what ranks send
+    each other.  element_bytes: of a parameter or a gradient on the device.  micro_batches:
+    gradients move to the host after each backward and are accumulated there; offloaded parameters
+    move to the device for each forward and backward.  state_bytes: bytes per parameter that the
+    update also reads and writes.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for invalid arguments.
     """
     check_world(parameters, world_size)
     if placement not in PLACEMENTS:
-        raise ValueError(f"placement={placement!r} is not known: one of {', '.join(PLACEMENTS)}")
+        raise ValueError(f"placement={placement!r}: expected one of {', '.join(PLACEMENTS)}")
     if micro_batches < 1 or micro_batches != int(micro_batches):
-        raise ValueError(f"micro_batches={micro_batches}: a whole number, 1 or more")
+        raise ValueError(f"micro_batches={micro_batches}: expected a whole number, 1 or more")
     if min(element_bytes, state_bytes) < 0:
-        raise ValueError("element_bytes and state_bytes are not negative")
+        raise ValueError("element_bytes and state_bytes must not be negative")
     own = element_bytes * parameters / world_size
     states = state_bytes * parameters / world_size
     if placement == "device":
-        return Moved()
+        return Transfers()
     if placement == "swap":
-        return Moved(to_host_bytes=states, to_device_bytes=states)
+        return Transfers(to_host_bytes=states, to_device_bytes=states)
     if placement == "zero-offload":
-        return Moved(to_host_bytes=micro_batches * own, to_device_bytes=own)
+        return Transfers(to_host_bytes=micro_batches * own, to_device_bytes=own)
     fetched = 2 * micro_batches * own
     if placement == "parameters":
-        return Moved(to_host_bytes=micro_batches * own, to_device_bytes=fetched)
-    return Moved(
+        return Transfers(to_host_bytes=micro_batches * own, to_device_bytes=fetched)
+    return Transfers(
         to_host_bytes=micro_batches * own,
         to_device_bytes=fetched,
         nvme_read_bytes=fetched + states,
@@ -88,10 +88,10 @@ def moved_bytes(
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step: its three parts, one after the other, and what each is made of.
+    """Seconds of one step, of its three sequential parts, and of the pieces of each part.
 
-    A part takes as long as its longest piece where they overlap, else as their sum.  ``step_s`` is
-    less than the sum of the parts with a delayed update alone.
+    A part takes as long as its longest piece if they overlap, else the sum.  ``step_s`` is the sum
+    of the parts, or less with a delayed update.
     """
 
     forward_s: float
@@ -117,22 +117,22 @@ def step_seconds(
     """A model of one step's time with 16-bit parameters, Adam and one micro-batch.
 
     tokens_per_step      of all ranks together; each rank computes 6Ψ FLOP for each of its tokens
-    device_flops_per_s   of one device, as reached and not as advertised
+    device_flops_per_s   achieved by one device, not its peak
     link_bytes_per_s     between one device and the host, each way; every device has its own link
-    host_parameters_per_s  that the host updates, all its cores: the ranks share it
-    nvme_bytes_per_s     read and written together, shared too; for placement "nvme"
-    overlap              gradients leave during backward, parameters come back while the host still
-                         updates others (arXiv 2101.06840, section 4.1), states stream from NVMe
-                         during the update (arXiv 2104.07857, section 6.2); False: one after another
-    delayed_update       the host updates with one step's gradients while the device computes the
-                         next with parameters one step old (arXiv 2101.06840, section 5.2): for
+    host_parameters_per_s  updated by the host on all its cores, shared by the ranks
+    nvme_bytes_per_s     reads plus writes, shared by the ranks; for placement "nvme"
+    overlap              gradients move during backward, parameters return while the host is still
+                         updating others (arXiv 2101.06840, section 4.1), states stream from NVMe
+                         during the update (arXiv 2104.07857, section 6.2); False: sequentially
+    delayed_update       the host applies one step's gradients while the device computes the next
+                         step with parameters one step old (arXiv 2101.06840, section 5.2); for
                          "zero-offload"
 
-    What it leaves out: latency, what ranks send one another, activations, and the update on the
-    device (placements "device" and "swap"), which is short beside a step.  All ranks sit in one
-    host.  So it is a floor that a good implementation comes near to.
+    The model neglects latency, traffic between ranks, activations, and the update on the device
+    (placements "device" and "swap"), which is short compared with a step.  All ranks are on one
+    host.  The result is a lower bound that a good implementation can approach.
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for invalid arguments.
     """
     moved = moved_bytes(parameters, placement, world_size=world_size)
     rates = {
@@ -147,9 +147,9 @@ def step_seconds(
         rates["nvme_bytes_per_s"] = nvme_bytes_per_s
     for name, rate in rates.items():
         if not rate > 0:
-            raise ValueError(f"{name}={rate}: above 0")
+            raise ValueError(f"{name}={rate}: must be above 0")
     if delayed_update and placement != "zero-offload":
-        raise ValueError("delayed_update goes with placement='zero-offload'")
+        raise ValueError("delayed_update needs placement='zero-offload'")
 
     flop_s = parameters * tokens_per_step / world_size / device_flops_per_s
     forward = {"compute": FORWARD_FLOPS * flop_s}
@@ -174,10 +174,12 @@ def step_seconds(
         forward["nvme"] = backward["nvme"] = fetched / 2 / shared_bytes_per_s
         update["nvme"] = rest / shared_bytes_per_s
 
-    lasts = _longest if overlap else math.fsum
-    forward_s, backward_s, update_s = (lasts(part.values()) for part in (forward, backward, update))
-    computed_s = forward_s + backward_s
-    step_s = max(computed_s, update_s) if delayed_update else computed_s + update_s
+    combine = _longest if overlap else math.fsum
+    forward_s, backward_s, update_s = (
+        combine(part.values()) for part in (forward, backward, update)
+    )
+    compute_s = forward_s + backward_s
+    step_s = max(compute_s, update_s) if delayed_update else compute_s + update_s
     pieces = {"forward": forward, "backward": backward, "update": update}
     return StepTime(forward_s, backward_s, update_s, step_s, pieces)
 

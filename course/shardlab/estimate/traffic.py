@@ -1,11 +1,11 @@
-"""Bytes that each rank sends for one optimizer step, by method of data parallelism.
+"""Bytes that each rank sends in one optimizer step, by data-parallel method.
 
-All of it follows from the collectives a method makes (shardlab.estimate.collectives), each counted
-as a ring runs it.  With Ψ parameters and large N, in elements per rank: DDP 2Ψ, ZeRO-1 and -2 2Ψ,
-ZeRO-3 3Ψ (Rajbhandari et al., arXiv 1910.02054, section 7).
+The bytes follow from each method's collectives, counted as rings (shardlab.estimate.collectives).
+With Ψ parameters and large N, in elements per rank: DDP 2Ψ, ZeRO-1 and -2 2Ψ, ZeRO-3 3Ψ
+(Rajbhandari et al., arXiv 1910.02054, section 7).
 
-Where ranks share one model, activations travel instead: shardlab.estimate.model_traffic, whose
-functions are at hand here, too.
+When a model is split, ranks send activations instead: see shardlab.estimate.model_traffic, whose
+functions are re-exported here.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ def sent_bytes(
     sync: str = "step",
     reduce_scatter: str = "ring",
 ) -> list[float]:
-    """[N] bytes that each rank sends for one optimizer step.
+    """[N] bytes that each rank sends in one optimizer step.
 
     method:
-      "hub"    rank 0 sends everybody the parameters and receives their gradients: the picture of
-               nn.DataParallel.  Inputs and outputs, which grow with the batch, come on top.
+      "hub"    rank 0 sends the parameters to all ranks and receives their gradients, like
+               nn.DataParallel.  Inputs and outputs, which grow with the batch, are not counted.
       "ddp"    a ring all-reduce of the gradients
       "zero1"  a reduce-scatter of the gradients, an all-gather of the updated parameters
-      "zero2"  the same, bucket by bucket as backward goes
+      "zero2"  the same, bucket by bucket during backward
       "zero3"  an all-gather of the parameters in forward, another in backward, a reduce-scatter of
                the gradients
-    parameter_bytes, gradient_bytes: of one element as it travels.
-    micro_batches, sync: "step" adds gradients up on each rank and exchanges their sum once;
-      "micro_batch" exchanges after every backward.  Stages 2 and 3 hold no whole gradients to add
-      to, and stage 3 gathers for each forward and backward: they take "micro_batch" only.
-    reduce_scatter: "ring" as NCCL does it; "gloo" runs it as an all-reduce, twice the bytes.  So do
-      DeepSpeed's stages 1 and 2 by themselves (``use_multi_rank_bucket_allreduce``, on by default
-      in 0.19.8): they all-reduce their buckets and keep a slice, over any backend.
+    parameter_bytes, gradient_bytes: bytes of one element as it is sent.
+    micro_batches, sync: "step" accumulates gradients on each rank and reduces them once;
+      "micro_batch" reduces after every backward.  Stages 2 and 3 have no whole gradients to
+      accumulate in, and stage 3 gathers in each forward and backward: they need "micro_batch".
+    reduce_scatter: "ring" as in NCCL; "gloo" implements it as an all-reduce, twice the bytes.
+      DeepSpeed's stages 1 and 2 also all-reduce their buckets and keep a slice, over any backend
+      (``use_multi_rank_bucket_allreduce``, on by default in 0.19.8).
 
-    Raises ValueError for what cannot be.
+    Raises ValueError for invalid arguments.
     """
     check_world(parameters, world_size)
     for name, value, known in (
@@ -79,14 +79,14 @@ def sent_bytes(
         ("reduce_scatter", reduce_scatter, REDUCE_SCATTERS),
     ):
         if value not in known:
-            raise ValueError(f"{name}={value!r} is not known: one of {', '.join(known)}")
+            raise ValueError(f"{name}={value!r}: expected one of {', '.join(known)}")
     if micro_batches < 1 or micro_batches != int(micro_batches):
-        raise ValueError(f"micro_batches={micro_batches}: a whole number, 1 or more")
+        raise ValueError(f"micro_batches={micro_batches}: expected a whole number, 1 or more")
     if min(parameter_bytes, gradient_bytes) <= 0:
-        raise ValueError("parameter_bytes and gradient_bytes are bytes of an element, above 0")
+        raise ValueError("parameter_bytes and gradient_bytes (of one element) must be above 0")
     if method in ("zero2", "zero3") and sync == "step" and micro_batches > 1:
         raise ValueError(
-            f"{method} keeps no whole gradients to add micro-batches up in: sync='micro_batch'"
+            f"{method} has no whole gradients to accumulate micro-batches in: sync='micro_batch'"
         )
     syncs = micro_batches if sync == "micro_batch" else 1
     all_parameters, all_gradients = parameters * parameter_bytes, parameters * gradient_bytes

@@ -1,10 +1,10 @@
-"""What DeepSpeed's ZeRO holds of model states beyond the paper's formulas, by name.
+"""Model states that DeepSpeed's ZeRO holds beyond the paper's formulas, by name.
 
-The paper divides Ψ by N and is done.  A real buffer is cut somewhere: the last share is padded, a
-tensor that lies across a border is kept whole on both sides until the step, and stage 3 keeps
-small tensors whole, because gathering them costs more than they take.  All of it is arithmetic on
-the tensors' sizes (DeepSpeed 0.19.8, stage_1_and_2.py and stage3.py);
-tests/shardlab/test_zero_memory.py holds it against live bytes.
+The paper simply divides Ψ by N.  In a real buffer the last shard is padded, a tensor that spans a
+shard boundary is kept whole on both sides until the step, and stage 3 keeps small tensors whole,
+because gathering them costs more than it saves.  All this can be computed from the tensors' sizes
+(DeepSpeed 0.19.8, stage_1_and_2.py and stage3.py); tests/shardlab/test_zero_memory.py compares the
+results with live bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from shardlab.estimate.memory import FP32_BYTES, PRECISION_BYTES, STATE_BYTES
 
-ALIGNMENT = 2  # elements: a share begins at a multiple of 4 bytes in 16 bit
+ALIGNMENT = 2  # elements: in 16 bit a shard starts at a multiple of 4 bytes
 PERSISTENCE_THRESHOLD = 100_000  # elements: stage3_param_persistence_threshold's default
 BUCKET_ELEMENTS = 500_000_000  # reduce_bucket_size's default
 
@@ -29,23 +29,24 @@ def zero_extras(
 ) -> dict[str, list[float]]:
     """Bytes on each rank after a backward pass, without accumulation, by reason: lists of N.
 
-    To be added to `memory.model_states(…)`; numels: tensor -> elements, in the model's order.
+    Add them to `memory.model_states(…)`.  numels: tensor -> elements, in the model's order.
 
-      "step counters"       of Adam, one for each tensor that it updates
-      "fp32 masters"        training in fp32, the sharded optimizers copy their slice all the same
-      "padding"             shares are equal, so that the last ones end with elements of no tensor
-      "tensors on a border" of stages 1 and 2: their gradients are whole on each rank beside it
-      "freed gradients"     stage 1 keeps, as stage 2 does, only its share after it has reduced:
-                            fewer than the paper's, so below 0
-      "persistent tensors"  of stage 3: smaller than the threshold (in elements), whole everywhere
+      "step counters"       Adam's, one for each tensor that it updates
+      "fp32 masters"        in fp32 training the sharded optimizers also copy their shard
+      "padding"             all shards have the same size, so the last ones are padded
+      "tensors on a border" stages 1 and 2: the gradient of a tensor that spans a shard boundary is
+                            whole on both ranks
+      "freed gradients"     stage 1 keeps only its shard after reducing, like stage 2: less than in
+                            the paper, so negative
+      "persistent tensors"  stage 3: tensors below the threshold (in elements), whole on all ranks
 
-    Only those that apply are there.  Raises KeyError for an unknown precision or optimizer.
+    Contains only those that apply.  Raises KeyError for an unknown precision or optimizer.
     """
     parameter_bytes, gradient_bytes, master_bytes = PRECISION_BYTES[precision]
     psi, ranks = sum(numels.values()), range(world_size)
     extras: dict[str, list[float]] = {}
     if optimizer.startswith("adam"):
-        counters = len(numels) if stage == 0 else 1  # sharded, all tensors are one to Adam
+        counters = len(numels) if stage == 0 else 1  # a sharded Adam updates one flat tensor
         extras["step counters"] = [FP32_BYTES * counters for _ in ranks]
     if stage == 0:
         return extras
@@ -62,8 +63,8 @@ def zero_extras(
         extras["persistent tensors"] = [float(parameter_bytes * gathered) for _ in ranks]
         return extras
     share = -(-psi // (ALIGNMENT * world_size)) * ALIGNMENT
-    padding = share - psi / world_size  # of a rank's share, on average
-    whole = parameter_bytes * (share * world_size - psi)  # on all: parameters are not cut
+    padding = share - psi / world_size  # per rank, on average
+    whole = parameter_bytes * (share * world_size - psi)  # on all ranks: parameters are not sharded
     extras["padding"] = [whole + padding * (gradient_bytes + optimizer_bytes) for _ in ranks]
     extras["tensors on a border"] = [
         gradient_bytes * _beyond(numels, share * rank, share * (rank + 1)) for rank in ranks
@@ -75,13 +76,13 @@ def zero_extras(
 
 
 def bucket_bytes(stage: int, *, precision: str = "bf16", elements: int = BUCKET_ELEMENTS) -> int:
-    """Stage 3 makes its gradients' bucket at the start and keeps it; stages 1 and 2 make one for
-    each backward pass; stage 0 has none."""
+    """Stage 3 allocates its gradient bucket once and keeps it, stages 1 and 2 allocate one for each
+    backward pass, and stage 0 has none."""
     return PRECISION_BYTES[precision][1] * elements if stage else 0
 
 
 def _beyond(numels: Mapping[str, int], first: int, end: int) -> float:
-    """Elements of tensors that overlap [first, end) of the flat buffer, where they lie outside."""
+    """Elements outside [first, end) of the flat buffer, of tensors that overlap it."""
     beyond, at = 0, 0
     for numel in numels.values():
         if at < end and at + numel > first:

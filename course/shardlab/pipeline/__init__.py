@@ -1,7 +1,7 @@
-"""A pipeline schedule on real ranks: the list that ``shardlab.simulate.pipeline`` simulates."""
+"""Runs a pipeline schedule, as simulated by ``shardlab.simulate.pipeline``, on real ranks."""
 
 from shardlab.pipeline.cut import cut_gpt
-from shardlab.pipeline.executor import Ran, run_schedule
+from shardlab.pipeline.executor import StepResult, run_schedule
 from shardlab.pipeline.message_order import Message, messages
 
-__all__ = ["Message", "Ran", "cut_gpt", "messages", "run_schedule"]
+__all__ = ["Message", "StepResult", "cut_gpt", "messages", "run_schedule"]

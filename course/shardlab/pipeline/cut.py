@@ -1,4 +1,4 @@
-"""A GPT in pieces, one for each stage of a pipeline."""
+"""Splits a GPT into pipeline stages."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from shardlab.models import GPT
 
 
 class GPTStage(nn.Module):
-    """Some neighbouring blocks; the first stage embeds tokens, the last one gives logits.
+    """Consecutive blocks; the first stage embeds tokens, the last one computes logits.
 
-    Parameters are the model's own, by the model's own names, with one exception: the matrix that
-    GPT uses at both ends.  With more than one stage its two uses live in two places, so that the
-    last stage has a copy, and its gradient is that of the logits alone.  Training has to add both
-    up.
+    Parameters are shared with the model and keep their names, with one exception: the tied matrix
+    of embedding and head.  With more than one stage, the last stage has a copy whose gradient comes
+    only from the logits.  Training has to sum the two gradients.
     """
 
     def __init__(self, model: GPT, first: int, last: int) -> None:
         super().__init__()
-        self.embeds, self.ends = first == 0, last == len(model.blocks)
-        if self.embeds:
+        self.is_first, self.is_last = first == 0, last == len(model.blocks)
+        if self.is_first:
             self.token, self.position, self.dropout = model.token, model.position, model.dropout
         self.blocks = nn.ModuleDict({str(i): model.blocks[i] for i in range(first, last)})
-        if self.ends:
+        if self.is_last:
             self.norm, self.head = model.norm, model.head
-            if not self.embeds:
+            if not self.is_first:
                 vocabulary, width = model.head.weight.shape
                 self.head = nn.Linear(width, vocabulary, bias=False)
                 self.head.weight = nn.Parameter(model.head.weight.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """tokens [B, T] or what the piece before made [B, T, D] -> [B, T, D] or logits [B, T, V]"""
-        if self.embeds:
+        """tokens [B, T] or previous stage's output [B, T, D] -> [B, T, D] or logits [B, T, V]"""
+        if self.is_first:
             x = self.dropout(self.token(x) + self.position.weight[: x.shape[1]])
         for block in self.blocks.values():
             x = block(x)
-        y: Tensor = self.head(self.norm(x)) if self.ends else x
+        y: Tensor = self.head(self.norm(x)) if self.is_last else x
         return y
 
 
 def cut_gpt(model: GPT, stages: int) -> list[GPTStage]:
-    """The model in so many pieces, of as equal numbers of blocks as can be.
+    """Split the model into ``stages`` stages with nearly equal numbers of blocks.
 
     Raises ValueError for more stages than blocks.
     """
     layers = len(model.blocks)
     if not 1 <= stages <= layers:
-        raise ValueError(f"{stages} stages of a model of {layers} blocks: 1 to {layers}")
-    borders = [layers * stage // stages for stage in range(stages + 1)]
-    return [GPTStage(model, *pair) for pair in pairwise(borders)]
+        raise ValueError(
+            f"{stages} stages for a model of {layers} blocks: expected 1 to {layers} stages"
+        )
+    boundaries = [layers * stage // stages for stage in range(stages + 1)]
+    return [GPTStage(model, *pair) for pair in pairwise(boundaries)]

@@ -1,12 +1,11 @@
-"""What devices of a pipeline send one another, in one order that all of them keep to.
+"""The messages between the devices of a pipeline, in one order that all devices follow.
 
-A forward's output goes to the next stage, the gradient of a stage's input to the one before.  The
-order is that of the simulated timeline: by when each message's tensor is made.  Every device posts
-the messages that it sends or receives in this order, and that is why none waits for ever: of all
-messages not yet through, take the first.  What its sender still has to compute needs earlier
-messages alone, and so does all that its receiver has to do before it.  Both come to it.  (It would
-even go without asynchronous sends, and it holds where messages between two ranks pass one after the
-other, as over NCCL.)
+A forward's output goes to the next stage, the gradient of a stage's input to the previous one.
+Messages are ordered by the time at which their tensor is computed in the simulated timeline.  Every
+device posts its sends and receives in this order, so none waits forever: take the first message
+that has not arrived.  Everything that its sender and its receiver have to do before it needs only
+earlier messages, so both get to it.  (This holds even with blocking sends, and where messages
+between two ranks pass one at a time, as with NCCL.)
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from shardlab.simulate.pipeline import Action, simulate
 
 
 class Message(NamedTuple):
-    """One tensor: "F" an output on its way to stage + 1, "B" a gradient to stage − 1."""
+    """One tensor: "F" is an output sent to stage + 1, "B" a gradient sent to stage − 1."""
 
     kind: str
-    stage: int  # that made it
+    stage: int  # that computed it
     micro_batch: int
     sender: int  # device
     receiver: int
 
 
 def messages(schedule: Sequence[Iterable[Any]]) -> list[Message]:
-    """All that travel between devices, in the order in which every device posts them.
+    """All messages between devices, in the order in which every device posts them.
 
-    Raises Illegal.
+    Raises Illegal for a schedule that cannot run.
     """
     timeline = simulate(schedule)
     found: list[tuple[float, Message]] = []
     for device, slots in enumerate(timeline.slots):
         for action, _, end in slots:
-            if message := made_by(action, timeline.device_of):
+            if message := message_after(action, timeline.device_of):
                 found.append((end, message))
             assert device == timeline.device_of[action.stage]
     return [message for _, message in sorted(found)]
 
 
-def made_by(action: Action, device_of: dict[int, int]) -> Message | None:
-    """The message that goes out when the action has ended, if one does."""
+def message_after(action: Action, device_of: dict[int, int]) -> Message | None:
+    """The message sent when the action has finished, if any."""
     kind, stage, micro_batch = action
     if kind == "W":
         return None

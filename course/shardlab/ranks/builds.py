@@ -1,11 +1,11 @@
 """DeepSpeed's compiled parts ("ops"): built once per machine, outside of every rank.
 
-DeepSpeed compiles an op when a rank first needs it: 40 to 90 s that look like a hang, in all ranks
-at once, and a rank that is killed meanwhile leaves a lock file at which every later run waits for
-ever.  Here a rank that needs an op which isn't there asks the kernel process, waits for the answer
-and loads the library by itself.  The kernel process has the rank server fork a builder, shows a
-progress line and stops the run's clock.  Builders of all kernels agree by a lock that the system
-frees when its holder ends; torch's own lock file, met while it is held, is a dead builder's.
+DeepSpeed compiles an op when a rank first needs it: 40 to 90 s that look like a hang, in all ranks,
+and a rank killed meanwhile leaves a lock file that blocks every later run forever.
+Here a rank that needs a missing op sends a request to the kernel process, waits for the answer and
+loads the library itself.  The kernel process has the rank server fork a builder, shows a progress
+line and pauses the run's clock.  Builders of all kernels share a lock, which the operating system
+releases when its holder ends; if torch's own lock file exists then, it belongs to a dead builder.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-LIMIT_S = 900  # for one op, waiting for another builder included
+LIMIT_S = 900  # for one op, including the wait for another builder
 NO_COMPILER = "there is no C++ compiler here (apt install g++, or conda install cxx-compiler)"
 ADVICE = {
     "cpu_adam": (
-        "Or have PyTorch's own Adam do the work: \"torch_adam\": true in the optimizer's params "
+        "Or use PyTorch's own Adam: \"torch_adam\": true in the optimizer's params "
         'and "zero_force_ds_cpu_optimizer": false in the configuration.'
     ),
-    "fused_adam": 'Or have PyTorch\'s own Adam do the work: "torch_adam": true in the '
-    "optimizer's params.",
+    "fused_adam": "Or use PyTorch's own Adam: \"torch_adam\": true in the optimizer's params.",
     "async_io": (
-        'It serves offload to "nvme" and needs the headers of libaio (apt install libaio-dev). '
+        'Offload to "nvme" uses it; it needs the libaio headers (apt install libaio-dev). '
         'Or offload to "cpu".'
     ),
 }
-# Set in a rank (rank.py): asks the kernel process for an op and returns when it is there.  Where it
-# can't be had, the kernel ends the run and says why.
-ask: Callable[[str], None] | None = None
-_asking = threading.Lock()
+# Set in a rank (rank.py): requests an op from the kernel process and returns once it is built.  If
+# the build fails, the kernel ends the run and says why.
+request_build: Callable[[str], None] | None = None
+_request_lock = threading.Lock()
 
 
 def folder(name: str) -> Path:
@@ -67,23 +66,23 @@ def is_built(name: str) -> bool:
 
 
 def load_instead_of_jit(op_builder: Any) -> Callable[..., Any]:
-    """For the place of OpBuilder.jit_load: loads what is built, asks for what isn't."""
+    """A replacement for OpBuilder.jit_load: loads a built op, requests a missing one."""
     compile_and_load = op_builder.jit_load
 
     def jit_load(self: Any, verbose: bool = True) -> Any:
-        if ask is None:  # in a builder
+        if request_build is None:  # in a builder
             return compile_and_load(self, verbose)
-        with _asking:
+        with _request_lock:
             if not is_built(self.name):
-                ask(self.name)
-        module = imported(self.name)
+                request_build(self.name)
+        module = load(self.name)
         op_builder._loaded_ops[self.name] = module
         return module
 
     return jit_load
 
 
-def imported(name: str) -> Any:
+def load(name: str) -> Any:
     import torch  # noqa: F401  # the library links against it
 
     spec = importlib.util.spec_from_file_location(name, folder(name) / f"{name}.so")
@@ -95,23 +94,23 @@ def imported(name: str) -> Any:
 
 
 def build(name: str, compile_op: Callable[[], object]) -> None:
-    """Compile unless it is there; waits for another process that is at it."""
+    """Compile the op unless it is built; wait if another process is compiling it."""
     place = folder(name)
     place.mkdir(parents=True, exist_ok=True)
     with open(place.with_name(f"{name}.flock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_built(name):
             return
-        (place / "lock").unlink(missing_ok=True)  # whoever made it held our lock, and is gone
+        (place / "lock").unlink(missing_ok=True)  # its owner held our lock, and is dead
         os.environ["TORCH_EXTENSIONS_DIR"] = str(place.parent)
-        # another ninja on PATH would find the build of the environment's stale
+        # another ninja on PATH would consider the build of the environment's ninja stale
         os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
         compile_op()
         (place / "built").touch()
 
 
 def main(name: str, environment: dict[str, str], report_fd: int) -> NoReturn:
-    """The life of a forked builder; what it prints is what the user reads if it fails."""
+    """The main function of a forked builder; if it fails, its output is shown to the user."""
     os.environ.clear()
     os.environ.update(environment)
     for number in (1, 2):
@@ -132,14 +131,14 @@ def main(name: str, environment: dict[str, str], report_fd: int) -> NoReturn:
     os._exit(status)
 
 
-def failure(name: str, printed: str, exit_code: int) -> tuple[str, str]:
-    """Headline and detail of what the user is told of a builder that failed."""
+def failure_message(name: str, printed: str, exit_code: int) -> tuple[str, str]:
+    """Headline and detail of the error for a builder that failed."""
     lines = [line for line in printed.splitlines() if line.strip()]
     why = lines[-1] if lines else f"the builder ended with code {exit_code}"
     if exit_code == -signal.SIGALRM:
         why = f"it took more than {LIMIT_S} s"
     advice = [ADVICE[name]] if name in ADVICE else []
-    headline = f"DeepSpeed's {name} has to be compiled, and can't be: {why}"
+    headline = f"DeepSpeed's {name} could not be compiled: {why}"
     return headline, "\n".join([*advice, *lines[-20:-1]])
 
 

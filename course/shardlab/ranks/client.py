@@ -1,4 +1,4 @@
-"""The kernel's side of the rank server: start it, open runs, fork ranks, be sure they are gone."""
+"""The kernel's side of the rank server: start it, open runs, fork ranks, and end them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shardlab.errors import LaunchError
 from shardlab.ranks import engines, messages
 from shardlab.source import in_kernel
 
-# What every rank inherits at its birth.  One thread and a fixed hash seed: the same run gives the
-# same digits and the same order of sets on a machine with 2 cores and on one with 64.
+# Inherited by every rank.  One thread and a fixed hash seed: the same run gives the same digits and
+# the same order of sets on a machine with 2 cores and on one with 64.
 SERVER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
     "GLOO_SOCKET_IFNAME": "lo",
-    # its import makes this folder, by default under /tmp
+    # inductor creates this folder on import, by default under /tmp
     "TORCHINDUCTOR_CACHE_DIR": os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "shardlab", "inductor"
     ),
@@ -33,7 +33,7 @@ OUR_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 
 
 class ServerProcess(Protocol):
-    """What of subprocess.Popen is used here."""
+    """The part of subprocess.Popen used here."""
 
     def poll(self) -> int | None: ...
     def wait(self, timeout: float | None = None) -> int: ...
@@ -41,7 +41,7 @@ class ServerProcess(Protocol):
 
 
 class RankServer:
-    """Requests made before it is ready wait in its socket."""
+    """Requests sent before it is ready wait in its socket."""
 
     def __init__(self, door: socket.socket, process: ServerProcess) -> None:
         self.door = door
@@ -50,11 +50,11 @@ class RankServer:
 
     @classmethod
     def start(cls, kind: str = "torch") -> RankServer:
-        """One of engines.SERVERS; begun at once, ready after torch is imported."""
+        """``kind``: one of engines.SERVERS. Does not wait until the server has imported torch."""
         door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, **SERVER_ENVIRONMENT, **engines.environment_of(kind)}
         import_path = [OUR_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-        # -P: a student's own random.py beside the notebook must not become the library's
+        # -P: a student's random.py next to the notebook must not replace the standard library's
         command = [sys.executable, "-P", "-m", "shardlab.ranks.server"]
         with theirs:
             process = subprocess.Popen(
@@ -63,7 +63,7 @@ class RankServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**environment, "PYTHONPATH": os.pathsep.join(import_path)},
-                start_new_session=True,  # Ctrl-C in the kernel's terminal is the kernel's to handle
+                start_new_session=True,  # the kernel handles Ctrl-C in its terminal
             )
         return cls(door, process)
 
@@ -82,21 +82,21 @@ class RankServer:
         return Channel(ours)
 
     def close(self) -> None:
-        if self.owner_pid != os.getpid():  # a forked copy: not ours to end
+        if self.owner_pid != os.getpid():  # a forked copy does not own the server
             return
         self.door.close()
         try:
             self.process.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:  # amid an import: without a run, so nothing to end
+        except subprocess.TimeoutExpired:  # still importing: no run, so no ranks to end
             self.process.kill()
             self.process.wait()
 
 
 class Channel:
-    """One run's line to the server."""
+    """One run's connection to the server."""
 
-    # By which the ranks' sockets are seen, their loopback's counter, and collectives that cross it;
-    # None where ranks live in our own network, whose loopback others use as well.
+    # Sockets to read the ranks' TCP counters, their loopback counter, and gloo's collectives there;
+    # None if ranks run in our own network namespace, whose loopback others use too.
     netlink: socket.socket | None = None
     interfaces: socket.socket | None = None
     tap: socket.socket | None = None
@@ -108,17 +108,17 @@ class Channel:
         socket.send_fds(self.sock, [json.dumps({"rank": rank}).encode()], fds)
 
     def build(self, op: str, report_fd: int) -> None:
-        """Have one of DeepSpeed's ops compiled; what is printed goes to the file."""
+        """Have a DeepSpeed op compiled; the builder's output goes to the file."""
         socket.send_fds(self.sock, [json.dumps({"build": op}).encode()], [report_fd])
 
     def ask_stacks(self) -> None:
-        """Each rank writes where its main thread is into its stack file."""
+        """Make each rank write its main thread's stack to its stack file."""
         self.sock.send(json.dumps({"stacks": True}).encode())
 
     def receive(self) -> dict[str, Any] | None:
         """The next of {rank, pid}, {rank, failed}, {rank, exit, max_rss_bytes}; None at the end.
 
-        In the place of a rank's number stands, for a builder, the name of its op.
+        For a builder, "rank" is the name of its op.
         """
         try:
             packet = self.sock.recv(1 << 16)
@@ -127,18 +127,18 @@ class Channel:
         return json.loads(packet) if packet else None
 
     def kill(self, patience_s: float | None = None) -> list[dict[str, Any]]:
-        """End every process of the run; returns, with what was still to tell, once all are gone.
+        """End every process of the run; once all are gone, return the remaining messages.
 
-        ``patience_s``: of a server that has not answered yet.  One that still imports will, after
-        that, fork nothing for a run that is called off, and need not be waited for.
+        ``patience_s``: how long to wait for a server that has not answered yet.  A server that is
+        still importing forks nothing for a cancelled run, so it is safe to stop waiting.
         """
-        told = []
+        remaining = []
         with self.sock, contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.settimeout(patience_s)
             while (message := self.receive()) is not None:
-                told.append(message)
-        return told
+                remaining.append(message)
+        return remaining
 
 
 _servers: dict[str, RankServer] = {}
@@ -146,7 +146,7 @@ _lock = threading.Lock()
 
 
 def rank_server(kind: str = "torch") -> RankServer:
-    """This process's server of that kind, started anew where there is none or it has died."""
+    """This process's server of that kind; starts one if there is none or it has died."""
     with _lock:
         server = _servers.get(kind)
         if server is None or not server.usable:
@@ -156,20 +156,20 @@ def rank_server(kind: str = "torch") -> RankServer:
 
 
 class Host(Protocol):
-    """Who forks the ranks of a run."""
+    """Forks the ranks of a run."""
 
     def surroundings(self) -> dict[str, Any]:
         """The ranks' environment, cwd, sys_path and argv."""
 
     def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Channel:
-        """A run's line to a server of that kind; raises LaunchError where none will live."""
+        """A run's connection to a server of that kind; raises LaunchError if none can start."""
 
     def discard(self, kind: str) -> None:
-        """A server has been killed: the next run is to have a new one."""
+        """A server was killed: start a new one for the next run."""
 
 
 class OwnHost:
-    """This process's own rank servers; ranks find all as it is here."""
+    """This process's own rank servers; ranks share its environment and working directory."""
 
     def surroundings(self) -> dict[str, Any]:
         return {
@@ -182,12 +182,14 @@ class OwnHost:
     def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Channel:
         try:
             return rank_server(kind).open_channel(setup_fd, store_fd)
-        except OSError:  # it has just been killed, too recently for `usable` to tell
+        except OSError:  # it was killed just now, and `usable` did not notice yet
             self.discard(kind)
         try:
             return rank_server(kind).open_channel(setup_fd, store_fd)
         except OSError as error:
-            raise LaunchError(f"the process that starts ranks does not live ({error})") from error
+            raise LaunchError(
+                f"the process that starts ranks could not be reached ({error})"
+            ) from error
 
     def discard(self, kind: str) -> None:
         if kind in _servers:
@@ -195,22 +197,22 @@ class OwnHost:
 
 
 def adopt_server(kind: str, server: RankServer) -> None:
-    """Have this process's launches served by a server that was started otherwise."""
+    """Use a server that was started by other means for this process's launches."""
     with _lock:
         _servers[kind] = server
 
 
 def start_in_background() -> None:
-    """Called at `import shardlab`: a notebook's first launch should find torch loaded.
+    """Called at `import shardlab`, so that torch is loaded by a notebook's first launch.
 
-    Only in a kernel. Elsewhere the import may be for a formula, and the first launch starts it.
+    Only in a kernel. Other programs may need only a formula; their first launch starts it.
     """
     if in_kernel():
         rank_server()
 
 
 def memory_file(name: str, content: bytes = b"") -> int:
-    """A file without a name: gone with the last process that holds it, however that ends."""
+    """A file without a name; it disappears with the last process that has it open."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     view = memoryview(content)
     while view:

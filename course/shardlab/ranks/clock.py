@@ -1,7 +1,7 @@
-"""How much of the time that passed a run has had the machine for.
+"""How much time a run has had, not counting its waits for a processor.
 
-On a busy machine ranks wait for a processor.  For untrusted code, which is graded, that does not
-count: its time is the wall time less the longest that one thread of a rank waited.  Two limits
+On a busy machine ranks wait for a processor.  For untrusted code, which is graded, these waits do
+not count: its time is the wall time minus the longest wait of any thread of a rank.  Two limits
 bound this: the processor time of all its processes, and the wall time itself.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from shardlab.ranks import thread
 from shardlab.ranks.trust import Trust
 
-CPU_LOOK_S = 1.0  # how often all processes of a run are gone through
-SHORT_S = 0.5  # of a run that takes no longer nothing is asked; of others, what they waited since
-# How many times timeout_s may pass for untrusted code (times the ranks for each processor, where
-# there are more ranks than processors)
-MOST_TIMES = 10.0
+CPU_CHECK_S = 1.0  # how often the processor time of all processes is read
+SHORT_S = 0.5  # shorter runs are not measured; for others, waits count from here
+# Wall-time limit for untrusted code, in multiples of timeout_s (times ranks per processor, if there
+# are more ranks than processors)
+MAX_STRETCH = 10.0
 
 
 class Clock:
@@ -26,47 +26,45 @@ class Clock:
         self.trust = trust
         self.began_s = 0.0
         self.pids: list[int | None] = []
-        # By rank, then by thread: nanoseconds waited before it was looked at first
+        # By rank, then by thread: nanoseconds waited before the first update
         self.before: list[dict[str, int]] | None = None
         self.waited_s = 0.0
-        self.base: int | None = (
-            None  # the process that ranks, and orphans of theirs, are children of
-        )
-        self.base_cpu_s = 0.0
-        self.cpu_looked_s = 0.0
+        self.parent_pid: int | None = None  # parent of the ranks, and of their orphans
+        self.start_cpu_s = 0.0
+        self.cpu_checked_s = 0.0
         self.cpu_is_used_up = False
 
     def start(self, now: float, pids: Sequence[int | None]) -> None:
-        self.began_s = self.cpu_looked_s = now
+        self.began_s = self.cpu_checked_s = now
         self.pids = list(pids)
 
-    def look(self, now: float) -> None:
+    def update(self, now: float) -> None:
         if self.trust is Trust.OWN or now - self.began_s < SHORT_S:
             return
         if self.before is None:
-            self.before = [thread.waits_ns(pid) for pid in self.pids]
-            self.base = thread.parent(self.pids[0])
-            self.base_cpu_s = self._cpu_s()
+            self.before = [thread.waited_ns_by_thread(pid) for pid in self.pids]
+            self.parent_pid = thread.parent(self.pids[0])
+            self.start_cpu_s = self._cpu_s()
         for pid, before in zip(self.pids, self.before, strict=True):
-            for number, waited in thread.waits_ns(pid).items():
+            for number, waited in thread.waited_ns_by_thread(pid).items():
                 self.waited_s = max(self.waited_s, (waited - before.get(number, 0)) * 1e-9)
-        if now - self.began_s > self.timeout_s and now - self.cpu_looked_s > CPU_LOOK_S:
-            self.cpu_looked_s = now
-            used_s = self._cpu_s() - self.base_cpu_s
+        if now - self.began_s > self.timeout_s and now - self.cpu_checked_s > CPU_CHECK_S:
+            self.cpu_checked_s = now
+            used_s = self._cpu_s() - self.start_cpu_s
             self.cpu_is_used_up = used_s > self.timeout_s * len(self.pids)
 
     def is_over(self, now: float, paused_s: float = 0.0) -> bool:
-        """Whether the run has had its time."""
+        """Whether the run has used up its time."""
         had_s = now - self.began_s - self.waited_s - paused_s
         return had_s > self.timeout_s or self.cpu_is_used_up
 
     def is_machine_too_busy(self, now: float, paused_s: float = 0.0) -> bool:
-        """Whether so much time has passed that the run cannot be expected to get its share."""
-        most_s = self.timeout_s * MOST_TIMES
+        """Whether the wall time is so long that the run is unlikely to get its processor time."""
+        most_s = self.timeout_s * MAX_STRETCH
         most_s *= max(1.0, len(self.pids) / (os.cpu_count() or 1))
         return self.trust is Trust.UNTRUSTED and now - self.began_s - paused_s > most_s
 
     def _cpu_s(self) -> float:
-        """Of all processes below the one that forks ranks, and of those that have ended."""
-        _, ended_s = thread.cpu_s(self.base)
-        return ended_s + sum(sum(thread.cpu_s(pid)) for pid in thread.descendants(self.base))
+        """Of all descendants of the process that forks ranks, including those that have ended."""
+        _, ended_s = thread.cpu_s(self.parent_pid)
+        return ended_s + sum(sum(thread.cpu_s(pid)) for pid in thread.descendants(self.parent_pid))

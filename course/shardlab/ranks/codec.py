@@ -1,8 +1,8 @@
-"""How an output travels from a rank to the kernel.
+"""The encoding of an output sent from a rank to the kernel.
 
-"any" is cloudpickle: whatever Python can hold, for code that the receiver trusts (a student's own
-kernel).  "plain" is data alone, a JSON tree beside safetensors: reading it runs nothing, so a
-grader may read what an untrusted rank wrote.
+"any" is cloudpickle: any Python object, from code that the receiver trusts (a student's kernel).
+"plain" is pure data, a JSON tree plus safetensors: reading it runs no code, so a grader can read
+the output of an untrusted rank.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from typing import Any
 
 import cloudpickle
 
-MOST_TREE_BYTES = 8 << 20  # of what is not in tensors
+MAX_TREE_BYTES = 8 << 20  # of all data outside tensors
 PLAIN_TYPES = "tensors, numpy arrays, numbers, strings, bytes, None, lists, tuples and dicts"
 
-NUMPYS_TYPES = {
+NUMPY_DTYPES = {
     *("float16", "float32", "float64", "int8", "int16", "int32", "int64"),
     *("uint8", "uint16", "uint32", "uint64", "bool"),
 }
 
-_CACHED = type(functools.cache(len))
+_LRU_CACHE = type(functools.cache(len))
 
 
-def _cached_anew(fn: Any, parameters: dict[str, Any]) -> Any:
+def _with_new_cache(fn: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(fn)
 
 
-def _is_numpys(tensor: Any) -> bool:
-    """Whether numpy can carry it with nothing lost, which takes a tenth of what torch.save does."""
+def _fits_numpy(tensor: Any) -> bool:
+    """Whether numpy can store it without loss, which takes a tenth of the time of torch.save."""
     return (
         type(tensor) is sys.modules["torch"].Tensor
-        and str(tensor.dtype).removeprefix("torch.") in NUMPYS_TYPES
+        and str(tensor.dtype).removeprefix("torch.") in NUMPY_DTYPES
         and not (tensor.requires_grad or tensor.is_neg() or tensor.__dict__)
     )
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Sends tensors from any device as CPU tensors, and of a view only the viewed part.
+    """Sends tensors from any device as CPU tensors, and only the viewed part of a view.
 
-    And functions with ``functools.cache`` on them, which pickle takes for a library's; and modules
-    of a class of their own, such as torch.distributed.config, which cloudpickle finds in a function
-    that names ``dist`` and some ``config`` of the user's.
+    Also handles functions decorated with ``functools.cache``, which pickle would look up by name in
+    a module; and modules with a class of their own, such as torch.distributed.config, which
+    cloudpickle finds in a function that uses ``dist`` and a variable named ``config``.
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        if type(obj) is _CACHED and obj.__module__ == "__main__":
-            return _cached_anew, (obj.__wrapped__, obj.cache_parameters())
+        if type(obj) is _LRU_CACHE and obj.__module__ == "__main__":
+            return _with_new_cache, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, ModuleType) and type(obj) is not ModuleType:
             return import_module, (obj.__name__,)
-        torch = sys.modules.get("torch")  # where it isn't loaded, nothing is a tensor
+        torch = sys.modules.get("torch")  # if it isn't loaded, nothing is a tensor
         if torch is None or type(obj) not in (torch.Tensor, torch.nn.Parameter):
             return super().reducer_override(obj)
         if obj.layout == torch.strided:
@@ -64,13 +64,13 @@ class _Pickler(cloudpickle.Pickler):
                 return obj.detach().cpu().requires_grad_(obj.requires_grad).__reduce_ex__(4)
             if storage_bytes > obj.numel() * obj.element_size():
                 return obj.detach().clone().requires_grad_(obj.requires_grad).__reduce_ex__(4)
-            if _is_numpys(obj):
+            if _fits_numpy(obj):
                 return torch.from_numpy, (obj.numpy(),)
         return super().reducer_override(obj)
 
 
 def encode_any(value: Any) -> bytes:
-    """Raises whatever pickling raises, with the reason."""
+    """Raises the exception that pickling raises, which gives the reason."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(value)
     return buffer.getvalue()
@@ -81,15 +81,15 @@ def decode_any(data: bytes) -> Any:
 
 
 def encode_plain(value: Any) -> bytes:
-    """Raises TypeError for what is not plain data (PLAIN_TYPES), ValueError for too much of it."""
+    """Raises TypeError for other types than PLAIN_TYPES, ValueError for too much data."""
     from safetensors.torch import save
 
     tensors: dict[str, Any] = {}
     tree = json.dumps(_to_tree(value, tensors)).encode()
-    if len(tree) > MOST_TREE_BYTES:
+    if len(tree) > MAX_TREE_BYTES:
         raise ValueError(
-            f"{len(tree):,} bytes of numbers and strings, at most {MOST_TREE_BYTES:,}: return many "
-            "numbers as a tensor"
+            f"{len(tree):,} bytes of numbers and strings; the limit is {MAX_TREE_BYTES:,}: "
+            "return many numbers as a tensor"
         )
     return struct.pack("<Q", len(tree)) + tree + save(tensors)
 
@@ -97,14 +97,14 @@ def encode_plain(value: Any) -> bytes:
 def decode_plain(data: bytes) -> Any:
     """The value that `encode_plain` packed; raises ValueError for anything else. Runs no code.
 
-    Takes memory in proportion to the data: some 40 times for what is not in a tensor.
+    Needs memory proportional to the data: about 40 times its size outside tensors.
     """
     from safetensors.torch import load
 
     try:
         (tree_bytes,) = struct.unpack_from("<Q", data)
-        if tree_bytes > MOST_TREE_BYTES:
-            raise ValueError(f"{tree_bytes:,} bytes beside its tensors")
+        if tree_bytes > MAX_TREE_BYTES:
+            raise ValueError(f"{tree_bytes:,} bytes in addition to its tensors")
         tree = json.loads(data[8 : 8 + tree_bytes])
         return _from_tree(tree, load(data[8 + tree_bytes :]))
     except Exception as error:

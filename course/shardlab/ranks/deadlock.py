@@ -1,9 +1,8 @@
-"""Which ranks can never go on: pure reasoning over what each rank is in.
+"""Finds the ranks that can never continue, from the calls that each rank is in.
 
-A rank that computes may still do anything, so it is live.  A blocked rank is live if whatever it
-waits for has already been met, or if all that it waits for are live (one of them, for a receive
-from any rank).  Whoever isn't live by the end is in a deadlock: in a cycle, or behind one, or
-behind a rank that has finished.
+A rank that computes may still make any call, so it is live.  A blocked rank is live if its call is
+already matched, or if all ranks it waits for are live (one of them, for a receive from any rank).
+Every other rank is deadlocked: in a cycle, behind a cycle, or behind a rank that has finished.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from shardlab.trace.calls import OpenCall
 class RankView:
     rank: int
     finished: bool
-    blocked_in: tuple[OpenCall, ...]  # the calls it can't go on without; () while it computes
-    started: Counter[Hashable]  # by meeting_key: how many calls it has begun
-    receives_from_any: bool  # it has such a receive open
+    blocked_in: tuple[OpenCall, ...]  # the calls it is blocked in; () while it computes
+    started: Counter[Hashable]  # by match_key: number of calls begun
+    receives_from_any: bool  # it has an open receive from any rank
 
 
 @dataclass(frozen=True)
 class Wait:
     call: OpenCall
-    waits_for: tuple[int, ...]  # () where all it needs is there: it is on its way
+    waits_for: tuple[int, ...]  # () if the call is matched and will complete
     any_will_do: bool = False
 
 
 def wait_of(
     call: OpenCall, views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
 ) -> Wait:
-    """Whom this open call waits for."""
+    """The ranks that this open call waits for."""
     if call.op == "recv" and call.peer is None:
         others = tuple(rank for rank in groups.get(call.group, ()) if rank != call.rank)
         sent = any(_sent_unclaimed(views[rank], views[call.rank], call) for rank in others)
@@ -60,7 +59,7 @@ def _sent_unclaimed(sender: RankView, receiver: RankView, call: OpenCall) -> boo
 def stuck(
     views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
 ) -> dict[int, list[Wait]]:
-    """{rank: the waits it will never come out of}; empty where every rank can still go on."""
+    """{rank: its waits that will never end}; empty if every rank can still continue."""
     waits = {
         view.rank: [wait_of(call, views, groups) for call in view.blocked_in]
         for view in views
@@ -85,7 +84,7 @@ def _will_end(wait: Wait, live: set[int]) -> bool:
 
 
 def find_cycle(waits: Mapping[int, list[Wait]]) -> tuple[int, ...]:
-    """The ranks of a cycle in waiting order, from its lowest; () where the waits end elsewhere."""
+    """The ranks of a cycle, each waiting for the next, lowest first; () if there is no cycle."""
     follows = {
         rank: [other for wait in its_waits for other in wait.waits_for if other in waits]
         for rank, its_waits in waits.items()

@@ -1,12 +1,11 @@
-"""Engines: what the server that a rank is forked from has loaded, "torch" or "deepspeed".
+"""Engines: which libraries a rank's server has preloaded, "torch" or "deepspeed".
 
-Each engine has a server of its own (client.py), started when it is first asked for: to import all
-that ZeRO uses takes 10 s of processor time, and a rank forked from a process that has it pays none.
+Each engine has its own server (client.py), started on first use: importing everything ZeRO uses
+takes 10 s of processor time, which a rank forked from such a server does not pay.
 
-DeepSpeed is settled the moment it is imported, in its own server or in a rank that imports it
-though nobody said so: its logger speaks of errors only, the kernel for shared memory, which every
-first group would compile, is off, and what does have to be compiled is asked of the kernel process
-(builds.py).
+DeepSpeed is configured as soon as it is imported, in its own server or in a rank that imports it
+unannounced: it logs only errors, its shared-memory op, which every first group would compile, is
+off, and other ops are compiled through the kernel process (builds.py).
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ DEEPSPEED = (
 
 
 def server_of(engine: str, device: str) -> str:
-    """DeepSpeed decides for a device when it is imported, so each device has its own server."""
+    """DeepSpeed chooses its device on import, so each device has its own server."""
     return "deepspeed-cuda" if (engine, device) == ("deepspeed", "cuda") else engine
 
 
 def environment_of(server: str) -> dict[str, str]:
-    """What the server, and in it DeepSpeed, is started with."""
+    """Environment variables for the server, and for DeepSpeed in it."""
     if server == "deepspeed":
         return {"DS_ACCELERATOR": "cpu"}
     if server == "deepspeed-cuda":
-        # Neither may touch the GPU: a process that has cannot be forked any more.
+        # The server must not touch the GPU: after that, it could not fork.
         return {"DS_ACCELERATOR": "cuda", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     return {}
 
@@ -61,12 +60,12 @@ def preload_of(server: str) -> tuple[str, ...]:
 
 
 def choose_engine(engine: str, fn: Callable[..., Any], pickled: Sequence[bytes]) -> str:
-    """ "torch" or "deepspeed"; "auto" is deepspeed where what travels to the ranks names it."""
+    """ "torch" or "deepspeed"; "auto" is deepspeed if the code sent to the ranks names it."""
     if engine in ENGINES:
         return engine
     if engine != "auto":
         raise ValueError(f'engine is "auto", "torch" or "deepspeed", not {engine!r}')
-    # Code of cells travels whole, that of a module by its name alone.
+    # Code from cells is pickled by value, code from a module by name only.
     named = any(b"deepspeed" in part for part in pickled)
     named = named or "deepspeed" in _names(getattr(fn, "__code__", None))
     return "deepspeed" if named else "torch"
@@ -80,16 +79,16 @@ def _names(code: CodeType | None) -> Iterator[str]:
                 yield from _names(constant)
 
 
-def know_the_processor() -> None:
-    """DeepSpeedCPUAdam asks which processor this is, a second each time: ask once for all ranks."""
+def cache_cpu_info() -> None:
+    """DeepSpeedCPUAdam queries the CPU model, which takes a second: query once for all ranks."""
     import cpuinfo
 
     known = cpuinfo.get_cpu_info()
     cpuinfo.get_cpu_info = lambda: dict(known)
 
 
-class _SettleAtImport(MetaPathFinder):
-    """Lets DeepSpeed's import be, and settles it at its end."""
+class _ConfigureOnImport(MetaPathFinder):
+    """Configures DeepSpeed at the end of its import."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -103,20 +102,20 @@ class _SettleAtImport(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                settle(module)
+                configure(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def settle_deepspeed_at_import() -> None:
-    sys.meta_path.insert(0, _SettleAtImport())
+def configure_deepspeed_on_import() -> None:
+    sys.meta_path.insert(0, _ConfigureOnImport())
 
 
-def settle(deepspeed: Any) -> None:
-    """Make an imported DeepSpeed quiet and keep it from compiling on its own."""
+def configure(deepspeed: Any) -> None:
+    """Make an imported DeepSpeed quiet and keep it from compiling ops itself."""
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # it calls torch's functions by the names that they had before 2.13
+    # it calls torch functions by their names from before 2.13
     warnings.filterwarnings(
         "ignore", r"`torch.distributed.(all_gather_into|reduce_scatter)_tensor` is", FutureWarning
     )

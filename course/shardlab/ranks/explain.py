@@ -1,4 +1,4 @@
-"""Turns what is known of a failed run into an error whose first line names the guilty."""
+"""Turns a failed run's state into an error whose first line names the rank at fault."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
 from shardlab.ranks.process import RankProcess
-from shardlab.source import is_the_users, locate, quoted
+from shardlab.source import is_user_code, locate, quoted
 from shardlab.trace.calls import Mismatch, OpenCall
 
 SIGNAL_HINTS = {
-    "SIGKILL": "most often the system's out-of-memory killer",
+    "SIGKILL": "usually by the out-of-memory killer",
     "SIGSEGV": "a crash in compiled code",
-    "SIGABRT": "compiled code gave up; in gloo most often tensors of different shapes",
-    "SIGBUS": "most often a full /dev/shm",
+    "SIGABRT": "compiled code aborted; in gloo usually because of tensors of different shapes",
+    "SIGBUS": "usually because /dev/shm is full",
 }
-# What gloo and NCCL raise on ranks whose partner went away: a consequence, never the cause
+# Raised by gloo and NCCL on ranks whose peer went away: a consequence, never the cause
 _CONSEQUENCE = re.compile(r"Connection (closed|reset)|reset by peer|Broken pipe|remote process")
 
 
@@ -43,7 +43,7 @@ def call_text(call: OpenCall) -> str:
 
 
 def is_consequence(failure: Mapping[str, Any] | None) -> bool:
-    """Whether this exception only says that another rank went away."""
+    """Whether this exception only reports that another rank went away."""
     if failure is None:
         return False
     return any(_CONSEQUENCE.search(str(cause["message"])) for cause in failure["chain"])
@@ -55,7 +55,7 @@ def exception_error(process: RankProcess) -> RankError:
     kind, message = str(chain[0]["kind"]), str(chain[0]["message"])
     text = f"{kind}: {message}".splitlines()[0].removesuffix(": ")
     if stage == "unpickle":
-        text = f"the function or its inputs could not be rebuilt on the rank ({text})"
+        text = f"the function or its inputs could not be unpickled on the rank ({text})"
     elif stage == "output":
         text = f"its output can't be sent back ({text})"
     elif kind == "SystemExit":
@@ -66,7 +66,7 @@ def exception_error(process: RankProcess) -> RankError:
 
 
 def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
-    """A rank that ended without a word: by a signal, or by os._exit."""
+    """For a rank that ended without an exception: by a signal or os._exit."""
     rank, code = process.rank, process.exit_code or 0
     where = _line_of_stack(process.stack())
     if not where and last is not None:
@@ -78,13 +78,13 @@ def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
     else:
         kind = "exit"
         headline = f"rank {rank} exited with code {code} before its function returned{_at(where)}"
-    detail = f"Its memory at the most: {process.max_rss_bytes / 2**20:,.0f} MiB."
+    detail = f"Its peak memory: {process.max_rss_bytes / 2**20:,.0f} MiB."
     return RankError(headline, detail, rank=rank, kind=kind)
 
 
 def overfull_error(process: RankProcess) -> RankError:
-    """Of a rank whose log is longer than what is read of it."""
-    message = "it made more calls than can be followed"
+    """For a rank whose log is longer than the limit."""
+    message = "it made more calls than can be recorded"
     headline = f"rank {process.rank} failed: {message}"
     return RankError(headline, rank=process.rank, kind="TooLarge", message=message)
 
@@ -97,7 +97,7 @@ def _signal_name(number: int) -> str:
 
 
 def mismatch_error(mismatch: Mismatch) -> DeadlockError:
-    """Ranks that met in one call with different ops, shapes or dtypes."""
+    """For ranks that entered the same call with different ops, shapes or dtypes."""
     calls = sorted(mismatch.calls, key=lambda call: (call.rank, call.op))
     table = tuple(
         Waiting(call.rank, "waiting", f"{call.op} of {call.what}", (), _line(call))
@@ -106,24 +106,26 @@ def mismatch_error(mismatch: Mismatch) -> DeadlockError:
     if calls[0].is_p2p:
         send, receive = sorted(calls, key=lambda call: call.op, reverse=True)
         headline = (
-            f"rank {receive.rank} receives into {receive.what} what rank {send.rank} sends as "
+            f"rank {receive.rank} receives into {receive.what}, but rank {send.rank} sends "
             f"{send.what}{_at(_line(receive))}"
         )
         return DeadlockError(headline, _table_text(table), table=table)
     kinds = Counter(_kind(call) for call in calls)
-    usual = kinds.most_common(1)[0][0]  # the lower rank's, where it is one against one
+    usual = kinds.most_common(1)[0][0]  # with two ranks, the lower rank's
     one = next(call for call in calls if _kind(call) != usual)
     odd = [call.rank for call in calls if _kind(call) == _kind(one)]
     other = next(call for call in calls if _kind(call) == usual)
     rest = [call.rank for call in calls if _kind(call) == usual]
     if one.op != other.op:
-        headline = f"{ranks_text(odd)} called {one.op} where {ranks_text(rest)} called {other.op}"
+        headline = f"{ranks_text(odd)} called {one.op}, but {ranks_text(rest)} called {other.op}"
     else:
         headline = (
-            f"{ranks_text(odd)} gave {one.op} {one.what} where {ranks_text(rest)} gave {other.what}"
+            f"{ranks_text(odd)} passed {one.what} to {one.op}, "
+            f"but {ranks_text(rest)} passed {other.what}"
         )
     advice = (
-        f"Collective {one.seq} of this group must be the same call, on tensors alike, everywhere."
+        f"Collective {one.seq} of this group must be the same on every rank: "
+        "same call, same size, same dtype."
     )
     return DeadlockError(
         f"{headline}  [{_line(one)}]", f"{_table_text(table)}\n\n{advice}", table=table
@@ -174,7 +176,7 @@ def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]]) -> 
 
 
 def _absent_headline(waits: Mapping[int, list[Wait]], views: Sequence[RankView]) -> str:
-    """The root of waits that aren't a cycle: a rank that has finished."""
+    """For waits without a cycle: names the finished rank that they lead to."""
     wait = next(
         wait
         for its in waits.values()
@@ -185,13 +187,13 @@ def _absent_headline(waits: Mapping[int, list[Wait]], views: Sequence[RankView])
     absent = [rank for rank in wait.waits_for if rank not in waits]
     who = ranks_text(absent)
     if call.op == "recv":
-        what = f"finished without sending what rank {call.rank} waits for in recv"
+        what = f"finished without sending to rank {call.rank}, which waits in recv"
     elif call.op == "send":
-        what = f"finished without receiving what rank {call.rank} sends"
+        what = f"finished without receiving from rank {call.rank}, which waits in send"
     else:
         here = [view.rank for view in views if any(_same_call(c, call) for c in view.blocked_in)]
         verb = "waits" if len(here) == 1 else "wait"
-        what = f"finished without entering {call.op}, in which {ranks_text(here)} {verb}"
+        what = f"finished without entering {call.op}, where {ranks_text(here)} {verb}"
     return f"{who} {what}{_at(_line(call))}"
 
 
@@ -212,7 +214,9 @@ def timeout_error(
         where = f"  [{busy[0].source}]" if busy[0].source else ""
         still = "is" if len(busy) == 1 else "are"
         headline += f": {ranks_text([row.rank for row in busy])} {still} still computing{where}"
-    detail = _table_text(table) + "\n\nIf the work is honest, pass a larger timeout_s."
+    detail = (
+        _table_text(table) + "\n\nIf the function just needs more time, pass a larger timeout_s."
+    )
     return RunTimeout(headline, detail, table=table)
 
 
@@ -246,8 +250,8 @@ def _table_text(table: Sequence[Waiting]) -> str:
 
 
 def _innermost_line(frames: Sequence[Sequence[Any]]) -> str:
-    """The last of the student's own lines."""
-    own = [frame for frame in frames if is_the_users(str(frame[0]))]
+    """The innermost of the student's own lines."""
+    own = [frame for frame in frames if is_user_code(str(frame[0]))]
     return quoted(str(own[-1][0]), int(own[-1][1])) if own else ""
 
 
@@ -269,9 +273,9 @@ _STACK_LINE = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in', re.M
 
 
 def _line_of_stack(stack: str) -> str:
-    """The student's innermost line in what faulthandler wrote last."""
+    """The student's innermost line in faulthandler's last stack."""
     last = re.split(r"(?m)^(?=Fatal |Current thread |Stack )", stack)[-1]
     for match in _STACK_LINE.finditer(last):
-        if is_the_users(match["file"]):
+        if is_user_code(match["file"]):
             return quoted(match["file"], int(match["line"]))
     return ""

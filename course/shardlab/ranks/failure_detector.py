@@ -1,4 +1,4 @@
-"""Finds out whether a run can still succeed; raises the error that names why it can't."""
+"""Checks whether a run can still succeed; raises the error that explains why not."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shardlab.ranks.process import RankProcess
 from shardlab.ranks.trust import Trust
 from shardlab.trace.calls import CallLog, OpenCall
 
-STILL_S = 0.5  # a rank that used no processor for this long while it waits is blocked
-AFTERMATH_S = 0.4  # after a first sign of failure: time for the others', to tell cause from effect
-# A rank at rest for this long does nothing more.  Which rank is blamed for untrusted code must not
-# depend on timing: there only rest counts, and no time limit but the run's.
+BLOCKED_S = 0.5  # a rank that waits and used no processor time for this long is blocked
+SETTLE_S = 0.4  # after a first failure: wait for others, to distinguish cause from effect
+# A rank idle for this long does nothing more.  For untrusted code the blamed rank must not depend
+# on timing: only idleness counts there, and no time limit except the run's.
 QUIET_S = {Trust.OWN: 0.1, Trust.UNTRUSTED: 0.3}
 
 
 class FailureDetector:
-    """Looks at the ranks of a run and at the log of its calls; changes neither."""
+    """Inspects the ranks of a run and the log of its calls; changes neither."""
 
     def __init__(self, ranks: Sequence[RankProcess], log: CallLog, trust: Trust) -> None:
         self.ranks = ranks  # grows while the run starts
@@ -30,7 +30,7 @@ class FailureDetector:
         self.failure_seen_s: float | None = None
 
     def raise_deadlock(self, now: float) -> None:
-        """Raises DeadlockError where some rank can never go on."""
+        """Raises DeadlockError if some rank can never continue."""
         self.raise_mismatch(now)
         waits = self._stuck(now)
         if not waits or self.failure_seen_s is not None or self._overriding_error is not None:
@@ -41,27 +41,27 @@ class FailureDetector:
 
     def raise_at_timeout(self, now: float) -> None:
         """The run's time is up: raises the failure or deadlock seen so far, if any, although other
-        ranks are still at work."""
+        ranks are still running."""
         self.raise_mismatch(now, at_once=True)
         self.raise_failures(now, at_once=True)
         if waits := self._stuck(now):
             raise explain.deadlock_error(waits, self.views(), self.log.groups)
 
     def raise_mismatch(self, now: float, at_once: bool = False) -> None:
-        """Raises DeadlockError where ranks met with different calls or tensors."""
+        """Raises DeadlockError if ranks entered a call with different ops or tensors."""
         mismatch = self.log.mismatch
         if mismatch is None or self._overriding_error is not None:
             return
         if self.mismatch_seen_s is None:
             self.mismatch_seen_s = now
-        # All that should meet in it, to tell who is the odd one
+        # With all its ranks there, it is clear which one differs
         is_whole = len(mismatch.calls) == len(self.log.members(mismatch.calls[0]))
         is_clear = is_whole and self.trust is Trust.OWN
         if at_once or is_clear or self._has_settled(now, self.mismatch_seen_s):
             raise explain.mismatch_error(mismatch)
 
     def raise_failures(self, now: float, at_once: bool = False) -> None:
-        """Raises RankError for the cause, not its echo: gloo raises on its partners too."""
+        """Raises RankError for the cause: after it, gloo raises on the rank's peers too."""
         failed = [process for process in self.ranks if process.state in ("failed", "dead")]
         overriding = self._overriding_error
         if not failed and overriding is None:
@@ -72,14 +72,14 @@ class FailureDetector:
             return
         if overriding is not None:
             raise overriding
-        if self.log.mismatch is not None:  # gloo aborts or raises on tensors of other sizes
+        if self.log.mismatch is not None:  # gloo aborts or raises on tensors of different sizes
             raise explain.mismatch_error(self.log.mismatch)
         raise self._error_of(min(failed, key=_cause_order))
 
     @property
     def _overriding_error(self) -> LaunchError | None:
-        """A forged message, or else a log too long to be followed: it comes before all that may
-        have followed from it, whichever was seen first."""
+        """A forged message, or a log that is too long: reported before anything that it may have
+        caused, whichever was seen first."""
         for process in self.ranks:
             if process.forged:
                 return explain.exception_error(process)
@@ -89,15 +89,15 @@ class FailureDetector:
         return None
 
     def _has_settled(self, now: float, since_s: float) -> bool:
-        """Whether what went wrong at ``since_s`` has had its effect on the other ranks."""
-        if any(process.has_ended_untold for process in self.ranks):  # it may be the cause of it
+        """Whether the failure at ``since_s`` has had time to affect the other ranks."""
+        if any(process.exit_is_unreported for process in self.ranks):  # it may be the cause
             return False
-        if now >= since_s + AFTERMATH_S and self.trust is Trust.OWN:
+        if now >= since_s + SETTLE_S and self.trust is Trust.OWN:
             return True
         return self._are_quiet(self.ranks, now)
 
     def _are_quiet(self, ranks: Iterable[RankProcess], now: float) -> bool:
-        # Each is looked at each time
+        # Check every rank every time
         quiet = [process.is_quiet(now, QUIET_S[self.trust]) for process in ranks]
         return all(quiet)
 
@@ -108,11 +108,11 @@ class FailureDetector:
         return explain.exit_error(process, pending[-1] if pending else None)
 
     def views(self) -> list[RankView]:
-        """What each rank is in at this moment, if only for an instant."""
+        """The calls each rank is in now, even if only briefly."""
         return self._views({process.rank for process in self.ranks})
 
     def _stuck(self, now: float) -> Mapping[int, list[Wait]]:
-        still = {process.rank for process in self.ranks if process.still_s(now) >= STILL_S}
+        still = {process.rank for process in self.ranks if process.idle_s(now) >= BLOCKED_S}
         return stuck(self._views(still), self.log.groups)
 
     def _views(self, may_block: Collection[int]) -> list[RankView]:
@@ -133,8 +133,8 @@ class FailureDetector:
 
     def _blocked_in(self, process: RankProcess, pending: list[OpenCall]) -> tuple[OpenCall, ...]:
         waited = tuple(call for call in pending if call.waited)
-        # DDP waits inside C++, where no wait is recorded; sends and receives are waited for in
-        # Python, so a rank with one open may be doing anything else.
+        # DDP waits inside C++, where no wait is recorded.  Waits for sends and receives are always
+        # recorded in Python, so a rank with one open may be doing anything else.
         collectives = tuple(call for call in pending if not call.is_p2p)
         if waited or not collectives or not thread.waits_for_a_lock(process.pid):
             return waited
@@ -142,10 +142,10 @@ class FailureDetector:
 
 
 def _cause_order(process: RankProcess) -> tuple[int, int]:
-    """The smaller, the more likely it is what the others' failures come from.
+    """The smaller, the more likely this rank caused the others' failures.
 
-    An abort may be gloo's answer to a partner that went away; other deaths, and exceptions that
-    speak of something else, are causes.  Which came first is no guide where all do the same.
+    An abort may be gloo's reaction to a peer that went away; other deaths, and exceptions about
+    something else, are causes.  Order in time says nothing if all ranks do the same.
     """
     if process.failure is not None:
         place = 4 if explain.is_consequence(process.failure) else 2

@@ -1,6 +1,6 @@
 """Messages between the kernel and one rank: a JSON header and a body of bytes, over a socket.
 
-The header is JSON so that a grader can read what an untrusted rank sent without unpickling it.
+The header is JSON, so a grader can read an untrusted rank's messages without unpickling.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import struct
 from typing import Any
 
 _SIZES = struct.Struct("<IQ")
-MAX_HEADER_BYTES = 1 << 22  # an exception with its causes is some 100 KB at the most
-MAX_BODY_BYTES = 1 << 48  # more than any machine holds
+MAX_HEADER_BYTES = 1 << 22  # an exception with its causes has about 100 KB at most
+MAX_BODY_BYTES = 1 << 48  # more than the memory of any machine
 
 
 class Forged(ValueError):
-    """Bytes that no rank's own code sends: student code wrote to a line that isn't its own."""
+    """Bytes that our own code in a rank never sends: student code wrote to its connection."""
 
 
 class TooLarge(ValueError):
-    """An output of more bytes than are taken."""
+    """An output larger than the limit."""
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
@@ -34,7 +34,7 @@ def send(sock: socket.socket, header: dict[str, Any], body: bytes = b"") -> None
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Wait for one message; raises EOFError when the other side is gone."""
+    """Wait for one message; raises EOFError if the other side has closed the connection."""
     inbox = Inbox()
     while True:
         message = inbox.next()
@@ -47,7 +47,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
 
 
 def read_file(fd: int) -> tuple[dict[str, Any], bytes]:
-    """The one message that a memory file holds; all ranks read it."""
+    """The single message in a memory file; all ranks read it."""
     inbox = Inbox()
     inbox.feed(os.pread(fd, os.fstat(fd).st_size, 0))
     message = inbox.next()
@@ -56,7 +56,7 @@ def read_file(fd: int) -> tuple[dict[str, Any], bytes]:
 
 
 class Inbox:
-    """Bytes as they come in; messages as they are complete."""
+    """Collects received bytes; yields messages once they are complete."""
 
     def __init__(self, max_body_bytes: int | None = None) -> None:
         self.buffer = bytearray()
@@ -66,27 +66,27 @@ class Inbox:
         self.buffer += data
 
     def next(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next whole message, or None; raises Forged or TooLarge (ValueError)."""
+        """The next complete message, or None; raises Forged or TooLarge (ValueError)."""
         if len(self.buffer) < _SIZES.size:
             return None
         header_bytes, body_bytes = _SIZES.unpack_from(self.buffer)
         if header_bytes > MAX_HEADER_BYTES or body_bytes > MAX_BODY_BYTES:
-            raise Forged("this is not a message of a rank")
-        begin = _SIZES.size + header_bytes  # of the body
+            raise Forged("this is not a message from a rank")
+        body_start = _SIZES.size + header_bytes
         is_too_large = self.max_body_bytes is not None and body_bytes > self.max_body_bytes
-        end = begin if is_too_large else begin + body_bytes
+        end = body_start if is_too_large else body_start + body_bytes
         if len(self.buffer) < end:
             return None
         try:
-            header = json.loads(bytes(self.buffer[_SIZES.size : begin]))
+            header = json.loads(bytes(self.buffer[_SIZES.size : body_start]))
         except (ValueError, RecursionError):
             header = None
         if not isinstance(header, dict):
-            raise Forged("this is not a message of a rank")
-        if is_too_large:  # asked only now: noise claims to be of any size
+            raise Forged("this is not a message from a rank")
+        if is_too_large:  # only after the header is valid: random bytes can claim any size
             raise TooLarge(
-                f"the output is {body_bytes:,} bytes; at most {self.max_body_bytes:,} are taken"
+                f"the output is {body_bytes:,} bytes; the limit is {self.max_body_bytes:,}"
             )
-        body = bytes(self.buffer[begin:end])
+        body = bytes(self.buffer[body_start:end])
         del self.buffer[:end]
         return header, body

@@ -1,4 +1,4 @@
-"""What the sockets of a set of ranks have carried up to a moment, read from outside."""
+"""Byte counters of the ranks' sockets, read from outside."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes wr
 
 @dataclass(frozen=True)
 class Reading:
-    """``crossed_bytes``: on the ranks' loopback in no socket that was open then; None where
-    loopback is not theirs alone.  ``stored_bytes``: in the store by which ranks meet.
-    ``collectives``: their messages on the loopback; None where nobody looks."""
+    """``unattributed_bytes``: loopback bytes outside the sockets open at the time; None if others
+    use this loopback too.  ``stored_bytes``: size of the rendezvous store.  ``collectives``:
+    messages of collectives on loopback; None if not counted."""
 
     counts: Counts
-    crossed_bytes: int | None
+    unattributed_bytes: int | None
     stored_bytes: int
     collectives: int | None = None
 
     def between(self, ranks: int) -> Counts:
-        """Of the connections that the first so many ranks have among themselves."""
+        """Counts of the connections among ranks 0 to ``ranks`` − 1."""
         inside = {at: (rank, n) for at, (rank, n) in self.counts.items() if rank < ranks}
         return {
             (local, remote): counted
@@ -35,7 +35,7 @@ class Reading:
 
 
 class Meter:
-    """Reads it again and again. Whose a socket is is asked once, as long as no new ones appear."""
+    """Takes readings. Socket owners are looked up again only when new sockets appear."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Meter:
         self.channel, self.ranks, self.store_fd = channel, ranks, store_fd
         self.owner: dict[int, int] = {}  # socket's inode -> rank
         self.tap = channel.tap if seeks_collectives else None
-        self.collectives = 0  # that it has counted so far
+        self.collectives = 0  # counted so far
         if self.tap is not None:
             gloo_collectives.start(self.tap)
 
@@ -56,7 +56,7 @@ class Meter:
         try:
             all_bytes = _loopback_bytes(self.channel)
             sockets = wire.sockets(self.channel.netlink)
-        except OSError:  # a machine that does not show its sockets: `launch` then uses the calls
+        except OSError:  # sockets can't be read here: `launch` computes traffic from the calls
             return Reading({}, None, stored_bytes, self._collectives())
         if not self.owner.keys() >= {each.inode for each in sockets}:
             self.owner = {
@@ -70,10 +70,10 @@ class Meter:
             for each in sockets
             if each.inode in self.owner
         }
-        crossed_bytes = None
+        unattributed_bytes = None
         if all_bytes is not None:
-            crossed_bytes = all_bytes - sum(each.sent_bytes for each in sockets)
-        return Reading(counts, crossed_bytes, stored_bytes, self._collectives())
+            unattributed_bytes = all_bytes - sum(each.sent_bytes for each in sockets)
+        return Reading(counts, unattributed_bytes, stored_bytes, self._collectives())
 
     def _collectives(self) -> int | None:
         if self.tap is None:
@@ -91,8 +91,8 @@ def _loopback_bytes(channel: Channel) -> int | None:
         return None
 
 
-def strayed_bytes(before: Reading, after: Reading, ranks: int) -> int:
-    """What went to or came from ranks beyond the first so many, which have no part."""
+def stray_bytes(before: Reading, after: Reading, ranks: int) -> int:
+    """Bytes to or from ranks that take no part: those from number ``ranks`` on."""
     inside = after.between(ranks)
     return sum(
         count - before.counts.get(at, (0, 0))[1]

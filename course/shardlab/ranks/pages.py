@@ -1,8 +1,8 @@
-"""Makes forks of a large process cheap by putting its heap into huge pages (Linux 6.1+).
+"""Makes forking a large process cheap by moving its heap to huge pages (Linux 6.1+).
 
-A fork copies the table of all pages: 55,000 of 4 KiB for torch and what training code imports.
-Collapsed into pages of 2 MiB the table is a few hundred entries, and a fork with a first
-all_reduce takes about half the processor time.  A rank that writes splits only what it touches.
+A fork copies the page table: 55,000 entries for 4 KiB pages with torch and the imports of training
+code.  With 2 MiB pages it has a few hundred entries, and a fork with a first all_reduce takes about
+half the processor time.  A rank that writes splits only the pages it touches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
 
 def collapse_heap() -> None:
-    """Collapse this process's writable private memory; where the kernel can't, nothing changes."""
+    """Collapse this process's writable private memory; no effect if Linux can't."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for start, stop in _anonymous_regions():

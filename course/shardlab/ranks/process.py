@@ -1,4 +1,4 @@
-"""One rank as the kernel knows it: its lines of communication and what has been heard of it."""
+"""One rank as seen from the kernel: its connections, and what it has sent over them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardlab.live_memory import Seen
-from shardlab.ranks import messages, resident, thread
+from shardlab.live_memory import ByteRange
+from shardlab.ranks import messages, process_memory, thread
 from shardlab.ranks.messages import Forged, Inbox
-from shardlab.ranks.stream import Printed
+from shardlab.ranks.stream import CapturedOutput
 from shardlab.trace.log import LogReader
 
-MOST_WAIT_S = 3.0  # for its threads to rest
-MOST_LOOKS, MOST_CHARS_OF_A_LABEL = 1000, 200  # in one function, and of a block's
-MOST_CAUSES, MOST_FRAMES, MOST_CHARS = 5, 50, 20_000  # of one exception, as rank.py sends it
+MAX_WAIT_S = 3.0  # for its threads to become idle
+MAX_READINGS, MAX_LABEL_CHARS = 1000, 200  # per function; per block label
+MAX_CAUSES, MAX_FRAMES, MAX_CHARS = 5, 50, 20_000  # of one exception, as rank.py sends it
 
 
 @dataclass
@@ -27,32 +27,34 @@ class RankProcess:
     log: LogReader
     stack_fd: int
     inbox: Inbox = field(default_factory=Inbox)
-    out: Printed = field(default_factory=Printed)
-    err: Printed = field(default_factory=Printed)
+    out: CapturedOutput = field(default_factory=CapturedOutput)
+    err: CapturedOutput = field(default_factory=CapturedOutput)
     pid: int | None = None
     state: str = "starting"  # then ready, running, and finished (or ready again), failed or dead
     output: bytes = b""
-    failure: dict[str, Any] | None = None  # what it said of its exception
-    forged: str = ""  # what it sent that no rank's own code sends
-    needs: str = ""  # the op of DeepSpeed's that it waits for (builds.py)
-    needed: set[str] = field(default_factory=set)  # and those that it has waited for
-    look_at: str = ""  # it waits for its memory to be looked at: the block that has just ended
-    looks: int = 0
-    seen_bytes: dict[str, Seen] = field(default_factory=dict)  # by block
-    comes_to_rest: bool = True
+    failure: dict[str, Any] | None = None  # its description of its exception
+    forged: str = ""  # why a message of it can't come from our own code
+    needs: str = ""  # the DeepSpeed op that it waits for (builds.py)
+    needed: set[str] = field(default_factory=set)  # all ops that it has waited for
+    block_to_measure: str = (
+        ""  # label of the block that just ended: the rank waits for its memory to be read
+    )
+    readings: int = 0
+    seen_bytes: dict[str, ByteRange] = field(default_factory=dict)  # by block
+    becomes_idle: bool = True
     exit_code: int | None = None
     max_rss_bytes: int = 0
     run_ns: int | None = None
-    still_since_s: float = 0.0
-    busy_s: float = 0.0  # when it was last seen at work
+    idle_since_s: float = 0.0
+    last_busy_s: float = 0.0  # when a thread of it last ran
 
-    def begin(self, out: Printed, err: Printed, most_bytes: int) -> None:
-        """It is given a function, whose output may have so many bytes."""
-        self.inbox.max_body_bytes = most_bytes
+    def begin(self, out: CapturedOutput, err: CapturedOutput, max_bytes: int) -> None:
+        """Start a new function, whose output may have at most ``max_bytes``."""
+        self.inbox.max_body_bytes = max_bytes
         self.out, self.err = out, err
         self.output, self.failure, self.forged = b"", None, ""
-        self.run_ns, self.busy_s = None, 0.0
-        self.seen_bytes, self.looks = {}, 0
+        self.run_ns, self.last_busy_s = None, 0.0
+        self.seen_bytes, self.readings = {}, 0
         self.state = "running" if self.exit_code is None else "dead"
 
     @property
@@ -60,74 +62,74 @@ class RankProcess:
         return self.state in ("finished", "failed", "dead")
 
     @property
-    def has_ended_untold(self) -> bool:
-        """It has died, and the server has still to say how."""
+    def exit_is_unreported(self) -> bool:
+        """Whether it has died, and the server has not reported how."""
         return not self.is_over and self.pid is not None and thread.has_ended(self.pid)
 
     def stack(self) -> str:
-        """What faulthandler wrote of it, on a crash or when asked."""
+        """What faulthandler wrote on a crash or on request."""
         return os.pread(self.stack_fd, 1 << 20, 0).decode(errors="replace")
 
-    def still_s(self, now: float) -> float:
-        """For how long its main thread has used no processor."""
+    def idle_s(self, now: float) -> float:
+        """How long its main thread has used no processor time."""
         run_ns = thread.run_ns(self.pid)
         if run_ns != self.run_ns or run_ns is None:
-            self.run_ns, self.still_since_s = run_ns, now
-        return now - self.still_since_s
+            self.run_ns, self.idle_since_s = run_ns, now
+        return now - self.idle_since_s
 
     def is_quiet(self, now: float, for_s: float) -> bool:
-        """Whether it is over, or no thread of it was seen at work for so long."""
+        """Whether it is over, or none of its threads has run for ``for_s``."""
         if self.is_over:
             return True
-        if thread.is_busy(self.pid) or not self.busy_s:
-            self.busy_s = now
-        return min(self.still_s(now), now - self.busy_s) >= for_s
+        if thread.is_busy(self.pid) or not self.last_busy_s:
+            self.last_busy_s = now
+        return min(self.idle_s(now), now - self.last_busy_s) >= for_s
 
-    def hear(self, header: dict[str, Any], body: bytes) -> None:
-        """Take in one message of the rank; raises Forged where it's of no known form."""
+    def handle(self, header: dict[str, Any], body: bytes) -> None:
+        """Process one message from the rank; raises Forged if its form is unknown."""
         match header.get("is"), sorted(header.keys() - {"is"}), self.state:
             case "ready", [], "starting":
                 self.state = "ready"
             case "finished", [], "running":
                 self.state, self.output = "finished", body
             case "needs", ["op"], "running":
-                self.needs = text_of(header["op"], 100)
+                self.needs = clean_text(header["op"], 100)
             case "look", ["label"], "running":
-                self.look_at = text_of(header["label"], MOST_CHARS_OF_A_LABEL) or " "
+                self.block_to_measure = clean_text(header["label"], MAX_LABEL_CHARS) or " "
             case "failed", ["chain", "stage"], _:
                 self.failure = _failure(header)
                 self.state = "failed"
             case _:
                 raise Forged("it sent an unknown message")
 
-    def look(self) -> None:
-        """Note down what memory it has in use now, where anybody can tell, and let it go on."""
-        label, self.look_at = self.look_at, ""
-        self.looks += 1
-        if self.looks > MOST_LOOKS:
-            self.seen_bytes = {}  # not all of them: as good as none
+    def measure_memory(self) -> None:
+        """Record its private memory, if it can be read, and let the rank continue."""
+        label, self.block_to_measure = self.block_to_measure, ""
+        self.readings += 1
+        if self.readings > MAX_READINGS:
+            self.seen_bytes = {}  # an incomplete record would mislead
         else:
-            self._wait_for_its_threads()
-            if (now_bytes := resident.private_bytes(self.pid)) is not None:
+            self._wait_for_idle_threads()
+            if (now_bytes := process_memory.private_bytes(self.pid)) is not None:
                 least, most = self.seen_bytes.get(label, (now_bytes, now_bytes))
-                self.seen_bytes[label] = Seen(min(least, now_bytes), max(most, now_bytes))
-        with contextlib.suppress(OSError):  # it died, or asks and asks and does not listen
+                self.seen_bytes[label] = ByteRange(min(least, now_bytes), max(most, now_bytes))
+        with contextlib.suppress(OSError):  # it died, or never reads the replies
             self.control.send(messages.pack({"is": "seen"}), socket.MSG_DONTWAIT)
 
-    def _wait_for_its_threads(self) -> None:
-        """Gloo's let go of a collective's tensors some time after it is done.
+    def _wait_for_idle_threads(self) -> None:
+        """Gloo's threads release a collective's tensors some time after it is done.
 
-        A thread of the student's own that never rests is waited for once.
+        If a student's own thread never becomes idle, this waits only once.
         """
-        until = time.monotonic() + MOST_WAIT_S
-        rests = 0
-        while self.comes_to_rest and rests < 2:
-            rests = 0 if thread.is_busy(self.pid) else rests + 1
-            self.comes_to_rest = time.monotonic() < until
+        until = time.monotonic() + MAX_WAIT_S
+        idle = 0
+        while self.becomes_idle and idle < 2:
+            idle = 0 if thread.is_busy(self.pid) else idle + 1
+            self.becomes_idle = time.monotonic() < until
             time.sleep(0.0005)
 
     def fail_in_output(self, error: Exception) -> None:
-        """Its output could not be taken."""
+        """Its output could not be read."""
         if isinstance(error, Forged):
             self.forged = str(error)
         chain = [{"kind": type(error).__name__, "message": str(error), "frames": []}]
@@ -135,23 +137,23 @@ class RankProcess:
 
 
 def _failure(header: dict[str, Any]) -> dict[str, Any]:
-    """What a rank said of its exception, in just the form that explain.py relies on.
+    """A rank's description of its exception, in exactly the form that explain.py expects.
 
-    Raises Forged for another form.
+    Raises Forged for any other form.
     """
     try:
         chain = [
             {
-                "kind": text_of(cause["kind"], 200),
-                "message": text_of(cause["message"], MOST_CHARS),
+                "kind": clean_text(cause["kind"], 200),
+                "message": clean_text(cause["message"], MAX_CHARS),
                 "frames": [
-                    [text_of(name, 500), int(line), text_of(fn, 200)]
-                    for name, line, fn in cause["frames"][-MOST_FRAMES:]
+                    [clean_text(name, 500), int(line), clean_text(fn, 200)]
+                    for name, line, fn in cause["frames"][-MAX_FRAMES:]
                 ],
             }
-            for cause in header["chain"][:MOST_CAUSES]
+            for cause in header["chain"][:MAX_CAUSES]
         ]
-        stage = text_of(header["stage"], 20)
+        stage = clean_text(header["stage"], 20)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Forged("it sent an unknown message") from error
     if not chain:
@@ -159,6 +161,6 @@ def _failure(header: dict[str, Any]) -> dict[str, Any]:
     return {"stage": stage, "chain": chain}
 
 
-def text_of(value: Any, most_chars: int) -> str:
-    """A string that can be shown and written, whatever a rank sent in its place."""
-    return str(value)[:most_chars].encode(errors="replace").decode()
+def clean_text(value: Any, max_chars: int) -> str:
+    """A string that is safe to print and encode, whatever the rank sent."""
+    return str(value)[:max_chars].encode(errors="replace").decode()

@@ -1,8 +1,8 @@
-"""What runs in each rank, from its fork to its end: one function, or several, one after another.
+"""The code of each rank, from fork to exit: runs one function, or several one after another.
 
-What a rank is told with each function: ``world_size`` (the first so many ranks take part, in a
-group of their own that is the default one meanwhile), ``seed``, ``results``, ``memory``, and
-``trust``: the memory of untrusted code is measured from outside as well.
+Options sent with each function: ``world_size`` (ranks 0 to n − 1 take part, and their group is the
+default group meanwhile), ``seed``, ``results``, ``memory``, and ``trust``: the memory of untrusted
+code is also measured from outside.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from shardlab.trace import measure
 from shardlab.trace.log import LogWriter
 from shardlab.trace.recorder import Recorder
 
-# The rank server imports this module: registered there once, inherited by every rank.
+# Created once in the rank server, which imports this module, and inherited by every rank.
 RECORDER = Recorder()
-LEAVE = os._exit
-# A sandbox puts its own here: for ranks that are connected, and are to stay as they are.
+REAL_EXIT = os._exit
+# A sandbox replaces this, to keep connected ranks from opening further connections.
 refuse_connections: Callable[[], None] = lambda: None  # noqa: E731
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _LARGE_BYTES = -1, -3, 1 << 16  # see mallopt(3)
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -53,45 +53,45 @@ def main(
     kernel = socket.socket(fileno=control)
     try:
         setup, _ = messages.read_file(setup_fd)
-        os.close(setup_fd)  # not for student code to find
-        _settle(rank, setup, stdout, stderr, stack)
-        groups = _join(rank, setup, store_fd)
+        os.close(setup_fd)  # hide it from student code
+        _set_up_process(rank, setup, stdout, stderr, stack)
+        groups = _init_process_group(rank, setup, store_fd)
         RECORDER.log = LogWriter(log)
-        builds.ask = _builds_asked_of(kernel)
+        builds.request_build = _build_requester(kernel)
         measure.recorder = RECORDER
         may_connect = setup.pop("may_connect")
-        del setup  # nor to find in a frame above its own
+        del setup  # student code could find it in our frame
         messages.send(kernel, {"is": "ready"})
         if not may_connect:
             refuse_connections()
     except Exception as error:
         messages.send(kernel, {"is": "failed", "stage": "start", **_describe(error)})
         groups = {}
-    while True:  # until the kernel has counted our sockets, and closes the connection
-        order, sent = _wait(kernel)
+    while True:  # until the kernel has read our socket counters and closes the connection
+        order, sent = _receive(kernel)
         if order["memory"] and Trust(order["trust"]) is Trust.UNTRUSTED:
-            _show_memory_to(kernel)
-        told = _perform(order, sent, rank, groups)
+            _enable_memory_readings(kernel)
+        reply = _run_function(order, sent, rank, groups)
         try:
-            messages.send(kernel, *told)
+            messages.send(kernel, *reply)
         except ConnectionError:
-            LEAVE(0)
-        except OSError:  # student code closed it; if gloo's files as well, gloo aborts, too
+            REAL_EXIT(0)
+        except OSError:  # student code closed it; if gloo's sockets too, gloo also aborts
             os.abort()
 
 
-def _perform(
+def _run_function(
     order: dict[str, Any], sent: bytes, rank: int, groups: dict[int, dist.ProcessGroup]
 ) -> tuple[dict[str, Any], bytes]:
-    """Runs a function; the message that tells what came of it."""
+    """Run a function; returns the message with its result."""
     stage = "start"
     try:
-        _take_part(rank, order, groups)
+        _prepare(rank, order, groups)
         stage = "unpickle"
         fn, args = cloudpickle.loads(sent)
         if given := sent[order["program_bytes"] :]:
             args = (cloudpickle.loads(given), *args)
-        del sent, given  # not for student code to find
+        del sent, given  # hide them from student code
         stage = "run"
         with RECORDER.run(with_memory=order["memory"], shaken=order["shaken"]):
             output = fn(*args)
@@ -99,51 +99,51 @@ def _perform(
         encode = codec.encode_plain if order["results"] == "plain" else codec.encode_any
         body = encode(output)
     except BaseException as error:
-        # SystemExit and KeyboardInterrupt of a student's are failures too.
+        # A student's SystemExit or KeyboardInterrupt is a failure too.
         _flush()
         return {"is": "failed", "stage": stage, **_describe(error)}, b""
     _flush()
     return {"is": "finished"}, body
 
 
-def _wait(kernel: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """What the kernel says next; if it is gone or has called the run off, so are we."""
+def _receive(kernel: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """The kernel's next message; exit if it is gone or has cancelled the run."""
     try:
         return messages.receive(kernel)
     except (OSError, EOFError):
-        LEAVE(0)
+        REAL_EXIT(0)
 
 
-def _builds_asked_of(kernel: socket.socket) -> Callable[[str], None]:
-    """How this rank has an op of DeepSpeed's compiled."""
+def _build_requester(kernel: socket.socket) -> Callable[[str], None]:
+    """A function by which this rank has a DeepSpeed op compiled."""
     own_pid = os.getpid()
 
-    def ask(op: str) -> None:
+    def request_build(op: str) -> None:
         if os.getpid() != own_pid:
-            raise RuntimeError(f"{op} isn't compiled, and only a rank itself can ask for it")
+            raise RuntimeError(f"{op} isn't compiled, and only a rank itself can request it")
         messages.send(kernel, {"is": "needs", "op": op})
-        _wait(kernel)
+        _receive(kernel)
 
-    return ask
+    return request_build
 
 
-def _show_memory_to(kernel: socket.socket) -> None:
-    """Have the kernel's process measure this one's memory at the end of each measured block."""
-    # Larger blocks of memory get pages of their own, and go back when they are freed.
+def _enable_memory_readings(kernel: socket.socket) -> None:
+    """Have the kernel's process read this one's memory at the end of each measured block."""
+    # Allocations above this size get their own pages, which free() returns.
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(parameter, _LARGE_BYTES)
     own_pid = os.getpid()
 
-    def look(label: str) -> None:
-        if os.getpid() == own_pid:  # and not a child that the student forked
+    def read_memory(label: str) -> None:
+        if os.getpid() == own_pid:  # not a child forked by the student
             messages.send(kernel, {"is": "look", "label": label})
-            _wait(kernel)
+            _receive(kernel)
 
-    RECORDER.look = look
+    RECORDER.read_memory = read_memory
 
 
-def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
-    """Make this fork the process that torchrun would have started, in the kernel's place."""
+def _set_up_process(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
+    """Make this fork look like a process that torchrun started with the kernel's settings."""
     os.environ.clear()
     os.environ.update(setup["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
     os.chdir(setup["cwd"])
@@ -158,23 +158,23 @@ def _settle(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: i
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
-    # Both write where the kernel process looks: on a crash, or when it asks for the stack.
+    # Both write to a file that the kernel process reads: on a crash, or on request.
     faulthandler.enable(file=stack, all_threads=False)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
 
     own_pid = os.getpid()
 
     def _exit(status: int) -> NoReturn:
-        if os.getpid() == own_pid:  # and not a child that the student forked
-            faulthandler.dump_traceback(stack, all_threads=False)  # so that the line can be named
-        LEAVE(status)
+        if os.getpid() == own_pid:  # not a child forked by the student
+            faulthandler.dump_traceback(stack, all_threads=False)  # to name the line
+        REAL_EXIT(status)
 
     os._exit = _exit
-    torch.set_num_threads(1)  # sums in another order give other last digits: never by core count
+    torch.set_num_threads(1)  # or the last digits of sums would depend on the number of cores
 
 
-def _take_part(rank: int, order: dict[str, Any], groups: dict[int, dist.ProcessGroup]) -> None:
-    """Be a rank among so many, and draw from this seed."""
+def _prepare(rank: int, order: dict[str, Any], groups: dict[int, dist.ProcessGroup]) -> None:
+    """Set the world size, the default group and the seed for the next function."""
     world_size, seed = order["world_size"], order["seed"]
     os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)})
     if len(groups) > 1:
@@ -182,16 +182,18 @@ def _take_part(rank: int, order: dict[str, Any], groups: dict[int, dist.ProcessG
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed * 1_000_003 + rank
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    # torch.manual_seed notes down a stack for each kind of device that is not in use: 7 ms
+    # torch.manual_seed records a stack for each unused device type: 7 ms
     torch.default_generator.manual_seed(seed % 2**63)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed % 2**63)
 
 
-def _join(rank: int, setup: dict[str, Any], store_fd: int) -> dict[int, dist.ProcessGroup]:
-    """Initialise torch.distributed; the rendezvous is a file in memory that has no name.
+def _init_process_group(
+    rank: int, setup: dict[str, Any], store_fd: int
+) -> dict[int, dist.ProcessGroup]:
+    """Initialise torch.distributed; the rendezvous is an unnamed file in memory.
 
-    Returns, by their size, the groups of the first ranks that this one is in.
+    Returns this rank's groups by world size.
     """
     backend = "gloo"
     if setup["device"] == "cuda":
@@ -202,7 +204,7 @@ def _join(rank: int, setup: dict[str, Any], store_fd: int) -> dict[int, dist.Pro
         store=dist.FileStore(f"/proc/self/fd/{store_fd}", setup["world_size"]),
         rank=rank,
         world_size=setup["world_size"],
-        # the kernel ends the run before, and its clock stands still while something is compiled
+        # the kernel ends the run earlier, but its clock is paused while an op is compiled
         timeout=timedelta(seconds=setup["timeout_s"] + 60 + builds.LIMIT_S),
     )
     groups = {size: dist.new_group(list(range(size))) for size in setup["smaller_groups"]}
@@ -211,7 +213,7 @@ def _join(rank: int, setup: dict[str, Any], store_fd: int) -> dict[int, dist.Pro
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data; the kernel, which knows the cells, adds the source lines."""
+    """An exception as plain data; the kernel, which has the cells, adds the source lines."""
     chain: list[dict[str, Any]] = []
     seen: BaseException | None = error
     while seen is not None and len(chain) < 5:
@@ -233,7 +235,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)[:20_000]
     except Exception:  # a student's __str__
-        return "(its message could not be made)"
+        return "(its message could not be formatted)"
 
 
 def _flush() -> None:
@@ -242,4 +244,4 @@ def _flush() -> None:
             stream.flush()
         except Exception:  # the student closed or replaced it
             continue
-    ctypes.CDLL(None).fflush(None)  # what C and C++ code printed
+    ctypes.CDLL(None).fflush(None)  # output of C and C++ code

@@ -1,19 +1,18 @@
 """The rank server: a process with torch already imported that forks ranks on request.
 
-One runs beside each kernel (see client.py, which starts it and speaks with it).  Importing torch
-costs a second and 150 MB; a fork of a process that has it costs milliseconds and shares the pages.
+One runs next to each kernel (client.py starts it and talks to it).  Importing torch costs a second
+and 150 MB; forking a process that has it costs milliseconds and shares the pages.
 
 Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
 
 - the *door*, one per server: each packet opens a run and carries the run's own channel;
-- a *channel*, one per run: packets from the client fork a rank each (or, as in builds.py, a
-  builder), or ask all for their stacks; packets to the client tell a rank's pid and, later, how it
-  ended.  When the client shuts its
-  side (or dies), every process of the run is killed, and the server closes its side once all of
-  them are gone.
+- a *channel*, one per run: each packet from the client forks a rank (or a builder: builds.py) or
+  requests all stacks; packets to the client report a rank's pid and, later, its exit.  When the
+  client closes its side (or dies), every process of the run is killed, and the server closes its
+  side once all of them are gone.
 
-So "no rank survives its run" needs no goodwill from the client, and an interrupt between any two
-of its instructions leaves nothing behind.
+So "no rank survives its run" does not depend on the client: an interrupt between any two of its
+instructions leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from shardlab.ranks import builds, engines, messages
 from shardlab.ranks.pages import collapse_heap
 
 PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
-# y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these at their first use, 1 to 5 s
-# in every rank.  They are imported here one at a time while nobody asks for anything, or at once
-# for a run that names such use.
+# y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
+# every rank.  The server imports them one at a time while it is idle, or all before it forks the
+# ranks of a program that names such use.
 PRELOAD_WHEN_IDLE = (
     "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.tensor.parallel",
@@ -52,7 +51,7 @@ PRELOAD_WHEN_IDLE = (
     "torch.optim",
 )
 IDLE_S = 1.5
-RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # that come with a fork request
+RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # sent with a fork request
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_PACKET = 1 << 16
 
@@ -62,7 +61,7 @@ class RunOfRanks:
     channel: socket.socket
     store_fd: int
     setup_fd: int
-    # the living: pid -> its rank, or the name of the op that it builds
+    # live processes: pid -> rank, or the name of the op it builds
     rank_of: dict[int, int | str] = field(default_factory=dict)
     closing: bool = False
 
@@ -72,7 +71,7 @@ class RunOfRanks:
 
 
 class Server:
-    """``door``: where runs are asked for; None for a server of given runs alone (`serve_only`)."""
+    """``door``: receives requests for runs; None for a server of one given run (`serve_only`)."""
 
     def __init__(self, door: socket.socket | None, kind: str) -> None:
         self.door = door
@@ -83,19 +82,19 @@ class Server:
             collapse_heap,
         ]
         if kind != "torch":
-            self.idle_work.insert(0, functools.partial(in_peace, engines.know_the_processor))
+            self.idle_work.insert(0, functools.partial(ignore_errors, engines.cache_cpu_info))
 
     def serve(self, parent: int) -> None:
-        """Answer until the process that started us closes the door or dies."""
+        """Serve until the process that started us closes the door or dies."""
         assert self.door is not None
-        self._hear_of_children()
+        self._watch_children()
         with contextlib.suppress(ProcessLookupError):
-            # a forked child of the kernel may hold the door open after the kernel's death
+            # a forked child of the kernel may keep the door open after the kernel's death
             self.selector.register(os.pidfd_open(parent), selectors.EVENT_READ, "parent")
         self.selector.register(self.door, selectors.EVENT_READ, "door")
         patience_s = IDLE_S
         while os.getppid() == parent:
-            # never while ranks run: the end of one would be told late
+            # not while ranks run: it would delay the report of an exit
             is_free = bool(self.idle_work) and not self.is_busy
             ready = self.selector.select(patience_s if is_free else None)
             patience_s = IDLE_S if ready else 0
@@ -104,28 +103,28 @@ class Server:
             for key, _ in ready:
                 if key.data == "parent" or (key.data == "door" and not self.open_run()):
                     return
-                self.heed(key.data)
+                self.handle(key.data)
 
     def serve_only(self, run: RunOfRanks) -> None:
-        """Answer until this run is over and all its processes are gone."""
-        self._hear_of_children()
+        """Serve until this run is over and all its processes are gone."""
+        self._watch_children()
         self.take(run)
         while self.runs:
             for key, _ in self.selector.select():
-                self.heed(key.data)
+                self.handle(key.data)
 
     @property
     def is_busy(self) -> bool:
         return bool(self.runs)
 
-    def _hear_of_children(self) -> None:
+    def _watch_children(self) -> None:
         wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the kernel's to handle
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the kernel handles interrupts
         self.selector.register(wake_r, selectors.EVENT_READ, ("child", wake_r))
 
-    def heed(self, source: object) -> None:
+    def handle(self, source: object) -> None:
         if isinstance(source, RunOfRanks):
             if not source.closing:
                 self.answer(source)
@@ -135,7 +134,7 @@ class Server:
             self.reap()
 
     def open_run(self) -> bool:
-        """Take in one packet from the door; False where it was closed."""
+        """Read one packet from the door; False if it was closed."""
         assert self.door is not None
         packet, fds, _, _ = socket.recv_fds(self.door, MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC)
         if not packet:
@@ -146,7 +145,7 @@ class Server:
         return True
 
     def preload_for(self, run: RunOfRanks) -> None:
-        """At once what this run will use, if that is still to be imported."""
+        """Finish pending imports now if this run will use them."""
         if self.idle_work and os.fstat(run.setup_fd).st_size:
             setup, _ = messages.read_file(run.setup_fd)
             while self.idle_work and setup["uses_more"]:
@@ -185,23 +184,23 @@ class Server:
 
     def fork(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
         try:
-            if _is_shut(run.channel):  # called off while we were importing
-                raise OSError("the run was called off")
+            if _is_shut(run.channel):  # cancelled while we were importing
+                raise OSError("the run was cancelled")
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes
             run.tell(rank=rank, failed=str(error))
         else:
             if pid == 0:
-                self.become(run, rank, fds)
-            with contextlib.suppress(OSError):  # in both processes, so that neither comes too late
+                self.run_child(run, rank, fds)
+            with contextlib.suppress(OSError):  # in both processes, as either may run first
                 os.setpgid(pid, pid)
             run.rank_of[pid] = rank
             run.tell(rank=rank, pid=pid)
         for fd in fds:
             os.close(fd)
 
-    def become(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
-        """In the forked child: never returns."""
+    def run_child(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
+        """Runs in the forked child; never returns."""
         try:
             os.setpgid(0, 0)
             _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # if the server is killed, so are its ranks
@@ -225,15 +224,15 @@ class Server:
             named = dict(zip(RANK_FDS, fds, strict=True))
             rank_module.main(rank, setup_fd=run.setup_fd, store_fd=run.store_fd, **named)
         finally:
-            os._exit(70)  # main() ends by os._exit; whatever comes here is our own bug
+            os._exit(70)  # main() ends with os._exit; only a bug of ours reaches this
 
     def become_other(self, run: RunOfRanks, name: str, fds: list[int]) -> None:
-        """A builder of one of DeepSpeed's ops."""
+        """Be a builder of a DeepSpeed op."""
         setup, _ = messages.read_file(run.setup_fd)
         builds.main(name, setup["environment"], report_fd=fds[0])
 
     def enclose(self) -> None:
-        """In a forked child, before anything of a student's runs: nothing, in a kernel's ranks."""
+        """A hook in the forked child, before student code runs; a sandbox overrides it."""
 
     def reap(self) -> None:
         while True:
@@ -245,7 +244,7 @@ class Server:
                 return
             run = next((run for run in self.runs if ended.si_pid in run.rank_of), None)
             if run is not None:
-                # While the leader is unreaped its group's number can't be given to another.
+                # Until the leader is reaped, its process group id can't be reused.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(ended.si_pid, signal.SIGKILL)
             _, status, usage = os.wait4(ended.si_pid, 0)
@@ -257,7 +256,7 @@ class Server:
                 self.forget_if_done(run)
 
     def end_orphans(self) -> None:
-        """End what an ended rank had started: we inherit it, and then what it had started."""
+        """End the descendants of an ended rank: we inherit its children, then theirs."""
         ranks = {pid for run in self.runs for pid in run.rank_of}
         while orphans := _children() - ranks:
             for pid in orphans:
@@ -272,7 +271,7 @@ class Server:
             os.close(run.setup_fd)
 
     def stop(self) -> None:
-        """End all ranks and wait for them; what they started is handed to us and ended too."""
+        """End all ranks and wait for them; we inherit their children and end them too."""
         for run in self.runs:
             for pid in run.rank_of:
                 with contextlib.suppress(ProcessLookupError):
@@ -288,7 +287,7 @@ def run_of(fds: list[int]) -> RunOfRanks:
 
 
 def _is_shut(channel: socket.socket) -> bool:
-    """Whether the other side will send no more, though some of what it sent may be unread."""
+    """Whether the other side will send no more; earlier packets may still be unread."""
     poll = select.poll()
     poll.register(channel, select.POLLRDHUP)
     return bool(poll.poll(0))
@@ -315,17 +314,17 @@ def main() -> None:
 
 
 def preload_for_kind(kind: str) -> None:
-    """What every rank of a server of that kind needs."""
-    engines.settle_deepspeed_at_import()
+    """Import what every rank of this kind of server needs."""
+    engines.configure_deepspeed_on_import()
     preload(*PRELOAD, *engines.preload_of(kind))
 
 
 def preload_ahead(name: str) -> None:
-    in_peace(functools.partial(preload, name))
+    ignore_errors(functools.partial(preload, name))
 
 
-def in_peace(work: Callable[[], None]) -> None:
-    with contextlib.suppress(Exception):  # a rank that needs it will say why it can't be had
+def ignore_errors(work: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):  # a rank that needs it will report the error
         work()
 
 
@@ -333,11 +332,11 @@ def preload(*names: str) -> None:
     for name in names:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection in a rank would otherwise touch, and so copy, every shared page
+    gc.freeze()  # or garbage collection in a rank would touch, and so copy, every shared page
 
 
 if __name__ == "__main__":
-    # `python -m` runs this file as __main__; ranks need that name for the student's own module
+    # `python -m` runs this file as __main__; in ranks that name is the student's module
     from shardlab.ranks import server
 
     server.main()

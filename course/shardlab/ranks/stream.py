@@ -1,4 +1,4 @@
-"""Shows what ranks print while they run: in a notebook one tidy area, in a terminal lines."""
+"""Shows the ranks' output while they run: one output area in a notebook, lines in a terminal."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ import time
 from collections import deque
 from typing import Any
 
-PRINTED_BYTES = 64 << 20  # of each rank and stream
-MOST_LINE_CHARS = 1 << 20  # a print without an end must not fill memory
+PRINTED_BYTES = 64 << 20  # per rank and stream
+MAX_LINE_CHARS = 1 << 20  # endless output without a newline must not fill memory
 HEAD_LINES, TAIL_LINES, LINE_CHARS = 60, 60, 400
 REDRAW_S = 0.1
 PROGRESS_AFTER_S = 2.0
 
 
-class Printed:
-    """One stream of one rank: its text, and its lines as they become complete.
+class CapturedOutput:
+    """One output stream of one rank: its text, and its lines as they become complete.
 
-    Of more than ``most_bytes`` the beginning and the end are kept, half of it each.
+    Beyond ``max_bytes``, it keeps the first half and the last half of that.
     """
 
-    def __init__(self, most_bytes: int = PRINTED_BYTES) -> None:
+    def __init__(self, max_bytes: int = PRINTED_BYTES) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self.most_bytes = most_bytes // 2  # of each end
+        self.max_bytes = max_bytes // 2  # of the beginning, and of the end
         self.head, self.tail = bytearray(), bytearray()
         self.all_bytes = 0
         self.partial = ""
 
     def feed(self, data: bytes, final: bool = False) -> list[str]:
-        """The lines that ``data`` completes, to be shown at once; long ones come in parts."""
+        """The lines that ``data`` completes, ready to show; very long lines come in parts."""
         self._keep(data)
         text = self.partial + self.decoder.decode(data, final)
         *lines, self.partial = text.split("\n")
-        if self.partial and (final or len(self.partial) > MOST_LINE_CHARS):
+        if self.partial and (final or len(self.partial) > MAX_LINE_CHARS):
             lines.append(self.partial)
             self.partial = ""
         return lines
 
     def _keep(self, data: bytes) -> None:
         self.all_bytes += len(data)
-        room = self.most_bytes - len(self.head)
+        room = self.max_bytes - len(self.head)
         self.head += data[:room]
         self.tail += data[room:]
-        if len(self.tail) > 2 * self.most_bytes:  # now and then, not with each byte
-            del self.tail[: -self.most_bytes]
+        if len(self.tail) > 2 * self.max_bytes:  # occasionally, not on every call
+            del self.tail[: -self.max_bytes]
 
     @property
     def text(self) -> str:
-        cut_bytes = self.all_bytes - len(self.head) - self.most_bytes
+        cut_bytes = self.all_bytes - len(self.head) - self.max_bytes
         if cut_bytes <= 0:
             return (self.head + self.tail).decode(errors="replace")
-        end = self.tail[-self.most_bytes :].decode(errors="replace")
-        return f"{self.head.decode(errors='replace')}\n… {cut_bytes:,} bytes were cut …\n{end}"
+        end = self.tail[-self.max_bytes :].decode(errors="replace")
+        return f"{self.head.decode(errors='replace')}\n… {cut_bytes:,} bytes omitted …\n{end}"
 
 
 class Screen:
-    """Where lines go; this one shows nothing (`quiet=True`)."""
+    """Displays lines; this base class shows nothing (`quiet=True`)."""
 
     def line(self, rank: int, text: str, is_stderr: bool) -> None: ...
 
@@ -93,11 +93,11 @@ class Terminal(Screen):
     def close(self, ran_s: float) -> None:
         self._clear()
         if self.cut:
-            print(f"… {self.cut:,} lines more; all of them are in run.stdout")
+            print(f"… {self.cut:,} more lines; all are in run.stdout")
 
 
 class Notebook(Screen):
-    """One output area, redrawn at most ten times a second; appears with the first thing to show."""
+    """One output area, created with the first output and redrawn at most ten times a second."""
 
     def __init__(self) -> None:
         self.head: list[tuple[int, str, bool]] = []
@@ -121,7 +121,7 @@ class Notebook(Screen):
             self._redraw()
 
     def close(self, ran_s: float) -> None:
-        # An area that showed nothing but progress would stay behind as an empty line.
+        # An area that only showed progress would remain as an empty line.
         self.status = "" if self.lines else f"ran for {ran_s:.1f} s"
         if self.handle is not None or self.lines:
             self._redraw(now=True)
@@ -155,7 +155,9 @@ class Notebook(Screen):
         return "\n".join(rows + ([self.status] if self.status else []))
 
     def _html(self) -> str:
-        from shardlab.widgets.palette import rank_color  # with the widgets, too slow to load above
+        from shardlab.widgets.palette import (
+            rank_color,
+        )  # imports the widgets: too slow for the top of the file
 
         rows = []
         for rank, text, is_stderr in self._rows():
@@ -181,7 +183,7 @@ class Notebook(Screen):
 
 def shorten(line: str) -> str:
     extra = len(line) - LINE_CHARS
-    return line if extra <= 0 else f"{line[:LINE_CHARS]} … ({extra:,} characters more)"
+    return line if extra <= 0 else f"{line[:LINE_CHARS]} … ({extra:,} more characters)"
 
 
 def screen(quiet: bool) -> Screen:

@@ -1,4 +1,4 @@
-"""What the threads of another process are at, as Linux tells it."""
+"""What the threads of another process are doing, according to Linux."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def run_ns(pid: int | None) -> int | None:
-    """Nanoseconds its main thread has run: a blocked one's stand still. None where unknown."""
+    """Nanoseconds its main thread has run; constant while it is blocked. None if unknown."""
     ran_and_waited = _schedstat(f"/proc/{pid}/task/{pid}")
     return None if ran_and_waited is None else ran_and_waited[0]
 
 
 def waited_ns(pid: int | None) -> int | None:
-    """Nanoseconds its main thread was ready to run and had no processor. None where unknown."""
+    """Nanoseconds its main thread was ready to run but had no processor. None if unknown."""
     ran_and_waited = _schedstat(f"/proc/{pid}/task/{pid}")
     return None if ran_and_waited is None else ran_and_waited[1]
 
 
-def waits_ns(pid: int | None) -> dict[str, int]:
-    """`waited_ns` of each thread, by its number. Empty where unknown."""
+def waited_ns_by_thread(pid: int | None) -> dict[str, int]:
+    """`waited_ns` of each thread, by thread id. Empty if unknown."""
     found = {}
     for thread in _threads(pid):
         ran_and_waited = _schedstat(f"/proc/{pid}/task/{thread}")
@@ -32,17 +32,17 @@ def waits_ns(pid: int | None) -> dict[str, int]:
 
 
 def is_busy(pid: int | None) -> bool:
-    """Whether a thread of it runs, waits for a processor or for a disk at this moment."""
+    """Whether one of its threads is running, or waiting for a processor or a disk."""
     return any(_stat(f"/proc/{pid}/task/{thread}")[:1] in ("R", "D") for thread in _threads(pid))
 
 
 def has_ended(pid: int | None) -> bool:
-    """Whether nothing is left of it but, at most, what its parent is to be told."""
+    """Whether it has exited, possibly not yet reaped by its parent."""
     return _stat(f"/proc/{pid}")[:1] in ("", "Z", "X")
 
 
 def cpu_s(pid: int | None) -> tuple[float, float]:
-    """(what its threads have used, what its children that ended had used): processor seconds."""
+    """Processor seconds of (its threads, its children that have ended)."""
     fields = _stat(f"/proc/{pid}").split()
     if len(fields) < 15:
         return 0.0, 0.0
@@ -56,7 +56,7 @@ def parent(pid: int | None) -> int | None:
 
 
 def descendants(pid: int | None) -> set[int]:
-    """Its children, theirs, and so on."""
+    """Its children, their children, and so on."""
     found: set[int] = set()
     new = [pid]
     while new:
@@ -73,7 +73,7 @@ def descendants(pid: int | None) -> set[int]:
 
 
 def waits_for_a_lock(pid: int | None) -> bool:
-    """Whether it is inside futex, where condition variables wait; a sleep is another call."""
+    """Whether it is in the futex system call, where condition variables wait; sleep is another."""
     try:
         with open(f"/proc/{pid}/task/{pid}/syscall") as file:
             return file.read().split()[0] == _FUTEX
@@ -98,7 +98,7 @@ def _schedstat(folder: str) -> tuple[int, int] | None:
 
 
 def _stat(folder: str) -> str:
-    """From the state on: what stands before it is a name, which may hold anything."""
+    """The fields from the state on; the name before it may contain anything."""
     try:
         with open(f"{folder}/stat") as file:
             return file.read().rpartition(") ")[2]

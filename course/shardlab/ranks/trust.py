@@ -6,12 +6,12 @@ from enum import Enum
 
 
 class Trust(Enum):
-    """OWN: written by the person at the keyboard, who wants to see what is wrong at once.  Its
-    time limit is wall time.
+    """OWN: the user's own code, whose errors should show immediately.  Its time limit is wall
+    time.
 
-    UNTRUSTED: somebody else's code, run to be graded.  The time it waited for a processor does not
-    count; which rank an error blames must not depend on timing; memory is also measured from
-    outside the ranks; logs are bounded.
+    UNTRUSTED: somebody else's code, run for grading.  Waits for a processor do not count towards
+    its time limit; the rank that an error blames must not depend on timing; memory is also measured
+    from outside the ranks; logs are bounded.
     """
 
     OWN = "own"

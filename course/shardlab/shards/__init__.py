@@ -1,6 +1,6 @@
-"""Who holds which slice of which tensor: the flat buffers of a training run, rank by rank.
+"""Which rank holds which slice of which tensor: the flat buffers of a training run.
 
-From a formula, or from the real structures of ranks that run:
+By formula, or read from the data structures of real ranks:
 
     layout = shards.flat(model, world_size=4, stage=2)
 

@@ -1,11 +1,11 @@
-"""Where flat buffers are cut, from sizes alone.
+"""How flat buffers are sharded, computed from tensor sizes.
 
-ZeRO (arXiv 1910.02054, section 5) cuts optimizer state from stage 1 on, gradients from stage 2,
-parameters at stage 3. Implementations differ in what they lay out flat before cutting:
+ZeRO (arXiv 1910.02054, section 5) shards optimizer state from stage 1 on, gradients from stage 2,
+parameters at stage 3. Implementations differ in what they flatten before cutting it into shards:
 
-    "flat"    all tensors in one buffer, cut in N equal shares: DeepSpeed's stages 1 and 2
-    "tensor"  each tensor by itself, flattened: DeepSpeed's stage 3
-    "rows"    each tensor by itself, between rows of its first dimension: FSDP2
+    "flat"    all tensors in one buffer, cut into N equal shards: DeepSpeed's stages 1 and 2
+    "tensor"  each tensor separately, flattened: DeepSpeed's stage 3
+    "rows"    each tensor separately, between rows of its first dimension: FSDP2
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardlab.estimate.memory import PRECISION_BYTES, STATE_BYTES
 from shardlab.shards.layout import EVERY_RANK, PADDING, Layout, Segment
 
 CUTS = ("flat", "tensor", "rows")
-FIRST_CUT_AT = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the stage, by buffer
+SHARDED_FROM_STAGE = {"optimizer": 1, "gradients": 2, "parameters": 3}
 
 
 def flat(
@@ -34,9 +34,9 @@ def flat(
     """The layout of a model's flat buffers on ``world_size`` ranks at a ZeRO stage.
 
     tensors: a module, or a mapping of names to element counts or shapes.
-    precision, optimizer: as in `shardlab.estimate.memory`; they set the bytes of an element.
+    precision, optimizer: as in `shardlab.estimate.memory`; they set the bytes per element.
     cut: one of CUTS; by default "tensor" at stage 3 and "flat" below, as in DeepSpeed.
-    alignment: of a "flat" share, in elements (DeepSpeed: 2, for 4 bytes of 16-bit numbers).
+    alignment: of a "flat" shard, in elements (DeepSpeed: 2, or 4 bytes in 16 bit).
 
         flat({"w": 8, "b": 2, "v": 8}, 2, stage=1, alignment=2).segments["optimizer"]
         rank 0: w[0:8] b[0:2]    rank 1: v[0:8] and 2 elements of padding
@@ -55,34 +55,34 @@ def flat(
     _check(world_size, stage, precision, optimizer, cut, alignment)
     sizes = [(name, math.prod(shape)) for name, shape in named.items()]
     units = cut_units(list(named.values()), cut, alignment)
-    shared = list(_cut_all([numel for _, numel in sizes], units, world_size, stage))
-    length = sum(numel for _, numel, *_ in shared)
+    cut_parts = list(_cut_all([numel for _, numel in sizes], units, world_size, stage))
+    length = sum(numel for _, numel, *_ in cut_parts)
     per_element = element_bytes(precision, optimizer)
     segments: dict[str, tuple[Segment, ...]] = {}
     for buffer, size in per_element.items():
         if not size:
             segments[buffer] = ()
-        elif stage >= FIRST_CUT_AT[buffer]:
+        elif stage >= SHARDED_FROM_STAGE[buffer]:
             segments[buffer] = tuple(
-                Segment(at, numel, tensor, start, rank, _whole(numel * size))
-                for at, numel, tensor, start, rank in shared
+                Segment(at, numel, tensor, start, rank, _int_if_whole(numel * size))
+                for at, numel, tensor, start, rank in cut_parts
             )
         else:
-            # Parameters are gathered into the buffer that was cut: its padding is everywhere.
+            # Parameters are gathered into the buffer that was cut, so every rank has its padding.
             padded = buffer == "parameters"
             segments[buffer] = tuple(
-                Segment(at, numel, tensor, 0, EVERY_RANK, _whole(numel * size))
-                for at, numel, tensor in _join(shared)
+                Segment(at, numel, tensor, 0, EVERY_RANK, _int_if_whole(numel * size))
+                for at, numel, tensor in _join(cut_parts)
                 if padded or tensor != PADDING
             )
-    words = {"flat": "one flat buffer", "tensor": "each tensor", "rows": "each tensor's rows"}
-    told = f", {words[cut]} cut in {world_size}" if stage and world_size > 1 else ""
-    source = f"formula, stage {stage}{told}"
+    units_cut = {"flat": "one flat buffer", "tensor": "each tensor", "rows": "each tensor's rows"}
+    detail = f", {units_cut[cut]} cut in {world_size}" if stage and world_size > 1 else ""
+    source = f"formula, stage {stage}{detail}"
     return Layout(world_size, stage, source, tuple(sizes), segments, length, recipe)
 
 
 def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
-    """{name: shape} of a module's parameters (tied ones once), or of a mapping."""
+    """{name: shape} of a module's parameters (tied parameters once), or of a mapping."""
     if hasattr(tensors, "named_parameters"):
         tensors = {name: tuple(p.shape) for name, p in tensors.named_parameters()}
     pairs: Iterable[tuple[str, Any]] = tensors.items() if isinstance(tensors, Mapping) else tensors
@@ -91,12 +91,12 @@ def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
         for name, size in pairs
     }
     if not shapes or any(math.prod(shape) < 1 for shape in shapes.values()):
-        raise ValueError("give at least one tensor, each with at least one element")
+        raise ValueError("pass at least one tensor, each with at least one element")
     return shapes
 
 
 def element_bytes(precision: str, optimizer: str) -> dict[str, float]:
-    """Bytes of one element, by buffer; the fp32 master is the optimizer's."""
+    """Bytes of one element, by buffer; the fp32 master copy counts as optimizer state."""
     parameter, gradient, master = PRECISION_BYTES[precision]
     return {
         "parameters": parameter,
@@ -108,7 +108,7 @@ def element_bytes(precision: str, optimizer: str) -> dict[str, float]:
 def cut_units(
     shapes: Sequence[tuple[int, ...]], cut: str, alignment: int
 ) -> list[tuple[list[int], int]]:
-    """What is cut as one: (indices of its tensors, elements that a share is a multiple of)."""
+    """The units to cut: (indices of their tensors, elements that a shard is a multiple of)."""
     if cut == "flat":
         return [(list(range(len(shapes))), alignment)]
     grains = [math.prod(shape[1:]) if cut == "rows" else 1 for shape in shapes]
@@ -118,7 +118,7 @@ def cut_units(
 def _cut_all(
     numels: Sequence[int], units: Iterable[tuple[list[int], int]], world_size: int, stage: int
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """(at, numel, tensor, start, rank) of every stretch, from left to right."""
+    """(at, numel, tensor, start, rank) of every part, from left to right."""
     at = 0
     for indices, grain in units:
         total = sum(numels[index] for index in indices)
@@ -135,7 +135,7 @@ def _cut_all(
 
 
 def _join(parts: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """The same stretches without the cuts: (at, numel, tensor)."""
+    """Rejoin parts of the same tensor: (at, numel, tensor)."""
     last: tuple[int, int, int] | None = None
     for at, numel, tensor, start, _ in parts:
         if last and last[2] == tensor and (start or tensor == PADDING):
@@ -148,8 +148,8 @@ def _join(parts: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int
         yield last
 
 
-def _whole(size: float) -> float:
-    """8-bit Adam's bytes may be a fraction, all others are whole."""
+def _int_if_whole(size: float) -> float:
+    """8-bit Adam's bytes may be fractional, all others are whole."""
     return int(size) if size == int(size) else size
 
 
@@ -157,12 +157,12 @@ def _check(
     world_size: int, stage: int, precision: str, optimizer: str, cut: str, alignment: int
 ) -> None:
     if world_size < 1 or alignment < 1:
-        raise ValueError(f"world_size={world_size}, alignment={alignment}: both at least 1")
-    for what, value, known in (
+        raise ValueError(f"world_size={world_size}, alignment={alignment}: both must be at least 1")
+    for name, value, known in (
         ("stage", stage, (0, 1, 2, 3)),
         ("precision", precision, tuple(PRECISION_BYTES)),
         ("optimizer", optimizer, tuple(STATE_BYTES)),
         ("cut", cut, CUTS),
     ):
         if value not in known:
-            raise ValueError(f"{what}={value!r}: one of {', '.join(map(str, known))}")
+            raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")

@@ -1,7 +1,7 @@
-"""A layout as plain data, and how those of single ranks are put together.
+"""A layout as plain data, and merging the reports of single ranks into one.
 
-All tensors of a model stand one after another on one line of elements, the flat buffer. What a
-rank holds of it, for parameters, gradients or optimizer state, are segments of that line:
+All tensors of a model are concatenated in one line of elements, the flat buffer. A rank holds
+segments of it, for parameters, gradients and optimizer state:
 
     at       0         8    10        18 20
              |w w w w w w w w|b b|v v v v v v v v|. .|      . padding
@@ -21,26 +21,26 @@ PADDING = -1
 
 
 class Segment(NamedTuple):
-    """A stretch of the flat buffer that lies on one rank, or on each: a plain tuple."""
+    """A contiguous part of the flat buffer on one rank or on every rank."""
 
-    at: int  # element of the flat buffer where it begins
+    at: int  # first element in the flat buffer
     numel: int
-    tensor: int  # index into Layout.tensors; PADDING: belongs to none
-    start: int  # element of the flattened tensor where it begins
-    rank: int  # EVERY_RANK: a copy on each
-    bytes: float  # on one rank; whole but for 8-bit Adam, whose scales are shared by many elements
+    tensor: int  # index into Layout.tensors; PADDING: no tensor
+    start: int  # first element in the flattened tensor
+    rank: int  # EVERY_RANK: a copy on each rank
+    bytes: float  # on one rank; fractional only for 8-bit Adam, where many elements share a scale
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment in words: elements [start, stop) of a flattened tensor, on one rank."""
+    """A segment with names: elements [start, stop) of a flattened tensor, on one rank."""
 
     rank: int
     buffer: str  # one of BUFFERS
     tensor: str  # "": padding
     start: int
     stop: int
-    at: int  # element of the flat buffer where it begins
+    at: int  # first element in the flat buffer
     bytes: float
 
     @property
@@ -50,15 +50,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rank holds what. Made by `flat`, or by `gather` from what ranks reported.
+    """Which rank holds what. Made by `flat`, or by `gather` from the reports of ranks.
 
-    world_size: N.   stage: ZeRO stage, None where there is no such thing.
-    source: where the layout is from, in words.
+    world_size: N.   stage: ZeRO stage, or None.
+    source: a description of where the layout comes from.
     tensors: (name, elements), in the order of the flat buffer.
-    segments: by buffer, ordered by place, then rank. A buffer that nobody holds is empty.
-    length: elements of the flat buffer, padding included.
-    recipe: what `flat` was asked for, where the layout is from a formula: a picture of it can
-        then be had for other stages and ranks.
+    segments: by buffer, ordered by position, then rank. A buffer that no rank holds is empty.
+    length: elements of the flat buffer, including padding.
+    recipe: the arguments of `flat` if the layout comes from a formula, so that it can be redrawn
+        for other stages and world sizes.
     """
 
     world_size: int
@@ -70,7 +70,7 @@ class Layout:
     recipe: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def pieces(self, buffer: str | None = None, rank: int | None = None) -> list[Piece]:
-        """Each slice on each rank; of one buffer or one rank alone, if asked."""
+        """Each slice on each rank, optionally of only one buffer or one rank."""
         found = []
         for name in BUFFERS if buffer is None else [buffer]:
             for part in self.segments[name]:
@@ -85,11 +85,11 @@ class Layout:
         return found
 
     def bytes_by_rank(self, buffer: str | None = None) -> list[float]:
-        """Bytes that each rank holds, padding included; of one buffer, or of all. Length N."""
+        """[N] bytes that each rank holds, including padding; of one buffer or of all."""
         return self._sum(buffer, padding_only=False)
 
     def padding_by_rank(self, buffer: str | None = None) -> list[float]:
-        """Bytes of padding that each rank holds. Length N."""
+        """[N] bytes of padding that each rank holds."""
         return self._sum(buffer, padding_only=True)
 
     def ranks_of(self, tensor: str, buffer: str) -> list[int]:
@@ -99,7 +99,7 @@ class Layout:
         return list(range(self.world_size)) if EVERY_RANK in ranks else sorted(ranks)
 
     def cut_tensors(self, buffer: str) -> list[str]:
-        """Names of tensors that no single rank holds whole: where borders run through them."""
+        """Names of tensors that no single rank holds whole."""
         most: dict[int, int] = {}
         for part in self.segments[buffer]:
             most[part.tensor] = max(most.get(part.tensor, 0), part.numel)
@@ -133,7 +133,7 @@ def report(
     length: int,
     held: Mapping[str, Iterable[tuple[int, int, int, int, float]]],
 ) -> dict[str, Any]:
-    """What one rank tells `gather`. held: by buffer, (at, numel, tensor, start, bytes)."""
+    """One rank's report for `gather`. held: by buffer, (at, numel, tensor, start, bytes)."""
     return {
         "rank": rank,
         "world_size": world_size,
@@ -148,36 +148,36 @@ def report(
 def gather(outputs: Sequence[Mapping[str, Any]]) -> Layout:
     """The layout of a run whose ranks each returned `of_deepspeed(…)` or `of_fsdp2(…)`.
 
-    Raises ValueError where a rank is missing, or the ranks do not describe the same tensors.
+    Raises ValueError if a rank is missing, or if ranks do not report the same tensors.
     """
-    if not outputs or any(not isinstance(told, Mapping) or "held" not in told for told in outputs):
+    if not outputs or any(not isinstance(out, Mapping) or "held" not in out for out in outputs):
         raise ValueError(
-            "gather wants what each rank returned: let fn end with "
+            "gather expects the report of each rank: end fn with "
             "`return shards.of_deepspeed(engine)` and pass run.outputs"
         )
-    ranks = sorted(outputs, key=lambda told: told["rank"])
-    first = ranks[0]
-    if [told["rank"] for told in ranks] != list(range(first["world_size"])):
+    reports = sorted(outputs, key=lambda out: out["rank"])
+    first = reports[0]
+    ranks = [report["rank"] for report in reports]
+    if ranks != list(range(first["world_size"])):
         raise ValueError(
-            f"the layout of {first['world_size']} ranks, but reports of "
-            f"{[told['rank'] for told in ranks]}"
+            f"the layout has {first['world_size']} ranks, but reports are from {ranks}"
         )
-    for told in ranks[1:]:
-        for what in ("stage", "tensors", "length"):
-            if told[what] != first[what]:
-                raise ValueError(f"ranks 0 and {told['rank']} differ in {what}")
+    for report in reports[1:]:
+        for key in ("stage", "tensors", "length"):
+            if report[key] != first[key]:
+                raise ValueError(f"ranks 0 and {report['rank']} differ in {key}")
     return Layout(
         world_size=first["world_size"],
         stage=first["stage"],
         source=first["source"],
         tensors=tuple((name, numel) for name, numel in first["tensors"]),
-        segments={name: _merge([told["held"][name] for told in ranks]) for name in BUFFERS},
+        segments={name: _merge([report["held"][name] for report in reports]) for name in BUFFERS},
         length=first["length"],
     )
 
 
 def _merge(held: Sequence[Sequence[tuple[int, int, int, int, float]]]) -> tuple[Segment, ...]:
-    """What all ranks hold alike is told once."""
+    """Segments of all ranks; a part that all ranks hold becomes one EVERY_RANK segment."""
     ranks_of: dict[tuple[int, int, int, int, float], list[int]] = {}
     for rank, parts in enumerate(held):
         for part in parts:

@@ -8,43 +8,53 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.shards.held import Local, added, local_tensor, occupied, states_of
 from shardlab.shards.layout import report
+from shardlab.shards.storages import (
+    LocalSlice,
+    local_tensor,
+    merge_parts,
+    states_of,
+    stored_parts,
+)
 
 
 def of_fsdp2(model: nn.Module, optimizer: Any = None) -> dict[str, Any]:
-    """What this rank holds of ``model`` at this moment; to be returned by fn, for `gather`.
+    """What this rank holds of ``model`` now; return it from fn, for `gather`.
 
-    Each tensor is cut between rows of its first dimension, in as many rows for each rank. A share
-    that would be longer than the rows left is padded: in parameters and gradients, not in
-    optimizer state. Gradients that are None (before backward, after zero_grad) are not held.
-    Scalars, such as Adam's step, are left out.
+    Each tensor is split between rows of its first dimension, with the same number of rows per rank.
+    The last shards are padded in parameters and gradients, but not in optimizer state. Gradients
+    that are None (before backward, after zero_grad) take no memory. Scalars, such as Adam's step,
+    are not included.
 
     Raises ValueError for tensors sharded along another dimension, or along two axes of a mesh.
     """
     world_size, rank = dist.get_world_size(), dist.get_rank()
-    parameters: list[Local] = []
-    gradients: list[Local] = []
-    states: list[list[Local]] = []
+    parameters: list[LocalSlice] = []
+    gradients: list[LocalSlice] = []
+    states: list[list[LocalSlice]] = []
     tensors, length = [], 0
     for index, (name, p) in enumerate(model.named_parameters()):
-        turn, share, start = _share(name, p)
-        at = length + turn * share
+        shard_index, shard_numel, start = _shard(name, p)
+        at = length + shard_index * shard_numel
         tensors.append((name, p.numel()))
 
-        def here(
-            data: Tensor, index: int = index, at: int = at, start: int = start, share: int = share
-        ) -> Local:
-            return Local(index, at, start, share, local_tensor(data))
+        def local_slice(
+            data: Tensor,
+            index: int = index,
+            at: int = at,
+            start: int = start,
+            room: int = shard_numel,
+        ) -> LocalSlice:
+            return LocalSlice(index, at, start, room, local_tensor(data))
 
-        parameters.append(here(p))
+        parameters.append(local_slice(p))
         if p.grad is not None:
-            gradients.append(here(p.grad))
+            gradients.append(local_slice(p.grad))
         for number, state in enumerate(states_of(optimizer, p) if optimizer else []):
             if number == len(states):
                 states.append([])
-            states[number].append(here(state))
-        length += share * _shards(p)
+            states[number].append(local_slice(state))
+        length += shard_numel * _number_of_shards(p)
     return report(
         rank=rank,
         world_size=world_size,
@@ -53,36 +63,36 @@ def of_fsdp2(model: nn.Module, optimizer: Any = None) -> dict[str, Any]:
         tensors=tensors,
         length=length,
         held={
-            "parameters": occupied(parameters),
-            "gradients": occupied(gradients),
-            "optimizer": added(*map(occupied, states)),
+            "parameters": stored_parts(parameters),
+            "gradients": stored_parts(gradients),
+            "optimizer": merge_parts(*map(stored_parts, states)),
         },
     )
 
 
 def _shard_axis(p: Any) -> int | None:
-    """The axis of the mesh that cuts a tensor; None: each rank has it whole."""
+    """The mesh axis that shards a tensor; None: each rank has it whole."""
     axes = [
         axis for axis, kind in enumerate(getattr(p, "placements", ())) if not kind.is_replicate()
     ]
     return axes[0] if axes else None
 
 
-def _shards(p: Any) -> int:
+def _number_of_shards(p: Any) -> int:
     axis = _shard_axis(p)
     return 1 if axis is None else int(p.device_mesh.size(axis))
 
 
-def _share(name: str, p: Any) -> tuple[int, int, int]:
-    """(which share is here, elements of a share with padding, where it begins in the tensor)."""
+def _shard(name: str, p: Any) -> tuple[int, int, int]:
+    """(index of this rank's shard, elements of a shard with padding, its start in the tensor)."""
     placements = getattr(p, "placements", ())
-    cut = [kind for kind in placements if not kind.is_replicate()]
+    sharded = [kind for kind in placements if not kind.is_replicate()]
     axis = _shard_axis(p)
     if axis is None:
         return 0, p.numel(), 0
-    if len(cut) > 1 or not cut[0].is_shard(0):
-        raise ValueError(f"{name} is placed {placements}: only shards of dimension 0 can be shown")
-    turn = int(p.device_mesh.get_local_rank(axis))
-    row = math.prod(p.shape[1:])
-    share = math.ceil(p.shape[0] / _shards(p)) * row
-    return turn, share, min(turn * share, p.numel())
+    if len(sharded) > 1 or not sharded[0].is_shard(0):
+        raise ValueError(f"{name} has placements {placements}: only Shard(0) can be shown")
+    index = int(p.device_mesh.get_local_rank(axis))
+    row_numel = math.prod(p.shape[1:])
+    shard_numel = math.ceil(p.shape[0] / _number_of_shards(p)) * row_numel
+    return index, shard_numel, min(index * shard_numel, p.numel())

@@ -1,4 +1,4 @@
-"""From the events in the ranks' logs to calls: who is in what now, and what happened in all."""
+"""Turns the events in the ranks' logs into calls: those still open, and all so far."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from shardlab.run import Call
 from shardlab.trace.wire import Connection
 
-# Ops whose tensors must be alike on every rank; all_to_all and monitored_barrier have no such rule
-ALIKE = {
+# Ops that need the same size and dtype on every rank; all_to_all and monitored_barrier do not
+SAME_TENSORS = {
     *("all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_single"),
     *("broadcast", "all_gather", "all_gather_single", "gather", "scatter"),
 }
 NO_RANKS: tuple[int, ...] = ()
-MOST_BYTES, MOST_SECONDS, MOST_CHARS, MOST_DIMENSIONS = 1 << 45, 1e9, 500, 64
+MAX_BYTES, MAX_SECONDS, MAX_CHARS, MAX_DIMENSIONS = 1 << 45, 1e9, 500, 64
 Counts = dict[Connection, int]  # bytes by connection
 
 
@@ -63,7 +63,7 @@ class LoggedBlock:
 
 @dataclass
 class Mismatch:
-    """Ranks that met in one collective with different calls."""
+    """Ranks that entered one collective with different calls."""
 
     calls: tuple[OpenCall, ...]  # one per rank that has entered
 
@@ -75,21 +75,21 @@ class CallLog:
     world_size: int
     calls: list[OpenCall] = field(default_factory=list)
     pending: list[dict[int, OpenCall]] = field(init=False)  # by rank, then by its call id
-    started: list[Counter[Hashable]] = field(init=False)  # by rank: how many of each meeting_key
+    started: list[Counter[Hashable]] = field(init=False)  # by rank: number of calls by match_key
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: list[LoggedBlock] = field(default_factory=list)
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
     closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some close
-    memory: dict[int, Any] = field(default_factory=dict)  # by rank: what its recorder told
+    memory: dict[int, Any] = field(default_factory=dict)  # by rank: its recorder's summary
     mismatched: list[list[OpenCall]] = field(default_factory=list)
-    meetings: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
+    unmatched: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.pending = [{} for _ in range(self.world_size)]
         self.started = [Counter() for _ in range(self.world_size)]
 
     def add(self, rank: int, event: list[Any]) -> None:
-        """Take in one event; one that no recorder writes is passed over."""
+        """Add one event; skip an event that no recorder writes."""
         try:
             self._add(rank, *event)
         except (TypeError, ValueError, KeyError, IndexError, OverflowError):
@@ -118,18 +118,16 @@ class CallLog:
     def _make_group(self, name: Any, members: Any) -> None:
         ranks = tuple(operator.index(member) for member in members)
         if len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.world_size)):
-            raise ValueError("a group has ranks of this run, each once")
-        self.groups.setdefault(_text(name), ranks)  # what it is it stays
+            raise ValueError("a group must contain ranks of this run, each once")
+        self.groups.setdefault(_text(name), ranks)  # a name never changes its members
 
     def _end(self, rank: int, call_id: int, end_s: float, source: int | None = None) -> None:
         call = self.pending[rank].pop(call_id)
         call.end_s = _time(end_s)
         if call.op == "recv" and call.peer is None and source is not None:
             group = self.groups.get(call.group, tuple(range(self.world_size)))
-            call.peer = group[
-                operator.index(source)
-            ]  # from now on it is the receive that met that rank's send
-            self._count(call)
+            call.peer = group[operator.index(source)]
+            self._count(call)  # now as a receive that matched this rank's send
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
         op, n_bytes, peer, group, start_s, filename, line, *tensor, tag, waits = values
@@ -144,7 +142,7 @@ class CallLog:
             filename=_text(filename),
             line=_size(line),
             dtype=_text(dtype),
-            shape=tuple(_size(length) for length in shape[:MOST_DIMENSIONS]),
+            shape=tuple(_size(length) for length in shape[:MAX_DIMENSIONS]),
             offset=_size(offset),
             storage_numel=_size(storage_numel),
             tag=operator.index(tag),
@@ -157,38 +155,38 @@ class CallLog:
         self._count(call)
 
     def _count(self, call: OpenCall) -> None:
-        key = meeting_key(call)
+        key = match_key(call)
         self.started[call.rank][key] += 1
         call.seq = self.started[call.rank][key]
         if not call.is_p2p or call.peer is not None:
-            self._meet(call)
+            self._match(call)
 
     def members(self, call: OpenCall) -> tuple[int, ...]:
-        """The ranks that meet in a call, itself included."""
+        """The ranks that take part in a call, including its own."""
         if call.is_p2p:
             return NO_RANKS if call.peer is None else (call.rank, call.peer)
         return self.groups.get(call.group, NO_RANKS)
 
-    def _meet(self, call: OpenCall) -> None:
+    def _match(self, call: OpenCall) -> None:
         key: Hashable = (call.group, call.seq)
         if call.is_p2p:
             ends = (call.rank, call.peer) if call.op == "send" else (call.peer, call.rank)
             key = (call.group, call.seq, call.tag, ends)
-        here = self.meetings.setdefault(key, [])
+        here = self.unmatched.setdefault(key, [])
         here.append(call)
         first = here[0]
         same_tensors = (first.bytes, first.dtype) == (call.bytes, call.dtype)
         alike = same_tensors if call.is_p2p else first.op == call.op
-        if call.op in ALIKE:
+        if call.op in SAME_TENSORS:
             alike = alike and same_tensors
         if not alike and not any(known is here for known in self.mismatched):
             self.mismatched.append(here)
         if len(here) == len(self.members(call)):
-            del self.meetings[key]
+            del self.unmatched[key]
 
     @property
     def mismatch(self) -> Mismatch | None:
-        """Of several the earliest in the ranks' own order, whichever was seen first."""
+        """If there are several, the first in the ranks' own order, however the logs were read."""
         if not self.mismatched:
             return None
         calls = min(self.mismatched, key=lambda calls: min((c.seq, c.rank) for c in calls))
@@ -197,7 +195,7 @@ class CallLog:
     def finished_calls(
         self, origin_s: float, locate: Callable[[str, int], tuple[str, str]]
     ) -> list[Call]:
-        """In order of their start; `locate` turns file and line into words and the line's text."""
+        """All calls by start time; `locate` gives a line's description and its text."""
         return [
             Call(
                 rank=call.rank,
@@ -220,35 +218,35 @@ class CallLog:
         ]
 
 
-def meeting_key(call: OpenCall) -> Hashable:
-    """Calls of one rank that are counted together: their how-many-eth tells which one they meet."""
+def match_key(call: OpenCall) -> Hashable:
+    """Calls of a rank with one key are numbered; equal numbers on different ranks match."""
     if call.is_p2p:
         return call.op, call.group, call.peer, call.tag
     return "collective", call.group
 
 
-# What a rank wrote may be anything.  These let through what a recorder writes, and raise ValueError
-# or TypeError for the rest.
+# A rank may write anything.  These accept what a recorder writes, and raise ValueError or TypeError
+# for anything else.
 
 
 def _size(value: Any) -> int:
     size = operator.index(value)
-    if not 0 <= size <= MOST_BYTES:
-        raise ValueError("no size of anything")
+    if not 0 <= size <= MAX_BYTES:
+        raise ValueError("not a size")
     return size
 
 
 def _time(value: Any) -> float:
     moment = float(value)
-    if not 0 <= moment <= MOST_SECONDS:
-        raise ValueError("no time of this machine")
+    if not 0 <= moment <= MAX_SECONDS:
+        raise ValueError("not a time of this machine")
     return moment
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("no text")
-    return value[:MOST_CHARS].encode(errors="replace").decode()
+        raise TypeError("not a string")
+    return value[:MAX_CHARS].encode(errors="replace").decode()
 
 
 def _counts(value: Any) -> Counts:

@@ -1,13 +1,13 @@
-"""Whether gloo's collectives crossed a network, seen from outside: by the headers of its messages.
+"""Counts gloo's collectives on a network from outside, by the headers of its messages.
 
-gloo heads each message on a TCP connection with six little-endian 64-bit words: its bytes in all,
-an opcode, a *slot*, an offset, the payload's bytes, an offset there (gloo/transport/tcp/pair.h).
-Each send and each receive announces itself to the other side by a message that is a header alone.
-The slot of a collective has its kind in the upper 8 bits (gloo/types.h: 2 is allgather, 4
-allreduce); that of torch's send and recv is the tag, which has 31.
+Each gloo message on a TCP connection starts with six little-endian 64-bit words: total bytes, an
+opcode, a *slot*, an offset, payload bytes, an offset at the receiver (gloo/transport/tcp/pair.h).
+Each send and each receive announces itself to the other side with a header-only message.  The slot
+of a collective has its kind in the upper 8 bits (gloo/types.h: 2 is allgather, 4 allreduce); the
+slot of torch's send and recv is the tag, which has 31 bits.
 
-The kernel itself looks for such announcements, by a filter on a packet socket, and all that is kept
-is how many there were: it takes no process and no copies, and nothing is lost for want of room.
+The operating system finds these announcements, with a filter on a packet socket, and only counts
+them: this needs no process and no copies, and no packet is lost to a full buffer.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from functools import cache
 
 HEADER_BYTES = 48
 PAYLOAD, SEND_READY, RECV_READY = 1, 2, 3  # opcodes
-MOST_KIND = 31  # gloo has kinds 1 to 8
-MESSAGES = 16  # that are looked at in one segment; nearly all segments have one
+MAX_KIND = 31  # gloo has kinds 1 to 8
+MESSAGES = 16  # checked per segment; nearly all segments have one
 _ETH_P_IP, _SO_ATTACH_FILTER, _SOL_PACKET, _PACKET_STATISTICS = 0x0800, 26, 263, 6
 
-# Classic BPF: A is what was loaded last, X the place of the header that is looked at.  A load past
-# the packet's end ends the program with "no".
-_LOAD_BYTE_AT, _X_BEHIND_IP = 0x30, 0xB1
+# Classic BPF: A is the last loaded value, X the position of the current header.  A load past the
+# packet's end ends the program with "no".
+_LOAD_BYTE_AT, _X_AFTER_IP = 0x30, 0xB1
 _LOAD, _LOAD_BYTE = 0x40, 0x50  # at X + k
 _AND, _SHIFT_LEFT, _SHIFT_RIGHT, _ADD_X = 0x54, 0x64, 0x74, 0x0C
 _STORE, _X_FROM_STORE, _X_FROM_A = 0x02, 0x61, 0x07
 _JUMP_EQUAL, _JUMP_GREATER, _RETURN = 0x15, 0x25, 0x06
 
 Line = tuple[str] | tuple[int, int] | tuple[int, int, str, str]
-# a label; code and k; a jump: where to if it is so, where to if not ("" is the next line)
+# a label; code and k; a jump: labels if true, if false ("" is the next line)
 
 
 def open_tap() -> socket.socket | None:
-    """For the network namespace in which it is opened, wherever it is used then; None where this
-    process may not (it takes CAP_NET_RAW there).  It costs nothing until `start`."""
+    """A packet socket for the network namespace in which it is opened, wherever it is used later;
+    None without CAP_NET_RAW there.  It costs nothing until `start`."""
     try:
         return socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
     except OSError:
@@ -45,21 +45,21 @@ def open_tap() -> socket.socket | None:
 
 
 def start(tap: socket.socket) -> None:
-    """Has it count what crosses loopback from now on."""
+    """Count packets on loopback from now on."""
     attach(tap)
     tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # nobody reads the packets themselves
-    tap.bind(("lo", _ETH_P_IP))  # gloo takes IPv4 where an interface has both
+    tap.bind(("lo", _ETH_P_IP))  # gloo uses IPv4 if an interface has both
 
 
 def count_new(tap: socket.socket) -> int:
-    """Segments with a message of a collective, since this was last asked."""
-    # struct tpacket_stats: packets, and how many of them found no room
-    told = tap.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
-    return int(struct.unpack("=II", told)[0])
+    """Segments with a message of a collective since the last call."""
+    # struct tpacket_stats: packets, dropped packets
+    stats = tap.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+    return int(struct.unpack("=II", stats)[0])
 
 
 def attach(sock: socket.socket) -> None:
-    """Of the IPv4 packets that it receives, the socket sees only those of a collective."""
+    """Filter a socket's IPv4 packets: only those of a collective pass."""
     program = filter_program()
     buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog {unsigned short len; struct sock_filter *filter;}
@@ -69,17 +69,17 @@ def attach(sock: socket.socket) -> None:
 
 @cache
 def filter_program() -> bytes:
-    """Takes a TCP segment for gloo's messages, one after another from its first byte.
+    """Parses a TCP segment as gloo messages, one after another from its first byte.
 
-    A long tensor goes on in segments that start amid its bytes.  They are read like all others,
-    and `_message` sees to it that no tensor is taken for a header.
+    A long tensor continues in segments that start in the middle of its data.  They are parsed like
+    all others; `_message` makes sure that no tensor is mistaken for a header.
     """
     to_payload: list[Line] = [
         (_LOAD_BYTE_AT, 9),
         (_JUMP_EQUAL, socket.IPPROTO_TCP, "tcp", ""),
         (_RETURN, 0),
         ("tcp",),
-        (_X_BEHIND_IP, 0),
+        (_X_AFTER_IP, 0),
         (_LOAD_BYTE, 12),  # TCP's header in words of 4 bytes, in the upper half
         (_AND, 0xF0),
         (_SHIFT_RIGHT, 2),
@@ -90,18 +90,18 @@ def filter_program() -> bytes:
 
 
 def _message() -> list[Line]:
-    """At X: yes to a collective's announcement, no to what is no header; else X moves behind it.
+    """At X: yes for a collective's announcement, no if it is no header; else X moves past it.
 
-    A tensor's bytes may be anything.  So all 384 bits of an announcement have to be right but those
-    of the slot and of the length's lower half: nothing but a copy of one passes for one.
+    A tensor may contain any bytes.  So all 384 bits of an announcement are checked except the slot
+    and the lower half of the length: only a copy of an announcement passes.
     """
 
-    def holds(at: int, value: int) -> list[Line]:
+    def equals(at: int, value: int) -> list[Line]:
         return [(_LOAD, at), (_JUMP_EQUAL, _as_loaded(value), "", "no")]
 
     return [
-        *holds(4, 0),  # the upper half of the bytes in all
-        *holds(12, 0),  # and of the opcode
+        *equals(4, 0),  # the upper half of the total bytes
+        *equals(12, 0),  # and of the opcode
         (_LOAD, 8),
         (_JUMP_EQUAL, _as_loaded(PAYLOAD), "on", ""),
         (_JUMP_EQUAL, _as_loaded(SEND_READY), "announced", ""),
@@ -109,17 +109,17 @@ def _message() -> list[Line]:
         ("announced",),
         (_LOAD_BYTE, 23),  # the kind of collective, 0 for a send or a receive
         (_JUMP_EQUAL, 0, "on", ""),
-        (_JUMP_GREATER, MOST_KIND, "no", ""),
-        *holds(0, HEADER_BYTES),
-        *holds(24, 0),  # the offset
-        *holds(28, 0),
-        *holds(36, 0),  # the upper half of the length
-        *holds(40, 0),  # the offset there
-        *holds(44, 0),
+        (_JUMP_GREATER, MAX_KIND, "no", ""),
+        *equals(0, HEADER_BYTES),
+        *equals(24, 0),  # the offset
+        *equals(28, 0),
+        *equals(36, 0),  # the upper half of the length
+        *equals(40, 0),  # the offset at the receiver
+        *equals(44, 0),
         (_RETURN, 1),
         ("no",),
         (_RETURN, 0),
-        ("on",),  # X += bytes in all: three of them, a segment has no more than 64 KiB
+        ("on",),  # X += total bytes: 24 bits suffice, a segment has at most 64 KiB
         (_LOAD_BYTE, 2),
         (_SHIFT_LEFT, 16),
         (_ADD_X, 0),
@@ -153,7 +153,7 @@ def _assembled(lines: list[Line]) -> bytes:
         if len(line) == 2:
             code += struct.pack("=HBBI", line[0], 0, 0, line[1])
         elif len(line) == 4:
-            behind = len(code) // 8 + 1
-            jumps = [places[to] - behind if to else 0 for to in line[2:]]
+            after = len(code) // 8 + 1
+            jumps = [places[to] - after if to else 0 for to in line[2:]]
             code += struct.pack("=HBBI", line[0], *jumps, line[1])
     return code

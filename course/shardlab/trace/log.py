@@ -1,8 +1,8 @@
-"""A rank's log: what it does, written where it can be read from outside at any moment.
+"""A rank's log of its calls, which another process can read at any time.
 
 The log is an anonymous memory file (memfd) that the rank maps and the kernel process reads.  It
-needs no co-operation from a rank that is stuck in C, killed, or aborted by a shape mismatch, and
-leaves nothing behind on any disk.  Events are JSON lines: a grader can read them without trust.
+needs no cooperation from a rank that is stuck in C, killed, or aborted by a shape mismatch, and
+leaves nothing on disk.  Events are JSON lines, which a grader can read safely.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-CAPACITY_BYTES = 64 << 20  # sparse: only what is written takes memory
-MOST_EVENTS = 1_000_000  # that are taken in: more than there is room for
-MOST_LINE_BYTES = 8 << 20  # a recorder's longest, what it tells of memory, has some 100 KB
+CAPACITY_BYTES = 64 << 20  # sparse: only written pages take memory
+MAX_EVENTS = 1_000_000  # that are read: more than the log has room for
+MAX_LINE_BYTES = 8 << 20  # a recorder's longest line, the memory summary, has about 100 KB
 _CHUNK_BYTES = 1 << 20
 _HEAD = struct.Struct("<QQ")  # bytes written, events dropped
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -47,27 +47,27 @@ class LogWriter:
             else:
                 self.map[start : start + len(line)] = line
                 self.used += len(line)
-            _HEAD.pack_into(self.map, 0, self.used, self.dropped)  # last: now it is there
+            _HEAD.pack_into(self.map, 0, self.used, self.dropped)  # last: publishes it
 
 
 class LogReader:
-    """What a rank has written may be anything: it costs time and memory in proportion, and no
-    more of its lines are taken than ``most_events``."""
+    """Reads whatever a rank has written, in time and memory proportional to its size, and at most
+    ``max_events`` lines of it."""
 
-    def __init__(self, fd: int, most_events: int = MOST_EVENTS) -> None:
+    def __init__(self, fd: int, max_events: int = MAX_EVENTS) -> None:
         self.fd = fd
         self.used = 0
         self.dropped = 0
-        self.events_left, self.passed_over = most_events, 0
+        self.events_left, self.skipped = max_events, 0
         self.partial = b""
 
     def new_events(self) -> Iterator[list[Any]]:
-        """What was written since the last call; lines that aren't events are passed over."""
+        """Events written since the last call; lines that aren't events are skipped."""
         head = os.pread(self.fd, _HEAD.size, 0)
-        if len(head) < _HEAD.size:  # its rank cut it short
+        if len(head) < _HEAD.size:  # its rank truncated it
             return
         used, dropped = _HEAD.unpack(head)
-        self.dropped = dropped + self.passed_over
+        self.dropped = dropped + self.skipped
         used = min(used, CAPACITY_BYTES - _HEAD.size)
         while self.used < used:
             data = os.pread(self.fd, min(used - self.used, _CHUNK_BYTES), _HEAD.size + self.used)
@@ -77,12 +77,12 @@ class LogReader:
             *lines, self.partial = (self.partial + data).split(b"\n")
             for line in lines:
                 if self.events_left <= 0:
-                    self.passed_over += 1
+                    self.skipped += 1
                     continue
                 self.events_left -= 1
                 if (event := _event(line)) is not None:
                     yield event
-            if len(self.partial) > MOST_LINE_BYTES:
+            if len(self.partial) > MAX_LINE_BYTES:
                 self.partial = b""
 
 

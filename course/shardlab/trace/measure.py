@@ -1,4 +1,4 @@
-"""`with measure("label"):` marks a block of a rank's code whose bytes are told apart."""
+"""`with measure("label"):` marks a block of a rank's code whose bytes are counted separately."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ recorder: Recorder | None = None  # this rank's; None outside of launched ranks
 
 
 def measure(label: str) -> contextlib.AbstractContextManager[None]:
-    """Mark a block of a rank's code: ``run.traffic[label]`` tells the bytes that it sent.
+    """Mark a block of a rank's code: ``run.traffic[label]`` has the bytes that it sent.
 
-    Outside of a launched rank (under torchrun, say) it does nothing.
+    Outside of a launched rank (under torchrun, say) this does nothing.
     """
     return contextlib.nullcontext() if recorder is None else recorder.block(label)

@@ -1,4 +1,4 @@
-"""Who sent whom how much: from the kernel's counters, or where it has none from the calls."""
+"""The bytes between each pair of ranks, from the operating system's counters or from the calls."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from shardlab.run import Bytes, Call, MeasuredBlock, Traffic
 from shardlab.trace.calls import CallLog
 from shardlab.trace.wire import Connection
 
-KERNEL = "counted by the kernel, on every TCP socket between ranks"
-FROM_CALLS = "computed from the recorded calls (the kernel does not see this transport)"
-GREETING_BYTES = 4096  # of two ranks that open a connection, at most
+FROM_COUNTERS = "counted by the operating system, on every TCP socket between ranks"
+FROM_CALLS = "computed from the recorded calls (the operating system does not see this transport)"
+HANDSHAKE_BYTES = 4096  # at most, when two ranks open a connection
 Counts = Mapping[Connection, tuple[int, int]]  # connection -> (rank that owns it, bytes written)
 
 
-def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) -> Traffic:
-    """Bytes written between the two readings, without those that opened new connections.
+def from_counters(log: CallLog, before: Counts, after: Counts, origin_s: float) -> Traffic:
+    """Bytes written between the two readings, without the handshakes of new connections.
 
-    Of sockets closed in between the log has the last count, told by their rank.  Of those that were
-    there at the start, or are at the end, the kernel's word stands.
+    For sockets closed in between, the log has the last count, reported by their rank.  For sockets
+    open at the start or the end, the operating system's counters take precedence.
     """
     written = dict(before)
     for rank, counts in log.closing:
@@ -29,8 +29,8 @@ def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) ->
             written[at] = rank, max(count, known)
     written.update(after)
     start: dict[Connection, int] = {}
-    for _, counts in log.opened:  # told by the rank: taken for no more than a greeting has
-        start.update({at: min(count, GREETING_BYTES) for at, count in counts.items()})
+    for _, counts in log.opened:  # reported by the rank, so capped at the size of a handshake
+        start.update({at: min(count, HANDSHAKE_BYTES) for at, count in counts.items()})
     start.update({connection: count for connection, (_, count) in before.items()})
     owner = {connection: rank for connection, (rank, _) in written.items()}
 
@@ -51,11 +51,11 @@ def from_kernel(log: CallLog, before: Counts, after: Counts, origin_s: float) ->
                 row[peer] += count
         start_s, end_s = block.start_s - origin_s, block.end_s - origin_s
         blocks.append(MeasuredBlock(block.label, block.rank, start_s, end_s, tuple(row)))
-    return Traffic(sent, KERNEL, tuple(blocks))
+    return Traffic(sent, FROM_COUNTERS, tuple(blocks))
 
 
 def from_calls(log: CallLog, calls: Iterable[Call], origin_s: float) -> Traffic:
-    """Bytes that rings would send for these calls; a block has the calls that began in it."""
+    """Bytes that rings would send for these calls; a block contains the calls that began in it."""
     calls = list(calls)
     blocks = []
     for block in log.blocks:
@@ -72,7 +72,7 @@ def ring_bytes(calls: Iterable[Call], world_size: int) -> Bytes:
     """[N, N] bytes for these calls, with n ranks in a group and S = call.bytes.
 
     Rings send to the next rank of the group: all_reduce 2(n-1)/n S, reduce_scatter (n-1)/n S,
-    all_gather (n-1) S, broadcast and reduce S (a chain; their last rank's hop is not told apart).
+    all_gather (n-1) S, broadcast and reduce S (a chain through the group).
     all_to_all sends S/n to each, gather and scatter S to or from the first rank.
     """
     sent = np.zeros((world_size, world_size), dtype=np.float64)

@@ -1,22 +1,22 @@
-"""Follows the storages of a rank's tensors, and tells what each is for.
+"""Tracks the storages of a rank's tensors, and the purpose of each.
 
-Mechanism.  A TorchDispatchMode sees every operator of the rank's main thread with the tensors that
-go in and come out.  A storage counts from the operator that made it, or the first that used it,
-until a weak reference says that it is gone; views share a storage, so nothing counts twice.
+Mechanism.  A TorchDispatchMode sees every operator of the rank's main thread with its input and
+output tensors.  A storage counts from the operator that made it, or the first that used it, until a
+weak reference reports its release; views share a storage, so nothing counts twice.
 
-What a storage *is* shows only later: a gradient is a plain tensor until it is some parameter's
-``.grad``.  So each storage collects marks during its life, and gets its category at the end of the
-run.  Marks come from public places that DDP, FSDP2 and DeepSpeed all pass through:
+The purpose of a storage shows only later: a gradient is a plain tensor until it becomes some
+parameter's ``.grad``.  So each storage collects marks during its lifetime, and gets its category at
+the end of the run.  Marks come from public APIs that DDP, FSDP2 and DeepSpeed all use:
 
-- modules that are called own parameters;
-- a leaf that an operator uses with gradients on is a parameter, also one gathered for a moment;
+- the parameters of modules that are called;
+- a leaf used by an operator with gradients on is a parameter, also one gathered temporarily;
 - a hook on each such leaf sees its gradient before it is accumulated;
-- optimizers' steps show their states, and parameters of theirs that no module owns: the fp32
+- an optimizer's step shows its states, and those of its parameters that no module owns: the fp32
   masters of mixed precision;
-- operators of c10d show what is communicated.
+- operators of c10d show which tensors are communicated.
 
-DeepSpeed needs two additions: its own calls of backward and step, which do more than torch's, and
-its buffers of gradients, partitioned and in buckets.
+DeepSpeed needs two additions: its own backward and step, which do more than torch's, and its
+gradient buffers, partitioned and in buckets.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 from shardlab.live_memory import CATEGORIES
 from shardlab.trace.tensors import tensors_in
 
-MOST_MOMENTS = 3000  # of the timeline that is told
+MAX_SAMPLES = 3000  # of the reported timeline
 
-# Marks, the strongest first: a storage with several is what the first of them says.
+# Marks, strongest first: a storage's category follows from its strongest mark.
 OWNED, MASTER, STATE, LEAF, GRADIENT, COMMUNICATED, FORWARD, LEFT_OVER, USED = (
     1 << i for i in range(9)
 )
-MEANING = {
+CATEGORY_OF_MARK = {
     OWNED: "parameters",
     MASTER: "optimizer",
     STATE: "optimizer",
@@ -57,8 +57,8 @@ MEANING = {
     GRADIENT: "gradients",
     COMMUNICATED: "buckets",
     FORWARD: "activations",
-    LEFT_OVER: "gradients",  # made in the backward pass, and still there at its end
-}  # USED, by an operator with gradients on, says nothing alone: an input may be
+    LEFT_OVER: "gradients",  # made in the backward pass, and still live at its end
+}  # USED (by an operator with gradients on) alone has no category: inputs have it too
 
 MASTERS_OF_DEEPSPEED = (
     "single_partition_of_fp32_groups",  # stages 1 and 2
@@ -67,8 +67,8 @@ MASTERS_OF_DEEPSPEED = (
 )
 
 
-class Followed:
-    """One storage. ``number`` is its row among all that ever were."""
+class TrackedStorage:
+    """One storage. ``number`` is its index in the list of all storages."""
 
     __slots__ = ("born_in_backward", "bytes", "marks", "number", "reference")
 
@@ -83,13 +83,13 @@ class MemoryRecorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.living: dict[int, Followed] = {}  # by the address of the StorageImpl
-        self.all: list[Followed] = []
-        self.changes: list[tuple[float, int, int]] = []  # (time, number, bytes more or less)
+        self.live: dict[int, TrackedStorage] = {}  # by the address of the StorageImpl
+        self.all: list[TrackedStorage] = []
+        self.changes: list[tuple[float, int, int]] = []  # (time, number, change in bytes)
         self.phases: list[tuple[str, float, int, float, int]] = []  # name, start, changes before, …
         self.open_phases: list[str] = []
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self.engines: weakref.WeakSet[Any] = weakref.WeakSet()  # DeepSpeed's
+        self.engines: weakref.WeakSet[Any] = weakref.WeakSet()  # of DeepSpeed
         self.hooked = WeakIdKeyDictionary()
         self.depth = 0  # of module calls
         self.exits = contextlib.ExitStack()
@@ -98,13 +98,13 @@ class MemoryRecorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch would import all of torch._dynamo to keep it out, 1 s and more in every rank."""
+        """Without this, torch imports torch._dynamo to exclude it: over 1 s in every rank."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(issubclass(kind, FakeTensor) for kind in types):
-            return func(*args, **kwargs)  # shapes alone: DTensor asks what an operator would give
+            return func(*args, **kwargs)  # shapes only: DTensor infers an operator's output
         differentiable = False
         grad_on = torch.is_grad_enabled()
         communicates = func.namespace in ("c10d", "_c10d_functional")
@@ -113,24 +113,24 @@ class MemoryRecorder(TorchDispatchMode):
             differentiable |= tracked
             marks = COMMUNICATED if communicates else 0
             if tracked and not tensor.is_leaf:
-                marks |= FORWARD  # also where its maker was an autograd.Function, with them off
+                marks |= FORWARD  # also from an autograd.Function, which runs without gradients
             elif tracked:
                 marks |= USED
                 if isinstance(tensor, nn.Parameter):
                     marks |= LEAF
                     self._see_gradient_of(tensor)
-            self._follow(tensor, marks)
+            self._track(tensor, marks)
         if any(kind is not torch.Tensor and kind is not nn.Parameter for kind in types):
-            return NotImplemented  # a DTensor: its own operators on local tensors come by as well
+            return NotImplemented  # a DTensor: operators on its local tensors come separately
         result = func(*args, **kwargs)
         born = 0
         if differentiable or (grad_on and self.depth and "backward" not in self.open_phases):
             born = FORWARD
         for tensor in tensors_in(result):
-            self._follow(tensor, COMMUNICATED if communicates else 0, born)
+            self._track(tensor, COMMUNICATED if communicates else 0, born)
         return result
 
-    def _follow(self, tensor: torch.Tensor, marks: int, born: int = 0) -> None:
+    def _track(self, tensor: torch.Tensor, marks: int, born: int = 0) -> None:
         local = _local(tensor)
         if local.is_meta or isinstance(local, FakeTensor):
             return
@@ -138,28 +138,28 @@ class MemoryRecorder(TorchDispatchMode):
             storage = local.untyped_storage()
         except (RuntimeError, NotImplementedError):  # a sparse tensor has none
             return
-        known = self.living.get(storage._cdata)
+        known = self.live.get(storage._cdata)
         if known is None:
             known = self._begin(storage, born)
         known.marks |= marks
         if known.bytes != (now := storage.nbytes()):
             self._change(known, now)
 
-    def _begin(self, storage: torch.UntypedStorage, born: int) -> Followed:
+    def _begin(self, storage: torch.UntypedStorage, born: int) -> TrackedStorage:
         address = storage._cdata
-        followed = Followed(len(self.all), born, "backward" in self.open_phases)
+        followed = TrackedStorage(len(self.all), born, "backward" in self.open_phases)
         self.all.append(followed)
-        self.living[address] = followed
+        self.live[address] = followed
 
         def gone(_: object) -> None:
             self._change(followed, 0)
-            if self.living.get(address) is followed:
-                del self.living[address]
+            if self.live.get(address) is followed:
+                del self.live[address]
 
         followed.reference = weakref.ref(storage, gone)
         return followed
 
-    def _change(self, followed: Followed, now_bytes: int) -> None:
+    def _change(self, followed: TrackedStorage, now_bytes: int) -> None:
         if now_bytes != followed.bytes:
             self.changes.append((time.monotonic(), followed.number, now_bytes - followed.bytes))
             followed.bytes = now_bytes
@@ -169,21 +169,21 @@ class MemoryRecorder(TorchDispatchMode):
     def _mark(self, tensors: Iterable[Any], mark: int) -> None:
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
-                self._follow(tensor, mark)
+                self._track(tensor, mark)
 
     def _see_gradient_of(self, leaf: torch.Tensor) -> None:
         if leaf not in self.hooked:
             self.hooked[leaf] = True
             leaf.register_hook(lambda gradient: self._mark((gradient,), GRADIENT))
 
-    def _look_at_modules(self) -> None:
+    def _mark_modules(self) -> None:
         for module in list(self.modules):
             for parameter in module.parameters():
                 self._mark((parameter, getattr(parameter, "ds_tensor", None)), OWNED)
                 self._mark((parameter.grad,), GRADIENT)
 
-    def _look_at_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        # Weights may stand outside of any module: then those that were used are the parameters.
+    def _mark_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        # Without modules, the parameters are the tensors used with gradients on.
         modules_own = any(True for module in self.modules for _ in module.parameters())
         parameters = OWNED if modules_own else OWNED | USED
         for group in optimizer.param_groups:
@@ -193,26 +193,26 @@ class MemoryRecorder(TorchDispatchMode):
                 self._mark((parameter.grad,), GRADIENT)
                 self._mark(tensors_in(optimizer.state.get(parameter, {})), STATE)
 
-    def _look_at_engines(self) -> None:
-        """DeepSpeed's own buffers: gradients that are partitioned, and buckets on their way."""
+    def _mark_engines(self) -> None:
+        """DeepSpeed's buffers: partitioned gradients, and buckets in flight."""
         for engine in self.engines:
             optimizer = engine.optimizer
             for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
                 self._mark(tensors_in(getattr(optimizer, name, None)), GRADIENT)
-            for name in MASTERS_OF_DEEPSPEED:  # where no step comes that would show them
+            for name in MASTERS_OF_DEEPSPEED:  # in case no step follows that would show them
                 self._mark(tensors_in(getattr(optimizer, name, None)), MASTER)
             for bucket in getattr(optimizer, "ipg_buckets", {}).values():
                 self._mark(tensors_in(bucket.buffer), COMMUNICATED)
 
     def _marks_of(self, tensor: torch.Tensor) -> int:
-        followed = self.living.get(tensor.untyped_storage()._cdata)
+        followed = self.live.get(tensor.untyped_storage()._cdata)
         return followed.marks if followed else 0
 
     # ---- phases ----
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A part of the run by its name; one within another of the same name is part of that."""
+        """A named part of the run; nested phases of the same name count as one."""
         if name in self.open_phases:
             yield
             return
@@ -226,19 +226,19 @@ class MemoryRecorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
-        """The backward phase, and at its end a look at what it left."""
+        """The backward phase; at its end, marks the storages that remain."""
         is_outermost = "backward" not in self.open_phases
         with self.phase("backward"):
             yield
-            self._look_at_engines()
+            self._mark_engines()
             if is_outermost:
-                for followed in list(self.living.values()):
+                for followed in list(self.live.values()):
                     if followed.born_in_backward:
                         followed.marks |= LEFT_OVER
-                self._look_at_modules()
+                self._mark_modules()
 
     def __enter__(self) -> MemoryRecorder:
-        # Hooks first: what they do must not be seen.
+        # Register hooks before recording starts.
         self._watch_modules()
         self._watch_optimizers()
         self._wrap(torch.autograd, "_engine_run_backward", self.backward)
@@ -251,7 +251,7 @@ class MemoryRecorder(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.exits.close()
-        self._look_at_modules()
+        self._mark_modules()
 
     def _watch_modules(self) -> None:
         inside: list[contextlib.ExitStack] = []
@@ -263,7 +263,7 @@ class MemoryRecorder(TorchDispatchMode):
                 if torch.is_grad_enabled():
                     inside[-1].enter_context(self.phase("forward"))
                 self.modules.add(module)
-                self._look_at_modules()
+                self._mark_modules()
 
         def after(*_: Any) -> None:
             self.depth -= 1
@@ -281,12 +281,12 @@ class MemoryRecorder(TorchDispatchMode):
         inside: list[contextlib.ExitStack] = []
 
         def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            self._look_at_optimizer(optimizer)
+            self._mark_optimizer(optimizer)
             inside.append(contextlib.ExitStack())
             inside[-1].enter_context(self.phase("step"))
 
         def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            self._look_at_optimizer(optimizer)
+            self._mark_optimizer(optimizer)
             inside.pop().close()
 
         for handle in (
@@ -308,7 +308,7 @@ class MemoryRecorder(TorchDispatchMode):
     def _wrap(
         self, owner: Any, name: str, context: Callable[..., Any], gives_self: bool = False
     ) -> None:
-        """Run ``owner.name`` within a context, until this recorder ends."""
+        """Run ``owner.name`` inside a context until this recorder exits."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -320,12 +320,12 @@ class MemoryRecorder(TorchDispatchMode):
         self.exits.callback(setattr, owner, name, original)
 
     def _wrap_resize(self) -> None:
-        """FSDP empties and fills storages without any operator."""
+        """FSDP frees and refills storages without an operator."""
         original = torch.UntypedStorage.resize_
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             result = original(storage, size)
-            if followed := self.living.get(storage._cdata):
+            if followed := self.live.get(storage._cdata):
                 self._change(followed, storage.nbytes())
             return result
 
@@ -335,10 +335,10 @@ class MemoryRecorder(TorchDispatchMode):
     # ---- the end ----
 
     def told(self) -> dict[str, Any]:
-        """All that is known, as plain data: what `RankMemory.from_told` reads."""
+        """The whole record as plain data, for `RankMemory.from_summary`."""
         categories = [CATEGORIES.index(category_of(followed.marks)) for followed in self.all]
         rows = np.array(categories, dtype=np.int64)
-        # A copy: gloo's threads let go of a collective's tensors when it suits them, even now.
+        # A copy: gloo's threads may release a collective's tensors at any time, even now.
         changes = list(self.changes)
         live = np.zeros((len(changes) + 1, len(CATEGORIES)), dtype=np.int64)  # [T + 1, C]
         numbers = np.array([number for _, number, _ in changes], dtype=np.int64)
@@ -367,20 +367,20 @@ class MemoryRecorder(TorchDispatchMode):
 
 
 def category_of(marks: int) -> str:
-    return next((meaning for mark, meaning in MEANING.items() if marks & mark), "other")
+    return next((meaning for mark, meaning in CATEGORY_OF_MARK.items() if marks & mark), "other")
 
 
 def _kept(total: np.ndarray) -> list[int]:
-    """Which moments of a long timeline to tell: the highest and lowest of each short stretch."""
-    if len(total) <= MOST_MOMENTS:
+    """Indices of a long timeline to keep: the highest and lowest value of each short interval."""
+    if len(total) <= MAX_SAMPLES:
         return list(range(len(total)))
     kept = {0, len(total) - 1}
-    for stretch in np.array_split(np.arange(len(total)), MOST_MOMENTS // 2):
+    for stretch in np.array_split(np.arange(len(total)), MAX_SAMPLES // 2):
         kept |= {int(stretch[total[stretch].argmax()]), int(stretch[total[stretch].argmin()])}
     return sorted(kept)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or what this rank holds of a distributed one."""
+    """The tensor, or this rank's local part of a DTensor."""
     local = getattr(tensor, "_local_tensor", None)
     return tensor if local is None else local

@@ -1,27 +1,27 @@
-"""Records every torch.distributed call of a rank, whoever makes it.
+"""Records every torch.distributed call of a rank, also those made by libraries.
 
 Mechanism.  All communication of torch, from Python, from DDP's C++ reducer, from FSDP2 and from
 DTensor's functional collectives, passes through the dispatcher as an operator of the library
 ``c10d``.  We register a kernel for each of them under the dispatch key ``BackendSelect``, which
 is on for every call (also below autograd and in inference mode) and comes before the device's own
-kernel; it notes the call and passes it on.  No other operator is touched, so compute costs nothing.
-What else was tried: Flight Recorder has no send/recv and no end times under gloo; a
-TorchDispatchMode sees the same calls but slows every operator; a Python process group in gloo's
-place changes what ``dist.get_backend()`` says, and libraries branch on that.
+kernel; it records the call and redispatches it.  Other operators are untouched, so compute is not
+slowed down.  Alternatives: Flight Recorder has no send/recv and no end times under gloo; a
+TorchDispatchMode sees the same calls but slows every operator; a Python process group that wraps
+gloo changes the result of ``dist.get_backend()``, which libraries test.
 
-The end of a call is when its ``Work.wait`` returned or, for collectives whose wait is inside C++
-(DDP), when its future completed.  On CUDA both are moments of the host, not of the device.
+A call ends when its ``Work.wait`` returns or, for collectives that C++ waits for (DDP), when its
+future completes.  On CUDA both are host times, not device times.
 
 Events in the log (log.py), times from time.monotonic(), which all processes of a machine share:
   ["group", group, [global ranks]]
   ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag,
-           whether the call itself waits for its end]
+           whether the call itself blocks until its end]
   ["wait", id]                      the main thread now waits for it, after other work
-  ["end", id, time, rank or null]   for a receive from any rank: whose message it was
+  ["end", id, time, rank or null]   for a receive from any rank: the sender
   ["block", label, start, end, {"local port:remote port": bytes}]
   ["opened", {"local port:remote port": bytes}]     sockets of a group just made
   ["closing", {"local port:remote port": bytes}]    all sockets before a group is destroyed
-  ["memory", {...}]                 at the end, where asked for: MemoryRecorder.told()
+  ["memory", {...}]                 at the end, if requested: MemoryRecorder.told()
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from shardlab.source import is_the_users
+from shardlab.source import is_user_code
 from shardlab.trace import memory_recorder, wire
 from shardlab.trace.log import LogWriter
 from shardlab.trace.tensors import tensors_in
@@ -69,22 +69,22 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 }
 
 
-CALLBACK_S = 5.0  # for a thread that has only a line to write, on a machine that is full
-PAUSE_S, MOST_PAUSES = 0.005, 10  # of a rank that is shaken: a call of a lab takes about 1 ms
-MOST_HELD = 256  # from here on a script that makes and destroys groups for ever goes without
-BETWEEN = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
+CALLBACK_S = 5.0  # for a thread to write one line, on a busy machine
+PAUSE_S, MAX_PAUSES = 0.005, 10  # of a shaken rank; a call in a lab takes about 1 ms
+MAX_HELD_SOCKETS = 256  # a limit for scripts that keep creating and destroying groups
+DISPATCH_FILES = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
 
 
 class OpenWork(NamedTuple):
     call: int
     work: dist.Work
-    from_any: bool  # a receive that learns at its end whose message it took
-    waits: bool  # its wait follows at once, and is in the log already
-    future: torch.futures.Future[Any] | None  # tells its end from another thread, when that runs
+    from_any: bool  # a receive from any rank: its sender is known only at its end
+    waits: bool  # the call itself waits, as the log says already
+    future: torch.futures.Future[Any] | None  # its callback reports the end from another thread
 
 
 class Recorder:
-    """Made once, in the rank server, and inherited by each rank, which gives it a log.
+    """Created once, in the rank server, and inherited by each rank, which sets its log.
 
     It records while `enabled`.
     """
@@ -95,15 +95,15 @@ class Recorder:
         self.enabled = False
         self.main_thread = threading.get_ident()
         self.next_id = 0
-        # Held until they end: while Python holds a Work, C++ hands out that very object again,
-        # so its id() tells which call a wait belongs to.
+        # References until they end: while Python references a Work, C++ returns the same object,
+        # so its id() identifies the call that a wait belongs to.
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
         self.forgetting = threading.Lock()
         self.held_open: list[int] = []  # descriptors of sockets whose groups were destroyed
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
-        self.is_users: dict[str, bool] = {}
-        self.memory: memory_recorder.MemoryRecorder | None = None  # where the launch asked for it
-        self.look: Callable[[str], None] = lambda label: None  # at this process, from outside
+        self.is_user: dict[str, bool] = {}
+        self.memory: memory_recorder.MemoryRecorder | None = None  # if the launch requested it
+        self.read_memory: Callable[[str], None] = lambda label: None  # from outside this process
         self.pauses_s: Iterator[float] = iter(())  # before calls and waits
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
@@ -120,7 +120,7 @@ class Recorder:
                 return operator.redispatch(below, *args, **kwargs)
             caller = _caller(sys._getframe(1))
             is_main = threading.get_ident() == self.main_thread
-            waits = is_main and op not in ("send", "recv") and _waits_itself(caller)
+            waits = is_main and op not in ("send", "recv") and _is_blocking(caller)
             if pause_s := next(self.pauses_s, 0.0):
                 time.sleep(pause_s)
             call = self._begin(op, payload, args, caller, waits)
@@ -142,7 +142,7 @@ class Recorder:
             if len(after) == 2:
                 peer = ranks[after[0]] if ranks else after[0]
             tag = after[-1]
-        filename, line = self._users_line(caller)
+        filename, line = self._user_line(caller)
         first = tensors[0] if tensors else None
         self.next_id += 1
         self.log.write(
@@ -175,28 +175,28 @@ class Recorder:
             self.log.write("group", name, self.ranks_of[name])
         return name, self.ranks_of[name]
 
-    def _users_line(self, frame: FrameType | None) -> tuple[str, int]:
-        """The innermost line that is neither torch's, nor ours, nor the standard library's."""
+    def _user_line(self, frame: FrameType | None) -> tuple[str, int]:
+        """The innermost line of user code."""
         while frame is not None:
             filename = frame.f_code.co_filename
-            is_users = self.is_users.get(filename)
-            if is_users is None:
-                is_users = is_the_users(filename)
-                self.is_users[filename] = is_users
-            if is_users:
+            is_user = self.is_user.get(filename)
+            if is_user is None:
+                is_user = is_user_code(filename)
+                self.is_user[filename] = is_user
+            if is_user:
                 return filename, frame.f_lineno
             frame = frame.f_back
         return "", 0
 
     def _follow(self, call: int, name: str, result: Any, waits: bool) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
-        if not isinstance(boxed, torch.ScriptObject):  # it has already happened
+        if not isinstance(boxed, torch.ScriptObject):  # already completed
             self.log.write("end", call, time.monotonic())
             return
         work = dist.Work.unbox(boxed)
         key = id(work)
         future = None
-        # gloo's sends and receives have no future, but always a wait in Python
+        # gloo's sends and receives have no future, but their wait is always in Python
         if not waits and OPERATORS[name][0] not in ("send", "recv"):
             with contextlib.suppress(RuntimeError):
                 future = work.get_future()
@@ -207,7 +207,7 @@ class Recorder:
     def _done(self, key: int, call: int, future: torch.futures.Future[Any]) -> None:
         try:
             future.value()
-        except RuntimeError:  # one that failed has no end
+        except RuntimeError:  # a failed call has no end
             self._forget(key, call)
         else:
             self._end(key, call)
@@ -219,7 +219,7 @@ class Recorder:
             self.log.write("end", known.call, time.monotonic(), source)
 
     def _forget(self, key: int, call: int) -> OpenWork | None:
-        """Taken by whoever hears of its end first; the Work's id may be another's soon after."""
+        """Remove it, for the first caller only; the Work's id may be reused soon after."""
         with self.forgetting:
             known = self.open_works.get(key)
             return self.open_works.pop(key) if known is not None and known.call == call else None
@@ -242,7 +242,7 @@ class Recorder:
         dist.Work.wait = wait  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
-        """Note new sockets' handshakes, which aren't traffic, and old sockets' last counts."""
+        """Log new sockets' handshakes, which aren't traffic, and old sockets' last counts."""
         c10d = dist.distributed_c10d
         make, destroy = c10d._new_process_group_helper, c10d.destroy_process_group
 
@@ -258,11 +258,11 @@ class Recorder:
         def destroy_process_group(*args: Any, **kwargs: Any) -> None:
             if not self.enabled:
                 return destroy(*args, **kwargs)
-            # gloo closes its sockets some time later: those still open at the end count then
+            # gloo closes its sockets some time later; sockets still open at the end are read then
             self.log.write("closing", _by_ports(wire.own_connections()))
-            # Ours, closed with bytes unread, would reset a peer's before that one was counted.
-            if len(self.held_open) < MOST_HELD:
-                self.held_open += wire.duplicates(besides=self.held_open)
+            # Closing ours with bytes unread would reset the peer's before it is read.
+            if len(self.held_open) < MAX_HELD_SOCKETS:
+                self.held_open += wire.duplicate_sockets(exclude=self.held_open)
             destroy(*args, **kwargs)
 
         c10d._new_process_group_helper = _new_process_group_helper
@@ -270,16 +270,16 @@ class Recorder:
 
     @contextlib.contextmanager
     def run(self, with_memory: bool, shaken: bool = False) -> Iterator[None]:
-        """Record what happens within.
+        """Record calls in this context.
 
-        ``shaken``: the rank pauses before some of its calls and waits, so that what is only right
-        when ranks arrive together shows.  When and for how long follows from the rank's seed.
+        ``shaken``: the rank pauses before some of its calls and waits, to expose code that is
+        correct only if ranks arrive together.  The pauses are drawn from the rank's seed.
         """
         self.pauses_s = iter(pauses_s(torch.initial_seed()) if shaken else ())
         self.open_works.clear()
-        while self.held_open:  # all ranks are done with what they ran before
+        while self.held_open:  # all ranks have finished the previous function
             os.close(self.held_open.pop())
-        self.ranks_of.clear()  # whoever reads this run's events has not heard of them
+        self.ranks_of.clear()  # each run's log must introduce its groups
         self.enabled = True
         try:
             if not with_memory:
@@ -287,18 +287,18 @@ class Recorder:
             else:
                 with memory_recorder.MemoryRecorder() as self.memory:
                     yield
-            self._hear_ends()
+            self._wait_for_callbacks()
         finally:
             self.enabled = False
             if self.memory is not None:
                 self.log.write("memory", self.memory.told())
                 self.memory = None
 
-    def _hear_ends(self) -> None:
-        """The word that a collective has ended may come after its rank is done.
+    def _wait_for_callbacks(self) -> None:
+        """The end of a collective may be reported after its rank is done.
 
-        DDP waits for the future: that is done before its callbacks run, and before the Work
-        calls itself completed.
+        DDP waits for the future, which completes before its callbacks run and before the Work
+        reports completion.
         """
         until = time.monotonic() + CALLBACK_S
         while time.monotonic() < until and any(
@@ -319,13 +319,13 @@ class Recorder:
             sent = {c: count - before.get(c, 0) for c, count in after.items()}
             self.log.write("block", label, start, end, _by_ports(sent))
             if threading.get_ident() == self.main_thread:
-                self.look(label)
+                self.read_memory(label)
 
 
 def pauses_s(seed: int) -> list[float]:
-    """Of a rank that is shaken: before each of its first calls and waits, 0 before half of them."""
+    """A shaken rank's pauses before its first calls and waits; about half of them are 0."""
     drawn = random.Random(seed)
-    return [drawn.choice((0.0, drawn.uniform(0, PAUSE_S))) for _ in range(MOST_PAUSES)]
+    return [drawn.choice((0.0, drawn.uniform(0, PAUSE_S))) for _ in range(MAX_PAUSES)]
 
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:
@@ -333,13 +333,13 @@ def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:
 
 
 def _caller(frame: FrameType) -> FrameType:
-    """Whose call this is: a dispatch mode, such as our MemoryRecorder, stands in between."""
-    while frame.f_back is not None and frame.f_code.co_filename in BETWEEN:
+    """The frame that made the call, above dispatch modes such as our MemoryRecorder."""
+    while frame.f_back is not None and frame.f_code.co_filename in DISPATCH_FILES:
         frame = frame.f_back
     return frame
 
 
-def _waits_itself(caller: FrameType) -> bool:
-    """Whether this is a call of torch.distributed's own Python that waits before it returns."""
+def _is_blocking(caller: FrameType) -> bool:
+    """Whether torch.distributed's Python function waits before it returns."""
     is_torchs = caller.f_code.co_filename == dist.distributed_c10d.__file__
     return is_torchs and not caller.f_locals.get("async_op", False)

@@ -1,4 +1,4 @@
-"""The tensors in what an operator, or a student, was given or gave."""
+"""Finds the tensors in arguments and results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Those in lists, tuples and dicts, however deep, in their order."""
+    """The tensors in nested lists, tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

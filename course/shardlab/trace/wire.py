@@ -1,9 +1,9 @@
-"""Bytes on the wire, from the kernel's own counters (Linux).
+"""Bytes on the wire, from the operating system's counters (Linux).
 
-Every TCP socket keeps a ``struct tcp_info`` (linux/tcp.h).  What a program has handed to a socket
-is ``bytes_sent - bytes_retrans + notsent_bytes``, three fields that one read takes at one instant,
-so the figure needs no waiting for acknowledgements.  A process reads it from its own sockets with
-getsockopt; another process, a grader say, reads the same fields through netlink's sock_diag.
+Every TCP socket keeps a ``struct tcp_info`` (linux/tcp.h).  The bytes a program has written to
+a socket are ``bytes_sent - bytes_retrans + notsent_bytes``, three fields that one read returns
+together, so there is no need to wait for acknowledgements.  A process reads them from its own
+sockets with getsockopt; another process, a grader say, through netlink's sock_diag.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def own_connections() -> dict[Connection, int]:
     return found
 
 
-def duplicates(besides: list[int]) -> list[int]:
-    """Another descriptor of each socket of this process: the connection stays until that is closed.
+def duplicate_sockets(exclude: list[int]) -> list[int]:
+    """Another descriptor for each socket of this process, which keeps its connection open.
 
-    ``besides``: descriptors from earlier calls; what they hold is not held twice.
+    ``exclude``: descriptors from earlier calls, whose sockets are not duplicated again.
     """
     found = _socket_fds("self")
-    held = {found.get(fd) for fd in besides}
+    held = {found.get(fd) for fd in exclude}
     duplicated = []
     for fd in {inode: fd for fd, inode in found.items() if inode not in held}.values():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as sock:
@@ -75,52 +75,52 @@ class Socket(NamedTuple):
 
     inode: int
     connection: Connection
-    sent_bytes: int  # put on the wire, twice sent included
+    sent_bytes: int  # put on the wire, including retransmissions
     written_bytes: int
 
 
 def sockets(netlink: socket.socket | None = None) -> list[Socket]:
-    """All open ones of a network namespace; raises OSError where the kernel does not tell.
+    """All open sockets of a network namespace; raises OSError if they can't be read.
 
-    ``netlink``: an ``open_netlink`` of that namespace, if it is not this process's own.
+    ``netlink``: from ``open_netlink`` in that namespace; default: this process's namespace.
     """
     with contextlib.ExitStack() as stack:
-        asked = stack.enter_context(open_netlink()) if netlink is None else netlink
-        return [Socket(inode, at, *_sent_and_written(info)) for inode, at, info in _dump(asked)]
+        used = stack.enter_context(open_netlink()) if netlink is None else netlink
+        return [Socket(inode, at, *_sent_and_written(info)) for inode, at, info in _dump(used)]
 
 
 def inodes_of(pid: int) -> set[int]:
-    """Of the sockets that a process holds; empty where it is gone."""
+    """Inodes of a process's sockets; empty if it is gone."""
     return set(_socket_fds(str(pid)).values())
 
 
 def open_netlink() -> socket.socket:
-    """Shows the sockets of the network namespace in which it is opened, wherever it is used."""
+    """Reads the sockets of the network namespace in which it is opened, wherever it is used."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
 
 
 def open_interfaces() -> socket.socket:
-    """Shows the interfaces of the network namespace in which it is opened, wherever it is used."""
+    """Reads the interfaces of the network namespace in which it is opened, wherever it is used."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
 
 
 def loopback_payload_bytes(interfaces: socket.socket) -> int:
-    """What has crossed loopback so far without the headers of TCP over IPv4: an upper bound of what
-    its sockets carried, whoever owned them, closed ones included."""
+    """All loopback bytes so far minus TCP/IPv4 headers: an upper bound of the payload of all
+    sockets, whoever owned them, including closed ones."""
     request = struct.pack("=BxxxII", 0, _LOOPBACK_INDEX, 1)  # struct if_stats_msg, link's 64 bits
     header = struct.pack("=IHHII", 16 + len(request), _RTM_GETSTATS, _NLM_F_REQUEST, 1, 0)
     interfaces.sendto(header + request, (0, 0))
     answer = interfaces.recv(1 << 16)
     _, kind = struct.unpack_from("=IH", answer)
     if kind != _RTM_NEWSTATS:
-        raise OSError("the kernel did not tell loopback's counters (RTM_GETSTATS)")
+        raise OSError("Linux did not report the loopback counters (RTM_GETSTATS)")
     # netlink's header, if_stats_msg, an attribute's header, then struct rtnl_link_stats64
     _, sent_packets, _, sent_bytes = struct.unpack_from("=QQQQ", answer, 16 + 12 + 4)
     return int(sent_bytes - _HEADER_BYTES * sent_packets)
 
 
 def _socket_fds(process: str) -> dict[int, int]:
-    """{fd: inode} of a process's sockets; empty where it is gone."""
+    """{fd: inode} of a process's sockets; empty if it is gone."""
     found = {}
     try:
         with os.scandir(f"/proc/{process}/fd") as entries:
@@ -159,13 +159,13 @@ def _dump_family(netlink: socket.socket, family: int) -> Iterator[tuple[int, Con
                 return
             if kind == _NLMSG_ERROR:
                 (code,) = struct.unpack_from("=i", packet, at + 16)
-                raise OSError(-code, "the kernel refused to list its TCP sockets (sock_diag)")
+                raise OSError(-code, "Linux refused to list its TCP sockets (sock_diag)")
             yield from _parse(packet, at + 16, at + length)
             at += (length + 3) & ~3
 
 
 def _parse(packet: bytes, start: int, stop: int) -> Iterator[tuple[int, Connection, bytes]]:
-    """One message. Ranks by the dozen have hundreds of sockets, read for each case of a check."""
+    """One message. Must be fast: dozens of ranks have hundreds of sockets, read for every case."""
     at = start + 72
     while at + 4 <= stop:
         length, kind = _ATTRIBUTE.unpack_from(packet, at)

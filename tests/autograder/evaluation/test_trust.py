@@ -255,7 +255,7 @@ def test_an_output_that_is_too_large_is_refused():
     cases = (Case("2 ranks", 2),)
     blob = cloudpickle.dumps(lambda given: torch.zeros(2**20))
     verdict = decide(echo(cases, output_bytes=2**21), blob, seed=1)
-    assert "at most 1,048,576 are taken" in verdict.cases[0].diagnosis
+    assert "the limit is 1,048,576" in verdict.cases[0].diagnosis
     assert verdict.trouble == "resource limit"
 
 

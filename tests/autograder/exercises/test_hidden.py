@@ -1,4 +1,4 @@
-"""What makes a check sound, declared by every exercise: boundaries, shaken cases, equal answers."""
+"""Every exercise declares what makes its check sound: boundaries, shaken cases, equal answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EQUAL = [
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
 def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
-    """Each by the name of the case that has it, or by the reason why it is not asked."""
+    """Each by the name of the case that covers it, or by the reason why it is not asked."""
     declared = exercise.decides.module.BOUNDARIES
     assert set(BOUNDARIES) <= set(declared)
     names = {case.name for case in exercise.cases}
@@ -31,7 +31,7 @@ def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
-def test_a_hidden_case_is_shaken_where_ranks_talk(lab: str, exercise: Exercise) -> None:
+def test_a_hidden_case_is_shaken_if_ranks_communicate(lab: str, exercise: Exercise) -> None:
     on_several = [case for case in exercise.cases if case.hidden and case.world_size > 1]
     if not isinstance(exercise, Formula) and on_several and exercise.engine != "deepspeed":
         assert any(case.shaken for case in on_several)

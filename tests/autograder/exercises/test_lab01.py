@@ -1,4 +1,4 @@
-"""Lab 01's references and named mistakes; test_labs.py puts its answers on real ranks."""
+"""Lab 01's references and named mistakes; test_planted.py runs its answers on real ranks."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def drawn(exercise, name):
     return case, exercise.draw(case, rng_for(exercise, case, 7))
 
 
-def said_of(exercise, case, inputs, outputs):
+def mistake_of(exercise, case, inputs, outputs):
     attempt = Attempt(case, inputs, exercise.expect(case, inputs), outputs, None, None)
     result = judge(exercise, attempt).result
     return "" if result.passed else result.mistake
 
 
-def test_every_planted_mistake_of_the_issue_is_here():
+def test_every_required_mistake_is_planted():
     names = {mistake.name for mistake in planted.of_lab(LAB)}
     assert names >= {
         "counts_tied_matrix_twice",
         "everything_grows_with_the_batch",
         "adam_has_one_state",
         "takes_the_mean_of_means",
-        "steps_every_micro_batch",
+        "steps_after_every_micro_batch",
         "forgets_zero_grad",
         "counts_ignored_targets",
         "looks_at_its_own_gradients_only",
-        "lets_nan_pass",
+        "misses_nan",
         "unscales_twice",
         "never_unscales",
         "updates_the_16_bit_weights",
-        "remakes_the_master_each_step",
+        "copies_the_master_in_each_step",
         "momentum_in_16_bit",
     }
 
 
-def test_points_are_those_of_the_labs_table():
+def test_points_add_up_to_the_labs_table():
     assert sum(exercise.points for exercise in exercises.of_lab(LAB)) == 20
 
 
@@ -78,7 +78,7 @@ SETTINGS = [
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("asked", SETTINGS)
-def test_counts_are_those_of_a_recorded_run(asked):
+def test_counts_match_a_recorded_run(asked):
     def one_step():
         reader.train_one_step(**asked)
 
@@ -87,16 +87,16 @@ def test_counts_are_those_of_a_recorded_run(asked):
     moments = {"parameters": "step", "gradients": "backward", "optimizer": "step"}
     moments["activations"] = "forward"
     for category, moment in moments.items():
-        # single numbers of the loss stay alive a little longer than what autograd keeps
+        # scalars of the loss stay alive a little longer than what autograd saves
         assert recorded.at(moment)[category] == pytest.approx(counted[category], abs=16)
 
 
 @pytest.mark.parametrize("asked", SETTINGS)
-def test_the_formulas_that_mistakes_change_are_right_themselves(asked):
+def test_the_formulas_are_right_before_a_mistake_changes_them(asked):
     assert equal(counting.right(**asked), counting.formulas(asked, {}), TOLERANCE)
 
 
-def test_counts_agree_with_the_formula_of_the_library():
+def test_counts_agree_with_the_librarys_formula():
     counted = counting.right(**setting(precision="bf16", tied=True))
     parameters = counting.right(**setting(tied=True))["parameters"] // 4
     states = memory.model_states(parameters, precision="bf16", optimizer="adam").device
@@ -105,7 +105,7 @@ def test_counts_agree_with_the_formula_of_the_library():
 
 
 def test_no_drawn_setting_puts_the_formula_near_the_tolerance():
-    """Single numbers weigh most in the smallest model with the most tensors."""
+    """Scalars matter most in the smallest model with the most tensors."""
     seeds = range(50)
     settings = [s for seed in seeds for s in counting.draw(None, np.random.default_rng(seed))]
     smallest = {name: min(s[name] for s in settings) for name in ("width", "vocabulary")}
@@ -119,14 +119,14 @@ def test_no_drawn_setting_puts_the_formula_near_the_tolerance():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"master": 0}, "forgets the fp32 masters, or"),
         ({"states": 1}, "Adam keeps two"),
         ({"states": 3}, "Adam keeps two"),
     ],
 )
-def test_what_agrees_in_one_case_is_told_apart_by_another(changes, said):
+def test_mistakes_that_agree_in_one_case_are_distinguished_by_another(changes, message):
     """Adam in bf16 without masters keeps 8 bytes, and so does a master with one state."""
     explain = []
     for name in ("fp32, Adam", "bf16 with fp32 masters, Adam"):
@@ -136,17 +136,17 @@ def test_what_agrees_in_one_case_is_told_apart_by_another(changes, said):
         found = STEP_BYTES.named(attempt)
         explain += [] if found is None else [[each.finding.mistake for each in found]]
     first = next(each for each in explain[0] if all(each in others for others in explain))
-    assert said in first
+    assert message in first
 
 
 # ---- accumulate ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
-def test_micro_batches_come_to_the_step_of_one_batch(case):
-    """All sequences as long as the longest: what is added comes last and does not count."""
+def test_micro_batches_take_the_step_of_one_batch(case):
+    """All sequences padded to the longest: the padding comes last and does not count."""
     (given,) = ACCUMULATE.draw(case, rng_for(ACCUMULATE, case, 7))
-    model, optimizer = accumulation.begin(given)
+    model, optimizer = accumulation.model_and_optimizer(given)
     losses = []
     for batches in given["steps"]:
         tokens, targets = ([row for pair in batches for row in pair[i]] for i in (0, 1))
@@ -162,36 +162,36 @@ def test_micro_batches_come_to_the_step_of_one_batch(case):
     assert (weights - expected["weights"]).abs().max() < 0.5 * accumulation.TOLERANCE
 
 
-def test_ways_to_weigh_wrongly_are_told_apart():
+def test_wrong_weightings_are_distinguished():
     case, inputs = drawn(ACCUMULATE, "sizes and shares differ")
-    mistakes = [(said, out[0]) for said, out in ACCUMULATE.decides.mistakes(case, inputs)]
+    mistakes = [(message, out[0]) for message, out in ACCUMULATE.decides.mistakes(case, inputs)]
     ends = [("", ACCUMULATE.expect(case, inputs)[0]), *mistakes]
-    ends = [(said, out) for said, out in ends if "some weights" in out]
+    ends = [(message, out) for message, out in ends if "some weights" in out]
     for (one, a), (other, b) in itertools.combinations(ends, 2):
         assert not equal(a["some weights"], b["some weights"], ACCUMULATE.named_within), (
             one,
             other,
         )
-    for said, out in mistakes:
+    for message, out in mistakes:
         right = ACCUMULATE.expect(case, inputs)[0]
-        assert said_of(ACCUMULATE, case, inputs, [right | {"weights": None} | out]) == said
+        assert mistake_of(ACCUMULATE, case, inputs, [right | {"weights": None} | out]) == message
 
 
 def test_a_wrong_loss_is_named_where_the_step_is_right():
     case, inputs = drawn(ACCUMULATE, "lengths differ")
     (right,) = ACCUMULATE.expect(case, inputs)
-    for losses, said in (
+    for losses, message in (
         ([None, None], "returns nothing"),
-        ([1.0, 2.0], "returns another loss than the mean"),
-        ([float("nan")] * 2, "divides by 0 where no target"),
+        ([1.0, 2.0], "does not return the mean loss"),
+        ([float("nan")] * 2, "divides by 0 if no target"),
     ):
-        assert said in said_of(ACCUMULATE, case, inputs, [right | {"losses": losses}])
+        assert message in mistake_of(ACCUMULATE, case, inputs, [right | {"losses": losses}])
 
 
 # ---- DynamicLossScaler --------------------------------------------------------------------------
 
 
-def test_the_rule_is_grad_scalers_own_where_one_rank_trains():
+def test_on_one_rank_the_reference_agrees_with_grad_scaler():
     case, inputs = drawn(SCALER, "1 rank, overflows twice")
     (expected,) = SCALER.expect(case, inputs)
     weights = torch.nn.Parameter(inputs[0]["weights"].clone())
@@ -210,22 +210,22 @@ def test_the_rule_is_grad_scalers_own_where_one_rank_trains():
     torch.testing.assert_close(weights.detach(), expected["weights"])
 
 
-@pytest.mark.parametrize("mistake", hidden_scaling.SAID)
-def test_each_broken_rule_is_named(mistake):
+@pytest.mark.parametrize("mistake", hidden_scaling.MESSAGES)
+def test_each_mistake_is_named(mistake):
     case, inputs = drawn(SCALER, "2 ranks, another interval")  # inf on both, and a nan
     outputs = hidden_scaling.reference(case, inputs, mistake)
-    assert said_of(SCALER, case, inputs, outputs) == hidden_scaling.SAID[mistake]
+    assert mistake_of(SCALER, case, inputs, outputs) == hidden_scaling.MESSAGES[mistake]
 
 
 # ---- sgd_with_master_weights --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", MASTERS.cases, ids=lambda case: case.name)
-def test_what_is_lost_is_far_more_than_the_tolerance(case):
+def test_lost_updates_far_exceed_the_tolerance(case):
     inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
-    ends = [inputs[0]["weights"]]  # where nothing moves
-    for said, outputs in MASTERS.decides.mistakes(case, inputs):
-        if case.params["momentum"] and "momentum" in said:
+    ends = [inputs[0]["weights"]]  # if nothing moves
+    for message, outputs in MASTERS.decides.mistakes(case, inputs):
+        if case.params["momentum"] and "momentum" in message:
             ends.append(outputs[0]["weights"])
     assert len(ends) == (4 if case.params["momentum"] else 1)
     right = MASTERS.expect(case, inputs)[0]["weights"]
@@ -246,15 +246,15 @@ def test_masters_agree_with_torchs_sgd_in_fp32():
 
 
 @pytest.mark.parametrize("case", MASTERS.cases, ids=lambda case: case.name)
-def test_weights_that_never_move_are_told_apart_by_what_was_kept(case):
+def test_weights_that_never_move_are_explained_by_the_tensors_in_state(case):
     inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
     start = inputs[0]["weights"]
     moved = masters.reference(case, inputs, wide_weights=True)["weights"]
-    for state, said in (
+    for state, message in (
         (moved, "never writes back"),
-        ([torch.zeros(3)], "takes the master from the rounded weight"),
+        ([torch.zeros(3)], "copies the master from the rounded weight"),
         ([torch.zeros(3, dtype=torch.float16)], "updates the 16-bit weights themselves"),
         ([], "updates the 16-bit weights themselves"),
     ):
         output = {"weights": start, "state": state, "path": []}
-        assert said in said_of(MASTERS, case, inputs, [output])
+        assert message in mistake_of(MASTERS, case, inputs, [output])

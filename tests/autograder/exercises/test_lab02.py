@@ -1,4 +1,4 @@
-"""Lab 02: oracles against independent counts, and mistakes that no planted answer makes."""
+"""Lab 02: references against independent counts, and mistakes that no planted answer makes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def right_attempt(exercise, case):
 # ---- bytes --------------------------------------------------------------------------------------
 
 
-def test_formulas_are_those_of_the_ground_truth():
+def test_formulas_agree_with_the_ground_truth():
     """Hub: (N-1)Ψ each way through rank 0, Ψ each way for the others; ring: 2(N-1)/N·Ψ."""
     assert hub_pairs(100, 4) == [(300, 300), (100, 100), (100, 100), (100, 100)]
     assert ring_pairs(100, 4) == [(150, 150)] * 4
@@ -48,7 +48,7 @@ def test_formulas_are_those_of_the_ground_truth():
 
 
 @pytest.mark.ranks
-def test_formulas_are_what_real_ranks_send_and_receive():
+def test_formulas_predict_what_real_ranks_send_and_receive():
     def one_of_each(psi):
         parameters = torch.ones(psi // 4)
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -85,17 +85,17 @@ def test_a_broadcast_reaches_every_other_rank_once(world_size):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (None, "should return a list with a pair (sent, received) for each rank"),
-        ([(3_000_000, 3_000_000)], "one pair for each rank: world_size of them"),
+        ([(3_000_000, 3_000_000)], "one pair for each rank, world_size in all"),
         ([[750_000, 750_000]] * 4, "(item 0: 750,000 and 750,000, expected 3,000,000 and 3,000"),
     ],
 )
-def test_wrong_pairs_are_explained(answer, said):
+def test_wrong_pairs_are_explained(answer, message):
     attempt = right_attempt(HUB_BYTES, HUB_BYTES.cases[0])
     got = HUB_BYTES.read(answer)
-    assert said in judge(HUB_BYTES, replace(attempt, outputs=[[got]])).result.diagnosis
+    assert message in judge(HUB_BYTES, replace(attempt, outputs=[[got]])).result.diagnosis
 
 
 # ---- buckets ------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def of_sizes(*sizes):
     return [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), False) for size in sizes]
 
 
-def test_buckets_are_those_of_the_notebook():
+def test_buckets_agree_with_the_notebook():
     sizes = [40, 70, 10, 200, 30, 20]
     spec = planted.subjects(LAB, planted.solution(LAB))["bucket_spec"](sizes, 100)
     got = bucketed_ddp.bucket_bytes(of_sizes(*sizes)[::-1], 100)
@@ -113,7 +113,7 @@ def test_buckets_are_those_of_the_notebook():
 
 
 @pytest.mark.parametrize("case", BUCKETED_DDP.cases, ids=lambda case: case.name)
-def test_in_each_case_wrong_buckets_are_other_buckets(case):
+def test_in_each_case_wrong_buckets_differ_from_the_right_ones(case):
     parameters, wanted = shared.trainable(shared.build(case)), case.params["buckets"]
     overfull = [0]
     for parameter in parameters[::-1]:
@@ -129,7 +129,7 @@ def test_in_each_case_wrong_buckets_are_other_buckets(case):
     }
     assert len(wanted) > 1
     for name, sizes in wrong.items():
-        assert name in bucket_calls.name_of(sizes, case)
+        assert name in bucket_calls.describe(sizes, case)
         are_distinct = (len(sizes), max(sizes)) != (len(wanted), max(wanted))
         assert are_distinct or sizes[-1 if sizes is forward else 0] != wanted[0]
 
@@ -157,18 +157,18 @@ def test_right_gradients_in_wrong_places_are_named(case):
     assert not bucket_calls.right_in_wrong_places(attempt)
 
 
-# ---- the oracle, and what mistakes make of it ---------------------------------------------------
+# ---- the reference and its mistakes -------------------------------------------------------------
 
 
 @one_thread()
 @pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)
-def test_no_named_mistake_looks_right(exercise):
+def test_no_named_mistake_gives_the_right_output(exercise):
     for case in exercise.cases:
         attempt = right_attempt(exercise, case)
         assert exercise.named(attempt) is None
         for mistake, outputs in exercise.decides.mistakes(case, attempt.inputs):
             if "buffers" in mistake and "gpt" in case.params:
-                continue  # it has none
+                continue  # a GPT has none
             assert not all(map(equal, outputs, attempt.expected)), mistake
 
 
@@ -181,7 +181,7 @@ def test_every_element_is_compared(exercise):
         assert got == sum(parameter.numel() for parameter in parameters)
 
 
-def test_ranks_start_apart_where_a_broadcast_is_asked_for():
+def test_ranks_start_with_different_weights_if_a_broadcast_is_required():
     for exercise in (HUB_STEP, DDP_STEP):
         case = exercise.cases[0]
         first, second = exercise.draw(case, np.random.default_rng(0))
@@ -201,7 +201,7 @@ def mistake_of(exercise, answer, case, timeout_s=20.0):
 
 
 def hub_with(weights_to, gradients_from, backwards=False, sends=True):
-    """A hub_step that talks to these ranks only."""
+    """A hub_step that communicates with these ranks only."""
 
     def hub_step(model, inputs, targets, lr):
         parameters = list(model.parameters())
@@ -224,29 +224,29 @@ def hub_with(weights_to, gradients_from, backwards=False, sends=True):
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"weights_to": range(3), "gradients_from": (1, 2)}, "partners are the N - 1 others"),
         ({"weights_to": (1, 2), "gradients_from": (1, 2), "backwards": True}, "same way on both"),
-        ({"weights_to": (1,), "gradients_from": (1, 2)}, "those go out first, to all"),
+        ({"weights_to": (1,), "gradients_from": (1, 2)}, "send weights to all first"),
         ({"weights_to": (1, 2), "gradients_from": (1, 2), "sends": False}, "that nobody sends"),
         ({"weights_to": (1, 2), "gradients_from": ()}, "receive N - 1 of each"),
     ],
 )
-def test_a_hub_that_hangs_is_explained(options, said):
+def test_a_hub_that_hangs_is_explained(options, message):
     diagnosis = mistake_of(HUB_STEP, hub_with(**options), HUB_STEP.cases[2])
-    assert said in diagnosis
+    assert message in diagnosis
     assert not re.search("neighbour|isend", diagnosis)
 
 
 @pytest.mark.ranks
-def test_a_broadcast_from_everybody_is_named():
+def test_a_broadcast_with_different_sources_is_named():
     def answer(model, inputs, targets, lr, step):
         for parameter in model.parameters():
             dist.broadcast(parameter.data, src=dist.get_rank())
 
-    said = mistake_of(DDP_STEP, answer, DDP_STEP.cases[0], timeout_s=2)
-    assert "src is the same rank everywhere" in said
+    message = mistake_of(DDP_STEP, answer, DDP_STEP.cases[0], timeout_s=2)
+    assert "src has to be the same on every rank" in message
 
 
 @pytest.mark.ranks
@@ -269,5 +269,5 @@ def test_waiting_for_a_frozen_parameter_is_named():
             while self.missing:
                 time.sleep(0.01)
 
-    said = mistake_of(BUCKETED_DDP, BucketedDDP, BUCKETED_DDP.cases[2], timeout_s=3)
-    assert "waits for the gradient of a frozen parameter" in said
+    message = mistake_of(BUCKETED_DDP, BucketedDDP, BUCKETED_DDP.cases[2], timeout_s=3)
+    assert "waits for the gradient of a frozen parameter" in message

@@ -1,4 +1,4 @@
-"""Lab 03's references and forms; test_planted.py puts its answers on real ranks."""
+"""Lab 03's references and forms; test_planted.py runs its answers on real ranks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ON_RANKS = [BY_ANSWER[name] for name in ("reduce_scatter", "all_gather", "ring_a
 
 @pytest.mark.parametrize("length", [0, 1, 3, 10, 12, 97])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-def test_bounds_are_those_of_tensor_split(length, world_size):
+def test_bounds_agree_with_tensor_split(length, world_size):
     elements = torch.arange(length)
     pieces = [elements[start:stop] for start, stop in chunk_bounds.right(length, world_size)]
     wanted = elements.tensor_split(world_size)
     assert [piece.tolist() for piece in pieces] == [piece.tolist() for piece in wanted]
 
 
-def test_inputs_follow_from_the_seed_and_differ_between_ranks():
+def test_inputs_depend_only_on_the_seed_and_differ_between_ranks():
     exercise = BY_ANSWER["reduce_scatter"]
     case = exercise.cases[0]
     first, again, other = (exercise.draw(case, rng_for(exercise, case, seed)) for seed in (1, 1, 2))
@@ -44,14 +44,14 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize(("exercise", "case"), HIDDEN)
-def test_what_other_ranks_have_is_not_guessed(exercise, case):
-    """A bfloat16 has 16 values here: one alone was guessed right once in some forty gradings."""
+def test_other_ranks_inputs_cannot_be_guessed(exercise, case):
+    """A bfloat16 has 16 values here: a single one was guessed once in some forty gradings."""
     draws = [exercise.draw(case, rng_for(exercise, case, seed))[-1] for seed in range(200)]
     times = [sum(torch.equal(one, other) for other in draws) for one in draws]
     assert max(times) <= 4
 
 
-def test_all_gather_is_not_given_what_it_should_fetch():
+def test_all_gather_inputs_do_not_contain_the_answer():
     exercise = BY_ANSWER["all_gather"]
     case = exercise.cases[0]
     buffers = exercise.draw(case, np.random.default_rng(0))
@@ -61,20 +61,20 @@ def test_all_gather_is_not_given_what_it_should_fetch():
             assert (buffer[start:stop].tolist() == wanted[start:stop]) == (chunk == rank)
 
 
-def test_formula_is_that_of_a_hand_count():
+def test_formula_agrees_with_a_hand_count():
     assert bytes_per_rank.right(1000, 4, 4) == 6000
     assert bytes_per_rank.right(640, 8, 1) == 0
     # A 4 MiB all-reduce over 4 ranks sends 6 MiB per rank (ground truth: 6.002 measured).
     assert bytes_per_rank.right(2**20, 4, 4) == 6 * 2**20
 
 
-def test_bounds_may_be_lists_and_of_numpys_numbers():
+def test_bounds_may_be_lists_of_numpy_integers():
     assert as_pairs(([np.int64(0), torch.tensor(3)], (3, 5))) == [(0, 3), (3, 5)]
     assert as_pairs(None) is None
 
 
 @pytest.mark.parametrize(
-    ("n", "bounds", "said"),
+    ("n", "bounds", "message"),
     [
         (4, [(0, 2), (2, 4), (4, 6), (6, 8)], "skips the remainder"),
         (3, [(0, 3), (3, 6), (6, 8), (8, 10)], "one pair for each rank"),
@@ -84,5 +84,5 @@ def test_bounds_may_be_lists_and_of_numpys_numbers():
         (4, [(0, 3), (2, 6), (6, 8), (8, 10)], "exactly one chunk"),
     ],
 )
-def test_wrong_bounds_are_told_apart(n, bounds, said):
-    assert said in wrong_form([10, n], chunk_bounds.right(10, n), bounds)
+def test_each_kind_of_wrong_bounds_is_named(n, bounds, message):
+    assert message in wrong_form([10, n], chunk_bounds.right(10, n), bounds)

@@ -84,7 +84,7 @@ def test_the_slices_of_stage_2_are_the_gradient_of_all_batches_together(case):
             torch.testing.assert_close(got, right, rtol=shared.NEAR / 5, atol=shared.NEAR / 5)
 
 
-def test_buckets_come_as_backward_reaches_them():
+def test_buckets_are_in_the_order_of_backward():
     case = case_of(ZERO2_BACKWARD, "3 ranks, 2 layers in a bucket")
     given = inputs_of(ZERO2_BACKWARD, case)[0]
     model = shared.mlp(given["layers"])
@@ -110,8 +110,8 @@ BY_RULE["Zero3Linear"] = hidden3.by_rank
         for case in exercise.cases
     ],
 )
-def test_a_right_answer_is_far_within_the_tolerance_and_wrong_rules_far_outside(exercise, case):
-    """Right answers differ in the order of additions only."""
+def test_rounding_stays_far_below_the_tolerance_and_wrong_rules_far_above(exercise, case):
+    """Right answers differ only in the order of additions."""
     inputs = inputs_of(exercise, case)
 
     def by(rule):
@@ -134,7 +134,7 @@ def flat_of(nested):
 
 
 def difference(one, other):
-    """The largest, absolute for small numbers and relative for large ones."""
+    """The largest difference, absolute for small numbers and relative for large ones."""
     return float(((one - other).abs() / one.abs().clamp(min=1)).max())
 
 
@@ -148,7 +148,7 @@ def test_bytes_of_the_papers_first_example():
 
 
 @pytest.mark.parametrize("case", ZERO_BYTES.cases, ids=lambda case: case.name)
-def test_bytes_are_those_of_the_library(case):
+def test_bytes_match_the_library(case):
     (asked,) = inputs_of(ZERO_BYTES, case)
     for parameters, n, stage, offload in asked:
         states = memory.model_states(
@@ -159,7 +159,7 @@ def test_bytes_are_those_of_the_library(case):
 
 
 def test_the_figures_of_the_last_question():
-    """7B on 8 GPUs of 48 GB, a third kept free; halves of a ring with eight micro-batches."""
+    """7B on 8 GPUs of 48 GB, a third kept free; ring halves with eight micro-batches."""
     states = [memory.model_states(7e9, stage=stage, world_size=8) for stage in range(4)]
     assert [each.device_bytes for each in states] == [112e9, 38.5e9, 26.25e9, 14e9]
     half = traffic.sent_bytes("ddp", 7e9, 8)[0] / 2
@@ -168,8 +168,8 @@ def test_the_figures_of_the_last_question():
     assert (stage2 / half, stage3 / half) == (9, 24)
 
 
-def told(exercise, case, answers):
-    """What is said of a formula's answers to the questions of a case."""
+def diagnosis_of(exercise, case, answers):
+    """The diagnosis of a formula's answers to a case's questions."""
     inputs = inputs_of(exercise, case)
     attempt = Attempt(case, inputs, exercise.expect(case, inputs), [answers(inputs[0])], None, None)
     return judge(exercise, attempt).result.diagnosis
@@ -196,8 +196,8 @@ STAGE_1 = {"optimizer": lambda n: 12 / n, "gradients": lambda n: 2, "parameters"
         ({"optimizer": lambda n: 7 / n}, "in 'optimizer'"),
     ],
 )
-def test_each_mistake_in_the_bytes_has_its_name(changed, says):
-    """At stage 1; answers at other stages are right."""
+def test_each_mistake_in_the_bytes_is_named(changed, says):
+    """Wrong at stage 1; right at the other stages."""
 
     def answers(asked):
         wrong = STAGE_1 | changed
@@ -208,7 +208,7 @@ def test_each_mistake_in_the_bytes_has_its_name(changed, says):
             for parameters, n, stage, offload in asked
         ]
 
-    assert says in told(ZERO_BYTES, case_of(ZERO_BYTES, "the paper's table, 7.5B"), answers)
+    assert says in diagnosis_of(ZERO_BYTES, case_of(ZERO_BYTES, "the paper's table, 7.5B"), answers)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +220,16 @@ def test_each_mistake_in_the_bytes_has_its_name(changed, says):
             lambda sizes, n: {name: size * 2**30 / 1e9 for name, size in sizes.items()},
             "counts GB as GiB",
         ),
-        (lambda sizes, n: sizes | {"host": sizes["host"] * n}, "host's bytes of all ranks"),
+        (lambda sizes, n: sizes | {"host": sizes["host"] * n}, "host bytes of all ranks"),
     ],
 )
 def test_answers_in_other_units_are_named(wrong, says):
     def answers(asked):
         return [wrong(zero_bytes.right(*question), question[1]) for question in asked]
 
-    assert says in told(ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 4 ranks"), answers)
+    assert says in diagnosis_of(
+        ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 4 ranks"), answers
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,18 +241,18 @@ def test_answers_in_other_units_are_named(wrong, says):
         ([(0, 3), (3, 7), (7, 10), (10, 10)], "splits by layer"),
         ([(0, 2), (2, 4), (4, 6), (6, 8)], "drops the last elements"),
         ([(0, 4), (4, 8), (8, 12), (12, 16)], "pads too much"),
-        ([(0, 3), (3, 6), (6, 9)], "one pair for each rank"),
+        ([(0, 3), (3, 6), (6, 9)], "one pair per rank"),
     ],
 )
-def test_each_mistake_in_the_bounds_has_its_name(bounds, says):
+def test_each_mistake_in_the_bounds_is_named(bounds, says):
     case = case_of(SHARD_BOUNDS, "parameters of 3, 4 and 3 for 4 ranks")
-    assert told(SHARD_BOUNDS, case, lambda asked: [[(0, 3), (3, 6), (6, 9), (9, 12)]]) == ""
-    assert says in told(SHARD_BOUNDS, case, lambda asked: [bounds])
+    assert diagnosis_of(SHARD_BOUNDS, case, lambda asked: [[(0, 3), (3, 6), (6, 9), (9, 12)]]) == ""
+    assert says in diagnosis_of(SHARD_BOUNDS, case, lambda asked: [bounds])
 
 
-# ---- on ranks: other ways to be right, other ways to be wrong ------------------------------------
+# ---- on ranks: other right answers, other mistakes -----------------------------------------------
 
-BY_HAND = """
+HAND_WRITTEN_ADAM = """
 class Zero1AdamW:
     def __init__(self, parameters, lr, betas, eps, weight_decay):
         self.parameters, self.world_size = parameters, dist.get_world_size()
@@ -288,9 +290,10 @@ def result_of(exercise, case, answers):
 @pytest.mark.parametrize(
     ("states", "passes"), [("self.stop - self.start", True), ("len(self.flat)", False)]
 )
-def test_states_by_hand_count_like_those_of_torch(states, passes):
+def test_states_of_a_hand_written_adam_count_like_those_of_torch(states, passes):
     exercise = ZERO1_ADAMW
-    answers = planted.solution(LAB) | {"Zero1AdamW": BY_HAND.replace("STATES", states)}
+    source = HAND_WRITTEN_ADAM.replace("STATES", states)
+    answers = planted.solution(LAB) | {"Zero1AdamW": source}
     result = result_of(exercise, case_of(exercise, "4 ranks, 1 MiB of parameters"), answers)
     assert result.passed == passes, result.diagnosis
     if not passes:
@@ -298,20 +301,20 @@ def test_states_by_hand_count_like_those_of_torch(states, passes):
         assert "holds Adam's states for all parameters" in result.diagnosis
 
 
-ASKED = {
-    "the first parameter alone": "[parameters[0].numel()]",
-    "what comes before the last": "[p.numel() for p in parameters[:-1]]",
+SIZES = {
+    "only the first parameter": "[parameters[0].numel()]",
+    "all but the last": "[p.numel() for p in parameters[:-1]]",
     "the padded length": "[len(self.flat)]",
 }
 
 
 @pytest.mark.ranks
-def test_an_answer_may_ask_for_bounds_of_any_parameters_that_follow_each_other():
-    asks = "\n        ".join(f"shard_bounds({sizes}, self.world_size)" for sizes in ASKED.values())
+def test_an_answer_may_call_shard_bounds_for_any_consecutive_parameters():
+    calls = "\n        ".join(f"shard_bounds({sizes}, self.world_size)" for sizes in SIZES.values())
     source = planted.solution(LAB)["Zero1AdamW"]
     at = "self.own = self.flat[start:stop]"
     assert at in source
-    for more, says in ((asks, ""), ("shard_bounds([4, 1], 3)", "follow each other")):
+    for more, says in ((calls, ""), ("shard_bounds([4, 1], 3)", "only consecutive parameters")):
         changed = {"Zero1AdamW": source.replace(at, f"{at}\n        {more}")}
         result = result_of(ZERO1_ADAMW, ZERO1_ADAMW.cases[0], planted.solution(LAB) | changed)
         assert result.passed == (not says)
@@ -326,7 +329,7 @@ def test_a_mistake_in_shard_bounds_costs_nothing_later(exercise):
     assert result.passed, result.diagnosis
 
 
-EMPTIED = """
+EMPTIES_A_STORAGE = """
 class Zero3Linear(nn.Module):
     def __init__(self, linear):
         super().__init__()
@@ -343,14 +346,14 @@ class Zero3Linear(nn.Module):
 
 
 @pytest.mark.ranks
-def test_a_storage_emptied_under_autograd_is_named():
-    answers = planted.solution(LAB) | {"Zero3Linear": EMPTIED}
+def test_emptying_a_storage_that_autograd_saved_is_named():
+    answers = planted.solution(LAB) | {"Zero3Linear": EMPTIES_A_STORAGE}
     result = result_of(ZERO3_LINEAR, ZERO3_LINEAR.cases[0], answers)
     assert "frees its units before backward" in result.diagnosis
 
 
-def test_layers_take_over_the_tensors_they_are_made_of():
-    """So that a drive can let go of them: what is live is what the answer keeps."""
+def test_layers_share_storage_with_the_tensors_they_are_made_of():
+    """So that a drive can free them: what stays live is what the answer keeps."""
     weight, bias = inputs_of(ZERO3_LINEAR, ZERO3_LINEAR.cases[0])[0]["layers"]
     layer = linear_of(weight, bias)
     assert isinstance(layer, torch.nn.Linear)

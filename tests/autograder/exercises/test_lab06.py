@@ -1,4 +1,4 @@
-"""Lab 06's references and what it says of wrong answers; the broken configurations are broken."""
+"""Lab 06: references, messages for wrong answers, and configurations that really are broken."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BYTES, ADAM, WRITE, FIX = exercises.of_lab(LAB)
 RNG = np.random.default_rng(0)
 
 
-def said(exercise, case, output, inputs=None):
-    """The check's message where every rank returned ``output``; empty where that is right."""
+def diagnosis_of(exercise, case, output, inputs=None):
+    """The check's message if every rank returns ``output``; empty if that is right."""
     inputs = inputs or exercise.draw(case, RNG)
     expected = exercise.expect(case, inputs)
     attempt = Attempt(case, inputs, expected, [output] * case.world_size, None, None)
@@ -37,7 +37,7 @@ def said(exercise, case, output, inputs=None):
 # ---- offload_bytes_per_step ---------------------------------------------------------------------
 
 
-def test_bytes_are_those_of_a_hand_count():
+def test_bytes_match_a_hand_count():
     """ZeRO-Offload: 2Ψ down and 2Ψ up (arXiv 2101.06840, section 3), over N; states are 12Ψ."""
     assert formula.right("zero-offload", 1000, 1, "bf16", 1) == (2000, 2000)
     assert formula.right("zero-offload", 1000, 4, "fp16", 8) == (4000, 500)
@@ -49,35 +49,35 @@ def test_bytes_are_those_of_a_hand_count():
 
 @pytest.mark.parametrize("method", formula.METHODS)
 @pytest.mark.parametrize("precision", formula.PRECISIONS)
-def test_no_two_mistakes_give_one_answer(method, precision):
+def test_no_two_mistakes_give_the_same_answer(method, precision):
     question = [method, 10**6, 4, precision, 3]
     found = [answers[0] for _, (answers,) in BYTES.decides.mistakes(BYTES.cases[0], [[question]])]
     wrong = [answer for answer in found if answer not in (None, formula.right(*question))]
     assert len(set(wrong)) == len(wrong) >= 5
 
 
-def test_hidden_questions_divide_and_differ():
+def test_hidden_questions_divide_evenly_and_cover_all_methods():
     ((*questions,),) = BYTES.draw(BYTES.cases[-1], RNG)
     assert all(parameters % ranks == 0 for _, parameters, ranks, _, _ in questions)
     assert {question[0] for question in questions} == set(formula.METHODS)
 
 
 @pytest.mark.parametrize("mistake", formula.MISTAKES)
-def test_each_wrong_formula_is_named_where_it_is_all_that_is_wrong(mistake):
+def test_each_wrong_formula_is_named_if_nothing_else_is_wrong(mistake):
     case = BYTES.cases[-1]
     inputs = BYTES.draw(case, RNG)
     wrong = formula.MISTAKES[mistake]
     wrong = wrong[0] if isinstance(wrong, tuple) else wrong
     output = [wrong(*question) or formula.right(*question) for question in inputs[0]]
-    assert said(BYTES, case, output, inputs) == f"offload_bytes_per_step {mistake}"
+    assert diagnosis_of(BYTES, case, output, inputs) == f"offload_bytes_per_step {mistake}"
 
 
-def test_a_billion_stays_readable_in_a_message():
-    text = deterministic(said(BYTES, BYTES.cases[0], [(4 * 10**9, 4 * 10**9)]))
+def test_large_numbers_are_readable_in_a_message():
+    text = deterministic(diagnosis_of(BYTES, BYTES.cases[0], [(4 * 10**9, 4 * 10**9)]))
     assert text == (
-        "offload_bytes_per_step('zero-offload', 1_000_000_000, 1, 'bf16', 1) counts fp32, 4Ψ: what "
-        "moves has 16 bits, 2 bytes each (4,000,000,000 and 4,000,000,000, expected 2,000,000,000 "
-        "and 2,000,000,000)"
+        "offload_bytes_per_step('zero-offload', 1_000_000_000, 1, 'bf16', 1) counts fp32, 4Ψ: "
+        "elements move in 16 bits, 2 bytes each (4,000,000,000 and 4,000,000,000, expected "
+        "2,000,000,000 and 2,000,000,000)"
     )
 
 
@@ -85,7 +85,7 @@ def test_a_billion_stays_readable_in_a_message():
 
 
 def trained(case, inputs, **changes):
-    """What the drive of a right optimizer returns, but for its masters and weights."""
+    """What the drive returns for an optimizer that trains with these changes."""
     masters = adam.trained(case, inputs, **changes)
     halves = [master.to(offloaded_adam.HALF) for master in masters]
     weights = {"parameters": halves, "as fp32": [half.float() for half in halves]}
@@ -96,16 +96,16 @@ def trained(case, inputs, **changes):
 @pytest.mark.parametrize("case", ADAM.cases, ids=lambda case: case.name)
 def test_stale_or_unmoved_weights_are_named_in_every_case(case):
     inputs = ADAM.draw(case, RNG)
-    assert said(ADAM, case, trained(case, inputs), inputs) == ""
+    assert diagnosis_of(ADAM, case, trained(case, inputs), inputs) == ""
     stale = trained(case, inputs, is_stale=True)
-    assert "updates the stale 16-bit weights" in said(ADAM, case, stale, inputs)
+    assert "updates the stale 16-bit weights" in diagnosis_of(ADAM, case, stale, inputs)
     unmoved = trained(case, inputs) | {"parameters": inputs[0]["weights"]}
-    assert "leaves the device's weights as they were" in said(ADAM, case, unmoved, inputs)
+    assert "does not update the device's weights" in diagnosis_of(ADAM, case, unmoved, inputs)
     if case.params["rates"]["weight_decay"]:
         output = trained(case, inputs, weight_decay=0.0)
-        assert "leaves out weight decay" in said(ADAM, case, output, inputs)
-    other = trained(case, inputs, eps=0.1)  # a mistake without a name is given none
-    assert "wrong values in" in said(ADAM, case, other, inputs)
+        assert "leaves out weight decay" in diagnosis_of(ADAM, case, output, inputs)
+    other = trained(case, inputs, eps=0.1)  # an unknown mistake is given no name
+    assert "wrong values in" in diagnosis_of(ADAM, case, other, inputs)
 
 
 @pytest.mark.parametrize(
@@ -113,24 +113,24 @@ def test_stale_or_unmoved_weights_are_named_in_every_case(case):
     [
         ("host bfloat16", 4, "more than 2Ψ bytes down"),
         ("device bfloat16", 4, "more than 2Ψ bytes up"),
-        ("host float32", 4, "makes its gradients fp32 on the device"),
+        ("host float32", 4, "converts gradients to fp32 on the device"),
         ("device float32", 4, "moves fp32 parameters up"),
         ("device float32", 12, "moves its states to the device"),
     ],
 )
-def test_what_moves_besides_is_named_by_its_way(way, times, words):
+def test_unnecessary_moves_are_named(way, times, words):
     case = ADAM.cases[0]
     inputs = ADAM.draw(case, RNG)
     output = trained(case, inputs)
     output["moved"] = [{**output["moved"][0], way: times * offloaded_adam.elements(case)}] * 2
-    assert words in said(ADAM, case, output, inputs)
+    assert words in diagnosis_of(ADAM, case, output, inputs)
 
 
 # ---- write_config -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 64])
-def test_the_table_of_choices_is_the_formula_of_the_paper(ranks):
+def test_the_table_of_choices_matches_the_papers_formula(ranks):
     for (stage, optimizer, parameters), bytes_each in write_config.ROWS.items():
         states = model_states(
             1000,
@@ -158,26 +158,28 @@ def test_cases_ask_for_different_rows():
         ({"stage": 3}, "a lower one fits"),
         ({"optimizer": {"place": "host"}}, "offloads more"),
         ({"precision": "float32"}, "does not train in bf16 (the engine reports precision float32"),
-        ({"micro_batch": 4}, "another micro_batch than asked for"),
+        ({"micro_batch": 4}, "does not use the micro_batch asked for"),
         ({"stage": 1, "config": {"offload_optimizer": {}}}, "asks for offload at the wrong level"),
         (
             {"stage": 1, "config": {"zero_optimization": {"offload_param": {}}}},
-            "asks for offload_param at a stage that leaves it out",
+            "asks for offload_param at a stage that ignores it",
         ),
     ],
 )
-def test_another_engine_than_asked_for_is_named(change, words):
+def test_an_engine_that_differs_from_the_request_is_named(change, words):
     case = WRITE.cases[0]  # stage 2 fits, with nothing on the host
     inputs = WRITE.draw(case, RNG)
     right = {**WRITE.expect(case, inputs)[0], "config": {}}
-    assert said(WRITE, case, right, inputs) == ""
-    assert words in said(WRITE, case, right | change, inputs)
+    assert diagnosis_of(WRITE, case, right, inputs) == ""
+    assert words in diagnosis_of(WRITE, case, right | change, inputs)
 
 
-def test_what_is_no_dict_never_reaches_deepspeed():
+def test_only_a_dict_reaches_deepspeed():
     case = WRITE.cases[0]
     output = WRITE.drive(lambda **budget: None, WRITE.draw(case, RNG)[0], case)
-    assert said(WRITE, case, output) == "the configuration should be a dict (it is a NoneType)"
+    assert (
+        diagnosis_of(WRITE, case, output) == "the configuration should be a dict (it is a NoneType)"
+    )
 
 
 # ---- fix_config ---------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ def broken():
 
 
 def start_each(texts):
-    """{letter: the engine, or the words of the error}: on the same ranks, for the sake of speed."""
+    """{letter: the engine, or the error message}; all on the same ranks, which is faster."""
     found = {}
     for letter, text in texts.items():
         try:
@@ -228,19 +230,19 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ({"A": ("not_json", '{"a": 1, // b\n}')}, "still is not JSON"),
-        ({"A": ("not_json", "[1]")}, "still is not JSON"),
-        ({"A": ("not_json", None)}, "still is not JSON"),
-        ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a key twice"),
+        ({"A": ("not_json", '{"a": 1, // b\n}')}, "is still not valid JSON"),
+        ({"A": ("not_json", "[1]")}, "is still not valid JSON"),
+        ({"A": ("not_json", None)}, "is still not valid JSON"),
+        ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a duplicate key"),
         ({}, "is not among your answers"),
         ({"A": "text"}, "should have a pair"),
         (None, "is not among your answers"),
     ],
 )
-def test_what_is_not_repaired_never_reaches_deepspeed(answers, words):
+def test_only_repaired_json_reaches_deepspeed(answers, words):
     case = FIX.cases[0]
     output = fix_config.drive(lambda: answers, "A", case)
-    assert f"the configuration {words}" in said(FIX, case, output)
+    assert f"the configuration {words}" in diagnosis_of(FIX, case, output)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +255,8 @@ def test_what_is_not_repaired_never_reaches_deepspeed(answers, words):
         ("E", "code", "unknown_key", "that is not the name of its mistake (unknown_key)"),
     ],
 )
-def test_a_repair_that_gives_up_a_wish_is_named(letter, key, value, words):
+def test_a_repair_that_loses_what_the_author_wanted_is_named(letter, key, value, words):
     case = FIX.cases["ABCDE".index(letter)]
     right = FIX.expect(case, FIX.draw(case, RNG))[0]
-    assert said(FIX, case, right) == ""
-    assert words in said(FIX, case, right | {key: value})
+    assert diagnosis_of(FIX, case, right) == ""
+    assert words in diagnosis_of(FIX, case, right | {key: value})

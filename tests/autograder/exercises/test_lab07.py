@@ -1,4 +1,4 @@
-"""Lab 07: references against whole layers, mistakes that are not confused, other right answers."""
+"""Lab 07: references against whole layers, distinguishable mistakes, other right answers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_columns_side_by_side_are_the_whole_product(exercise, case):
 
 
 @pytest.mark.parametrize(("exercise", "case"), cases_of("RowLinear"))
-def test_summands_and_one_bias_are_the_whole_product(exercise, case):
+def test_partial_sums_and_one_bias_are_the_whole_product(exercise, case):
     inputs, expected = drawn(exercise, case)
     weight, bias = inputs[0]["whole"].values()
     parts = zip(inputs, weight.chunk(case.world_size, dim=1), strict=True)
@@ -88,8 +88,8 @@ def test_blocks_of_heads_add_up_to_attention(exercise, case):
 
 
 @pytest.mark.parametrize(("exercise", "case"), cases_of("vocab_parallel_cross_entropy"))
-def test_every_rank_has_a_target_and_gradients_sum_to_nothing(exercise, case):
-    """Softmax less one-hot: over all words of a token that is 0."""
+def test_every_rank_has_a_target_and_gradients_sum_to_zero(exercise, case):
+    """Softmax minus one-hot sums to 0 over all words of a token."""
     inputs, expected = drawn(exercise, case)
     owns = vocab_parallel_cross_entropy.Parts(inputs).owns
     assert all(own.any() and not own.all() for own in owns)
@@ -98,7 +98,7 @@ def test_every_rank_has_a_target_and_gradients_sum_to_nothing(exercise, case):
     assert gradient.sum(dim=1).abs().max() < 1e-6
 
 
-def test_bytes_of_a_layer_are_those_that_the_library_counts():
+def test_bytes_of_a_layer_match_the_library():
     for batch, tokens, width, tp_size, size in QUESTIONS:
         counted = traffic.tensor_parallel_layer(batch * tokens, width, tp_size, element_bytes=size)
         assert tp_bytes_per_layer.right(batch, tokens, width, tp_size, size) == pytest.approx(
@@ -106,18 +106,18 @@ def test_bytes_of_a_layer_are_those_that_the_library_counts():
         )
 
 
-def test_a_place_in_the_mesh_is_that_of_a_table_of_ranks():
-    place = {"dp_rank": 1, "tp_rank": 1, "dp_group": [1, 5], "tp_group": [4, 5, 6, 7]}
-    assert mesh_coords.right(5, 2, 4) == place
-    apart = {"dp_rank": 1, "tp_rank": 2, "dp_group": [4, 5], "tp_group": [1, 3, 5, 7]}
-    assert mesh_coords.swapped(5, 4, 2, "rank", "group") == apart
+def test_mesh_coordinates_match_a_table_of_ranks():
+    coords = {"dp_rank": 1, "tp_rank": 1, "dp_group": [1, 5], "tp_group": [4, 5, 6, 7]}
+    assert mesh_coords.right(5, 2, 4) == coords
+    swapped = {"dp_rank": 1, "tp_rank": 2, "dp_group": [4, 5], "tp_group": [1, 3, 5, 7]}
+    assert mesh_coords.swapped(5, 4, 2, "rank", "group") == swapped
 
 
 # ---- mistakes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("exercise", "case"), cases_of(*LAYERS))
-def test_no_mistake_can_pass_for_right_or_for_another(exercise, case):
+def test_no_mistake_looks_right_or_like_another_mistake(exercise, case):
     inputs, expected = drawn(exercise, case)
     made = [
         (mistake, wrong)
@@ -133,14 +133,14 @@ def test_no_mistake_can_pass_for_right_or_for_another(exercise, case):
 
 
 def differs(one, other, tolerance):
-    """On any rank, in what the second one has."""
+    """Whether any rank's outputs differ, in the keys that the second one has."""
     return any(
         not equal(part, {key: whole[key] for key in part}, tolerance)
         for whole, part in zip(one, other, strict=True)
     )
 
 
-def test_no_two_mistakes_in_bytes_give_the_same_for_all_questions():
+def test_no_two_mistakes_in_bytes_give_the_same_answers():
     answers = {
         mistake: [wrong(*question) for question in QUESTIONS]
         for mistake, wrong in tp_bytes_per_layer.MISTAKES.items()
@@ -163,22 +163,22 @@ def test_the_figures_of_the_last_question():
     steps_s = {n: computes_s[n] + sends_s[n] for n in (8, 16)}
     assert (steps_s[8], steps_s[16]) == pytest.approx((0.747, 0.427), abs=5e-4)
     assert [computes_s[n] / steps_s[n] for n in (8, 16)] == pytest.approx([0.9, 0.79], abs=5e-3)
-    # 64 GPUs, a sequence: on one mesh or the other, without gradients
+    # per sequence on 64 GPUs, with either mesh, without gradients
     each_s = {n: steps_s[n] / (64 // n) for n in (8, 16)}
     assert (each_s[8], each_s[16]) == pytest.approx((0.093, 0.107), abs=5e-4)
     gradients_s = ring_sent_bytes(2 * 175e9 / 8, 8) / 50e9
     assert gradients_s == pytest.approx(1.53, abs=5e-3)
-    boundary_s = 2 * 2048 * 12288 * 2 / 50e9  # of a pipeline, there and back
+    boundary_s = 2 * 2048 * 12288 * 2 / 50e9  # of a pipeline, forward and backward
     assert boundary_s == pytest.approx(0.002, abs=5e-5)
 
 
 # ---- on ranks -----------------------------------------------------------------------------------
 
 
-def cut_gpt(size, attention, mlp):
-    """To run on ranks: a GPT, each half of its layers cut; its loss and a gradient."""
+def split_gpt(size, attention, mlp):
+    """A step to run on ranks: a GPT with both halves of its layers split; its loss, a gradient."""
 
-    def step():  # within a function: it goes to ranks by itself, without this module
+    def step():  # nested, so that it is pickled by value: ranks need not import this module
         torch.manual_seed(0)
         model = models.gpt(size)
         for block in model.blocks:
@@ -197,7 +197,7 @@ def cut_gpt(size, attention, mlp):
 @pytest.mark.parametrize(("world_size", "size"), [(2, "0.1M"), (4, "0.3M")])
 def test_a_layer_makes_two_all_reduces_forward_and_two_backward(world_size, size):
     answers = planted.subjects(LAB, planted.solution(LAB))
-    step = cut_gpt(size, answers["tp_attention"], answers["tp_mlp"])
+    step = split_gpt(size, answers["tp_attention"], answers["tp_mlp"])
     run = launch(step, world_size=world_size, device="cpu")
     torch.manual_seed(0)
     model = models.gpt(size)
@@ -213,7 +213,7 @@ def test_a_layer_makes_two_all_reduces_forward_and_two_backward(world_size, size
             assert {call.bytes for call in calls} == {tokens.numel() * model.config.width * 4}
 
 
-BY_HAND = """
+HAND_WRITTEN_LOSS = """
 class Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, targets):
@@ -242,16 +242,16 @@ def vocab_parallel_cross_entropy(logits, targets):
 
 
 @pytest.mark.ranks
-def test_a_backward_by_hand_passes():
+def test_a_hand_written_backward_passes():
     exercise = LAYERS["vocab_parallel_cross_entropy"]
-    result = result_of(exercise, exercise.cases[2], {exercise.answer: BY_HAND})
+    result = result_of(exercise, exercise.cases[2], {exercise.answer: HAND_WRITTEN_LOSS})
     assert result.passed, (result.diagnosis, result.spent)
 
 
 @pytest.mark.ranks
 def test_mistakes_in_linear_layers_cost_nothing_later():
     by_name = {mistake.name: mistake.answers for mistake in planted.of_lab(LAB)}
-    wrong = by_name["columns_keep_their_own_gradient"] | by_name["never_adds_the_summands"]
+    wrong = by_name["columns_keep_their_own_gradient"] | by_name["never_adds_the_partial_sums"]
     for answer in ("tp_mlp", "tp_attention", "vocab_parallel_cross_entropy"):
         result = result_of(LAYERS[answer], LAYERS[answer].cases[0], wrong)
         assert result.passed, result.diagnosis

@@ -1,4 +1,4 @@
-"""Lab 08: gradients, limits, mistakes by their names, and nothing to gain from tampering."""
+"""Lab 08: gradients, limits, named mistakes, and no gain from tampering."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def plain(schedule):
     return [[list(action) for action in actions] for actions in schedule]
 
 
-def look(schedule, *sizes):
-    return plans.Look(plain(schedule), *sizes, **plans.cost_of(plain(schedule)))
+def submitted(schedule, *sizes):
+    return plans.Submitted(plain(schedule), *sizes, **plans.cost_of(plain(schedule)))
 
 
 def inputs_of(exercise, case):
@@ -92,7 +92,7 @@ def test_wrong_gradients_cannot_be_confused(answer):
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
-def test_limits_are_those_of_the_published_schedules(p, m):
+def test_limits_match_the_published_schedules(p, m):
     idle = [(p - 1) * plans.F_AND_B] * p
     gpipe = library.simulate(library.gpipe(p, m))
     assert (list(gpipe.idle), list(gpipe.peak_in_flight)) == (idle, [m] * p)
@@ -106,7 +106,7 @@ def test_limits_are_those_of_the_published_schedules(p, m):
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 8), (6, 14), (8, 8)])
-def test_zb_h1_is_at_the_optimum_and_nothing_can_be_below(p, m):
+def test_zb_h1_reaches_the_lower_bound(p, m):
     """The last device gets its first micro-batch after p - 1 forwards, whatever the schedule."""
     time = library.simulate(library.zb_h1(p, m))
     assert max(time.idle) == p - 1 == time.slots[-1][0].start
@@ -114,7 +114,7 @@ def test_zb_h1_is_at_the_optimum_and_nothing_can_be_below(p, m):
     assert max(library.simulate(library.one_f_one_b(p, m)).idle) == 3 * (p - 1)
 
 
-def test_the_figures_of_the_last_question():
+def test_the_numbers_in_the_answer_to_the_last_question():
     """8 devices, 16 micro-batches, room for 8."""
     peaks = {
         "gpipe": max(library.simulate(library.gpipe(8, 16)).peak_in_flight),
@@ -137,19 +137,19 @@ def test_the_figures_of_the_last_question():
     assert np.round(fractions, 3).tolist() == [0.304, 0.179, 0.127]
 
 
-# ---- mistakes by their names ---------------------------------------------------------------------
+# ---- named mistakes ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", bubble_fraction.MISTAKES)
-def test_each_wrong_bubble_has_its_name(said):
+@pytest.mark.parametrize("name", bubble_fraction.MISTAKES)
+def test_each_wrong_formula_is_named(name):
     exercise = BY_ANSWER["bubble_fraction"]
     case = exercise.cases[-1]
     inputs = inputs_of(exercise, case)
     expected = exercise.expect(case, inputs)
     for mistake, outputs in exercise.decides.mistakes(case, inputs):
-        if mistake == said:
+        if mistake == name:
             named = exercise.named(Attempt(case, inputs, expected, outputs, None, None))
-            assert [each.finding.mistake for each in named] == [said]
+            assert [each.finding.mistake for each in named] == [name]
 
 
 def warmed_up(p, m, warm_up):
@@ -171,27 +171,27 @@ def warmed_up(p, m, warm_up):
         (lambda s: 8, "is GPipe"),
         (lambda s: 4 - s, "by one forward"),
         (lambda s: 3, "the later the stage"),
-        (lambda s: s and 0, "too briefly"),
+        (lambda s: s and 0, "too short"),
     ],
 )
-def test_each_wrong_warm_up_has_its_name(warm_up, says):
-    assert says in one_f_one_b_schedule.wrong_warm_up(look(warmed_up(4, 8, warm_up), 4, 8))
+def test_each_wrong_warm_up_is_named(warm_up, says):
+    assert says in one_f_one_b_schedule.wrong_warm_up(submitted(warmed_up(4, 8, warm_up), 4, 8))
 
 
-def test_what_stands_there_wrongly_is_named():
+def test_each_kind_of_wrong_action_is_named():
     right = plain(library.one_f_one_b(2, 3))
-    assert plans.wrong_actions(look(right, 2, 3)) is None
+    assert plans.wrong_actions(submitted(right, 2, 3)) is None
     for wrong, says in (
         ([right[0][:-1], right[1]], "leaves out backwards"),
         ([right[0][1:], right[1]], "leaves out forwards"),
         ([right[0], []], "leaves out forwards and backwards"),
         ([[[kind, s + 1, k] for kind, s, k in each] for each in right], "do not exist"),
-        ([[[kind, k, s] for kind, s, k in each] for each in right], "wrong way round"),
+        ([[[kind, k, s] for kind, s, k in each] for each in right], "swapped"),
         ([[*right[0], ["F", 0, 3]], right[1]], "past the last micro-batch"),
         ([[*right[0], ["F", 0, 2]], right[1]], "twice"),
         (right[::-1], "on the wrong devices"),
     ):
-        assert says in plans.wrong_actions(look(wrong, 2, 3))
+        assert says in plans.wrong_actions(submitted(wrong, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -202,20 +202,20 @@ def test_what_stands_there_wrongly_is_named():
     ],
     ids=range(10),
 )
-def test_what_is_no_schedule_is_described_and_costs_no_time(returned):
+def test_an_invalid_schedule_is_described_and_rejected_quickly(returned):
     reason = plans.as_schedule(returned)
     assert isinstance(reason, str)
     assert plans.cost_of(reason)["rule"] == "form"
 
 
-def test_numpys_numbers_and_tuples_will_do():
+def test_numpy_integers_and_tuples_are_accepted():
     returned = tuple(tuple(("F", np.int64(0), k) for k in range(2)) for _ in range(1))
     assert plans.as_schedule(returned) == [[["F", 0, 0], ["F", 0, 1]]]
 
 
-def test_halves_and_whole_backwards_may_be_mixed_where_they_may_be_split():
+def test_where_splitting_is_allowed_whole_and_split_backwards_may_be_mixed():
     mixed = [[["F", 0, 0], ["F", 0, 1], ["B", 0, 0], ["I", 0, 1], ["W", 0, 1]]]
-    assert plans.wrong_actions(look(mixed, 1, 2)) is None
+    assert plans.wrong_actions(submitted(mixed, 1, 2)) is None
     assert plans.is_complete(mixed, [1, 2], may_split=True)
     assert not plans.is_complete(mixed, [1, 2], may_split=False)
 
@@ -226,17 +226,17 @@ def test_ranks_that_all_receive_first_are_named():
     assert "receive before they send" in shared.all_wait_in_recv(attempt).mistake
 
 
-# ---- what student code says of its schedule counts for nothing -----------------------------------
+# ---- costs claimed by student code are ignored ---------------------------------------------------
 
 
 class RunOf:
-    """As much of a Run as budgets read."""
+    """The part of a Run that budgets read."""
 
     def __init__(self, *outputs):
         self.outputs, self.world_size = outputs, len(outputs)
 
 
-def test_costs_are_counted_where_no_student_code_runs():
+def test_costs_are_computed_where_no_student_code_runs():
     case = next(case for case in BY_ANSWER["gpipe_schedule"].cases if not case.params["runs"])
     whole = [plain(library.gpipe(*sizes)) for sizes in case.params["asked"]]
     claims = {"costs": [{"idle": [0]}], "is_complete": True}
@@ -254,7 +254,7 @@ def test_a_rank_without_costs_has_no_schedule(odd):
     assert plans.measured("idle")(RunOf(odd, right)) == [plans.NOT_A_SCHEDULE, 3]
 
 
-STEALS = """
+PATCHES_THE_SIMULATOR = """
 def gpipe_schedule(devices, micro_batches):
     from shardlab.simulate.pipeline import simulator
     simulator.PipelineTimeline.idle = property(lambda time: (0,) * devices)
@@ -264,12 +264,12 @@ def gpipe_schedule(devices, micro_batches):
 
 
 @pytest.mark.ranks
-def test_who_changes_the_simulator_changes_it_for_none_but_itself():
-    for result in results_of("gpipe_schedule", STEALS):
+def test_patching_the_simulator_does_not_change_the_verdict():
+    for result in results_of("gpipe_schedule", PATCHES_THE_SIMULATOR):
         assert "naive model parallelism" in result.diagnosis
 
 
-# ---- on ranks: other ways to be right ------------------------------------------------------------
+# ---- on ranks: other correct answers -------------------------------------------------------------
 
 SIMULATES = """
 def gpipe_schedule(devices, micro_batches):
@@ -333,19 +333,19 @@ def naive_step(stage, x, target, shape):
 @pytest.mark.parametrize(
     ("answer", "source"), [("naive_step", BATCHED), ("gpipe_schedule", SIMULATES)]
 )
-def test_other_ways_are_as_good(answer, source):
+def test_other_correct_answers_pass(answer, source):
     for result in results_of(answer, source):
         assert result.passed, result.diagnosis
 
 
 @pytest.mark.ranks
-def test_the_puzzle_pays_by_how_far_one_came_and_shows_the_score():
-    """Whatever can start, starts: gradients first, then forwards, then weights."""
+def test_the_puzzle_gives_partial_credit_and_shows_the_score():
+    """The greedy answer starts whatever can start: gradients, then forwards, then weights."""
     results = results_of("zero_bubble_schedule", GREEDY, slice(3))
     assert [result.passed for result in results] == [True, True, False]
-    told = as_text(Verdict("pipeline.zero_bubble_schedule", 5, results, SEED))
-    assert "idles 5 slots, 1F1B 9, the optimum is 3: a score of 67%" in told
-    assert "idle 5 slots of at most 3 slots" in told
+    text = as_text(Verdict("pipeline.zero_bubble_schedule", 5, results, SEED))
+    assert "idles 5 slots, 1F1B 9, the optimum is 3: a score of 67%" in text
+    assert "idle 5 slots of at most 3 slots" in text
 
 
 @pytest.mark.ranks
@@ -356,6 +356,6 @@ def gpipe_schedule(devices, micro_batches):
     return [[(kind, s, k) for kind in "BF" for k in every] for s in range(devices)]
 """
     results = results_of("gpipe_schedule", source, slice(1))
-    told = as_text(Verdict("pipeline.gpipe_schedule", 3, results, SEED))
-    assert "needs its forward first" in told
-    assert "idle – of at most 3 slots" in told
+    text = as_text(Verdict("pipeline.gpipe_schedule", 3, results, SEED))
+    assert "needs its forward first" in text
+    assert "idle – of at most 3 slots" in text

@@ -1,4 +1,4 @@
-"""Lab 09: counts against real layers, cuts against all cuts, further mistakes."""
+"""Lab 09: byte counts match real layers, the best cut beats all others, and further mistakes."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def changed(answer, *changes):
 
 
 @pytest.mark.parametrize("case", CHECKPOINT.cases, ids=lambda case: case.name)
-def test_torchs_own_checkpoint_gives_the_references_numbers(case):
-    """With reentrant autograd, as in the lab, and as often as the lab counts."""
+def test_torchs_own_checkpoint_matches_the_reference(case):
+    """Reentrant, as in the lab: it also runs each block as often as the lab expects."""
     given = inputs_of(CHECKPOINT, case)
     (wanted,) = CHECKPOINT.expect(case, given)
 
@@ -91,10 +91,10 @@ def test_other_random_numbers_are_far_outside_the_tolerance(case):
     assert differs > 1000 * shared.NEAR if case.params["keep"] < 1 else differs == 0
 
 
-def test_nothing_of_a_case_is_left_in_the_process():
+def test_a_case_leaves_no_state_in_the_process():
     state = torch.get_rng_state()
     x = torch.ones(1, requires_grad=True)
-    with shared.without_torchs_own():
+    with shared.torch_checkpoint_closed():
         for reentrant in (True, False):
             with pytest.raises(PermissionError, match=r"torch\.utils\.checkpoint is a ready-made"):
                 of_torch.checkpoint(torch.sin, x, use_reentrant=reentrant)
@@ -129,8 +129,8 @@ ALL_OUTPUTS = (
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("a chain of 4, 64 KiB each", GRAPH, "makes a graph in forward and keeps it"),
-        ("several of everything", ONE_GRADIENT, "another number of gradients"),
+        ("a chain of 4, 64 KiB each", GRAPH, "builds a graph in forward and keeps it"),
+        ("several of everything", ONE_GRADIENT, "wrong number of gradients"),
         ("several of everything", FIRST_OUTPUT, "there is one for each output"),
         ("several of everything", ALL_OUTPUTS, "from an output that has no gradient"),
     ],
@@ -151,14 +151,14 @@ def all_cuts(layers):
 
 
 def held_bytes(case, cut):
-    """The most that the segments of a cut hold, one after the other."""
+    """The most bytes held while any segment of the cut runs."""
     kept = checkpoint_sequential.kept_bytes(case)
     return max(j * shared.x_bytes(case) + layers * kept for j, layers in enumerate(cut))
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.8])
 @pytest.mark.parametrize("layers", [1, 2, 5, 9])
-def test_the_right_cut_is_the_best_of_all(layers, keep):
+def test_no_cut_recomputes_fewer_layers_than_the_reference(layers, keep):
     for of_kept in range(layers + 1):
         for of_passed in range(0, 12, 2):
             case = shared.blocks_case("", 1, layers, 2, 3, keep=keep, budget=(of_kept, of_passed))
@@ -172,13 +172,13 @@ def test_the_right_cut_is_the_best_of_all(layers, keep):
 
 
 @pytest.mark.parametrize("case", SEQUENTIAL.cases, ids=lambda case: case.name)
-def test_what_graphs_hold_is_what_the_formula_says_to_the_byte(case):
+def test_graphs_hold_exactly_the_bytes_of_the_formula(case):
     cut = right_cut(case)
     if cut is None:
         return
     (given,) = inputs_of(SEQUENTIAL, case)
 
-    def by_the_cut(layers, arguments, *_):
+    def run_segments(layers, arguments, *_):
         x, start = arguments[0], 0
         for length in cut[:-1]:
             part = layers[start : start + length]
@@ -187,17 +187,17 @@ def test_what_graphs_hold_is_what_the_formula_says_to_the_byte(case):
         return [in_order(layers[start:], x)]
 
     in_order = partial(networks.chain, call)
-    ran = shared.step(by_the_cut, given, case, **checkpoint_sequential.HOW)
+    ran = shared.step(run_segments, given, case, **checkpoint_sequential.STEP_OPTIONS)
     assert max(ran["saved"]) == held_bytes(case, cut)
     assert len(ran["again"]) == sum(cut[:-1])
     assert checkpoint_sequential.cut_of(ran["log"], ran["again"]) == cut
-    whole = networks.plain_step(given, case, **checkpoint_sequential.HOW)
+    whole = networks.plain_step(given, case, **checkpoint_sequential.STEP_OPTIONS)
     assert max(whole["saved"]) == case.params["blocks"] * checkpoint_sequential.kept_bytes(case)
     assert shared.same_bits(ran, whole)
 
 
 @pytest.mark.ranks
-def test_a_mistake_in_checkpoint_costs_nothing_later():
+def test_a_mistake_in_checkpoint_costs_nothing_in_the_next_exercise():
     exercise = SEQUENTIAL
     wrong = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["random_state_not_restored"]
     result = result_of(exercise, case_of(exercise, "16 layers, dropout"), wrong.answers)
@@ -205,12 +205,12 @@ def test_a_mistake_in_checkpoint_costs_nothing_later():
 
 
 @pytest.mark.ranks
-def test_a_layer_that_is_left_out_is_named():
+def test_layers_run_in_the_wrong_order_are_named():
     exercise = SEQUENTIAL
     change = ("return run_of(layers[start:])(x)", "return run_of(layers[start:][::-1])(x)")
     answers = changed("checkpoint_sequential", change)
     result = result_of(exercise, exercise.cases[0], answers)
-    assert "every layer once, in their order" in result.diagnosis
+    assert "every layer once, in order" in result.diagnosis
 
 
 # ---- activation_bytes ---------------------------------------------------------------------------
@@ -219,8 +219,8 @@ def test_a_layer_that_is_left_out_is_named():
 @pytest.mark.parametrize("recompute", activation_bytes.RECOMPUTE)
 @pytest.mark.parametrize("tp_size", [1, 4, 8])
 @pytest.mark.parametrize("model", [{}, activation_bytes.GPT_3], ids=["small", "GPT-3"])
-def test_a_counted_layer_is_the_papers_formula(model, tp_size, recompute):
-    """But for a mean and a deviation of each token, for two layer norms."""
+def test_a_counted_layer_matches_the_papers_formula(model, tp_size, recompute):
+    """Except for a mean and a standard deviation of each token, for two layer norms."""
     asked = activation_bytes.setting(**model, tp_size=tp_size, recompute=recompute)
     formula = sizes.formula_bytes(asked)
     means = 0 if recompute == "full" else 16 * asked["tokens"] * asked["samples"]
@@ -228,28 +228,28 @@ def test_a_counted_layer_is_the_papers_formula(model, tp_size, recompute):
     assert means < activation_bytes.TOLERANCE / 4 * formula
 
 
-def test_the_papers_175b_in_gib():
-    """Table 2's formulas for 96 layers: 256.5 without, then as the lab prints them."""
+def test_the_papers_175b_model_in_gib():
+    """Table 2's formulas for 96 layers: 256.5 without parallelism, then as the lab prints them."""
     case = case_of(BYTES, "175B on 8 ranks, the paper's table")
     (numbers,) = BYTES.expect(case, inputs_of(BYTES, case))
     gib = [96 * number / 2**30 for number in numbers]
     assert gib == pytest.approx([256.5, 51.75, 32.06, 9.56, 4.5], abs=0.005)
 
 
-def test_the_figures_of_the_last_question():
+def test_the_numbers_in_the_answer_to_the_last_question():
     shape = {"tokens": 4096, "samples": 2, "width": 4096, "heads": 32}
     gigabytes = [
         32 * sizes.formula_bytes(activation_bytes.setting(**shape, recompute=how)) / 1e9
         for how in activation_bytes.RECOMPUTE
     ]
     assert gigabytes == pytest.approx([208, 36.5, 2.1], abs=0.5)
-    # FLOPs of a forward for a token: attention's core, of a whole layer
+    # Attention's core as a fraction of a layer's forward FLOPs, for one token.
     again = 4 * 4096 * 4096 / (24 * 4096**2 + 4 * 4096 * 4096)
     assert (again, again / 3) == pytest.approx((0.14, 0.05), abs=5e-3)
 
 
 @pytest.mark.parametrize("case", BYTES.cases, ids=lambda case: case.name)
-def test_a_wrong_formula_is_far_from_the_right_one_or_the_same(case):
+def test_a_wrong_formula_differs_clearly_from_the_right_one_or_equals_it(case):
     inputs = inputs_of(BYTES, case)
     (right,) = BYTES.expect(case, inputs)
     for mistake, (wrong,) in BYTES.decides.mistakes(case, inputs):
@@ -271,7 +271,11 @@ SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
     ("change", "name", "says"),
     [
         ((GATHER, REVERSED), "4 ranks, 4 blocks of 128 KiB", "in the order of the ranks"),
-        (("        return None, x.grad", SUMMED), "4 ranks, dropout, 15 elements", "adds up"),
+        (
+            ("        return None, x.grad", SUMMED),
+            "4 ranks, dropout, 15 elements",
+            "sums the gradient",
+        ),
     ],
 )
 def test_more_mistakes_with_pieces_are_named(change, name, says):

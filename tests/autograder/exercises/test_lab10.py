@@ -1,4 +1,4 @@
-"""Lab 10: references against plain training, distinct mistakes, ranks that share a disk."""
+"""Lab 10: references match plain training, mistakes are distinct, ranks share a disk."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def inputs_of(exercise, case):
 
 
 @pytest.mark.parametrize("case", LOAD.cases, ids=lambda case: case.name)
-def test_the_reference_of_load_is_the_state_cut_again(case):
+def test_load_shardeds_reference_is_the_resharded_state(case):
     state = shared.draw_state(case, rng_for(LOAD, case, SEED))
     for rank, expected in enumerate(LOAD.expect(case, inputs_of(LOAD, case))):
         for name, tensor in state.items():
@@ -59,18 +59,18 @@ def test_a_rank_needs_the_files_that_overlap_its_slice():
 
 
 @pytest.mark.parametrize("case", TRAIN.cases, ids=lambda case: case.name)
-def test_what_follows_a_kill_is_the_end_of_a_run_without(case):
+def test_the_reference_after_a_kill_is_the_end_of_an_uninterrupted_run(case):
     (given,) = inputs_of(TRAIN, case)
-    lives = {"lives": [train_resumable.public.NOWHERE]}
-    straight = dataclasses.replace(case, params={**case.params, **lives})
-    all_steps, all_losses = train_resumable.last_life(straight, given)
-    steps, losses = train_resumable.last_life(case, given)
+    starts = {"starts": [train_resumable.public.NO_KILL]}
+    straight = dataclasses.replace(case, params={**case.params, **starts})
+    all_steps, all_losses = train_resumable.last_start(straight, given)
+    steps, losses = train_resumable.last_start(case, given)
     lost = len(all_steps) - len(steps)
     assert steps == all_steps[lost:]
     assert torch.equal(losses, all_losses[lost:])
 
 
-def test_the_reference_leaves_random_states_as_they_were():
+def test_the_reference_restores_random_states():
     case = TRAIN.cases[0]
     before = torch.get_rng_state(), random.getstate()
     TRAIN.expect(case, inputs_of(TRAIN, case))
@@ -82,8 +82,8 @@ def test_the_reference_leaves_random_states_as_they_were():
 def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
     inputs = inputs_of(TRAIN, case)
     curves = [TRAIN.expect(case, inputs)[0]["losses"][0]]
-    for said, outputs in TRAIN.decides.mistakes(case, inputs):
-        if "all ranks" not in said or case.params["ranks"] > 1:
+    for mistake, outputs in TRAIN.decides.mistakes(case, inputs):
+        if "all ranks" not in mistake or case.params["ranks"] > 1:
             curves.append(outputs[0]["losses"][0])
     for one, other in combinations(curves, 2):
         assert (one - other).abs().max() > 20 * TRAIN.tolerance
@@ -92,7 +92,7 @@ def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
 # ---- ranks that share a disk --------------------------------------------------------------------
 
 
-def test_ranks_meet_and_share_files_and_tensors(tmp_path):
+def test_forked_ranks_synchronize_and_share_files_and_tensors(tmp_path):
     def work(group):
         (tmp_path / f"{group.rank}").write_text("here")
         torch.distributed.barrier()
@@ -117,13 +117,13 @@ def test_a_killed_rank_ends_those_that_wait_for_it():
     ("fails", "kind"),
     [(lambda: [][0], IndexError), (lambda: b"\xff".decode(), RuntimeError)],
 )
-def test_an_error_is_raised_as_it_was_where_a_text_will_do(fails, kind):
+def test_a_rank_error_keeps_its_type_if_a_message_is_enough_to_create_it(fails, kind):
     ends = forked_ranks.run_ranks(lambda group: fails(), 2)
     with pytest.raises(kind, match="on rank 0 of 2"):
         forked_ranks.raise_first_error(ends)
 
 
-def test_every_change_on_the_disk_is_a_moment_to_be_killed_at(tmp_path):
+def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path):
     def write_and_rename():
         path = tmp_path / "file"
         path.write_text("one")
@@ -131,7 +131,7 @@ def test_every_change_on_the_disk_is_a_moment_to_be_killed_at(tmp_path):
         return True
 
     def work(group):
-        counter.watch(tmp_path)  # in what is called from here on
+        counter.watch(tmp_path)  # traces functions called from here on
         return write_and_rename()
 
     counter = ChangeCounter()
@@ -147,7 +147,7 @@ def test_every_change_on_the_disk_is_a_moment_to_be_killed_at(tmp_path):
     assert left == [{"file": ""}, {"file": "one"}, {"other": "one"}]
 
 
-def test_what_is_called_a_step_has_to_be_complete():
+def test_a_folder_named_as_a_step_must_be_complete():
     given = {"old": ["a", "b"], "new": ["c", "d"]}
     old = {atomic_commit.OLD: atomic_commit.files_of(given["old"])}
     new = {atomic_commit.NEW: atomic_commit.files_of(given["new"])}
@@ -160,7 +160,7 @@ def test_what_is_called_a_step_has_to_be_complete():
 
 # ---- right answers ------------------------------------------------------------------------------
 
-IN_A_MARKED_FOLDER = """
+TEMPORARY_NAME_PER_STEP = """
 def atomic_commit(root, step, write):
     if dist.get_rank() == 0:
         for left in root.glob("tmp-*"):
@@ -176,9 +176,9 @@ def atomic_commit(root, step, write):
 
 
 @pytest.mark.ranks
-def test_another_rank_may_rename_and_every_step_have_its_own_temporary_name():
+def test_the_last_rank_may_rename_and_each_step_may_have_its_own_temporary_name():
     case = COMMIT.cases[1]
-    answers = planted.solution(LAB) | {"atomic_commit": IN_A_MARKED_FOLDER}
+    answers = planted.solution(LAB) | {"atomic_commit": TEMPORARY_NAME_PER_STEP}
     subject = planted.subjects(LAB, answers)[COMMIT.answer]
     with KeptRanks() as ranks:
         ranks.expect(COMMIT, [case])
@@ -186,7 +186,7 @@ def test_another_rank_may_rename_and_every_step_have_its_own_temporary_name():
     assert judged.result.passed, judged.result.diagnosis
 
 
-def test_nothing_is_left_in_the_folder_for_temporary_files(tmp_path, monkeypatch):
+def test_no_temporary_files_are_left(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     case = COMMIT.cases[0]
     subject = planted.subjects(LAB, planted.solution(LAB))["atomic_commit"]

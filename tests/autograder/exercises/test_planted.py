@@ -1,7 +1,7 @@
-"""Every planted mistake on real ranks: what it costs, and how it is named.
+"""Every planted mistake on real ranks: the points it loses and the message that names it.
 
-That the right answers earn full marks, and unwritten ones none, is shown through nbgrader itself in
-grading/test_nbgrader.py and test_nbgrader_labs.py.
+grading/test_nbgrader.py and test_nbgrader_labs.py show through nbgrader itself that right answers
+earn full marks and blank ones none.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def test_mistake_loses_its_own_points_and_is_named(
         assert type(verdict.points) is float
         lost = verdict.max_points - verdict.points
         wrong = [case for case in verdict.cases if not case.passed]
-        told = [case.diagnosis for case in wrong]
-        assert lost == pytest.approx(mistake.loses[exercise.answer], abs=1e-3), told
-        said = mistake.says[exercise.answer]
+        diagnoses = [case.diagnosis for case in wrong]
+        assert lost == pytest.approx(mistake.loses[exercise.answer], abs=1e-3), diagnoses
+        message = mistake.says[exercise.answer]
         if verdict.note:
-            assert said in verdict.note
+            assert message in verdict.note
         else:
-            assert all(said in diagnosis for diagnosis in told), told
+            assert all(message in diagnosis for diagnosis in diagnoses), diagnoses
         assert_no_hidden_sizes(exercise, verdict)
-    # Answers may be of any form, but no planted one should make a diagnosis raise.
+    # Answers may have any form, but no planted one should make a diagnosis raise.
     assert not caplog.records
 
 
 def assert_no_hidden_sizes(exercise: Exercise, verdict: Verdict) -> None:
-    """What a student reads of a hidden case holds no number of its inputs, but small ones.
+    """What a student reads about a hidden case contains only small numbers from its inputs.
 
-    Those stand in the advice itself: "rank + 1", "2Ψ", "stage 3".
+    Small ones are part of the advice itself: "rank + 1", "2Ψ", "stage 3".
     """
     for case, result in zip(exercise.cases, verdict.cases, strict=True):
         if case.hidden:
@@ -107,9 +107,9 @@ MEASURED = [
 
 
 @pytest.mark.parametrize("exercise", MEASURED, ids=lambda exercise: exercise.name)
-def test_live_bytes_are_held_against_what_the_process_has(exercise: Exercise) -> None:
-    """They are recorded beside student code: a hidden case is large enough to see them outside."""
+def test_live_bytes_are_compared_with_the_process_memory(exercise: Exercise) -> None:
+    """They are recorded next to student code, so one hidden case is large and seen from outside."""
     outside = [budget for budget in exercise.budgets if budget.from_outside]
-    held = [case for case in exercise.cases for budget in outside if budget.limit(case)]
-    assert held
-    assert all(case.hidden for case in held)
+    checked = [case for case in exercise.cases for budget in outside if budget.limit(case)]
+    assert checked
+    assert all(case.hidden for case in checked)

@@ -64,7 +64,7 @@ def test_results_and_traffic_are_as_outside_of_a_sandbox(sandbox: Sandbox) -> No
     outside = launch(all_reduce_some, world_size=4, device="cpu", quiet=True)
     assert inside.outputs == outside.outputs
     assert inside.traffic.sent_bytes.tolist() == outside.traffic.sent_bytes.tolist()
-    assert "kernel" in inside.traffic.source
+    assert "operating system" in inside.traffic.source
     assert [call.op for call in inside.calls] == [call.op for call in outside.calls]
 
 
@@ -321,7 +321,7 @@ def test_sealed_ranks_cannot_signal_each_other(sandbox: Sandbox) -> None:
 
 
 def first_connected() -> socket.socket:
-    for fd in wire.duplicates(besides=[]):
+    for fd in wire.duplicate_sockets(exclude=[]):
         sock = socket.socket(fileno=fd)
         with contextlib.suppress(OSError):
             sock.getpeername()

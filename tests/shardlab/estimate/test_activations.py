@@ -1,4 +1,4 @@
-"""Activations by formula, against the paper's table and against what our GPT really keeps."""
+"""The activation formulas match the paper's table and what our GPT really saves for backward."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOGETHER = {"tensor_parallel": 8, "sequence_parallel": True}
 @pytest.mark.parametrize("shape", [GPT_175B, GPT_530B])
 @pytest.mark.parametrize("t", [1, 8])
 def test_the_papers_table(shape, t):
-    """Table 2, row by row, in its own words."""
+    """Table 2, row by row, with its own formulas."""
     s, b, h, a = (shape[name] for name in ("tokens", "batch", "width", "heads"))
     sbh = s * b * h
     tp, sp = {"tensor_parallel": t}, {"tensor_parallel": t, "sequence_parallel": True}
@@ -65,14 +65,14 @@ def test_175b_in_gib():
 
 
 @pytest.mark.parametrize(("shape", "ratio", "published"), [(GPT_175B, 80, 70), (GPT_530B, 64, 65)])
-def test_what_selective_recomputation_saves(shape, ratio, published):
+def test_memory_saved_by_selective_recomputation(shape, ratio, published):
     """Section 5: "5as/h = 80 … 70 %" for GPT-3, "64 … 65 %" for MT-NLG."""
     assert 5 * shape["heads"] * shape["tokens"] / shape["width"] == ratio
     whole, selective = (layer_bytes(**shape, recompute=how) for how in ("none", "selective"))
     assert round(100 * (1 - selective / whole)) == published
 
 
-def test_outside_of_the_layers():
+def test_activations_outside_the_layers():
     """Section 4.3: sbh/t for the embedding's mask, 4sbh/t · (1 + v/h) for norm, output and loss."""
     s, b, h, v, t = 2048, 4, 6144, 51200, 8
     outer = sum(outer_terms(s, b, h, v, tensor_parallel=t).values())
@@ -102,15 +102,15 @@ def test_terms_of_a_layer_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({"tensor_parallel": 7}, "tensor_parallel=7 does not divide"),
         ({"recompute": "some"}, "one of none, selective, full, partitioned"),
-        ({"batch": 0}, "batch=0: a whole number"),
+        ({"batch": 0}, "batch=0: expected a whole number"),
     ],
 )
-def test_what_cannot_be(wrong, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
         layer_bytes(**{**GPT_175B, **wrong})
 
 
@@ -120,7 +120,7 @@ def test_layers_in_flight_under_1f1b():
 
 
 def saved_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
-    """Bytes of the storages that backward will need, parameters aside."""
+    """Bytes of the storages saved for backward, without parameters."""
     own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept = {}
 
@@ -138,7 +138,7 @@ def saved_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
 @pytest.mark.parametrize("size", ["0.1M", "1M"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_our_gpt_within_5_per_cent_and_to_the_byte_with_what_has_a_name(size, dtype, dropout):
+def test_our_gpt_within_5_percent_and_with_small_terms_to_the_byte(size, dtype, dropout):
     config = replace(models.SIZES[size], dropout=dropout)
     model = models.GPT(config).to(dtype)
     for batch, tokens in ((2, 64), (3, 32)):
@@ -146,9 +146,9 @@ def test_our_gpt_within_5_per_cent_and_to_the_byte_with_what_has_a_name(size, dt
         measured = saved_bytes(model, lambda inputs=inputs: model(*inputs))
         kernels = cpu_kernels(dtype.itemsize, dropout > 0)
         counted = sum(gpt_terms(config, batch, tokens, kernels).values())
-        assert counted == pytest.approx(measured, rel=0.05)  # what is asked for
+        assert counted == pytest.approx(measured, rel=0.05)
         small = sum(small_terms(config, batch, tokens, kernels).values())
-        assert counted + small == measured  # what is found
+        assert counted + small == measured
 
 
 def test_our_gpt_with_every_block_checkpointed():
@@ -165,8 +165,8 @@ def test_our_gpt_with_every_block_checkpointed():
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_one_ranks_share_of_a_block(dropout):
-    """Column-cut qkv and up, row-cut out and down: on each rank, these shapes."""
+def test_one_ranks_shard_of_a_block(dropout):
+    """Column-parallel qkv and up, row-parallel out and down, with one rank's shapes."""
     t, batch, tokens = 2, 2, 32
     config = replace(models.SIZES["0.3M"], dropout=dropout)
     block = models.Block(config)
@@ -178,7 +178,7 @@ def test_one_ranks_share_of_a_block(dropout):
         nn.Linear(width, 4 * width // t),
         nn.Linear(4 * width // t, width),
     )
-    block.attention.forward = lambda x: _attention_share(block.attention, x)
+    block.attention.forward = lambda x: _attention_shard(block.attention, x)
     x = torch.randn(batch, tokens, width, requires_grad=True)
     measured = saved_bytes(block, lambda: block(x))
     kernels = cpu_kernels(4, dropout > 0)
@@ -188,8 +188,8 @@ def test_one_ranks_share_of_a_block(dropout):
     )
 
 
-def _attention_share(attention: models.Attention, x: Tensor) -> Tensor:
-    """As models.Attention, whose heads together are narrower than x."""
+def _attention_shard(attention: models.Attention, x: Tensor) -> Tensor:
+    """Like models.Attention, but with only this rank's heads."""
     q, k, v = (
         part.unflatten(-1, (attention.heads, -1)).transpose(1, 2)
         for part in attention.qkv(x).chunk(3, dim=-1)

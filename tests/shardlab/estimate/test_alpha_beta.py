@@ -1,4 +1,4 @@
-"""The fit finds the costs that made the numbers, and says so where the numbers cannot tell."""
+"""The fit recovers the costs behind the measurements, and raises if they are not sufficient."""
 
 import math
 
@@ -17,14 +17,14 @@ def ring(world_size):
     return np.full(len(SIZES), ring_messages(world_size)), np.array(sent)
 
 
-def test_finds_what_made_exact_measurements():
+def test_exact_measurements_are_fitted_exactly():
     messages, sent = ring(4)
     fitted = AlphaBeta.fit(messages, sent, TRUE.seconds(messages, sent))
     assert fitted.alpha_s == pytest.approx(TRUE.alpha_s)
     assert fitted.bytes_per_s == pytest.approx(TRUE.bytes_per_s)
 
 
-def test_noise_of_a_fifth_moves_the_fit_by_less_than_that():
+def test_20_percent_noise_moves_the_fit_by_less_than_20_percent():
     messages, sent = ring(2)
     noise = np.random.default_rng(0).uniform(0.8, 1.2, len(SIZES))
     fitted = AlphaBeta.fit(messages, sent, TRUE.seconds(messages, sent) * noise)
@@ -32,10 +32,10 @@ def test_noise_of_a_fifth_moves_the_fit_by_less_than_that():
     assert fitted.bytes_per_s == pytest.approx(TRUE.bytes_per_s, rel=0.2)
 
 
-def test_one_late_giant_does_not_drown_the_latency():
+def test_one_large_outlier_does_not_change_the_latency():
     messages, sent = ring(2)
     seconds = TRUE.seconds(messages, sent)
-    seconds[-1] *= 1.5  # by absolute error this one point would outweigh all others
+    seconds[-1] *= 1.5  # with absolute errors this point would outweigh all others
     assert AlphaBeta.fit(messages, sent, seconds).alpha_s == pytest.approx(TRUE.alpha_s, rel=0.2)
 
 
@@ -55,7 +55,7 @@ def test_several_world_sizes_in_one_fit():
 
 
 @pytest.mark.parametrize(
-    ("measurements", "why"),
+    ("measurements", "message"),
     [
         (([2, 2], [1e6, 1e6], [1e-3, 1e-3]), "two sizes"),
         (([2], [1e6], [1e-3]), "two sizes"),
@@ -63,6 +63,6 @@ def test_several_world_sizes_in_one_fit():
         (([2, 2], [1e3, 1e6], [1e-3]), "one entry"),
     ],
 )
-def test_measurements_that_cannot_tell_are_refused(measurements, why):
-    with pytest.raises(ValueError, match=why):
+def test_insufficient_measurements_raise(measurements, message):
+    with pytest.raises(ValueError, match=message):
         AlphaBeta.fit(*measurements)

@@ -1,4 +1,4 @@
-"""Bytes by formula, against the ground truth's rows and against small cases done by hand."""
+"""Byte formulas match measurements in ground-truth.md and small cases worked by hand."""
 
 import pytest
 
@@ -13,7 +13,7 @@ MIB = 2**20
 
 
 def test_a_ring_of_four_sends_one_and_a_half_tensors():
-    assert ring_sent_bytes(4 * MIB, 4) == 6 * MIB  # the measured row: 6.002 MiB of 6.000
+    assert ring_sent_bytes(4 * MIB, 4) == 6 * MIB  # measured: 6.002 MiB
 
 
 def test_a_ring_approaches_two_tensors_per_rank_and_never_reaches_them():
@@ -21,18 +21,18 @@ def test_a_ring_approaches_two_tensors_per_rank_and_never_reaches_them():
     assert sent == [0, 1, 1.75, 2 * 1023 / 1024]
 
 
-def test_each_half_of_a_ring_is_half_of_it():
+def test_reduce_scatter_and_all_gather_are_half_an_all_reduce_each():
     assert scatter_or_gather_sent_bytes(8 * MIB, 8) == 7 * MIB
     assert ring_sent_bytes(8 * MIB, 8) == 14 * MIB
 
 
-def test_a_hub_carries_the_traffic_of_all():
+def test_the_hub_carries_all_traffic():
     assert hub_sent_bytes(MIB, 4) == [3 * MIB, MIB, MIB, MIB]
     into_the_hub = sum(hub_sent_bytes(MIB, 4)[1:])
     assert hub_sent_bytes(MIB, 4)[0] + into_the_hub == 2 * (4 - 1) * MIB
 
 
-def test_hub_and_ring_move_the_same_bytes_in_all():
+def test_hub_and_ring_send_the_same_bytes_in_total():
     for world_size in (1, 2, 3, 8, 64):
         in_a_ring = world_size * ring_sent_bytes(MIB, world_size)
         assert sum(hub_sent_bytes(MIB, world_size)) == pytest.approx(in_a_ring)
@@ -43,8 +43,8 @@ def test_messages_of_a_ring():
 
 
 @pytest.mark.parametrize("formula", [ring_sent_bytes, scatter_or_gather_sent_bytes, hub_sent_bytes])
-def test_what_cannot_be_is_refused(formula):
+def test_invalid_arguments_raise(formula):
     with pytest.raises(ValueError, match="at least one rank"):
         formula(MIB, 0)
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         formula(-1, 4)

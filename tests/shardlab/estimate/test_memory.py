@@ -1,4 +1,4 @@
-"""Model states by formula, against the published tables and DeepSpeed's own code."""
+"""The formulas for model states match the published tables and DeepSpeed's own code."""
 
 import os
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
@@ -48,7 +48,7 @@ CELLS = [
 
 
 def as_printed(number_of_bytes: float, printed: str) -> Decimal:
-    """To the printed digits. The paper rounds, but cuts hundreds to whole GB: 4187.5 is "4187"."""
+    """In the printed digits. The paper rounds, but truncates from 100 GB on: 4187.5 is "4187"."""
     gigabytes = Decimal(number_of_bytes) / 10**9
     rounding = ROUND_DOWN if gigabytes >= 100 else ROUND_HALF_UP
     return gigabytes.quantize(Decimal(printed), rounding=rounding)
@@ -69,7 +69,7 @@ def test_figure_1_of_zero():
 
 
 def test_what_each_stage_shards():
-    """By the paper's names: P_os, P_os+g, P_os+g+p; 8 parameters on 4 ranks, by hand."""
+    """P_os, P_os+g and P_os+g+p in the paper; 8 parameters on 4 ranks, worked by hand."""
     by_stage = [model_states(8, stage=stage, world_size=4).device for stage in range(4)]
     assert by_stage == [
         {"parameters": 16, "gradients": 16, "optimizer": 96},
@@ -88,7 +88,7 @@ def test_what_each_stage_shards():
         ("fp32-master", "adam", 20),
         ("bf16", "sgd", 8),
         ("fp16", "adam", 16),  # arXiv 1910.02054, section 3.1
-        # arXiv 2110.02861: one byte for each of two states, blocks of 2048 with a scale in fp32.
+        # arXiv 2110.02861: one byte for each of two states, an fp32 scale per block of 2048.
         ("bf16", "adam8bit", 2 + 2 + 4 + 2 + 2 * 4 / 2048),
     ],
 )
@@ -98,7 +98,7 @@ def test_bytes_of_a_parameter(precision, optimizer, bytes_each):
 
 
 def test_zero_offload_keeps_2_bytes_on_the_device_and_14_on_the_host():
-    """arXiv 2101.06840, section 3: 2M of 16M bytes stay, the rest moves."""
+    """arXiv 2101.06840, section 3: 2M of 16M bytes stay on the device, the rest moves."""
     states = model_states(10e9, stage=2, offload_optimizer=True)
     assert (states.device_bytes, states.host_bytes) == (20e9, 140e9)
     sharded = model_states(10e9, stage=2, world_size=4, offload_optimizer=True)
@@ -108,16 +108,16 @@ def test_zero_offload_keeps_2_bytes_on_the_device_and_14_on_the_host():
 def test_13_billion_on_one_32_gb_v100():
     """arXiv 2101.06840, abstract: 13B on one GPU with ZeRO-Offload, and not without."""
     assert largest_model(32e9, stage=2, offload_optimizer=True) >= 13e9
-    assert largest_model(32e9) == 2e9  # the paper trains 1.4B: activations want room as well
+    assert largest_model(32e9) == 2e9  # the paper trains 1.4B: activations need memory as well
 
 
-def test_stage_1_offloads_a_slice_but_keeps_its_gradients():
+def test_stage_1_offloads_a_shard_but_keeps_all_gradients():
     states = model_states(8, stage=1, world_size=4, offload_optimizer=True)
     assert states.device == {"parameters": 16, "gradients": 16, "optimizer": 0}
     assert states.host == {"parameters": 0, "gradients": 4, "optimizer": 24}
 
 
-def test_parameters_offloaded_leave_the_layer_in_use():
+def test_with_parameters_offloaded_only_the_layer_in_use_is_on_the_device():
     states = model_states(
         1000,
         stage=3,
@@ -147,7 +147,7 @@ def test_parameters_offloaded_leave_the_layer_in_use():
     ],
 )
 def test_t5_3b(options, convention, gigabytes):
-    # Two decimals need the exact counts: its tokens' embedding is 32,128 × 1,024.
+    # Two decimals need the exact counts: the token embedding is 32,128 × 1,024.
     parameters, largest_layer = 2_851_598_336, 32_899_072
     states = model_states(
         parameters, world_size=8, convention=convention, largest_layer=largest_layer, **options
@@ -202,7 +202,7 @@ def test_agreement_with_deepspeed_on_random_models(deepspeed_estimators):
 
 
 def check_agreement(ours: memory.ModelStates, theirs: tuple[int, ...], gpus: int) -> None:
-    """DeepSpeed cuts to whole bytes, in places twice."""
+    """DeepSpeed truncates to whole bytes, in some places twice."""
     assert ours.host_bytes * gpus == pytest.approx(theirs[0], rel=1e-12, abs=2)
     assert ours.device_bytes == pytest.approx(theirs[1], rel=1e-12, abs=2)
     assert all(size >= 0 for size in ours.host.values())
@@ -240,17 +240,17 @@ def test_largest_models_of_zero():
     assert [float(f"{most / 1e9:.1f}") for most in largest] == [2, 7.6, 14.4, 128]
 
 
-def test_the_host_can_be_what_limits():
+def test_the_host_can_set_the_limit():
     offloaded = {"stage": 2, "offload_optimizer": True}
     assert largest_model(32e9, host_capacity_bytes=140e9, **offloaded) == 10e9
     everything = {"stage": 3, "offload_optimizer": True, "offload_parameters": True}
     assert largest_model(1e9, host_capacity_bytes=160e9, **everything) == 10e9
-    with pytest.raises(ValueError, match="give host_capacity_bytes"):
+    with pytest.raises(ValueError, match="pass host_capacity_bytes"):
         largest_model(1e9, **everything)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({"stage": 4}, r"one of 0, 1, 2, 3"),
         ({"world_size": 0}, "1 or more"),
@@ -272,11 +272,11 @@ def test_the_host_can_be_what_limits():
         ),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
         model_states(**{"parameters": 10, "world_size": 4, **wrong})
 
 
-def test_a_capacity_below_one_layer_is_refused():
-    with pytest.raises(ValueError, match="does not hold one gathered layer, which needs"):
+def test_a_capacity_below_one_layer_raises():
+    with pytest.raises(ValueError, match="is too small for one gathered layer, which needs"):
         largest_model(1000, stage=3, world_size=4, largest_layer=1000)

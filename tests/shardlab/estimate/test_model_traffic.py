@@ -1,4 +1,4 @@
-"""Bytes of split models: against the papers' formulas, and against bytes counted on real ranks."""
+"""Traffic formulas for split models match the papers and the bytes measured on real ranks."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ TOKENS, WIDTH = 2048, 12288  # a micro-batch of one sequence of the 175B model
 
 
 @pytest.mark.parametrize("t", [1, 2, 8, 64])
-def test_a_layer_sends_what_narayanan_et_al_count(t):
+def test_bytes_of_a_layer_match_narayanan_et_al(t):
     """arXiv 2104.04473, section 3.2: 8·bsh·(t−1)/t for each layer, device and micro-batch."""
     layer = tensor_parallel_layer(TOKENS, WIDTH, t, element_bytes=1)
     assert layer.total_bytes == pytest.approx(8 * TOKENS * WIDTH * (t - 1) / t)
@@ -26,8 +26,8 @@ def test_a_layer_sends_what_narayanan_et_al_count(t):
 
 
 @pytest.mark.parametrize("t", [1, 2, 8])
-def test_sequence_parallelism_sends_as_many(t):
-    """arXiv 2205.05198, section 4.2: as many, but for one more all-gather where parts are kept."""
+def test_sequence_parallelism_sends_the_same_bytes(t):
+    """arXiv 2205.05198, section 4.2; one all-gather more if inputs are gathered again."""
     plain = tensor_parallel_layer(TOKENS, WIDTH, t)
     assert tensor_parallel_layer(TOKENS, WIDTH, t, sequence_parallel=True) == plain
     again = tensor_parallel_layer(TOKENS, WIDTH, t, sequence_parallel=True, gathers_again=True)
@@ -37,7 +37,7 @@ def test_sequence_parallelism_sends_as_many(t):
 
 
 def test_gloo_runs_reduce_scatter_as_an_all_reduce():
-    """ground-truth.md, measured: 2.00 times the ideal, so 1 + 2 halves where 1 + 1 are right."""
+    """Measured in ground-truth.md: 2.00 times the ideal, so 1 + 2 halves instead of 1 + 1."""
     ring, gloo = (
         tensor_parallel_layer(64, 8, 4, sequence_parallel=True, reduce_scatter=how)
         for how in ("ring", "gloo")
@@ -45,7 +45,7 @@ def test_gloo_runs_reduce_scatter_as_an_all_reduce():
     assert gloo == ring * 1.5
 
 
-def test_the_loss_sends_three_numbers_for_a_token_whatever_the_vocabulary():
+def test_the_loss_sends_three_numbers_per_token_for_any_vocabulary():
     ends = vocabulary_parallel_ends(1000, 64, 4, element_bytes=2)
     assert ends.forward_bytes == pytest.approx(1.5 * (1000 * 64 * 2 + 3 * 1000 * 4))
     assert ends.backward_bytes == pytest.approx(1.5 * 1000 * 64 * 2)
@@ -56,13 +56,13 @@ def test_the_loss_sends_three_numbers_for_a_token_whatever_the_vocabulary():
     [
         ([0], [[0]]),
         ([0, 1, 2], [[0, 1, 0], [1, 0, 1], [0, 1, 0]]),
-        ([0, 1, 0, 1], [[0, 3], [3, 0]]),  # interleaved: two boundaries one way, one the other
+        ([0, 1, 0, 1], [[0, 3], [3, 0]]),  # interleaved: two boundaries one way, one back
         ([0, 1, 2, 0, 1, 2], [[0, 2, 1], [2, 0, 2], [1, 2, 0]]),
-        ([0, 1, 1, 0], [[0, 2], [2, 0]]),  # a V turns for nothing
+        ([0, 1, 1, 0], [[0, 2], [2, 0]]),  # the turn of a V is free
     ],
 )
-def test_each_boundary_carries_activations_there_and_gradients_back(stage_devices, expected):
-    """arXiv 2104.04473, section 3.2: bsh for each of the two, micro-batch and pair of stages."""
+def test_each_boundary_carries_activations_forward_and_gradients_back(stage_devices, expected):
+    """arXiv 2104.04473, section 3.2: bsh each, for every micro-batch and pair of stages."""
     sent = pipeline_boundaries(stage_devices, 5, activation_bytes(10, 4, 2))
     assert sent == [[5 * 80 * times for times in row] for row in expected]
 
@@ -72,30 +72,30 @@ def test_passes_add_up():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({"tokens": 0}, "above 0"),
         ({"tp_size": 0}, "world_size=0"),
         ({"reduce_scatter": "nccl"}, "one of ring, gloo"),
-        ({"gathers_again": True}, "gathers_again has no meaning"),
+        ({"gathers_again": True}, "gathers_again needs sequence_parallel"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
         tensor_parallel_layer(**{"tokens": 8, "width": 4, "tp_size": 2, **wrong})
 
 
 @pytest.mark.parametrize(
-    ("stage_devices", "micro_batches", "size", "says"),
+    ("stage_devices", "micro_batches", "size", "message"),
     [
-        ([], 1, 8, "each with one"),
-        ([0, 2], 1, 8, "each with one"),
+        ([], 1, 8, "each device from 0 to N - 1 needs a stage"),
+        ([0, 2], 1, 8, "each device from 0 to N - 1 needs a stage"),
         ([0, 1], 0, 8, "1 or more"),
-        ([0, 1], 1, -8, "not negative"),
+        ([0, 1], 1, -8, "must not be negative"),
     ],
 )
-def test_no_pipeline_is_refused(stage_devices, micro_batches, size, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_pipelines_raise(stage_devices, micro_batches, size, message):
+    with pytest.raises(ValueError, match=message):
         pipeline_boundaries(stage_devices, micro_batches, size)
 
 
@@ -105,7 +105,7 @@ B, T, D = 4, 256, 96
 
 
 def one_layer(sequence_parallel):
-    """A block of our GPT, cut by DTensor; which bytes each pass sent is read from the traffic."""
+    """A forward and backward of one GPT block, sharded with DTensor."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -140,7 +140,7 @@ def one_layer(sequence_parallel):
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("sequence_parallel", [False, True])
-def test_a_layer_of_real_ranks_sends_what_is_predicted(sequence_parallel):
+def test_a_layer_on_real_ranks_sends_the_predicted_bytes(sequence_parallel):
     run = launch(one_layer, sequence_parallel, world_size=4, device="cpu", quiet=True)
     predicted = tensor_parallel_layer(
         B * T, D, 4, element_bytes=4, sequence_parallel=sequence_parallel, reduce_scatter="gloo"
@@ -153,7 +153,7 @@ def test_a_layer_of_real_ranks_sends_what_is_predicted(sequence_parallel):
 
 
 def pipeline(micro_batches, stage_devices):
-    """GPipe on torch's own stages; a stage is one matrix."""
+    """GPipe or interleaved 1F1B with torch's own stages, each one matrix."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleaved1F1B
 
     rank, stages = dist.get_rank(), len(stage_devices)
@@ -175,7 +175,7 @@ def pipeline(micro_batches, stage_devices):
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("stage_devices", [[0, 1, 2, 3], [0, 1, 0, 1]])
-def test_boundaries_of_real_ranks_carry_what_is_predicted(stage_devices):
+def test_boundaries_on_real_ranks_carry_the_predicted_bytes(stage_devices):
     world_size = max(stage_devices) + 1
     run = launch(pipeline, 4, stage_devices, world_size=world_size, device="cpu", quiet=True)
     predicted = pipeline_boundaries(stage_devices, 4, activation_bytes(B * T, D, 4))

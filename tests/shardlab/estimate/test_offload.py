@@ -1,11 +1,11 @@
-"""Offload's bytes against the papers, its time model against cases worked by hand."""
+"""Offload's bytes match the papers, its time model matches cases worked by hand."""
 
 import pytest
 
 from shardlab.estimate import memory
-from shardlab.estimate.offload import PLACEMENTS, Moved, moved_bytes, step_seconds
+from shardlab.estimate.offload import PLACEMENTS, Transfers, moved_bytes, step_seconds
 
-# One device at 6 TFLOP/s reached, 1B parameters, 1000 tokens: 1 s of computing, a third forward.
+# One device that achieves 6 TFLOP/s, 1B parameters, 1000 tokens: 1 s of compute, a third forward.
 RATES = {
     "tokens_per_step": 1000,
     "device_flops_per_s": 6e12,
@@ -15,12 +15,12 @@ RATES = {
 
 
 def test_zero_offload_moves_2_psi_bytes_each_way():
-    """arXiv 2101.06840, section 3: 4M bytes in all, the least of all such splits."""
-    assert moved_bytes(10e9) == Moved(to_host_bytes=20e9, to_device_bytes=20e9)
+    """arXiv 2101.06840, section 3: 4M bytes in total, the minimum of all such partitions."""
+    assert moved_bytes(10e9) == Transfers(to_host_bytes=20e9, to_device_bytes=20e9)
 
 
-def test_ranks_share_what_is_moved():
-    """arXiv 2101.06840, section 4.2: each moves its own partition, the total stays."""
+def test_each_rank_moves_its_own_partition():
+    """arXiv 2101.06840, section 4.2: the total stays the same."""
     for placement in PLACEMENTS:
         alone, of_four = moved_bytes(8e9, placement), moved_bytes(8e9, placement, world_size=4)
         assert of_four.to_host_bytes * 4 == alone.to_host_bytes
@@ -28,18 +28,18 @@ def test_ranks_share_what_is_moved():
 
 
 def test_moving_the_states_instead_of_the_update_costs_six_times_the_bytes():
-    """12 bytes of states for each parameter against 2 of its gradient: memory's K."""
+    """12 bytes of states per parameter against 2 of its gradient, as in estimate.memory."""
     assert moved_bytes(10, "swap").to_host_bytes == 6 * moved_bytes(10).to_host_bytes
     adam = memory.PRECISION_BYTES["fp16"][2] + memory.STATE_BYTES["adam"]
     assert moved_bytes(10, "swap").to_host_bytes == 10 * adam
 
 
-def test_parameters_offloaded_come_twice():
-    """arXiv 2104.07857, section 4: once for forward and once for backward; gradients leave once."""
-    assert moved_bytes(10, "parameters") == Moved(to_host_bytes=20, to_device_bytes=40)
+def test_offloaded_parameters_move_to_the_device_twice():
+    """arXiv 2104.07857, section 4: for forward and for backward; gradients move once."""
+    assert moved_bytes(10, "parameters") == Transfers(to_host_bytes=20, to_device_bytes=40)
     accumulated = moved_bytes(10, "parameters", micro_batches=8)
-    assert accumulated == Moved(to_host_bytes=160, to_device_bytes=320)
-    assert moved_bytes(10, micro_batches=8) == Moved(to_host_bytes=160, to_device_bytes=20)
+    assert accumulated == Transfers(to_host_bytes=160, to_device_bytes=320)
+    assert moved_bytes(10, micro_batches=8) == Transfers(to_host_bytes=160, to_device_bytes=20)
 
 
 def test_nvme_reads_and_writes_the_states():
@@ -49,7 +49,7 @@ def test_nvme_reads_and_writes_the_states():
 
 
 @pytest.mark.parametrize(
-    ("placement", "overlapping_s", "one_by_one_s"),
+    ("placement", "overlapping_s", "sequential_s"),
     [
         ("device", 1.0, 1.0),
         ("swap", 1.0 + 1.2, 1.0 + 2.4),
@@ -59,32 +59,32 @@ def test_nvme_reads_and_writes_the_states():
         ("nvme", 0.5 + 2 / 3 + 6.5, 1.0 + 3 * 0.2 + 0.5 + 7.5),
     ],
 )
-def test_a_step_by_hand(placement, overlapping_s, one_by_one_s):
+def test_steps_worked_by_hand(placement, overlapping_s, sequential_s):
     rates = RATES | {"nvme_bytes_per_s": 4e9}
     assert step_seconds(1e9, placement, **rates).step_s == pytest.approx(overlapping_s)
     plain = step_seconds(1e9, placement, overlap=False, **rates)
-    assert plain.step_s == pytest.approx(one_by_one_s)
+    assert plain.step_s == pytest.approx(sequential_s)
     parts = (plain.forward_s, plain.backward_s, plain.update_s)
-    assert sum(parts) == pytest.approx(one_by_one_s)
+    assert sum(parts) == pytest.approx(sequential_s)
     assert [sum(piece.values()) for piece in plain.pieces.values()] == pytest.approx(parts)
 
 
-def test_gradients_hide_behind_backward_until_the_link_is_slow():
+def test_a_slow_link_determines_the_time_of_backward_and_update():
     slow = step_seconds(1e9, **(RATES | {"link_bytes_per_s": 1e9}))
-    assert slow.backward_s == 2.0  # 2 GB over 1 GB/s, not the 2/3 s of computing
+    assert slow.backward_s == 2.0  # 2 GB over 1 GB/s, not the 2/3 s of compute
     assert slow.update_s == 2.0
 
 
-def test_a_delayed_update_hides_behind_the_next_step():
-    """arXiv 2101.06840, section 5.2: the host's update runs beside forward and backward."""
+def test_a_delayed_update_overlaps_with_the_next_step():
+    """arXiv 2101.06840, section 5.2: the host updates during forward and backward."""
     assert step_seconds(1e9, delayed_update=True, **RATES).step_s == pytest.approx(1.0)
     small_batch = RATES | {"tokens_per_step": 100}
     waiting = step_seconds(1e9, delayed_update=True, **small_batch)
-    assert waiting.step_s == pytest.approx(0.5)  # and then the host sets the pace
+    assert waiting.step_s == pytest.approx(0.5)  # here the host is the bottleneck
 
 
 def test_more_ranks_share_one_host():
-    """Each computes and moves a quarter; the host still updates every parameter."""
+    """Each rank computes and moves a quarter; the host still updates every parameter."""
     four = step_seconds(1e9, world_size=4, **RATES)
     assert four.forward_s + four.backward_s == pytest.approx(0.25)
     assert four.pieces["update"] == pytest.approx({"host_update": 0.5, "to_device": 0.05})
@@ -100,17 +100,17 @@ def test_a_larger_batch_makes_offload_cheaper():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({"placement": "disk"}, "one of device, swap, zero-offload"),
         ({"placement": "nvme"}, "needs nvme_bytes_per_s"),
         ({"placement": "parameters", "delayed_update": True}, "placement='zero-offload'"),
-        ({"link_bytes_per_s": 0}, "link_bytes_per_s=0: above 0"),
+        ({"link_bytes_per_s": 0}, "link_bytes_per_s=0: must be above 0"),
         ({"world_size": 0}, "1 or more"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise(wrong, message):
+    with pytest.raises(ValueError, match=message):
         step_seconds(**{"parameters": 1e9, **RATES, **wrong})
     with pytest.raises(ValueError, match="1 or more"):
         moved_bytes(10, micro_batches=0)

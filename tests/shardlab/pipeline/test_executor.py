@@ -1,4 +1,4 @@
-"""Schedules on real ranks: gradients of one process, whatever the order; nothing ever hangs."""
+"""Schedules on real ranks give the gradients of one process in any legal order, and never hang."""
 
 import random
 
@@ -37,7 +37,7 @@ WIDTH, TOKENS = 8, 6
 def a_gpt():
     torch.manual_seed(3)
     model = models.GPT(models.GPTConfig(layers=8, heads=2, width=WIDTH, context=TOKENS))
-    for parameter in model.parameters():  # biases are not zero, and nothing is small by chance
+    for parameter in model.parameters():  # so that biases are not zero
         torch.nn.init.normal_(parameter, std=0.3)
     return model
 
@@ -53,20 +53,20 @@ def loss(logits, targets):
 
 
 def on_a_rank(schedules):
-    rank, told = dist.get_rank(), {}
+    rank, results = dist.get_rank(), {}
     for name, schedule in schedules.items():
         checked = check(schedule)
-        pieces = cut_gpt(a_gpt(), checked.stages)
-        mine = {s: pieces[s] for s in range(checked.stages) if checked.device_of[s] == rank}
-        given = micro_batches(checked.micro_batches)
-        ran = run_schedule(schedule, mine, *given, loss, between=(3, TOKENS, WIDTH))
+        stages = cut_gpt(a_gpt(), checked.stages)
+        mine = {s: stages[s] for s in range(checked.stages) if checked.device_of[s] == rank}
+        inputs, targets = micro_batches(checked.micro_batches)
+        result = run_schedule(schedule, mine, inputs, targets, loss, between=(3, TOKENS, WIDTH))
         grads = {
             (stage, parameter): value.grad
-            for stage, piece in mine.items()
-            for parameter, value in piece.named_parameters()
+            for stage, module in mine.items()
+            for parameter, value in module.named_parameters()
         }
-        told[name] = ran, grads
-    return told
+        results[name] = result, grads
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def outputs():
 
 
 def in_one_process(m, stages):
-    """Gradients by stage and name; the head's and the embedding's are told apart, as in pieces."""
+    """Loss, and gradients by name; head and embedding are separate, as in stages."""
     model = a_gpt()
     model.head.weight = torch.nn.Parameter(model.head.weight.detach().clone())
     total = sum(loss(model(x), y) for x, y in zip(*micro_batches(m), strict=True)) / m
@@ -89,28 +89,28 @@ def test_gradients_are_those_of_one_process(outputs, name):
     checked = check(SCHEDULES[name])
     expected_loss, expected = in_one_process(checked.micro_batches, checked.stages)
     found = {}
-    for told in outputs:
-        found |= {parameter: grad for (_, parameter), grad in told[name][1].items()}
+    for results in outputs:
+        found |= {parameter: grad for (_, parameter), grad in results[name][1].items()}
     assert found.keys() == expected.keys()
     for parameter, grad in expected.items():
         torch.testing.assert_close(found[parameter], grad, rtol=1e-4, atol=1e-6, msg=parameter)
-    losses = [told[name][0].loss for told in outputs if told[name][0].loss is not None]
+    losses = [results[name][0].loss for results in outputs if results[name][0].loss is not None]
     assert losses == [pytest.approx(expected_loss, abs=1e-5)]
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_each_rank_does_its_list_in_order_and_holds_what_was_simulated(outputs, name):
+def test_each_rank_runs_its_list_in_order_with_the_simulated_peak(outputs, name):
     timeline = simulate(SCHEDULES[name])
-    for rank, told in enumerate(outputs):
-        ran = told[name][0]
-        assert [slot.action for slot in ran.slots] == SCHEDULES[name][rank]
-        assert ran.peak_in_flight == timeline.peak_in_flight[rank]
-        assert all(a.end <= b.start for a, b in zip(ran.slots, ran.slots[1:], strict=False))
+    for rank, results in enumerate(outputs):
+        result = results[name][0]
+        assert [slot.action for slot in result.slots] == SCHEDULES[name][rank]
+        assert result.peak_in_flight == timeline.peak_in_flight[rank]
+        assert all(a.end <= b.start for a, b in zip(result.slots, result.slots[1:], strict=False))
 
 
 def any_legal_schedule(seed):
-    """p devices, v chunks anywhere, a random order that a run of it could have taken."""
+    """p devices, v chunks on random devices, and a random order that a run could have taken."""
     draw = random.Random(seed)
     p, m, v = draw.choice([2, 3, 4]), draw.randint(1, 5), draw.choice([1, 2])
     device_of = [stage % p for stage in range(p * v)]
@@ -131,17 +131,17 @@ def any_legal_schedule(seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_messages_come_in_an_order_that_even_blocking_sends_cannot_hang_in(seed):
-    """A harder world than the real one: a message passes only as the next one of both its ranks."""
+def test_the_message_order_cannot_hang_even_with_blocking_sends(seed):
+    """Stricter than in reality: a message passes only if it is next on both of its ranks."""
     schedule = any_legal_schedule(seed)
     checked = check(schedule)
     made, passed, waiting = set(), set(), messages(schedule)
     at = [0] * len(schedule)
 
     def is_there(need, action):
-        at_home = checked.device_of[need.stage] == checked.device_of[action.stage]
+        is_local = checked.device_of[need.stage] == checked.device_of[action.stage]
         kind = "F" if action.kind == "F" else "B"
-        return need in made and (at_home or (kind, *need[1:]) in passed)
+        return need in made and (is_local or (kind, *need[1:]) in passed)
 
     while any(at[d] < len(actions) for d, actions in enumerate(checked.schedule)):
         before = len(made) + len(passed)
@@ -151,7 +151,7 @@ def test_messages_come_in_an_order_that_even_blocking_sends_cannot_hang_in(seed)
                     break
                 made.add(action)
                 at[device] += 1
-        busy = set()  # ranks that an earlier message has not let go of yet
+        busy = set()  # ranks that are still waiting in an earlier message
         for message in list(waiting):
             kinds = "F" if message.kind == "F" else "BI"
             is_made = any((kind, message.stage, message.micro_batch) in made for kind in kinds)
@@ -160,27 +160,27 @@ def test_messages_come_in_an_order_that_even_blocking_sends_cannot_hang_in(seed)
                 waiting.remove(message)
             else:
                 busy |= {message.sender, message.receiver}
-        assert len(made) + len(passed) > before, "everybody waits"
+        assert len(made) + len(passed) > before, "all ranks wait"
     assert not waiting
 
 
 @pytest.mark.ranks
-def test_odd_legal_orders_run_too():
-    """Stages anywhere, micro-batches in any order: what the simulator accepts does not hang."""
+def test_unusual_legal_orders_run_too():
+    """Stages on any device, micro-batches in any order: if the simulator accepts it, it runs."""
     odd = {seed: s for seed in range(40) if len(s := any_legal_schedule(seed)) == 2}
     assert len(odd) > 5
     outputs = launch(on_a_rank, odd, world_size=2, device="cpu").outputs
     for seed, schedule in odd.items():
         checked = check(schedule)
         _, expected = in_one_process(checked.micro_batches, checked.stages)
-        for told in outputs:
-            for (_, parameter), grad in told[seed][1].items():
+        for results in outputs:
+            for (_, parameter), grad in results[seed][1].items():
                 torch.testing.assert_close(grad, expected[parameter], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.ranks
-def test_what_cannot_run_is_refused_before_anything_is_sent():
-    def refused(schedule, stages, m):
+def test_invalid_arguments_raise_before_anything_is_sent():
+    def error_of(schedule, stages, m):
         try:
             run_schedule(schedule, stages, [0] * m, [0] * m, loss, between=(1,))
         except ValueError as error:
@@ -191,10 +191,10 @@ def test_what_cannot_run_is_refused_before_anything_is_sent():
         mine = {dist.get_rank(): linear}
         backwards = [[("B", 0, 0), ("F", 0, 0)], [("F", 1, 0), ("B", 1, 0)]]
         return [
-            refused(backwards, mine, 1),
-            refused(gpipe(3, 2), mine, 2),
-            refused(gpipe(2, 2), {5: linear}, 2),
-            refused(gpipe(2, 2), mine, 3),
+            error_of(backwards, mine, 1),
+            error_of(gpipe(3, 2), mine, 2),
+            error_of(gpipe(2, 2), {5: linear}, 2),
+            error_of(gpipe(2, 2), mine, 3),
         ]
 
     run = launch(fn, world_size=2, device="cpu")
@@ -202,19 +202,19 @@ def test_what_cannot_run_is_refused_before_anything_is_sent():
     order, ranks, stages, inputs = run.outputs[1]
     assert order[0] == Illegal.__name__
     assert "needs its forward first" in order[1]
-    assert ranks[1] == "a schedule of 3 devices on 2 ranks"
-    assert stages[1] == "rank 1 runs stages [1] and was given [5]"
+    assert ranks[1] == "a schedule for 3 devices on 2 ranks"
+    assert stages[1] == "rank 1 runs stages [1] but was passed [5]"
     assert inputs[1] == "3 inputs for 2 micro-batches"
 
 
 @pytest.mark.ranks
-def test_ranks_can_play_devices_that_take_their_time():
+def test_ranks_can_emulate_slower_devices():
     def fn():
         stage = {dist.get_rank(): torch.nn.Linear(2, 2)}
         xs = [torch.ones(1, 2)] * 2
-        paced = Costs(0.01, 0.02, 0.03)
+        minimum = Costs(0.01, 0.02, 0.03)
         return run_schedule(
-            gpipe(2, 2), stage, xs, xs, F.mse_loss, between=(1, 2), at_least_s=paced
+            gpipe(2, 2), stage, xs, xs, F.mse_loss, between=(1, 2), at_least_s=minimum
         ).slots
 
     for slots in launch(fn, world_size=2, device="cpu").outputs:
@@ -222,8 +222,8 @@ def test_ranks_can_play_devices_that_take_their_time():
             assert end - start >= {"F": 0.01, "B": 0.05}[kind]
 
 
-def test_bytes_between_stages_follow_from_the_messages():
-    """m micro-batches over each of p·v−1 borders, there and back; a V's turn sends nothing."""
+def test_number_of_messages_between_stages():
+    """m micro-batches over p·v−1 boundaries, forward and back; a V's turn sends nothing."""
     assert len(messages(one_f_one_b(4, 8))) == 2 * 3 * 8
     assert len(messages(interleaved_one_f_one_b(4, 8, 2))) == 2 * 7 * 8
     assert len(messages(zb_v(4, 8))) == 2 * 6 * 8

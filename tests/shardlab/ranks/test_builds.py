@@ -1,4 +1,4 @@
-"""Compiling once: by whoever comes first, though another died at it."""
+"""Ops are compiled once, even if an earlier builder died."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.utils.cpp_extension
 
 from shardlab import LaunchError
 from shardlab.ranks import builds, messages, stream
-from shardlab.ranks.building import Building
+from shardlab.ranks.pending_builds import PendingBuilds
 from shardlab.ranks.process import RankProcess
 
 SOURCE = """
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Compiler:
-    """In the place of one of DeepSpeed's builders: compiles by the same function of torch's."""
+    """A stand-in for a DeepSpeed builder: compiles with the same torch function."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "tiny.cpp"
@@ -49,10 +49,10 @@ class Compiler:
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.timeout(120)
-def test_a_dead_builders_lock_is_cleared_and_what_is_built_stays(cache: Path) -> None:
+def test_a_dead_builders_lock_is_removed_and_a_built_op_is_not_rebuilt(cache: Path) -> None:
     place = builds.folder("tiny")
     place.mkdir(parents=True)
-    (place / "lock").touch()  # torch's own: it would wait for its removal for ever
+    (place / "lock").touch()  # torch's own: it would wait forever for its removal
     compiler = Compiler(cache)
     assert not builds.is_built("tiny")
     builds.build("tiny", compiler)
@@ -60,10 +60,10 @@ def test_a_dead_builders_lock_is_cleared_and_what_is_built_stays(cache: Path) ->
     assert compiler.times == 1
     assert builds.is_built("tiny")
     assert place.is_relative_to(cache)
-    assert builds.imported("tiny").__name__ == "tiny"
+    assert builds.load("tiny").__name__ == "tiny"
 
 
-def test_two_at_once_build_once(cache: Path) -> None:
+def test_two_concurrent_builders_build_once(cache: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
     compiled = []
 
@@ -86,7 +86,7 @@ def test_two_at_once_build_once(cache: Path) -> None:
     assert compiled == ["first"]
 
 
-def test_a_failed_build_is_not_taken_for_one(cache: Path) -> None:
+def test_a_failed_build_does_not_count_as_built(cache: Path) -> None:
     def fail() -> None:
         raise RuntimeError("no such header")
 
@@ -97,8 +97,8 @@ def test_a_failed_build_is_not_taken_for_one(cache: Path) -> None:
     assert builds.is_built("tiny")
 
 
-class Asked:
-    """In the place of the channel to the rank server."""
+class FakeChannel:
+    """A stand-in for the channel to the rank server."""
 
     def __init__(self) -> None:
         self.builds: list[str] = []
@@ -110,52 +110,54 @@ class Asked:
 def rank_that_needs(op: str) -> tuple[RankProcess, socket.socket]:
     ours, theirs = socket.socketpair()
     process = RankProcess(0, ours, None, -1, state="running")  # type: ignore[arg-type]
-    process.hear({"is": "needs", "op": op}, b"")
+    process.handle({"is": "needs", "op": op}, b"")
     return process, theirs
 
 
-def test_ranks_wait_for_one_build_and_the_clock_stands_still() -> None:
-    channel, building = Asked(), Building(stream.Screen())
-    asking = [rank_that_needs("cpu_adam") for _ in range(2)]
-    for process, _ in asking:
-        building.ask(process, channel)  # type: ignore[arg-type]
+def test_ranks_wait_for_one_build_and_the_clock_is_paused() -> None:
+    channel, pending = FakeChannel(), PendingBuilds(stream.Screen())
+    waiting = [rank_that_needs("cpu_adam") for _ in range(2)]
+    for process, _ in waiting:
+        pending.request(process, channel)  # type: ignore[arg-type]
     assert channel.builds == ["cpu_adam"]
-    assert building.going_on
-    assert building.taken_s(building.since_s + 7) == 7
-    building.hear({"rank": "cpu_adam", "pid": 1})
-    assert building.going_on
-    building.hear({"rank": "cpu_adam", "exit": 0, "max_rss_bytes": 0})
-    assert not building.going_on
-    assert building.taken_s(building.since_s + 100) == building.earlier_s < 100
-    for process, theirs in asking:
+    assert pending.in_progress
+    assert pending.paused_s(pending.since_s + 7) == 7
+    pending.handle({"rank": "cpu_adam", "pid": 1})
+    assert pending.in_progress
+    pending.handle({"rank": "cpu_adam", "exit": 0, "max_rss_bytes": 0})
+    assert not pending.in_progress
+    assert pending.paused_s(pending.since_s + 100) == pending.earlier_s < 100
+    for process, theirs in waiting:
         assert messages.receive(theirs) == ({"is": "built"}, b"")
         process.control.close()
         theirs.close()
 
 
 def test_a_failed_build_ends_the_run() -> None:
-    channel, building = Asked(), Building(stream.Screen())
+    channel, pending = FakeChannel(), PendingBuilds(stream.Screen())
     process, theirs = rank_that_needs("async_io")
-    building.ask(process, channel)  # type: ignore[arg-type]
-    with pytest.raises(LaunchError, match="async_io has to be compiled") as caught:
-        building.hear({"rank": "async_io", "failed": "no memory"})
-    assert caught.value.headline.endswith("can't be: no memory")
+    pending.request(process, channel)  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match="async_io could not be compiled") as caught:
+        pending.handle({"rank": "async_io", "failed": "no memory"})
+    assert caught.value.headline.endswith("compiled: no memory")
     assert "libaio-dev" in caught.value.detail
     process.control.close()
     theirs.close()
 
 
-def test_what_is_told_of_a_failure() -> None:
-    headline, detail = builds.failure("cpu_adam", "g++ ...\nfatal error: x.h\nno such header\n", 1)
-    assert headline == "DeepSpeed's cpu_adam has to be compiled, and can't be: no such header"
+def test_the_error_of_a_failed_build() -> None:
+    headline, detail = builds.failure_message(
+        "cpu_adam", "g++ ...\nfatal error: x.h\nno such header\n", 1
+    )
+    assert headline == "DeepSpeed's cpu_adam could not be compiled: no such header"
     assert "zero_force_ds_cpu_optimizer" in detail
     assert "fatal error: x.h" in detail
-    assert "more than" in builds.failure("cpu_adam", "", -signal.SIGALRM)[0]
-    assert "code -9" in builds.failure("other", "", -9)[0]
-    assert builds.failure("other", "", -9)[1] == ""
+    assert "more than" in builds.failure_message("cpu_adam", "", -signal.SIGALRM)[0]
+    assert "code -9" in builds.failure_message("other", "", -9)[0]
+    assert builds.failure_message("other", "", -9)[1] == ""
 
 
-def test_the_folder_tells_versions_and_processor_apart(cache: Path) -> None:
+def test_the_folder_depends_on_versions_and_device(cache: Path) -> None:
     name = builds.folder("cpu_adam").parent.name
     assert torch.__version__ in name
     assert f"py{sys.version_info.major}{sys.version_info.minor}" in name

@@ -1,4 +1,4 @@
-"""When the server that forks ranks is started: in a kernel at the import, else at a launch."""
+"""When the rank server is started: in a kernel on import, elsewhere at the first launch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.shardlab.family import Family, family
+from tests.shardlab.marked_processes import MarkedProcesses, marked_processes
 
 pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Iterator[Family]:
-    with family(tmp_path) as made:
+def processes(tmp_path: Path) -> Iterator[MarkedProcesses]:
+    with marked_processes(tmp_path) as made:
         yield made
 
 
-def test_a_script_that_computes_formulas_starts_nothing_and_needs_no_torch(ours: Family) -> None:
-    printed = ours.run(
+def test_a_script_that_only_computes_formulas_starts_no_server_and_imports_no_torch(
+    processes: MarkedProcesses,
+) -> None:
+    printed = processes.run(
         "import sys, psutil\n"
         "from shardlab.estimate import ring_sent_bytes\n"
         "print(ring_sent_bytes(100, 4), psutil.Process().children(), 'torch' in sys.modules)"
@@ -27,8 +29,10 @@ def test_a_script_that_computes_formulas_starts_nothing_and_needs_no_torch(ours:
     assert printed == ["150.0 [] False"]
 
 
-def test_the_first_launch_of_a_script_starts_the_one_server_that_it_needs(ours: Family) -> None:
-    printed = ours.run(
+def test_the_first_launch_of_a_script_starts_the_one_server_that_it_needs(
+    processes: MarkedProcesses,
+) -> None:
+    printed = processes.run(
         "import psutil\n"
         "from shardlab import launch\n"
         "def children():\n"
@@ -37,4 +41,4 @@ def test_the_first_launch_of_a_script_starts_the_one_server_that_it_needs(ours: 
         "    print(children(), launch(children, world_size=2).outputs)\n"
         "print(children())"
     )
-    assert printed == ["0 [0, 0]", "1 [0, 0]", "1"]  # none at first; none of a rank's own
+    assert printed == ["0 [0, 0]", "1 [0, 0]", "1"]  # none at first; none started by a rank

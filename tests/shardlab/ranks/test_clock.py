@@ -1,4 +1,4 @@
-"""A run's time on a machine that others use as well."""
+"""A run's time on a shared machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardlab.ranks.trust import Trust
 
 
 class Machine:
-    """What Linux would tell of two ranks, in seconds."""
+    """What Linux reports about two ranks, in seconds."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited_s: dict[int, dict[str, float]] = {1: {"1": 0.0}, 2: {"2": 0.0}}
@@ -23,7 +23,7 @@ class Machine:
         monkeypatch.setattr(thread, "cpu_s", lambda pid: (self.cpu_s / 2 if pid else 0.0, 0.0))
         monkeypatch.setattr(
             thread,
-            "waits_ns",
+            "waited_ns_by_thread",
             lambda pid: {number: int(s * 1e9) for number, s in self.waited_s.get(pid, {}).items()},
         )
 
@@ -36,14 +36,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def started(trust: Trust) -> Clock:
     begun = Clock(timeout_s=20, trust=trust)
     begun.start(100.0, [1, 2])
-    begun.look(100.6)
+    begun.update(100.6)
     return begun
 
 
 def test_time_of_trusted_code_is_wall_time(machine: Machine) -> None:
     own = started(Trust.OWN)
     machine.waited_s[1]["1"] = 15.0
-    own.look(119.0)
+    own.update(119.0)
     assert not own.is_over(119.0)
     assert own.is_over(121.0)
     assert not own.is_over(121.0, paused_s=5.0)
@@ -51,50 +51,50 @@ def test_time_of_trusted_code_is_wall_time(machine: Machine) -> None:
 
 
 def test_the_longest_wait_of_any_thread_does_not_count(machine: Machine) -> None:
-    machine.waited_s[2]["2"] = 5.0  # before it was released
+    machine.waited_s[2]["2"] = 5.0  # before the run began
     untrusted = started(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 3.0
     machine.waited_s[2] = {"2": 9.0, "7": 8.0}
-    untrusted.look(128.0)
+    untrusted.update(128.0)
     assert untrusted.waited_s == pytest.approx(8.0)
     assert not untrusted.is_over(127.0)
     assert untrusted.is_over(129.0)
-    machine.waited_s = {}  # both have ended: what they waited they have waited
-    untrusted.look(129.0)
+    machine.waited_s = {}  # both have ended, but their waits still count
+    untrusted.update(129.0)
     assert untrusted.waited_s == pytest.approx(8.0)
 
 
-def test_processor_time_ends_what_makes_itself_wait(machine: Machine) -> None:
+def test_processor_time_limits_a_run_that_makes_its_own_threads_wait(machine: Machine) -> None:
     untrusted = started(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 100.0
     machine.cpu_s = 39.0  # two ranks may use 20 s each
-    untrusted.look(121.0)
+    untrusted.update(121.0)
     assert not untrusted.is_over(121.0)
     machine.cpu_s = 41.0
-    untrusted.look(121.0 + 1.1 * clock.CPU_LOOK_S)
+    untrusted.update(121.0 + 1.1 * clock.CPU_CHECK_S)
     assert untrusted.is_over(123.0)
 
 
-def test_at_some_point_the_machine_is_too_busy(machine: Machine) -> None:
+def test_after_ten_times_the_limit_the_machine_is_too_busy(machine: Machine) -> None:
     untrusted = started(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 199.0
-    untrusted.look(299.0)
+    untrusted.update(299.0)
     assert not untrusted.is_machine_too_busy(299.0)
     assert untrusted.is_machine_too_busy(301.0)
 
 
-def test_where_linux_tells_nothing_time_passes_as_it_does(machine: Machine) -> None:
+def test_without_data_from_linux_wall_time_counts(machine: Machine) -> None:
     machine.waited_s = {}
     untrusted = started(Trust.UNTRUSTED)
-    untrusted.look(121.0)
+    untrusted.update(121.0)
     assert untrusted.is_over(121.0)
 
 
-def test_this_very_process_can_be_looked_at() -> None:
+def test_this_process_can_be_inspected() -> None:
     own = os.getpid()
     assert (thread.run_ns(own) or 0) > 0
     assert thread.waited_ns(own) is not None
-    assert str(own) in thread.waits_ns(own)
+    assert str(own) in thread.waited_ns_by_thread(own)
     assert thread.is_busy(own)
     assert thread.parent(own) == os.getppid()
     assert sum(thread.cpu_s(own)) > 0
@@ -102,7 +102,7 @@ def test_this_very_process_can_be_looked_at() -> None:
     assert not thread.has_ended(own)
     for gone in (None, 2**30):
         assert thread.run_ns(gone) is thread.waited_ns(gone) is thread.parent(gone) is None
-        assert thread.waits_ns(gone) == {}
+        assert thread.waited_ns_by_thread(gone) == {}
         assert thread.descendants(gone) == set()
         assert not thread.is_busy(gone)
         assert thread.has_ended(gone)

@@ -1,4 +1,4 @@
-"""How values travel, and that reading plain data runs nothing."""
+"""Values survive encoding and decoding, and reading plain data runs no code."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def same(one: Any, other: Any) -> bool:
 
 class TestPlain:
     @pytest.mark.parametrize("value", PLAIN.values(), ids=PLAIN.keys())
-    def test_values_come_back_as_they_were(self, value: Any) -> None:
+    def test_values_survive_a_round_trip(self, value: Any) -> None:
         back = codec.decode_plain(codec.encode_plain(value))
         assert back == value
         assert type(back) is type(value)
 
-    def test_not_a_number_stays_so(self) -> None:
+    def test_nan_survives_a_round_trip(self) -> None:
         assert math.isnan(codec.decode_plain(codec.encode_plain(math.nan)))
 
     @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ class TestPlain:
 
 
 class Bomb:
-    """Unpickling it makes a file."""
+    """Unpickling it creates a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,7 +117,7 @@ class TestReadingUntrustedBytes:
             with pytest.raises(ValueError, match="not plain data"):
                 codec.decode_plain(draw.randbytes(length))
 
-    def test_every_cut_and_every_flipped_byte_is_refused_or_plain(self) -> None:
+    def test_truncated_and_corrupted_data_is_refused_or_plain(self) -> None:
         good = codec.encode_plain({"x": [torch.ones(3), 1.5, "s"]})
         allowed = (bool, str, int, float, bytes, list, tuple, dict, torch.Tensor, np.ndarray)
         for at in range(len(good)):
@@ -142,7 +142,7 @@ class TestReadingUntrustedBytes:
         ],
         ids=repr,
     )
-    def test_trees_that_no_encoder_makes(self, tree: Any) -> None:
+    def test_trees_that_no_encoder_produces(self, tree: Any) -> None:
         text = json.dumps(tree).encode()
         empty = codec.encode_plain(None)
         (length,) = struct.unpack_from("<Q", empty)
@@ -150,7 +150,7 @@ class TestReadingUntrustedBytes:
         with pytest.raises(ValueError, match="not plain data"):
             codec.decode_plain(data)
 
-    def test_deep_nesting_is_no_crash(self) -> None:
+    def test_deep_nesting_does_not_crash(self) -> None:
         text = b'{"list": [' * 100_000
         with pytest.raises(ValueError, match="not plain data"):
             codec.decode_plain(struct.pack("<Q", len(text)) + text)
@@ -182,15 +182,15 @@ class TestAny:
         back = codec.decode_any(codec.encode_any(tensor))
         assert (back.dtype, back.stride()) == (tensor.dtype, tensor.stride())
         assert torch.equal(back, tensor)
-        back.zero_()  # and may be written to
+        back.zero_()  # it is writable
 
-    def test_a_view_sends_its_part_alone(self) -> None:
+    def test_a_view_sends_only_its_part(self) -> None:
         whole = torch.arange(1_000_000.0)
         data = codec.encode_any(whole[10:20])
         assert len(data) < 10_000
         assert torch.equal(codec.decode_any(data), whole[10:20])
 
-    def test_a_view_keeps_its_need_of_a_gradient(self) -> None:
+    def test_a_view_keeps_requires_grad(self) -> None:
         whole = torch.zeros(100, requires_grad=True)
         assert codec.decode_any(codec.encode_any(whole[:2].detach().requires_grad_())).requires_grad
 
@@ -206,8 +206,8 @@ class TestAny:
         assert all(map(torch.equal, back.parameters(), model.parameters()))
 
 
-def test_a_function_may_name_dist_and_a_config_of_its_own() -> None:
-    """cloudpickle takes along torch.distributed.config, a module of no ordinary class."""
+def test_a_function_may_use_dist_and_a_variable_named_config() -> None:
+    """cloudpickle then includes torch.distributed.config, a module with its own class."""
     names = {"__name__": "__main__", "dist": torch.distributed, "config": {"width": 8}}
     exec("def width():\n    return dist.is_available() and config['width']", names)
     back = codec.decode_any(codec.encode_any(names["width"]))

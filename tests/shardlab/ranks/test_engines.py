@@ -1,4 +1,4 @@
-"""DeepSpeed on ranks of its own: right, quiet, fast to start, and compiled outside of them."""
+"""DeepSpeed on ranks: correct, quiet, fast to start, and compiled outside of the ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardlab.ranks import client, engines, stream
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]
 
-COMPILERS = {"cc1plus", "clang", "clang++"}  # as they are called while they compile C++
+COMPILERS = {"cc1plus", "clang", "clang++"}  # process names while they compile C++
 WORLD_SIZE, ROWS, STEPS, LR = 2, 3, 2, 0.1
 
 
@@ -60,7 +60,7 @@ def train(stage: int) -> tuple[list[bool], list[torch.Tensor]]:
 
 @pytest.fixture(scope="module")
 def runs() -> list[Run]:
-    """Stages 0 to 3, one launch after the other."""
+    """Stages 0 to 3, one launch each."""
     return [launch(train, stage, world_size=WORLD_SIZE) for stage in range(4)]
 
 
@@ -80,13 +80,13 @@ def test_each_stage_steps_as_one_process_does(
     runs: list[Run], expected: list[torch.Tensor], stage: int
 ) -> None:
     for loaded, parameters in runs[stage].outputs:
-        assert loaded == [True, True]  # and so `engine="auto"` had chosen rightly
+        assert loaded == [True, True]  # so `engine="auto"` chose deepspeed
         for ours, one_process in zip(parameters, expected, strict=True):
             assert (ours - one_process).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("stage", range(4))
-def test_nothing_is_said(runs: list[Run], stage: int) -> None:
+def test_nothing_is_printed(runs: list[Run], stage: int) -> None:
     assert runs[stage].stdout == runs[stage].stderr == [""] * WORLD_SIZE
 
 
@@ -100,7 +100,7 @@ def test_deepspeeds_calls_are_recorded_at_the_users_lines(runs: list[Run]) -> No
     assert runs[3].traffic.sent_by_rank.min() > 0
 
 
-def test_ranks_of_torch_know_nothing_of_it(runs: list[Run]) -> None:
+def test_ranks_of_the_torch_engine_do_not_import_it(runs: list[Run]) -> None:
     def known() -> set[str]:
         return {name.split(".")[0] for name in sys.modules}
 
@@ -108,7 +108,7 @@ def test_ranks_of_torch_know_nothing_of_it(runs: list[Run]) -> None:
     assert "deepspeed" in launch(known, world_size=1, engine="deepspeed").outputs[0]
 
 
-def test_a_rank_that_imports_it_unannounced_is_settled_too() -> None:
+def test_deepspeed_is_also_configured_in_a_rank_of_the_torch_engine() -> None:
     def imports() -> tuple[bool, str, int]:
         import logging
 
@@ -123,13 +123,13 @@ def test_a_rank_that_imports_it_unannounced_is_settled_too() -> None:
     assert run.stdout == run.stderr == [""]
 
 
-def test_which_engine() -> None:
+def test_choice_of_the_engine() -> None:
     def names() -> None:
         import deepspeed.comm
 
         deepspeed.comm.barrier()
 
-    assert engines.choose_engine("auto", names, [b"travels by its name"]) == "deepspeed"
+    assert engines.choose_engine("auto", names, [b"pickled by name"]) == "deepspeed"
     assert engines.choose_engine("auto", made, [b"torch"]) == "torch"
     assert engines.choose_engine("auto", made, [b"", b".. deepspeed .."]) == "deepspeed"
     assert engines.choose_engine("torch", names, [b"deepspeed"]) == "torch"
@@ -163,19 +163,19 @@ def offload() -> None:
     deepspeed.initialize(model=torch.nn.Linear(2, 2), config=offloaded)
 
 
-def test_no_compiler_is_said_with_the_way_around(
+def test_a_missing_compiler_is_reported_with_an_alternative(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "/no/such/compiler")
     with pytest.raises(LaunchError, match="no C\\+\\+ compiler here") as caught:
         launch(offload, world_size=2)
-    assert caught.value.headline.startswith("DeepSpeed's cpu_adam has to be compiled")
+    assert caught.value.headline.startswith("DeepSpeed's cpu_adam could not be compiled")
     assert '"torch_adam": true' in caught.value.detail
 
 
-class Watched(stream.Screen):
-    """Notes what is shown."""
+class RecordingScreen(stream.Screen):
+    """Records the progress that is shown."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -186,11 +186,11 @@ class Watched(stream.Screen):
 
 @contextlib.contextmanager
 def interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
-    """Presses the kernel's interrupt button once that is so, unless the block has ended."""
-    over = threading.Event()
+    """Interrupt the kernel once the condition is true, unless the block has ended."""
+    ended = threading.Event()
 
     def wait() -> None:
-        while not over.wait(0.05):
+        while not ended.wait(0.05):
             with contextlib.suppress(psutil.NoSuchProcess):
                 if condition():
                     os.kill(os.getpid(), signal.SIGINT)
@@ -201,7 +201,7 @@ def interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         waiting.join()
 
 
@@ -211,7 +211,7 @@ def test_an_interrupted_build_leaves_no_process_and_the_next_one_is_not_blocked(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = psutil.Process(client.rank_server("deepspeed").process.pid)
-    screen = Watched()
+    screen = RecordingScreen()
     monkeypatch.setattr(stream, "screen", lambda quiet: screen)
 
     def compiles() -> bool:
@@ -234,8 +234,8 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
     killed.wait()
     server = psutil.Process(client.rank_server("deepspeed").process.pid)
     assert server.pid != killed.pid
-    screen = Watched()
-    server.suspend()  # as if it loaded for ever
+    screen = RecordingScreen()
+    server.suspend()  # as if it loaded forever
     try:
         with monkeypatch.context() as patched:
             patched.setattr(stream, "screen", lambda quiet: screen)

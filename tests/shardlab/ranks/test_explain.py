@@ -15,22 +15,22 @@ from shardlab.ranks import explain
 from shardlab.ranks.client import memory_file
 from shardlab.ranks.deadlock import stuck
 from shardlab.ranks.process import RankProcess
-from tests.shardlab.story import FILE, Story
+from tests.shardlab.scripted_ranks import FILE, ScriptedRanks
 
-STACKS: list[int] = []  # memory files that `ended` has made
+STACKS: list[int] = []  # memory files created by `ended`
 
 
-def hang(story: Story) -> DeadlockError:
-    views, groups = story.views(), story.log.groups
+def hang(ranks: ScriptedRanks) -> DeadlockError:
+    views, groups = ranks.views(), ranks.log.groups
     error = explain.deadlock_error(stuck(views, groups), views, groups)
     assert "\n" not in error.headline
     assert str(error).startswith(error.headline)
     return error
 
 
-def mismatch(story: Story) -> DeadlockError:
-    assert story.log.mismatch is not None
-    return explain.mismatch_error(story.log.mismatch)
+def mismatch(ranks: ScriptedRanks) -> DeadlockError:
+    assert ranks.log.mismatch is not None
+    return explain.mismatch_error(ranks.log.mismatch)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_ranks_in_words(ranks: list[int], text: str) -> None:
 
 class TestHangs:
     @pytest.mark.parametrize(("op", "missing"), [("send", "receive"), ("recv", "send")])
-    def test_mutual(self, op: str, missing: str) -> None:
-        story = Story(2)
-        story.call(0, op, 1, line=7)
-        story.call(1, op, 0, line=9)
-        error = hang(story)
+    def test_ranks_that_wait_for_each_other(self, op: str, missing: str) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.call(0, op, 1, line=7)
+        ranks.call(1, op, 0, line=9)
+        error = hang(ranks)
         assert "0 → 1 → 0" in error.headline
         assert f"all wait in {op}" in error.headline
         assert f"needs the next one to {missing}" in error.headline
@@ -62,62 +62,62 @@ class TestHangs:
         assert error.cycle == (0, 1)
 
     def test_each_line_of_a_shared_function_is_named_once(self) -> None:
-        story = Story(3)
+        ranks = ScriptedRanks(3)
         for rank in range(3):
-            story.call(rank, "send", (rank + 1) % 3, line=4)
-        assert hang(story).headline.count("line 4") == 1
+            ranks.call(rank, "send", (rank + 1) % 3, line=4)
+        assert hang(ranks).headline.count("line 4") == 1
 
     def test_different_tags(self) -> None:
-        story = Story(2)
-        story.call(0, "send", 1, tag=1, line=3)
-        story.call(1, "recv", 0, tag=2, line=5)
-        error = hang(story)
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "send", 1, tag=1, line=3)
+        ranks.call(1, "recv", 0, tag=2, line=5)
+        error = hang(ranks)
         assert "different tags [1, 2]" in error.headline
         assert "line 3" in error.headline
 
     @pytest.mark.parametrize(("op", "without"), [("recv", "sending"), ("send", "receiving")])
-    def test_a_partner_that_finished(self, op: str, without: str) -> None:
-        story = Story(2)
-        story.call(0, op, 1, line=3)
-        story.finish(1)
-        error = hang(story)
+    def test_a_peer_that_finished(self, op: str, without: str) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.call(0, op, 1, line=3)
+        ranks.finish(1)
+        error = hang(ranks)
         assert error.headline.startswith("rank 1 ")
         assert f"finished without {without}" in error.headline
         assert "line 3" in error.headline
         assert error.cycle == ()
 
     def test_a_rank_that_never_enters(self) -> None:
-        story = Story(4)
+        ranks = ScriptedRanks(4)
         for rank in (0, 1, 3):
-            story.call(rank, "all_reduce", line=6)
-        story.finish(2)
-        error = hang(story)
+            ranks.call(rank, "all_reduce", line=6)
+        ranks.finish(2)
+        error = hang(ranks)
         assert error.headline.startswith("rank 2 finished without entering all_reduce")
         assert "ranks 0, 1 and 3 wait" in error.headline
         assert "line 6" in error.headline
 
-    def test_the_root_is_named_not_who_waits_behind_it(self) -> None:
-        story = Story(3)
-        story.call(0, "recv", 1, line=2)
-        story.call(1, "recv", 2, line=2)
-        story.finish(2)
-        assert hang(story).headline.startswith("rank 2 ")
+    def test_the_root_cause_is_named_not_the_ranks_that_wait_for_it(self) -> None:
+        ranks = ScriptedRanks(3)
+        ranks.call(0, "recv", 1, line=2)
+        ranks.call(1, "recv", 2, line=2)
+        ranks.finish(2)
+        assert hang(ranks).headline.startswith("rank 2 ")
 
     def test_collective_against_recv(self) -> None:
-        story = Story(2)
-        story.call(0, "all_reduce", line=2)
-        story.call(1, "recv", 0, line=5)
-        error = hang(story)
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "all_reduce", line=2)
+        ranks.call(1, "recv", 0, line=5)
+        error = hang(ranks)
         assert "0 → 1 → 0" in error.headline
         assert "all_reduce" in error.headline
         assert "recv from rank 0" in error.headline
 
-    def test_the_table_tells_every_rank(self) -> None:
-        story = Story(4)
-        story.call(0, "recv", 1, line=3)
-        story.call(1, "recv", 0, line=3)
-        story.finish(2)
-        table = hang(story).table
+    def test_the_table_has_every_rank(self) -> None:
+        ranks = ScriptedRanks(4)
+        ranks.call(0, "recv", 1, line=3)
+        ranks.call(1, "recv", 0, line=3)
+        ranks.finish(2)
+        table = hang(ranks).table
         assert [row.state for row in table] == ["waiting", "waiting", "finished", "computing"]
         assert table[0].waits_for == (1,)
         assert table[0].call == "recv from rank 1"
@@ -126,44 +126,42 @@ class TestHangs:
 
 class TestMismatches:
     def test_other_collective(self) -> None:
-        story = Story(3)
-        story.call(0, "all_reduce", line=2)
-        story.call(1, "broadcast", line=4)
-        story.call(2, "all_reduce", line=2)
-        error = mismatch(story)
+        ranks = ScriptedRanks(3)
+        ranks.call(0, "all_reduce", line=2)
+        ranks.call(1, "broadcast", line=4)
+        ranks.call(2, "all_reduce", line=2)
+        error = mismatch(ranks)
         assert error.headline.startswith(
-            "rank 1 called broadcast where ranks 0 and 2 called all_reduce"
+            "rank 1 called broadcast, but ranks 0 and 2 called all_reduce"
         )
         assert "line 4" in error.headline
         assert [row.rank for row in error.table] == [0, 1, 2]
 
     def test_other_shape(self) -> None:
-        story = Story(3)
+        ranks = ScriptedRanks(3)
         for rank, length in enumerate((8, 8, 6)):
-            story.call(rank, "all_reduce", shape=(length,), line=2)
-        assert mismatch(story).headline.startswith(
-            "rank 2 gave all_reduce float32[6] where ranks 0 and 1 gave float32[8]"
+            ranks.call(rank, "all_reduce", shape=(length,), line=2)
+        assert mismatch(ranks).headline.startswith(
+            "rank 2 passed float32[6] to all_reduce, but ranks 0 and 1 passed float32[8]"
         )
 
     def test_other_dtype(self) -> None:
-        story = Story(2)
-        story.call(0, "all_reduce", dtype="float32", line=2)
-        story.call(1, "all_reduce", dtype="float64", line=2)
-        assert "float64[8]" in mismatch(story).headline
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "all_reduce", dtype="float32", line=2)
+        ranks.call(1, "all_reduce", dtype="float64", line=2)
+        assert "float64[8]" in mismatch(ranks).headline
 
     def test_receive_buffer_of_another_size(self) -> None:
-        story = Story(2)
-        story.call(0, "send", 1, shape=(8,), line=2)
-        story.call(1, "recv", 0, shape=(4,), line=5)
-        headline = mismatch(story).headline
-        assert headline.startswith(
-            "rank 1 receives into float32[4] what rank 0 sends as float32[8]"
-        )
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "send", 1, shape=(8,), line=2)
+        ranks.call(1, "recv", 0, shape=(4,), line=5)
+        headline = mismatch(ranks).headline
+        assert headline.startswith("rank 1 receives into float32[4], but rank 0 sends float32[8]")
         assert "line 5" in headline
 
 
 def ended(rank: int, code: int, stack: str = "", max_rss_bytes: int = 0) -> RankProcess:
-    """A rank that has ended without a word; its lines of communication are not looked at."""
+    """A rank that ended without an exception; its connections are not used."""
     nothing: Any = None
     STACKS.append(memory_file("stack", stack.encode()))
     return RankProcess(
@@ -172,7 +170,7 @@ def ended(rank: int, code: int, stack: str = "", max_rss_bytes: int = 0) -> Rank
 
 
 def raised(rank: int, kind: str, message: str, stage: str = "run") -> RankProcess:
-    """A rank that has told of an exception."""
+    """A rank that reported an exception."""
     frames = [
         [FILE, 3, "step"],
         ["/venv/lib/python3.11/site-packages/torch/nn/linear.py", 9, "forward"],
@@ -198,22 +196,22 @@ class TestFailures:
         assert "Traceback on rank 2" in error.detail
         assert "in forward" in error.detail
 
-    def test_an_exception_without_a_word(self) -> None:
+    def test_an_exception_without_a_message(self) -> None:
         headline = explain.exception_error(raised(0, "AssertionError", "")).headline
         assert headline == f"rank 0 failed: AssertionError  [{FILE}, line 3]"
 
-    def test_sys_exit_is_called_by_its_name(self) -> None:
+    def test_sys_exit_is_named(self) -> None:
         error = explain.exception_error(raised(1, "SystemExit", "3"))
         assert "called sys.exit(3)" in error.headline
 
     @pytest.mark.parametrize(
         ("stage", "words"),
-        [("unpickle", "could not be rebuilt"), ("output", "can't be sent back")],
+        [("unpickle", "could not be unpickled"), ("output", "can't be sent back")],
     )
-    def test_the_stage_is_told(self, stage: str, words: str) -> None:
+    def test_the_stage_is_named(self, stage: str, words: str) -> None:
         assert words in explain.exception_error(raised(0, "TypeError", "no", stage)).headline
 
-    def test_causes_come_before_what_they_caused(self) -> None:
+    def test_causes_come_before_their_consequences(self) -> None:
         process = raised(0, "ValueError", "second")
         assert process.failure is not None
         process.failure["chain"] += [{"kind": "KeyError", "message": "first", "frames": []}]
@@ -221,7 +219,7 @@ class TestFailures:
         assert detail.index("KeyError: first") < detail.index("ValueError: second")
 
     @pytest.mark.parametrize("kind", ["SIGKILL", "SIGSEGV", "SIGABRT"])
-    def test_a_signal_is_named_and_hinted_at(self, kind: str) -> None:
+    def test_a_signal_is_named_with_a_hint(self, kind: str) -> None:
         process = ended(3, -signal.Signals[kind], max_rss_bytes=5 << 20)
         error = explain.exit_error(process, None)
         assert error.headline.startswith(f"rank 3 was killed by {kind}")
@@ -234,7 +232,7 @@ class TestFailures:
         error = explain.exit_error(ended(3, -nameless), None)
         assert str(int(nameless)) in error.headline
 
-    def test_line_of_a_crash_is_the_students(self) -> None:
+    def test_a_crash_names_the_students_line(self) -> None:
         stack = (
             "Fatal Python error: Segmentation fault\n\n"
             "Current thread 0x00007f (most recent call first):\n"
@@ -246,9 +244,9 @@ class TestFailures:
         assert f"[{FILE}, line 12]" in error.headline
 
     def test_without_a_stack_the_open_call_is_named(self) -> None:
-        story = Story(2)
-        story.call(1, "recv", 0, line=8)
-        error = explain.exit_error(ended(1, -signal.SIGKILL), story.log.calls[0])
+        ranks = ScriptedRanks(2)
+        ranks.call(1, "recv", 0, line=8)
+        error = explain.exit_error(ended(1, -signal.SIGKILL), ranks.log.calls[0])
         assert f"[in recv from rank 0, {FILE}, line 8]" in error.headline
 
     def test_exit_code(self) -> None:
@@ -257,17 +255,17 @@ class TestFailures:
         assert error.kind == "exit"
 
     @pytest.mark.parametrize("message", ["Connection closed by peer [127.0.0.1]:1", "Broken pipe"])
-    def test_an_echo_of_anothers_death_is_no_cause(self, message: str) -> None:
+    def test_a_lost_connection_is_a_consequence_not_a_cause(self, message: str) -> None:
         assert explain.is_consequence(raised(0, "RuntimeError", message).failure)
         assert not explain.is_consequence(raised(0, "RuntimeError", "size mismatch").failure)
 
 
-def test_timeout_names_who_still_computes_and_where() -> None:
-    story = Story(3)
-    story.call(0, "recv", 1, line=3)
-    story.finish(2)
+def test_a_timeout_names_the_rank_that_still_computes_and_its_line() -> None:
+    ranks = ScriptedRanks(3)
+    ranks.call(0, "recv", 1, line=3)
+    ranks.finish(2)
     stack = f'Current thread 0x1 (most recent call first):\n  File "{FILE}", line 9 in spin\n'
-    error = explain.timeout_error(5, story.views(), story.log.groups, {1: stack})
+    error = explain.timeout_error(5, ranks.views(), ranks.log.groups, {1: stack})
     assert error.headline.startswith("the run did not end within timeout_s=5: rank 1 is")
     assert f"[{FILE}, line 9]" in error.headline
     assert [row.state for row in error.table] == ["waiting", "computing", "finished"]

@@ -1,4 +1,4 @@
-"""Whatever a rank writes to the lines it has, reading it ends soon and in a known way."""
+"""Whatever a rank writes to its connections, reading it ends soon and with a known result."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from shardlab.errors import LaunchError, RankError
 from shardlab.live_memory import RankMemory
 from shardlab.ranks import codec, messages
 from shardlab.ranks.deadlock import stuck
+from shardlab.ranks.execution import Execution
 from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.messages import Forged, Inbox, TooLarge
 from shardlab.ranks.meter import Reading
@@ -28,7 +29,6 @@ from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import screen
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
-from shardlab.ranks.turn import Turn
 from shardlab.trace import log, measured_traffic
 from shardlab.trace.calls import CallLog
 
@@ -58,7 +58,7 @@ HEADERS: list[dict[str, Any]] = [
 
 
 def mutated(value: Any, rng: random.Random) -> Any:
-    """``value`` with about one of its parts replaced, left out or doubled."""
+    """``value`` with some of its parts replaced or left out, at random."""
     if rng.random() < 0.15:
         return rng.choice(ODD)
     if isinstance(value, list):
@@ -72,7 +72,7 @@ def mutated(value: Any, rng: random.Random) -> Any:
 
 
 def garbled(data: bytes, rng: random.Random) -> bytes:
-    """Some bytes changed, the end cut off now and then."""
+    """Some bytes changed, sometimes truncated."""
     changed = bytearray(data)
     for _ in range(rng.randrange(4)):
         changed[rng.randrange(len(changed))] = rng.randrange(256)
@@ -85,7 +85,7 @@ def rng() -> random.Random:
 
 
 def test_a_log_of_any_events(rng: random.Random) -> None:
-    """None stops the reading; what is left can be reasoned about, and counted."""
+    """No event stops the reader, and the resulting log can be analysed and counted."""
     for _ in range(300):
         calls = CallLog(2)
         for event in rng.choices(EVENTS, k=20):
@@ -98,20 +98,20 @@ def test_a_log_of_any_events(rng: random.Random) -> None:
         assert calls.mismatch is None or calls.mismatch.calls
         finished = calls.finished_calls(0.0, lambda filename, line: (filename, ""))
         json.dumps([vars(call) for call in finished]).encode()
-        counted = measured_traffic.from_kernel(calls, {}, {(1, 2): (0, 5), (2, 1): (1, 6)}, 0.0)
+        counted = measured_traffic.from_counters(calls, {}, {(1, 2): (0, 5), (2, 1): (1, 6)}, 0.0)
         assert counted.sent_bytes.sum() <= 11
         measured_traffic.from_calls(calls, finished, 0.0)
-        for told in calls.memory.values():
+        for summary in calls.memory.values():
             with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, OverflowError):
-                RankMemory.from_told(told, 0.0)
+                RankMemory.from_summary(summary, 0.0)
 
 
-def test_a_rank_cannot_hide_bytes_behind_what_it_says_of_its_sockets() -> None:
+def test_a_rank_cannot_hide_bytes_with_false_reports_about_its_sockets() -> None:
     log_of_run = CallLog(2)
-    for said in ("opened", "closing"):
-        log_of_run.add(0, [said, {"1:2": 1_000_000}])
+    for kind in ("opened", "closing"):
+        log_of_run.add(0, [kind, {"1:2": 1_000_000}])
     before, after = {(1, 2): (0, 100), (2, 1): (1, 100)}, {(1, 2): (0, 1_000_100), (2, 1): (1, 100)}
-    found = measured_traffic.from_kernel(log_of_run, before, after, 0.0)
+    found = measured_traffic.from_counters(log_of_run, before, after, 0.0)
     assert found.sent_bytes[0, 1] == 1_000_000
 
 
@@ -125,7 +125,7 @@ def test_messages_of_any_form(rng: random.Random) -> None:
         with contextlib.suppress(Forged, TooLarge):
             message = inbox.next()
             if message is not None:
-                process.hear(*message)
+                process.handle(*message)
                 json.dumps(process.failure, ensure_ascii=False).encode()
 
 
@@ -134,20 +134,20 @@ def test_messages_of_any_form(rng: random.Random) -> None:
     [{"is": "finished", "passed": True}, {"is": "ready"}, {"is": "verdict"}, {}, {"is": "needs"}],
     ids=str,
 )
-def test_a_message_with_more_or_less_in_it_is_forged(header: dict[str, Any]) -> None:
+def test_a_message_with_extra_or_missing_fields_is_forged(header: dict[str, Any]) -> None:
     process = RankProcess(0, None, None, -1, state="running")  # type: ignore[arg-type]
     with pytest.raises(Forged):
-        process.hear(header, b"")
+        process.handle(header, b"")
 
 
 class Exit:
-    """The channel of a server that tells how rank 0 has ended."""
+    """The channel of a server that reports the exit of rank 0."""
 
     def receive(self) -> dict[str, Any]:
         return {"rank": 0, "exit": -6, "max_rss_bytes": 0}
 
 
-def test_the_last_words_of_a_rank_are_heard_before_its_end() -> None:
+def test_the_last_message_of_a_rank_is_read_before_its_exit_counts() -> None:
     ours, theirs = socket.socketpair()
     ranks = Supervisor({"world_size": 1, "engine": "torch", "device": "cpu"}, screen(True), None)  # type: ignore[arg-type]
     process = RankProcess(0, ours, None, -1, state="running")  # type: ignore[arg-type]
@@ -155,35 +155,35 @@ def test_the_last_words_of_a_rank_are_heard_before_its_end() -> None:
     ranks.selector.register(ours, selectors.EVENT_READ, ("control", process))
     with ours, theirs, ranks.selector:
         theirs.sendall(messages.pack({"is": "noise"}))
-        ranks._hear_server()
+        ranks._read_server()
         assert process.forged
-        ranks._hear_rank(process)  # as it would follow: it was there to be read as well
+        ranks._read_rank(process)  # called next anyway, as the socket was readable
 
 
 @pytest.fixture
-def turn() -> Iterator[Turn]:
-    """Of two ranks that disagree in a collective, after which one was aborted; the run is over."""
+def execution() -> Iterator[Execution]:
+    """Two ranks called a collective with different tensors and one was aborted; the run is over."""
     fds = [log.create() for _ in range(2)]
     ranks = [RankProcess(rank, None, log.LogReader(fd), fd) for rank, fd in enumerate(fds)]  # type: ignore[arg-type]
-    turn = Turn(ranks, 1.0, Trust.UNTRUSTED, before=Reading({}, None, 0))
+    execution = Execution(ranks, 1.0, Trust.UNTRUSTED, before=Reading({}, None, 0))
     for rank, n_bytes in enumerate((8, 16)):
         call = [*CALL[:2], "all_reduce", n_bytes, None, *CALL[5:10], [n_bytes // 4], *CALL[11:]]
-        turn.log.add(rank, call)
-    assert turn.log.mismatch is not None
+        execution.log.add(rank, call)
+    assert execution.log.mismatch is not None
     ranks[0].state, ranks[0].exit_code = "dead", -signal.SIGABRT
-    yield turn
+    yield execution
     for fd in fds:
         os.close(fd)
 
 
-def test_a_forged_message_or_a_full_log_overrides_what_else_was_seen(turn: Turn) -> None:
+def test_a_forged_message_or_a_full_log_overrides_other_errors(execution: Execution) -> None:
     def kind() -> str:
-        turn.read_logs()
+        execution.read_logs()
         with pytest.raises(LaunchError) as caught:
-            turn.detector.raise_at_timeout(0.0)
+            execution.detector.raise_at_timeout(0.0)
         return getattr(caught.value, "kind", type(caught.value).__name__)
 
-    other = turn.ranks[1]
+    other = execution.ranks[1]
     assert kind() == "DeadlockError"
     os.pwrite(other.log.fd, struct.pack("<QQ", 0, 1), 0)  # an event was dropped
     assert kind() == "TooLarge"
@@ -191,13 +191,13 @@ def test_a_forged_message_or_a_full_log_overrides_what_else_was_seen(turn: Turn)
     assert kind() == "Forged"
 
 
-def test_who_was_killed_is_a_cause_of_what_others_raise(turn: Turn) -> None:
-    turn.log.mismatched.clear()
-    first, other = turn.ranks
+def test_a_killed_rank_is_the_cause_of_other_failures(execution: Execution) -> None:
+    execution.log.mismatched.clear()
+    first, other = execution.ranks
     first.exit_code = 1
     other.state, other.exit_code = "dead", -signal.SIGKILL
     with pytest.raises(RankError) as caught:
-        turn.detector.raise_failures(0.0, at_once=True)
+        execution.detector.raise_failures(0.0, at_once=True)
     assert caught.value.kind == "SIGKILL"
 
 
@@ -239,19 +239,19 @@ NOTHING = safetensors_header({})
         tree_of({"dict": []}, NOTHING),
         struct.pack("<Q", 20_000) + b'{"list":[' * 2000 + NOTHING,
         struct.pack("<Q", 1 << 62),
-        struct.pack("<Q", codec.MOST_TREE_BYTES + 1) + b" " * (codec.MOST_TREE_BYTES + 1),
+        struct.pack("<Q", codec.MAX_TREE_BYTES + 1) + b" " * (codec.MAX_TREE_BYTES + 1),
     ],
     ids=lambda data: "",
 )
-def test_outputs_that_claim_what_is_not_there(data: bytes) -> None:
+def test_outputs_that_claim_missing_data(data: bytes) -> None:
     with pytest.raises(ValueError, match="not plain data"):
         codec.decode_plain(data)
 
 
-def test_an_output_of_too_many_numbers_is_refused_where_it_is_made(
+def test_an_output_of_too_many_numbers_is_refused_when_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(codec, "MOST_TREE_BYTES", 1000)
+    monkeypatch.setattr(codec, "MAX_TREE_BYTES", 1000)
     with pytest.raises(ValueError, match="as a tensor"):
         codec.encode_plain(list(range(600)))
 
@@ -263,7 +263,7 @@ def written() -> Iterator[Callable[[bytes], log.LogReader]]:
     def write(data: bytes) -> log.LogReader:
         fds.append(log.create())
         os.pwrite(fds[-1], struct.pack("<QQ", len(data), 0) + data, 0)
-        return log.LogReader(fds[-1], most_events=1000)
+        return log.LogReader(fds[-1], max_events=1000)
 
     yield write
     for fd in fds:
@@ -273,9 +273,9 @@ def written() -> Iterator[Callable[[bytes], log.LogReader]]:
 @pytest.mark.parametrize(
     "data",
     [b"\n" * 1_500_000, b"[1]\n" * 200_000, b"[" * 12_000_000, b"\xff" * 1_000_000 + b"\n"],
-    ids=["empty lines", "short lines", "one line", "no text"],
+    ids=["empty lines", "short lines", "one line", "not text"],
 )
 def test_a_log_of_any_bytes(written: Callable[[bytes], log.LogReader], data: bytes) -> None:
     reader = written(data)
     assert len(list(reader.new_events())) <= 1000
-    assert len(reader.partial) <= log.MOST_LINE_BYTES
+    assert len(reader.partial) <= log.MAX_LINE_BYTES

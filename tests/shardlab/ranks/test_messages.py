@@ -13,7 +13,7 @@ from shardlab.ranks import messages
 from shardlab.ranks.client import memory_file
 
 
-def test_any_cut_of_the_stream_gives_the_same_messages() -> None:
+def test_messages_do_not_depend_on_how_the_stream_is_split() -> None:
     stream = messages.pack({"is": "a", "n": 1}, b"body") + messages.pack({"is": "b"})
     for size in (1, 2, 7, len(stream)):
         inbox, found = messages.Inbox(), []
@@ -34,7 +34,7 @@ def test_a_large_body_through_a_socket() -> None:
         sender.join()
 
 
-def test_the_other_side_gone_is_the_end() -> None:
+def test_a_closed_connection_raises_eoferror() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.sendall(messages.pack({"is": "x"}, b"body")[:-1])
@@ -43,7 +43,7 @@ def test_the_other_side_gone_is_the_end() -> None:
             messages.receive(ours)
 
 
-def test_a_file_is_read_without_moving_in_it() -> None:
+def test_reading_a_file_does_not_move_its_position() -> None:
     fd = memory_file("message", messages.pack({"n": 1}, b"program"))
     try:
         assert messages.read_file(fd) == messages.read_file(fd) == ({"n": 1}, b"program")
@@ -62,25 +62,25 @@ def test_a_file_is_read_without_moving_in_it() -> None:
             struct.pack("<IQ", 100_000, 0) + b"[" * 100_000,
         ),
     ],
-    ids=["huge header", "list", "not json", "not text", "nested beyond measure"],
+    ids=["huge header", "list", "not json", "not text", "nested too deeply"],
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_invalid_messages_are_refused(data: bytes) -> None:
     inbox = messages.Inbox()
     inbox.feed(data)
-    with pytest.raises(ValueError):  # noqa: PT011  # json's own is one too
+    with pytest.raises(ValueError):  # noqa: PT011  # JSONDecodeError is one too
         inbox.next()
 
 
-def test_too_large_an_output_is_refused_before_it_is_there() -> None:
+def test_an_output_that_is_too_large_is_refused_before_it_arrives() -> None:
     inbox = messages.Inbox(max_body_bytes=1000)
     inbox.feed(struct.pack("<IQ", 2, 1001) + b"{")
     assert inbox.next() is None
     inbox.feed(b"}")
-    with pytest.raises(messages.TooLarge, match="1,001 bytes; at most 1,000"):
+    with pytest.raises(messages.TooLarge, match="1,001 bytes; the limit is 1,000"):
         inbox.next()
 
 
-def test_noise_is_noise_whatever_size_it_claims() -> None:
+def test_random_bytes_are_forged_whatever_size_they_claim() -> None:
     inbox = messages.Inbox(max_body_bytes=1000)
     inbox.feed(struct.pack("<IQ", 20, 1 << 60) + bytes(range(200, 250)))
     with pytest.raises(messages.Forged):

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.shardlab.family import HANG_LIMIT_S, Family, family
+from tests.shardlab.marked_processes import HANG_LIMIT_S, MarkedProcesses, marked_processes
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
 
@@ -33,13 +33,15 @@ def hello():
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Iterator[Family]:
-    with family(tmp_path) as made:
+def processes(tmp_path: Path) -> Iterator[MarkedProcesses]:
+    with marked_processes(tmp_path) as made:
         yield made
 
 
-def start_and_wait_until_ranks_are_up(ours: Family, program: str) -> subprocess.Popen[str]:
-    process = ours.start(PREAMBLE + program)
+def start_and_wait_until_ranks_are_up(
+    processes: MarkedProcesses, program: str
+) -> subprocess.Popen[str]:
+    process = processes.start(PREAMBLE + program)
     assert process.stdout is not None
     for line in process.stdout:
         if line.endswith("up\n"):
@@ -52,9 +54,9 @@ def rest_of(process: subprocess.Popen[str]) -> str:
     return printed
 
 
-def test_after_runs_that_end_well_or_raise(ours: Family) -> None:
-    """The last one raises what nobody catches. One program, for the sake of speed."""
-    process = ours.start(
+def test_after_runs_that_end_well_or_raise(processes: MarkedProcesses) -> None:
+    """The last run's exception is not caught. One program, for speed."""
+    process = processes.start(
         PREAMBLE
         + """
 def fail():
@@ -77,12 +79,12 @@ launch(divmod, 1, 0, world_size=2)
     assert printed.splitlines()[:3] == ["[0, 1, 2] 0", "0", "[]"]
     assert process.returncode == 1
     assert "RankError: rank" in printed
-    assert ours.left_behind() == []
+    assert processes.leftovers() == []
 
 
-def test_an_interrupt_ends_the_ranks_and_the_next_launch_works(ours: Family) -> None:
+def test_an_interrupt_ends_the_ranks_and_the_next_launch_works(processes: MarkedProcesses) -> None:
     process = start_and_wait_until_ranks_are_up(
-        ours,
+        processes,
         """
 try:
     launch(stay, world_size=3, timeout_s=200)
@@ -96,23 +98,25 @@ print(launch(hello, world_size=2).outputs)
     assert "interrupted 0\n" in printed
     assert printed.endswith("[0, 1]\n")
     assert process.returncode == 0
-    assert ours.left_behind() == []
+    assert processes.leftovers() == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killing_the_kernel_ends_its_ranks(ours: Family, how: signal.Signals) -> None:
+def test_killing_the_kernel_ends_its_ranks(processes: MarkedProcesses, how: signal.Signals) -> None:
     process = start_and_wait_until_ranks_are_up(
-        ours, "launch(stay, world_size=3, timeout_s=200, quiet=False)\n"
+        processes, "launch(stay, world_size=3, timeout_s=200, quiet=False)\n"
     )
-    assert len(ours.living()) >= 5
+    assert len(processes.alive()) >= 5
     process.send_signal(how)
     process.wait(HANG_LIMIT_S)
-    assert ours.left_behind() == []
+    assert processes.leftovers() == []
 
 
-def test_killing_the_rank_server_is_told_and_the_next_launch_has_a_new_one(ours: Family) -> None:
+def test_a_killed_rank_server_is_reported_and_replaced_at_the_next_launch(
+    processes: MarkedProcesses,
+) -> None:
     process = start_and_wait_until_ranks_are_up(
-        ours,
+        processes,
         """
 try:
     launch(stay, world_size=3, timeout_s=200)
@@ -126,18 +130,18 @@ print(launch(hello, world_size=2).outputs)
     printed = rest_of(process)
     assert "the next launch starts a new one" in printed
     assert printed.endswith("[0, 1]\n")
-    assert ours.left_behind() == []
+    assert processes.leftovers() == []
 
 
-def test_what_a_rank_started_ends_with_it(ours: Family) -> None:
-    """However it was started, and however the rank ended."""
-    lines = ours.run(
+def test_processes_that_a_rank_started_end_with_it(processes: MarkedProcesses) -> None:
+    """However they were started, and however the rank ended."""
+    lines = processes.run(
         PREAMBLE
         + """
-def in_its_group():
+def in_the_same_group():
     subprocess.Popen(["sleep", "300"])
 
-def in_a_session_of_its_own():
+def in_a_new_session():
     subprocess.Popen(["sleep", "300"], start_new_session=True)
 
 def as_a_daemon():
@@ -159,7 +163,7 @@ def work(start, end):
 
 launch(returns, world_size=1)
 (server,) = psutil.Process().children()
-for start in (in_its_group, in_a_session_of_its_own, as_a_daemon):
+for start in (in_the_same_group, in_a_new_session, as_a_daemon):
     for end in (returns, raises, is_killed):
         try:
             launch(work, start, end, world_size=2)
@@ -172,13 +176,13 @@ print("done")
 """
     )
     assert lines == ["done"]
-    assert ours.left_behind() == []
+    assert processes.leftovers() == []
 
 
-def test_a_chain_of_sessions_ends_too(ours: Family) -> None:
-    """A rank's child in a session of its own has a child in one of its own."""
+def test_a_chain_of_sessions_ends_too(processes: MarkedProcesses) -> None:
+    """A rank's child in a new session has a child in another new session."""
     process = start_and_wait_until_ranks_are_up(
-        ours,
+        processes,
         """
 def work():
     chain = "setsid sleep 300 & exec sleep 300"
@@ -191,12 +195,14 @@ print("over")
 """,
     )
     assert "over" in rest_of(process)
-    assert ours.left_behind() == []
+    assert processes.leftovers() == []
 
 
-def test_what_ranks_started_ends_though_the_server_was_killed(ours: Family) -> None:
+def test_processes_that_ranks_started_end_if_the_server_is_killed(
+    processes: MarkedProcesses,
+) -> None:
     process = start_and_wait_until_ranks_are_up(
-        ours,
+        processes,
         """
 def work():
     subprocess.Popen(["sleep", "300"])
@@ -205,21 +211,21 @@ def work():
 try:
     launch(work, world_size=2, timeout_s=200)
 except LaunchError as error:
-    print("told")
+    print("raised")
 """,
     )
     (server,) = psutil.Process(process.pid).children()
     server.kill()
-    assert "told" in rest_of(process)
-    assert ours.left_behind() == []
+    assert "raised" in rest_of(process)
+    assert processes.leftovers() == []
 
 
-def test_other_ways_to_launch(ours: Family) -> None:
-    """From two threads at the same time, from a forked child, from a rank, from __main__'s class.
+def test_other_ways_to_launch(processes: MarkedProcesses) -> None:
+    """From two concurrent threads, from a forked child, from a rank, from a class of __main__.
 
-    One program does it all, for the sake of speed.
+    One program does it all, for speed.
     """
-    lines = ours.run(
+    lines = processes.run(
         PREAMBLE
         + """
 from dataclasses import dataclass
@@ -279,4 +285,4 @@ print("alive", ranks_alive())
     ]
     assert headline.startswith("rank 0 failed: ValueError: on purpose  [")
     assert 'raise ValueError("on purpose")]' in headline
-    assert ours.left_behind() == []
+    assert processes.leftovers() == []

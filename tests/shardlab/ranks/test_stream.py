@@ -1,4 +1,4 @@
-"""What ranks print: nothing lost in `run.stdout`, nothing flooded on the screen."""
+"""Output of ranks: complete in `run.stdout`, limited on the screen."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import Any
 import pytest
 
 from shardlab.ranks import stream
-from shardlab.ranks.stream import HEAD_LINES, TAIL_LINES, Notebook, Printed, Terminal
+from shardlab.ranks.stream import HEAD_LINES, TAIL_LINES, CapturedOutput, Notebook, Terminal
 
 
 class TestPrinted:
     def test_lines_come_when_they_are_complete(self) -> None:
-        printed = Printed()
+        printed = CapturedOutput()
         assert printed.feed(b"one\ntw") == ["one"]
         assert printed.feed(b"o\n\nthree") == ["two", ""]
         assert printed.feed(b"", final=True) == ["three"]
         assert printed.text == "one\ntwo\n\nthree"
 
-    def test_a_letter_may_be_split_between_two_reads(self) -> None:
-        printed = Printed()
+    def test_a_character_may_be_split_between_two_reads(self) -> None:
+        printed = CapturedOutput()
         lines = [line for byte in "é→𝄞\n".encode() for line in printed.feed(bytes([byte]))]
         assert lines == ["é→𝄞"]
         assert printed.text == "é→𝄞\n"
 
-    def test_bytes_that_are_no_text(self) -> None:
-        printed = Printed()
+    def test_bytes_that_are_not_utf8(self) -> None:
+        printed = CapturedOutput()
         assert printed.feed(b"a\xffb\n") == ["a\ufffdb"]
         printed.feed(b"\xc3", final=False)
         assert printed.feed(b"", final=True) == ["\ufffd"]
 
-    def test_of_an_endless_print_the_beginning_and_the_end_are_kept(self) -> None:
-        printed = Printed(most_bytes=10)
+    def test_beginning_and_end_of_endless_output_are_kept(self) -> None:
+        printed = CapturedOutput(max_bytes=10)
         for number in range(1000):
             printed.feed(b"%03d\n" % number)
-        assert printed.text == "000\n0\n… 3,990 bytes were cut …\n\n999\n"
+        assert printed.text == "000\n0\n… 3,990 bytes omitted …\n\n999\n"
         assert len(printed.tail) <= 10
 
     def test_up_to_the_limit_nothing_is_cut(self) -> None:
-        printed = Printed(most_bytes=10)
+        printed = CapturedOutput(max_bytes=10)
         printed.feed(b"12345678")
         printed.feed(b"90")
         assert printed.text == "1234567890"
 
     def test_a_line_without_an_end_comes_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(stream, "MOST_LINE_CHARS", 10)
-        printed = Printed()
+        monkeypatch.setattr(stream, "MAX_LINE_CHARS", 10)
+        printed = CapturedOutput()
         assert printed.feed(b"x" * 8) == []
         assert printed.feed(b"y" * 8) == ["x" * 8 + "y" * 8]
 
@@ -67,15 +67,12 @@ class TestTerminal:
         screen.close(ran_s=3.0)
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) < 5_000
-        assert (
-            lines[-1]
-            == f"… {10_000 - (len(lines) - 1):,} lines more; all of them are in run.stdout"
-        )
+        assert lines[-1] == f"… {10_000 - (len(lines) - 1):,} more lines; all are in run.stdout"
 
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """The bundles that a notebook's output area has shown, one after the other."""
+    """The bundles that a notebook's output area has shown, in order."""
     bundles: list[dict[str, str]] = []
 
     class Handle:
@@ -92,7 +89,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 
 class TestNotebook:
-    def test_nothing_printed_shows_nothing(self, shown: list[dict[str, str]]) -> None:
+    def test_no_output_shows_nothing(self, shown: list[dict[str, str]]) -> None:
         Notebook().close(ran_s=3.0)
         assert shown == []
 
@@ -111,7 +108,7 @@ class TestNotebook:
         assert "<script" not in html
         assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;&amp;" in html
 
-    def test_progress_is_escaped_and_goes_when_the_run_ends(
+    def test_progress_is_escaped_and_disappears_when_the_run_ends(
         self, shown: list[dict[str, str]]
     ) -> None:
         screen = Notebook()
@@ -147,5 +144,5 @@ class TestNotebook:
         screen = Notebook()
         screen.line(0, "x" * 1_000_000, is_stderr=False)
         screen.close(ran_s=3.0)
-        assert "999,600 characters more" in shown[-1]["text/plain"]
+        assert "999,600 more characters" in shown[-1]["text/plain"]
         assert len(shown[-1]["text/html"]) < 2_000

@@ -20,7 +20,7 @@ SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "2.weight": (7, 5), "2.bias": (7,)
 
 @pytest.fixture(scope="module")
 def fsdp2():
-    """ "backward" (before the step), "step" (after it), "hybrid": two copies, each cut in two."""
+    """ "backward" (before the step), "step" (after it), "hybrid": 2 replicas of 2 shards each."""
 
     def fn():
         import torch
@@ -37,17 +37,17 @@ def fsdp2():
         optimizer.zero_grad()
         after = shards.of_fsdp2(model, optimizer)
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        twice = fully_shard(a_model(), mesh=mesh)
-        return before, after, shards.of_fsdp2(twice)
+        hybrid = fully_shard(a_model(), mesh=mesh)
+        return before, after, shards.of_fsdp2(hybrid)
 
     outputs = launch(fn, world_size=4, device="cpu").outputs
     return {
-        moment: shards.gather([told[i] for told in outputs])
+        moment: shards.gather([reports[i] for reports in outputs])
         for i, moment in enumerate(("backward", "step", "hybrid"))
     }
 
 
-def test_fsdp2_cuts_between_rows_and_pads(fsdp2) -> None:
+def test_fsdp2_shards_by_rows_and_pads(fsdp2) -> None:
     formula = shards.flat(SHAPES, 4, stage=3, precision="fp32", cut="rows")
     live = fsdp2["backward"]
     assert live.tensors == formula.tensors
@@ -57,7 +57,7 @@ def test_fsdp2_cuts_between_rows_and_pads(fsdp2) -> None:
     assert live.segments["optimizer"] == ()
 
 
-def test_fsdp2_does_not_pad_the_optimizers_state(fsdp2) -> None:
+def test_fsdp2_does_not_pad_optimizer_state(fsdp2) -> None:
     live = fsdp2["step"]
     formula = shards.flat(SHAPES, 4, stage=3, precision="fp32", cut="rows")
     assert live.segments["optimizer"] == tuple(
@@ -66,7 +66,7 @@ def test_fsdp2_does_not_pad_the_optimizers_state(fsdp2) -> None:
     assert live.segments["gradients"] == ()
 
 
-def test_hybrid_sharding_holds_each_half_twice(fsdp2) -> None:
+def test_hybrid_sharding_has_each_half_on_two_ranks(fsdp2) -> None:
     live = fsdp2["hybrid"]
     halves = shards.flat(SHAPES, 2, stage=3, precision="fp32", cut="rows")
     for rank in range(4):
@@ -77,14 +77,14 @@ def test_hybrid_sharding_holds_each_half_twice(fsdp2) -> None:
 
 @pytest.fixture(scope="module")
 def deepspeed():
-    """By stage and moment, with the bytes that the tensors themselves tell on each rank."""
+    """Layouts by stage and moment, and the bytes of the gradients' storages on each rank."""
 
     def fn():
         import deepspeed
         import torch
 
         def of_groups(stage):
-            """fp32, two groups of parameters, one that is frozen, small ones that persist."""
+            """fp32, two parameter groups, one frozen parameter, small persistent parameters."""
             model = a_model()
             model[0].bias.requires_grad_(False)
             trained = [p for p in model.parameters() if p.requires_grad]
@@ -112,7 +112,7 @@ def deepspeed():
             }
             return shards.of_deepspeed(engine), sum(storages.values())
 
-        told = {"groups": of_groups(2)}
+        reports = {"groups": of_groups(2)}
         for stage in (0, 1, 2, 3):
             model = a_model()
             engine, *_ = deepspeed.initialize(
@@ -133,22 +133,22 @@ def deepspeed():
             )
             loss = engine(torch.ones(2, 3, dtype=torch.bfloat16)).sum()
             engine.backward(loss)
-            told[stage, "backward"] = shards.of_deepspeed(engine)
+            reports[stage, "backward"] = shards.of_deepspeed(engine)
             engine.step()
-            told[stage, "step"] = shards.of_deepspeed(engine)
-        return told | {"persistent": of_groups(3)}
+            reports[stage, "step"] = shards.of_deepspeed(engine)
+        return reports | {"persistent": of_groups(3)}
 
     outputs = launch(fn, world_size=2, device="cpu", timeout_s=120).outputs
-    storages = {key: [told[key][1] for told in outputs] for key in ("groups", "persistent")}
+    storages = {key: [reports[key][1] for reports in outputs] for key in ("groups", "persistent")}
     for key in storages:
-        for told in outputs:
-            told[key] = told[key][0]
-    layouts = {key: shards.gather([told[key] for told in outputs]) for key in outputs[0]}
+        for reports in outputs:
+            reports[key] = reports[key][0]
+    layouts = {key: shards.gather([reports[key] for reports in outputs]) for key in outputs[0]}
     return layouts | {"storages": storages}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_deepspeed_cuts_as_the_formula_says(deepspeed, stage: int) -> None:
+def test_deepspeed_shards_match_the_formula(deepspeed, stage: int) -> None:
     formula = shards.flat(SHAPES, 2, stage=stage, alignment=2)
     live = deepspeed[stage, "step"]
     assert live.tensors == formula.tensors
@@ -157,7 +157,7 @@ def test_deepspeed_cuts_as_the_formula_says(deepspeed, stage: int) -> None:
     assert live.segments["optimizer"] == formula.segments["optimizer"]
 
 
-def test_deepspeed_keeps_gradients_of_border_tensors_whole(deepspeed) -> None:
+def test_gradients_of_tensors_that_span_shards_stay_whole(deepspeed) -> None:
     for stage in (1, 2):
         live = deepspeed[stage, "backward"]
         held = [
@@ -169,7 +169,7 @@ def test_deepspeed_keeps_gradients_of_border_tensors_whole(deepspeed) -> None:
         assert deepspeed[stage, "step"].pieces("gradients") == []
 
 
-def test_deepspeed_keeps_stage_3s_gradient_buffer(deepspeed) -> None:
+def test_stage_3_keeps_its_gradient_buffer(deepspeed) -> None:
     formula = shards.flat(SHAPES, 2, stage=3)
     for moment in ("backward", "step"):
         live = deepspeed[3, moment]
@@ -177,20 +177,20 @@ def test_deepspeed_keeps_stage_3s_gradient_buffer(deepspeed) -> None:
     assert deepspeed[0, "backward"].bytes_by_rank("gradients") == [62 * 2] * 2
 
 
-def test_groups_are_cut_one_by_one_and_frozen_tensors_are_everywhere(deepspeed) -> None:
+def test_groups_are_sharded_separately_and_frozen_tensors_replicated(deepspeed) -> None:
     live = deepspeed["groups"]
     assert [(piece.tensor, piece.at) for piece in live.pieces("parameters", 1)] == [
         *(("0.weight", 0), ("2.weight", 15), ("", 50)),
         *(("2.bias", 52), ("", 59)),
         ("0.bias", 60),
     ]
-    # Both groups' gradients lie in one storage, and border tensors are kept whole.
+    # Both groups' gradients are in one storage, and tensors that span two shards stay whole.
     assert live.bytes_by_rank("gradients") == deepspeed["storages"]["groups"]
     slices = [(p.tensor, p.start, p.stop) for p in live.pieces("optimizer", 1) if not p.is_padding]
     assert slices == [("2.weight", 11, 35), ("2.bias", 4, 7)]
 
 
-def test_small_parameters_persist_whole_beside_their_shards(deepspeed) -> None:
+def test_small_persistent_parameters_are_whole_in_addition_to_their_shards(deepspeed) -> None:
     live = deepspeed["persistent"]
     slices = [(p.tensor, p.start, p.stop) for p in live.pieces("parameters", 0)]
     assert ("0.weight", 0, 8) in slices
@@ -200,15 +200,15 @@ def test_small_parameters_persist_whole_beside_their_shards(deepspeed) -> None:
     assert live.bytes_by_rank("gradients") == deepspeed["storages"]["persistent"]
 
 
-def test_live_layouts_tell_their_source(deepspeed, fsdp2) -> None:
+def test_live_layouts_name_their_source(deepspeed, fsdp2) -> None:
     assert deepspeed[2, "step"].source == "DeepSpeed, stage 2, 2 ranks"
     assert deepspeed[2, "step"].stage == 2
     assert fsdp2["step"].source == "FSDP2 on 4 ranks"
     assert set(fsdp2["step"].segments) == set(BUFFERS)
 
 
-def test_a_layouts_bytes_are_those_that_run_memory_counts() -> None:
-    """Two readings that know nothing of each other: structures here, storages there."""
+def test_layout_bytes_match_run_memory() -> None:
+    """Two independent measurements: DeepSpeed's data structures and storages."""
 
     def fn():
         import deepspeed
@@ -232,5 +232,5 @@ def test_a_layouts_bytes_are_those_that_run_memory_counts() -> None:
     layout = shards.gather(run.outputs)
     counted = run.memory.at("step")
     assert layout.bytes_by_rank("parameters") == counted["parameters"].tolist()
-    step_counter = 4  # Adam's own: a scalar, which a layout leaves out
+    step_counter = 4  # Adam's step, a scalar, which a layout does not include
     assert layout.bytes_by_rank("optimizer") == (counted["optimizer"] - step_counter).tolist()

@@ -1,4 +1,4 @@
-"""Schedules against the published bubbles and peaks, and against torch's own orders."""
+"""Schedules have the published bubbles and memory peaks, and the same orders as torch's."""
 
 from types import SimpleNamespace
 
@@ -24,9 +24,9 @@ SIZES = [(1, 1), (2, 2), (2, 8), (3, 7), (4, 8), (4, 16), (8, 32)]
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
 def test_gpipe_and_1f1b_have_the_published_bubble(p, m):
-    """Over the ideal (p−1)/m (arXiv 2104.04473, section 2.2); of all time (p−1)/(m+p−1)."""
+    """Over ideal (p−1)/m (arXiv 2104.04473, section 2.2); as a fraction (p−1)/(m+p−1)."""
     for schedule in (gpipe(p, m), one_f_one_b(p, m)):
-        for costs in (Costs(), Costs(2, 3, 1)):  # whatever forward and backward cost
+        for costs in (Costs(), Costs(2, 3, 1)):
             timeline = simulate(schedule, costs)
             assert timeline.bubble_over_ideal == pytest.approx((p - 1) / m)
             assert timeline.bubble_fraction == pytest.approx((p - 1) / (m + p - 1))
@@ -39,8 +39,8 @@ def test_activations_in_flight_as_published(p, m):
     assert simulate(one_f_one_b(p, m)).in_flight == {i: min(m, p - i) for i in range(p)}
 
 
-def test_figures_of_four_devices_and_eight_micro_batches():
-    """0.375; v = 2: 0.1875; as a fraction 0.273 (/work/shared/ground-truth.md, by the formulas)."""
+def test_bubbles_of_four_devices_and_eight_micro_batches():
+    """0.375; v = 2: 0.1875; as a fraction 0.273 (by the formulas in ground-truth.md)."""
     assert simulate(one_f_one_b(4, 8)).bubble_over_ideal == 0.375
     assert simulate(one_f_one_b(4, 8)).bubble_fraction == pytest.approx(0.273, abs=5e-4)
     assert simulate(interleaved_one_f_one_b(4, 8, 2)).bubble_over_ideal == 0.1875
@@ -48,10 +48,10 @@ def test_figures_of_four_devices_and_eight_micro_batches():
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 2), (4, 16, 4), (3, 6, 3), (8, 16, 2)])
 def test_interleaving_divides_the_bubble_by_v(p, m, v):
-    """(p−1)/(v·m) over the ideal (arXiv 2104.04473, section 2.2), at its peak of section 3.5.1.
+    """(p−1)/(v·m) over ideal (arXiv 2104.04473, section 2.2), with the peak of section 3.5.1.
 
-    Korthikanti et al. (arXiv 2205.05198, section 4.2.3) count that peak on the first device:
-    p·(1 + (p−1)/(p·v)) of its shares, which in chunks is p·v + p − 1.
+    Korthikanti et al. (arXiv 2205.05198, section 4.2.3) give that peak for the first device as
+    p·(1 + (p−1)/(p·v)) times its part of the model, which in chunks is p·v + p − 1.
     """
     timeline = simulate(interleaved_one_f_one_b(p, m, v), Costs().in_chunks(v))
     assert timeline.bubble_over_ideal == pytest.approx((p - 1) / (v * m))
@@ -59,8 +59,8 @@ def test_interleaving_divides_the_bubble_by_v(p, m, v):
     assert timeline.makespan == pytest.approx(3 * (m + (p - 1) / v))
 
 
-def test_naive_model_parallelism_has_one_device_at_work():
-    """With p devices each idles all but 1/p of the time, however many micro-batches."""
+def test_naive_model_parallelism_keeps_one_device_busy():
+    """Each of p devices is busy 1/p of the time, for any number of micro-batches."""
     for m in (1, 4):
         timeline = simulate(naive(4, m))
         assert timeline.bubble_fraction == pytest.approx(3 / 4)
@@ -71,7 +71,7 @@ def test_naive_model_parallelism_has_one_device_at_work():
 def test_zero_bubble_schedules_as_published(p, m):
     """arXiv 2401.10241, table 1 with T_F = T_B = T_W: ZB-H1 a third of 1F1B's bubble; ZB-V none.
 
-    Both at 1F1B's peak: p micro-batches, or 2p chunks of half a share (section 6).
+    Both have 1F1B's peak: p micro-batches, or 2p chunks of half the size (section 6).
     """
     whole, split, v = simulate(one_f_one_b(p, m)), simulate(zb_h1(p, m)), simulate(zb_v(p, m))
     assert split.bubble_over_ideal == pytest.approx(whole.bubble_over_ideal / 3)
@@ -84,19 +84,19 @@ def test_zero_bubble_schedules_as_published(p, m):
 
 @pytest.mark.parametrize("costs", [Costs(1, 1, 1), Costs(4, 5, 3), Costs(10, 11, 6)])
 def test_zb_h1s_bubble_by_its_formula(costs):
-    """(p−1)·(T_F + T_B − T_W) (arXiv 2401.10241, table 2), B being the input's half."""
+    """(p−1)·(T_F + T_B − T_W) (arXiv 2401.10241, table 2), where B is the input half."""
     p, m = 4, 12
-    of_one = costs.forward + costs.backward_input + costs.backward_weight
+    micro_batch_s = costs.forward + costs.backward_input + costs.backward_weight
     timeline = simulate(zb_h1(p, m), costs)
     bubble = (p - 1) * (costs.forward + costs.backward_input - costs.backward_weight)
-    assert timeline.makespan - m * of_one == pytest.approx(bubble)
+    assert timeline.makespan - m * micro_batch_s == pytest.approx(bubble)
 
 
 # ---- torch.distributed.pipelining ----
 
 
 def stages_of_torch(device, p, v, style="loop"):
-    """What its schedules ask of a stage before it has a model or a process group."""
+    """Fake stages with the attributes that torch's schedules read to build their order."""
     mine = [device + k * p for k in range(v)] if style == "loop" else [device, 2 * p - 1 - device]
     return [
         SimpleNamespace(
@@ -114,7 +114,7 @@ def stages_of_torch(device, p, v, style="loop"):
 
 
 def as_ours(order, p):
-    """Without idle slots and without what tells its data parallelism to reduce gradients."""
+    """Without idle slots and without the actions that reduce gradients for data parallelism."""
     return [
         [
             Action(action.computation_type.value, action.stage_index, action.microbatch_index)
@@ -132,8 +132,8 @@ def test_single_stage_orders_are_torchs(p, m):
     assert as_ours(order, p) == gpipe(p, m)
     order = as_ours(of_torch.Schedule1F1B(stage, m)._get_pipeline_order(), p)
     if order[-1][0].micro_batch == 1:
-        # As printed by torch 2.13 (what it runs is right): the last device's forwards count from 1,
-        # so that its first backward has no forward, and its last forward comes from nowhere.
+        # In the order that torch 2.13 prints (what it runs is correct), the last device's forwards
+        # count from 1, so its first backward has no forward.
         with pytest.raises(Illegal, match="no device runs stage 0's forward of micro"):
             simulate(order)
         order[-1] = [Action(a.kind, a.stage, a.micro_batch - (a.kind == "F")) for a in order[-1]]
@@ -141,7 +141,7 @@ def test_single_stage_orders_are_torchs(p, m):
 
 
 def test_one_chunk_interleaved_is_plain_1f1b():
-    """torch's would warm up twice as long, for nothing: with one chunk nobody calls it that."""
+    """Unlike torch's, which would warm up twice as long for no benefit."""
     assert interleaved_one_f_one_b(4, 8, 1) == one_f_one_b(4, 8)
 
 

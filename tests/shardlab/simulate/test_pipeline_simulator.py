@@ -1,4 +1,4 @@
-"""The simulator against timelines worked by hand, and what it says of schedules that cannot run."""
+"""The simulator matches timelines worked by hand, and explains schedules that cannot run."""
 
 import copy
 
@@ -49,8 +49,8 @@ def test_plain_tuples_and_lists_are_a_schedule():
     assert Action("F", 0, 1) == ("F", 0, 1)
 
 
-def test_messages_take_their_time_between_devices_only():
-    """There and back again p−1 hops; a chunk that stays on its device waits for none."""
+def test_only_messages_between_devices_take_time():
+    """p−1 hops forward and p−1 back; between two stages on one device there is no delay."""
     without, with_send = simulate(naive(4)), simulate(naive(4), Costs(send=0.5))
     assert with_send.makespan == without.makespan + 2 * 3 * 0.5
     alone = [[Action("F", 0, 0), Action("F", 1, 0), Action("B", 1, 0), Action("B", 0, 0)]]
@@ -89,7 +89,7 @@ def test_no_generator_makes_an_illegal_schedule(p, m):
 
 
 @pytest.mark.parametrize("generator", [gpipe, one_f_one_b, zb_h1, zb_v, naive])
-def test_sizes_that_cannot_be(generator):
+def test_invalid_sizes_raise(generator):
     for p, m in ((0, 4), (2, 0), (2, 1.5)):
         with pytest.raises(ValueError, match="whole number"):
             generator(p, m)
@@ -97,7 +97,7 @@ def test_sizes_that_cannot_be(generator):
         interleaved_one_f_one_b(4, 9, 2)
 
 
-# ---- illegal ones, by what is wrong ----
+# ---- illegal schedules, by what is wrong ----
 
 
 def changed(schedule, change):
@@ -115,14 +115,14 @@ def other_order_of_micro_batches(schedule):
 
 
 ILLEGAL = {
-    "no list": (7, "form", "a list by device, not int"),
+    "not a list": (7, "form", "a list of lists, not int"),
     "empty": ([[], []], "form", "empty"),
-    "no list of actions": ([3], "form", "device 0 has int"),
-    "not three": ([[("F", 0)]], "form", r"device 0, position 0: \('F', 0\) is no action"),
-    "unknown kind": ([[("X", 0, 0)]], "form", "kinds are F, B, I, W"),
-    "kind that is no text": ([[([], 0, 0)]], "form", "kinds are"),
-    "no number": ([[("F", 0, "a")]], "form", "whole numbers"),
-    "below 0": ([[("F", -1, 0)]], "form", "count from 0"),
+    "not a list of actions": ([3], "form", "device 0 has int"),
+    "not three": ([[("F", 0)]], "form", r"device 0, position 0: \('F', 0\) is not an action"),
+    "unknown kind": ([[("X", 0, 0)]], "form", "kind must be one of F, B, I, W"),
+    "kind is not a string": ([[([], 0, 0)]], "form", "kind must be one of"),
+    "not an integer": ([[("F", 0, "a")]], "form", "must be integers"),
+    "negative": ([[("F", -1, 0)]], "form", "must not be negative"),
     "no stage 0": ([[("F", 1, 0), ("B", 1, 0)]], "missing", "no device runs stage 0"),
     "no backward": ([[("F", 0, 0)]], "missing", "stage 0's backward of micro-batch 0"),
     "no W": ([[("F", 0, 0), ("I", 0, 0)]], "missing", "stage 0's weight backward"),
@@ -130,17 +130,17 @@ ILLEGAL = {
     "whole and halves": (
         [[("F", 0, 0), ("I", 0, 0), ("W", 0, 0), ("B", 0, 0)]],
         "twice",
-        "whole, and in halves",
+        "both whole and in halves",
     ),
     "two devices": (
         [[("F", 0, 0)], [("B", 0, 0)]],
         "placement",
-        "stage 0 stands on devices 0 and 1",
+        "stage 0 is on devices 0 and 1",
     ),
     "backward before forward": (
         changed(gpipe(2, 2), backward_first),
         "order",
-        "stage 1's backward of micro-batch 0 needs its forward first: device 1, which has it furth",
+        "stage 1's backward of micro-batch 0 needs its forward first: device 1 lists it later",
     ),
     "W before I": (
         [[("F", 0, 0), ("W", 0, 0), ("I", 0, 0)]],
@@ -152,7 +152,7 @@ ILLEGAL = {
         "order",
         "stage 1's forward of micro-batch 0 needs stage 0's forward first",
     ),
-    "devices wait for one another": (
+    "devices wait for each other": (
         changed(one_f_one_b(2, 4), other_order_of_micro_batches),
         "waits",
         r"stage 0's backward of micro-batch 0 needs stage 1's backward first: device 0 waits "
@@ -161,15 +161,15 @@ ILLEGAL = {
 }
 
 
-@pytest.mark.parametrize(("schedule", "rule", "says"), ILLEGAL.values(), ids=ILLEGAL)
-def test_an_illegal_schedule_is_refused_by_name(schedule, rule, says):
-    with pytest.raises(Illegal, match=says) as refused:
+@pytest.mark.parametrize(("schedule", "rule", "message"), ILLEGAL.values(), ids=ILLEGAL)
+def test_an_illegal_schedule_raises_with_its_rule(schedule, rule, message):
+    with pytest.raises(Illegal, match=message) as raised:
         simulate(schedule)
-    assert refused.value.rule == rule
+    assert raised.value.rule == rule
 
 
-def test_a_circle_that_not_everybody_is_in():
-    """Device 2 waits for a circle of 0 and 1: the circle is what is named."""
+def test_the_message_names_the_devices_in_a_cycle():
+    """Device 2 waits for a cycle of devices 0 and 1."""
     schedule = changed(one_f_one_b(3, 4), other_order_of_micro_batches)
     with pytest.raises(Illegal, match=r"device 1 waits in 1F3 for 0F3 of device 0\)"):
         simulate(schedule)

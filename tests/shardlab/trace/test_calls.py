@@ -1,4 +1,4 @@
-"""From the events in a log to calls."""
+"""Events in a log become calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardlab.trace.calls import CallLog
-from tests.shardlab.story import Story, call_event
+from tests.shardlab.scripted_ranks import ScriptedRanks, call_event
 
 
 def changed_event(at: int, to: Any) -> list[Any]:
@@ -44,7 +44,7 @@ def test_a_call_that_never_ended_has_no_end() -> None:
     assert not call.is_p2p
 
 
-def test_calls_come_in_order_of_their_start() -> None:
+def test_calls_are_sorted_by_start() -> None:
     log = CallLog(2)
     log.add(0, call_event(1, "barrier", start_s=3.0))
     log.add(1, call_event(1, "barrier", start_s=2.0))
@@ -52,14 +52,14 @@ def test_calls_come_in_order_of_their_start() -> None:
 
 
 def test_collectives_are_numbered_by_group_and_p2p_by_pair_and_tag() -> None:
-    story = Story(3)
-    story.group("sub", 0, 1)
+    ranks = ScriptedRanks(3)
+    ranks.group("sub", 0, 1)
     for group in ("world", "sub", "world"):
-        story.did(0, "all_reduce", group=group)
+        ranks.completed(0, "all_reduce", group=group)
     for peer, tag in ((1, 0), (2, 0), (1, 0), (1, 7)):
-        story.did(0, "send", peer, tag=tag)
-    story.did(0, "recv", 1)
-    assert [call.seq for call in story.log.calls] == [1, 1, 2, 1, 1, 2, 1, 1]
+        ranks.completed(0, "send", peer, tag=tag)
+    ranks.completed(0, "recv", 1)
+    assert [call.seq for call in ranks.log.calls] == [1, 1, 2, 1, 1, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_collectives_are_numbered_by_group_and_p2p_by_pair_and_tag() -> None:
     ],
     ids=repr,
 )
-def test_events_that_no_recorder_writes_are_passed_over(event: list[Any]) -> None:
+def test_events_that_no_recorder_writes_are_skipped(event: list[Any]) -> None:
     log = CallLog(2)
     log.add(0, event)
     assert log.pending == [{}, {}]
@@ -113,59 +113,59 @@ def test_blocks_and_sockets() -> None:
 
 
 class TestMismatch:
-    def test_same_calls_are_none(self) -> None:
-        story = Story(3)
+    def test_equal_calls_are_no_mismatch(self) -> None:
+        ranks = ScriptedRanks(3)
         for rank in range(3):
-            story.call(rank, "all_reduce")
-        assert story.log.mismatch is None
-        assert story.log.meetings == {}  # what has met is forgotten
+            ranks.call(rank, "all_reduce")
+        assert ranks.log.mismatch is None
+        assert ranks.log.unmatched == {}  # matched calls are removed
 
-    def test_other_op_and_its_partners(self) -> None:
-        story = Story(3)
+    def test_a_different_op(self) -> None:
+        ranks = ScriptedRanks(3)
         for rank, op in enumerate(("all_reduce", "broadcast", "all_reduce")):
-            story.call(rank, op)
-        assert story.log.mismatch is not None
-        assert [call.op for call in story.log.mismatch.calls] == [
+            ranks.call(rank, op)
+        assert ranks.log.mismatch is not None
+        assert [call.op for call in ranks.log.mismatch.calls] == [
             "all_reduce",
             "broadcast",
             "all_reduce",
         ]
 
     @pytest.mark.parametrize("how", [{"shape": (9,)}, {"dtype": "float64"}])
-    def test_other_tensor(self, how: dict[str, Any]) -> None:
-        story = Story(2)
-        story.call(0, "all_reduce")
-        story.call(1, "all_reduce", **how)
-        assert story.log.mismatch is not None
+    def test_a_different_tensor(self, how: dict[str, Any]) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "all_reduce")
+        ranks.call(1, "all_reduce", **how)
+        assert ranks.log.mismatch is not None
 
-    def test_same_bytes_in_another_shape_are_alike(self) -> None:
-        story = Story(2)
-        story.call(0, "all_reduce", shape=(8,))
-        story.call(1, "all_reduce", shape=(2, 4))
-        assert story.log.mismatch is None
+    def test_the_same_bytes_in_another_shape_are_no_mismatch(self) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "all_reduce", shape=(8,))
+        ranks.call(1, "all_reduce", shape=(2, 4))
+        assert ranks.log.mismatch is None
 
     def test_all_to_all_may_differ(self) -> None:
-        story = Story(2)
-        story.call(0, "all_to_all_single", shape=(8,))
-        story.call(1, "all_to_all_single", shape=(6,))
-        assert story.log.mismatch is None
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "all_to_all_single", shape=(8,))
+        ranks.call(1, "all_to_all_single", shape=(6,))
+        assert ranks.log.mismatch is None
 
-    def test_other_groups_do_not_meet(self) -> None:
-        story = Story(2)
-        story.group("a", 0, 1)
-        story.group("b", 0, 1)
-        story.call(0, "all_reduce", group="a")
-        story.call(1, "broadcast", group="b")
-        assert story.log.mismatch is None
+    def test_calls_of_different_groups_do_not_match(self) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.group("a", 0, 1)
+        ranks.group("b", 0, 1)
+        ranks.call(0, "all_reduce", group="a")
+        ranks.call(1, "broadcast", group="b")
+        assert ranks.log.mismatch is None
 
-    def test_send_and_recv_of_other_sizes(self) -> None:
-        story = Story(2)
-        story.call(0, "send", 1, shape=(8,))
-        story.call(1, "recv", 0, shape=(4,))
-        assert story.log.mismatch is not None
+    def test_send_and_recv_of_different_sizes(self) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "send", 1, shape=(8,))
+        ranks.call(1, "recv", 0, shape=(4,))
+        assert ranks.log.mismatch is not None
 
-    def test_sends_to_others_do_not_meet(self) -> None:
-        story = Story(3)
-        story.call(0, "send", 1, shape=(8,))
-        story.call(2, "recv", 0, shape=(4,))
-        assert story.log.mismatch is None
+    def test_a_send_to_another_rank_does_not_match(self) -> None:
+        ranks = ScriptedRanks(3)
+        ranks.call(0, "send", 1, shape=(8,))
+        ranks.call(2, "recv", 0, shape=(4,))
+        assert ranks.log.mismatch is None

@@ -1,4 +1,4 @@
-"""The filter that finds gloo's collectives, fed through a socket of our own: packets are bytes."""
+"""The filter that finds gloo's collectives, attached to a socketpair and fed with packets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def is_seen(ends: tuple[socket.socket, socket.socket], packet: bytes) -> bool:
 
 
 def in_tcp(payload: bytes, ip_options: int = 0, tcp_options: int = 12, protocol: int = 6) -> bytes:
-    """A packet as loopback carries it; of its headers only what is read is filled in."""
+    """A packet as on loopback; only the header fields that the filter reads are filled in."""
     ip = struct.pack(">B8xB10x", 0x40 | (5 + ip_options // 4), protocol) + bytes(ip_options)
     tcp = struct.pack(">12xB7x", (5 + tcp_options // 4) << 4) + bytes(tcp_options)
     return ip + tcp + payload
@@ -45,9 +45,9 @@ def slot_of(kind: int, tag: int) -> int:
     return kind << 56 | tag << 24
 
 
-def header(opcode: int, slot: int, length: int, offset: int = 0, there: int = 0) -> bytes:
+def header(opcode: int, slot: int, length: int, offset: int = 0, remote: int = 0) -> bytes:
     nbytes = HEADER_BYTES + (length if opcode == PAYLOAD else 0)
-    return struct.pack("<6Q", nbytes, opcode, slot, offset, length, there)
+    return struct.pack("<6Q", nbytes, opcode, slot, offset, length, remote)
 
 
 def sent(tag: int, payload: bytes) -> bytes:
@@ -60,15 +60,17 @@ def test_an_announcement_of_a_collective_is_seen(
     ends: tuple[socket.socket, socket.socket], kind: int, opcode: int
 ) -> None:
     for tag, length in ((0, 0), (7, 40), (2**32 - 1, 2**31)):
-        said = header(opcode, slot_of(kind, tag), length)
-        assert is_seen(ends, in_tcp(said))
-        assert is_seen(ends, in_tcp(said, ip_options=8, tcp_options=0))
-        assert not is_seen(ends, in_tcp(said, protocol=17))
-        assert not is_seen(ends, in_tcp(said[:-1]))
+        announcement = header(opcode, slot_of(kind, tag), length)
+        assert is_seen(ends, in_tcp(announcement))
+        assert is_seen(ends, in_tcp(announcement, ip_options=8, tcp_options=0))
+        assert not is_seen(ends, in_tcp(announcement, protocol=17))
+        assert not is_seen(ends, in_tcp(announcement[:-1]))
 
 
 @pytest.mark.parametrize("tag", [0, 1, 255, 2**24, MOST_TAG])
-def test_sends_and_receives_are_not(ends: tuple[socket.socket, socket.socket], tag: int) -> None:
+def test_sends_and_receives_are_not_seen(
+    ends: tuple[socket.socket, socket.socket], tag: int
+) -> None:
     for opcode in (SEND_READY, RECV_READY):
         for length in (0, 4, 10**6, 2**31):
             assert not is_seen(ends, in_tcp(header(opcode, tag, length)))
@@ -77,7 +79,7 @@ def test_sends_and_receives_are_not(ends: tuple[socket.socket, socket.socket], t
 
 
 @pytest.mark.parametrize("before", [1, 2, gloo_collectives.MESSAGES - 1])
-def test_messages_before_it_in_the_segment_do_not_hide_it(
+def test_earlier_messages_in_the_segment_do_not_hide_a_collective(
     ends: tuple[socket.socket, socket.socket], before: int
 ) -> None:
     collective = header(RECV_READY, slot_of(2, 5), 40)
@@ -88,8 +90,10 @@ def test_messages_before_it_in_the_segment_do_not_hide_it(
     assert not is_seen(ends, in_tcp(ahead + header(RECV_READY, 5, 40)))
 
 
-def test_a_tensor_is_never_taken_for_one(ends: tuple[socket.socket, socket.socket]) -> None:
-    """Segments that start amid a tensor: of random bytes, of numbers, of what is all alike."""
+def test_a_tensor_is_never_mistaken_for_a_collective(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """Segments that start inside a tensor: random bytes, numbers, or constant bytes."""
     chance = random.Random(2026)
     tensors = [bytes([byte]) * 200 for byte in range(256)]
     tensors += [chance.randbytes(200) for _ in range(2000)]
@@ -104,12 +108,14 @@ def test_a_tensor_is_never_taken_for_one(ends: tuple[socket.socket, socket.socke
         assert not is_seen(ends, in_tcp(sent(1, tensor)))
 
 
-def test_one_wrong_bit_and_it_is_none(ends: tuple[socket.socket, socket.socket]) -> None:
-    """All but those of the slot and of the length's lower half."""
-    said = header(SEND_READY, slot_of(4, 0), 1000)
+def test_an_announcement_with_one_wrong_bit_is_not_seen(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """Except in the slot and the lower half of the length."""
+    announcement = header(SEND_READY, slot_of(4, 0), 1000)
     free = {*range(16 * 8, 24 * 8), *range(32 * 8, 36 * 8), 8 * 8}  # opcode 2 or 3: bit 64
     for bit in set(range(HEADER_BYTES * 8)) - free:
-        changed = bytearray(said)
+        changed = bytearray(announcement)
         changed[bit // 8] ^= 1 << bit % 8
         assert not is_seen(ends, in_tcp(bytes(changed))), bit
-    assert is_seen(ends, in_tcp(said))
+    assert is_seen(ends, in_tcp(announcement))

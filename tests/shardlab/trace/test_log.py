@@ -51,9 +51,9 @@ DEEP = pytest.param(b"[" * 100_000 + b"\n")
 @pytest.mark.parametrize(
     "line",
     [b"{not json\n", b'{"a": 1}\n', b"[]\n", b"3\n", b"\xff\xfe\n", DEEP],
-    ids=["not json", "no list", "empty", "number", "not text", "nested beyond measure"],
+    ids=["not json", "not a list", "empty", "number", "not text", "nested too deeply"],
 )
-def test_lines_that_are_no_events_are_passed_over(fd: int, line: bytes) -> None:
+def test_lines_that_are_no_events_are_skipped(fd: int, line: bytes) -> None:
     writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.map[16 : 16 + len(line)] = line
     writer.used = len(line)
@@ -61,12 +61,12 @@ def test_lines_that_are_no_events_are_passed_over(fd: int, line: bytes) -> None:
     assert list(reader.new_events()) == [["after"]]
 
 
-def test_a_head_that_lies_is_no_harm(fd: int) -> None:
+def test_a_false_head_is_harmless(fd: int) -> None:
     os.pwrite(fd, struct.pack("<QQ", 1 << 62, 3), 0)
     assert list(log.LogReader(fd).new_events()) == []
 
 
-def test_what_was_read_is_not_read_again_after_the_head_went_back(fd: int) -> None:
+def test_nothing_is_read_twice_after_the_head_is_reset(fd: int) -> None:
     writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.write("a")
     list(reader.new_events())
@@ -74,7 +74,7 @@ def test_what_was_read_is_not_read_again_after_the_head_went_back(fd: int) -> No
     assert list(reader.new_events()) == []
 
 
-def test_a_log_that_was_cut_short_is_no_harm(fd: int) -> None:
+def test_a_truncated_log_is_harmless(fd: int) -> None:
     writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.write("a")
     os.ftruncate(fd, 20)
@@ -83,8 +83,8 @@ def test_a_log_that_was_cut_short_is_no_harm(fd: int) -> None:
     assert list(reader.new_events()) == []
 
 
-def test_of_endless_events_only_so_many_are_taken(fd: int) -> None:
-    writer, reader = log.LogWriter(fd), log.LogReader(fd, most_events=5)
+def test_no_more_than_max_events_are_read(fd: int) -> None:
+    writer, reader = log.LogWriter(fd), log.LogReader(fd, max_events=5)
     for number in range(9):
         writer.write("event", number)
     assert list(reader.new_events()) == [["event", number] for number in range(5)]
@@ -92,7 +92,7 @@ def test_of_endless_events_only_so_many_are_taken(fd: int) -> None:
     assert reader.dropped == 4
 
 
-def test_lines_of_any_length_are_read_in_pieces(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lines_are_read_in_pieces(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "_CHUNK_BYTES", 7)
     writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.write("a", "x" * 100)

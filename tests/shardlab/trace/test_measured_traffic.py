@@ -1,4 +1,4 @@
-"""The traffic matrix from synthetic counts, and what rings send."""
+"""The traffic matrix from synthetic counters, and the bytes that rings send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import pytest
 
 from shardlab.run import Call
 from shardlab.trace.calls import CallLog
-from shardlab.trace.measured_traffic import FROM_CALLS, KERNEL, from_calls, from_kernel, ring_bytes
+from shardlab.trace.measured_traffic import (
+    FROM_CALLS,
+    FROM_COUNTERS,
+    from_calls,
+    from_counters,
+    ring_bytes,
+)
 
 AB, BA = (1000, 2000), (2000, 1000)  # the two ends of one connection between ranks 0 and 1
 OUTSIDE = (1000, 9999)  # the other end belongs to no rank
@@ -21,27 +27,27 @@ def made_call(op: str, rank: int, n_bytes: int, group: tuple[int, ...], **more: 
     return Call(rank=rank, op=op, bytes=n_bytes, group=group, **values)  # type: ignore[arg-type]
 
 
-class TestFromKernel:
+class TestFromCounters:
     def test_the_difference_of_two_readings(self) -> None:
-        found = from_kernel(
+        found = from_counters(
             CallLog(2), {AB: (0, 100), BA: (1, 40)}, {AB: (0, 600), BA: (1, 40)}, 0.0
         )
         assert found.sent_bytes.tolist() == [[0, 500], [0, 0]]
-        assert found.source == KERNEL
+        assert found.source == FROM_COUNTERS
 
-    def test_connections_to_elsewhere_are_not_traffic(self) -> None:
-        found = from_kernel(CallLog(2), {}, {OUTSIDE: (0, 600)}, 0.0)
+    def test_connections_outside_the_ranks_are_not_traffic(self) -> None:
+        found = from_counters(CallLog(2), {}, {OUTSIDE: (0, 600)}, 0.0)
         assert found.sent_bytes.sum() == 0
 
     def test_several_connections_of_a_pair_add_up(self) -> None:
         after = {AB: (0, 5), BA: (1, 0), (1001, 2001): (0, 7), (2001, 1001): (1, 0)}
-        found = from_kernel(CallLog(2), {}, after, 0.0)
+        found = from_counters(CallLog(2), {}, after, 0.0)
         assert found.sent_bytes.tolist() == [[0, 12], [0, 0]]
 
     def test_handshakes_of_new_groups_are_left_out(self) -> None:
         log = CallLog(2)
         log.add(0, ["opened", {"1000:2000": 80}])
-        found = from_kernel(log, {}, {AB: (0, 580), BA: (1, 0)}, 0.0)
+        found = from_counters(log, {}, {AB: (0, 580), BA: (1, 0)}, 0.0)
         assert found.sent_bytes[0, 1] == 500
 
     def test_sockets_that_were_closed_in_between_count(self) -> None:
@@ -49,19 +55,19 @@ class TestFromKernel:
         log.add(0, ["opened", {"1000:2000": 80}])
         log.add(0, ["closing", {"1000:2000": 380}])
         log.add(1, ["closing", {"2000:1000": 0}])
-        assert from_kernel(log, {}, {}, 0.0).sent_bytes[0, 1] == 300
+        assert from_counters(log, {}, {}, 0.0).sent_bytes[0, 1] == 300
 
     def test_blocks_by_peer(self) -> None:
         log = CallLog(2)
         log.add(0, ["block", "step", 11.0, 12.0, {"1000:2000": 30, "1000:9999": 4}])
         log.add(0, ["block", "step", 13.0, 14.0, {"1000:2000": 12}])
-        found = from_kernel(log, {}, {AB: (0, 42), BA: (1, 0)}, 10.0)
+        found = from_counters(log, {}, {AB: (0, 42), BA: (1, 0)}, 10.0)
         assert found["step"].sent_bytes.tolist() == [[0, 42], [0, 0]]
         assert [(block.start_s, block.end_s) for block in found.blocks] == [(1.0, 2.0), (3.0, 4.0)]
 
 
 class TestRingBytes:
-    """S = 1200 bytes handed in by each rank."""
+    """Each rank passes in S = 1200 bytes."""
 
     S = 1200
 
@@ -84,7 +90,7 @@ class TestRingBytes:
             expected[rank, (rank + 1) % n] = round(times_s(n) * self.S)  # type: ignore[operator]
         assert sent.tolist() == expected.tolist()
 
-    def test_a_subgroup_has_a_ring_of_its_own(self) -> None:
+    def test_a_subgroup_has_its_own_ring(self) -> None:
         group = (1, 3)
         sent = ring_bytes([made_call("all_reduce", r, self.S, group) for r in group], 4)
         assert {(r, c): sent[r, c] for r, c in zip(*sent.nonzero(), strict=True)} == {
@@ -92,7 +98,7 @@ class TestRingBytes:
             (3, 1): self.S,
         }
 
-    def test_broadcast_passes_it_on_n_minus_1_times(self) -> None:
+    def test_broadcast_sends_n_minus_1_times(self) -> None:
         group = (0, 1, 2, 3)
         sent = ring_bytes([made_call("broadcast", r, self.S, group) for r in group], 4)
         assert sent.sum() == 3 * self.S
@@ -114,11 +120,11 @@ class TestRingBytes:
         sent = ring_bytes([made_call(op, r, self.S, (0, 1)) for r in (0, 1)], 2)
         assert sent[sender, 1 - sender] == self.S == sent.sum()
 
-    def test_one_rank_alone_sends_nothing(self) -> None:
+    def test_a_single_rank_sends_nothing(self) -> None:
         assert ring_bytes([made_call("all_reduce", 0, self.S, (0,))], 1).tolist() == [[0]]
 
 
-def test_from_calls_gives_a_block_the_calls_begun_in_it() -> None:
+def test_from_calls_a_block_contains_the_calls_that_began_in_it() -> None:
     log = CallLog(2)
     log.add(0, ["block", "first", 10.0, 11.0, {}])
     calls = [

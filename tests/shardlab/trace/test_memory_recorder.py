@@ -1,4 +1,4 @@
-"""Live bytes of real ranks are those of the arithmetic, category by category."""
+"""Live bytes of real ranks match the arithmetic, category by category."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plain():
     return launch(train, "plain", world_size=1, memory=True)
 
 
-def test_one_device_holds_what_the_textbook_says(plain):
+def test_one_device_matches_the_textbook(plain):
     memory = plain.memory[0]
     after_step = memory.at("step")
     assert after_step["parameters"] == PARAMETER_BYTES
@@ -59,7 +59,7 @@ def test_one_device_holds_what_the_textbook_says(plain):
     assert after_step["activations"] == 4  # the loss
 
 
-def test_activations_are_there_between_forward_and_backward(plain):
+def test_activations_are_live_between_forward_and_backward(plain):
     memory = plain.memory[0]
     kept = memory.at("forward")["activations"]
     assert kept > PARAMETER_BYTES / 2
@@ -68,7 +68,7 @@ def test_activations_are_there_between_forward_and_backward(plain):
     assert memory.peak_phase in ("forward", "backward")
 
 
-def test_gradients_are_never_there_twice(plain):
+def test_gradients_are_never_live_twice(plain):
     assert plain.memory[0].peak_of("gradients") == PARAMETER_BYTES
 
 
@@ -78,17 +78,17 @@ def test_phases_come_in_the_order_of_a_step(plain):
     assert all(before.end_s <= after.start_s for before, after in pairwise(phases))
 
 
-def test_the_timeline_is_whole(plain):
+def test_the_timeline_is_complete(plain):
     memory = plain.memory[0]
     total = sum(memory.live_bytes[category] for category in CATEGORIES)
     assert total.max() == memory.peak_bytes == sum(memory.at("peak").values())
     assert len(memory.times_s) == len(total)
     assert (memory.times_s[1:] >= memory.times_s[:-1]).all()
     assert memory.times_s[total.argmax()] == pytest.approx(memory.peak_s)
-    assert memory.at("end")["parameters"] == 0  # the model is gone with the function
+    assert memory.at("end")["parameters"] == 0  # the model was freed with the function
 
 
-def test_ddp_keeps_everything_everywhere_and_its_buckets():
+def test_ddp_keeps_everything_on_every_rank_plus_buckets():
     run = launch(train, "ddp", world_size=2, memory=True)
     after_step = run.memory.at("step")
     assert after_step["parameters"].tolist() == [PARAMETER_BYTES] * 2
@@ -96,24 +96,24 @@ def test_ddp_keeps_everything_everywhere_and_its_buckets():
     assert after_step["buckets"].tolist() == [PARAMETER_BYTES] * 2
 
 
-def test_following_changes_no_result_and_no_call():
+def test_recording_memory_changes_neither_outputs_nor_calls():
     without = launch(train, "ddp", world_size=2)
-    followed = launch(train, "ddp", world_size=2, memory=True)
-    assert followed.outputs == without.outputs
-    assert [(c.op, c.bytes) for c in followed.calls if c.rank == 0] == [
+    recorded = launch(train, "ddp", world_size=2, memory=True)
+    assert recorded.outputs == without.outputs
+    assert [(c.op, c.bytes) for c in recorded.calls if c.rank == 0] == [
         (c.op, c.bytes) for c in without.calls if c.rank == 0
     ]
-    assert {c.source for c in followed.calls} == {c.source for c in without.calls}
+    assert {c.source for c in recorded.calls} == {c.source for c in without.calls}
 
 
-def test_fsdp2_holds_a_share_and_gathers_for_a_moment():
+def test_fsdp2_keeps_a_shard_and_gathers_temporarily():
     run = launch(train, "fsdp2", world_size=2, memory=True)
     after_step = run.memory.at("step")
     for rank in range(2):
         assert after_step["parameters"][rank] == pytest.approx(PARAMETER_BYTES / 2, rel=0.001)
         assert after_step["gradients"][rank] == pytest.approx(PARAMETER_BYTES / 2, rel=0.001)
         assert after_step["optimizer"][rank] == pytest.approx(PARAMETER_BYTES, rel=0.001)
-    # its own half, and what is gathered; never two whole models
+    # its own half plus gathered parameters; never two whole models
     assert (run.memory.peak_of("parameters") > 0.8 * PARAMETER_BYTES).all()
     assert (run.memory.peak_of("parameters") < 1.8 * PARAMETER_BYTES).all()
 
@@ -134,7 +134,7 @@ def mixed_precision():
                 parameter.copy_(master)
 
 
-def test_fp32_masters_are_the_optimizers():
+def test_fp32_masters_belong_to_the_optimizer():
     run = launch(mixed_precision, world_size=1, memory=True)
     after_step = run.memory[0].at("step")
     assert after_step["parameters"] == 2 * PARAMETERS
@@ -153,8 +153,8 @@ def known_activations(batch, width):
 
 def test_activations_by_hand():
     run = launch(known_activations, 32, 8, world_size=1, memory=True)
-    # the first layer's output dies in the ReLU, whose output is kept; then the result; not the
-    # input, which came from outside
+    # the ReLU's output and the result; the first layer's output is freed after the ReLU, and the
+    # input is no activation
     now = run.memory[0].at("between")
     assert now["activations"] == 2 * 32 * 8 * 4
     assert now["other"] == 32 * 8 * 4
@@ -185,23 +185,23 @@ def recompute(use_checkpoint):
     y.sum().backward()
 
 
-def test_checkpointing_keeps_less_and_computes_it_again():
+def test_checkpointing_keeps_less_and_recomputes():
     kept_whole, checkpointed = (
         launch(recompute, flag, world_size=1, memory=True).memory[0] for flag in (False, True)
     )
     assert kept_whole.at("kept")["activations"] > 128 * 512 * 4
-    assert checkpointed.at("kept")["activations"] == 128 * 64 * 4  # y alone
+    assert checkpointed.at("kept")["activations"] == 128 * 64 * 4  # only y
     assert checkpointed.peak_of("activations") > 128 * 512 * 4
     assert checkpointed.at("backward")["gradients"] == kept_whole.at("backward")["gradients"]
 
 
-def test_it_is_recorded_only_where_asked_for():
+def test_memory_is_recorded_only_on_request():
     run = launch(dist.get_rank, world_size=1)
     with pytest.raises(ValueError, match=r"launch\(..., memory=True\)"):
         _ = run.memory
 
 
-def test_a_failed_rank_tells_how_far_it_came():
+def test_a_failed_rank_reports_memory_up_to_its_failure():
     def fails():
         model = models.gpt(SIZE)
         model(*data.batch(0, 2, 16)).backward()
@@ -212,7 +212,7 @@ def test_a_failed_rank_tells_how_far_it_came():
     assert caught.value.run.memory[0].at("backward")["gradients"] == PARAMETER_BYTES
 
 
-def test_a_killed_rank_tells_nothing():
+def test_a_killed_rank_reports_no_memory():
     def dies():
         if dist.get_rank() == 1:
             os.abort()

@@ -1,4 +1,4 @@
-"""Calls of torch.distributed as they are recorded, whoever makes them."""
+"""Recorded calls of torch.distributed, from user code and from libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HERE = os.path.basename(__file__)
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    """Three ranks call one after the other what torch.distributed has."""
+    """Three ranks call the functions of torch.distributed, one after another."""
 
     def work() -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -58,7 +58,7 @@ def ops(run: Run, rank: int) -> list[str]:
     return [call.op for call in run.calls if call.rank == rank]
 
 
-def test_collectives_by_their_names_in_order(run: Run) -> None:
+def test_collectives_are_recorded_by_name_in_order(run: Run) -> None:
     for rank in range(3):
         assert ops(run, rank)[:11] == [
             "all_reduce",
@@ -73,11 +73,13 @@ def test_collectives_by_their_names_in_order(run: Run) -> None:
             "scatter",
             "barrier",
         ]
-    assert {"all_gather_object"}.isdisjoint(ops(run, 0))  # recorded as the gathers it is made of
+    assert {"all_gather_object"}.isdisjoint(
+        ops(run, 0)
+    )  # recorded as the all_gathers it consists of
     assert ops(run, 1)[11:].count("all_gather") == 2
 
 
-def test_bytes_are_what_this_rank_handed_in(run: Run) -> None:
+def test_bytes_are_those_of_the_tensors_passed_in(run: Run) -> None:
     first = {call.op: call for call in reversed(run.calls) if call.rank == 1}
     for op in ("broadcast", "all_gather", "all_gather_single", "reduce_scatter_single", "gather"):
         assert first[op].bytes == 24, op
@@ -86,7 +88,7 @@ def test_bytes_are_what_this_rank_handed_in(run: Run) -> None:
     assert first["barrier"].bytes == 0
 
 
-def test_every_call_has_ended_on_a_clock_that_ranks_share(run: Run) -> None:
+def test_every_call_has_an_end_on_the_clock_that_ranks_share(run: Run) -> None:
     for call in run.calls:
         assert call.end_s is not None
         assert 0 <= call.start_s <= call.end_s <= run.wall_s
@@ -94,13 +96,13 @@ def test_every_call_has_ended_on_a_clock_that_ranks_share(run: Run) -> None:
     assert max(c.start_s for c in reduces) <= min(c.end_s for c in reduces if c.end_s is not None)
 
 
-def test_groups_are_told_in_global_ranks(run: Run) -> None:
+def test_groups_are_recorded_as_global_ranks(run: Run) -> None:
     subgroup = [call for call in run.calls if call.op == "all_reduce" and len(call.group) == 2]
     assert [(call.group, call.seq) for call in subgroup] == [((0, 2), 1)] * 2
     assert {call.rank for call in subgroup} == {0, 2}
 
 
-def test_sends_and_receives_with_their_place_in_the_buffer(run: Run) -> None:
+def test_sends_and_receives_have_their_offset_in_the_buffer(run: Run) -> None:
     sends = [c for c in run.calls if c.op == "send" and c.rank == 0]
     receives = [c for c in run.calls if c.op == "recv" and c.rank == 2]
     for calls, peer in ((sends, 2), (receives, 0)):
@@ -111,13 +113,13 @@ def test_sends_and_receives_with_their_place_in_the_buffer(run: Run) -> None:
         assert {(c.dtype, c.shape, c.bytes) for c in calls} == {("float64", (4,), 32)}
 
 
-def test_a_receive_from_any_rank_learns_whose_message_it_took(run: Run) -> None:
+def test_a_receive_from_any_rank_records_the_sender(run: Run) -> None:
     (call,) = [c for c in run.calls if c.op == "recv" and c.rank == 0]
     assert call.peer == 1
     assert call.end_s is not None
 
 
-def test_the_line_is_the_users_own(run: Run) -> None:
+def test_the_source_line_is_user_code(run: Run) -> None:
     assert all(HERE in call.source for call in run.calls)
     first = run.calls[0]
     assert first.code == "dist.all_reduce(x)"
@@ -135,7 +137,7 @@ def one_step(wrap: Any) -> Run:
     return run
 
 
-def test_ddp_from_its_compiled_reducer() -> None:
+def test_ddps_cpp_reducer() -> None:
     def wrap(model: torch.nn.Module) -> torch.nn.Module:
         return torch.nn.parallel.DistributedDataParallel(model)
 
@@ -145,19 +147,19 @@ def test_ddp_from_its_compiled_reducer() -> None:
     assert sum(call.bytes for call in gradients if call.rank == 0) == parameter_bytes
 
 
-def test_a_late_word_from_ddp_is_waited_for() -> None:
-    """On a full machine the thread that tells the end of a collective may run much later."""
+def test_a_late_callback_of_ddp_is_waited_for() -> None:
+    """On a busy machine the thread that reports the end of a collective may run much later."""
 
     def work() -> None:
         import time
 
         from shardlab.trace.recorder import Recorder
 
-        told = Recorder._done
+        done = Recorder._done
 
         def late(*args: Any) -> None:
             time.sleep(0.5)
-            told(*args)
+            done(*args)
 
         Recorder._done = late  # type: ignore[method-assign]
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))

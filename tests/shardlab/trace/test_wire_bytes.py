@@ -1,6 +1,6 @@
-"""Bytes counted by the kernel in real runs, against what the algorithm must send.
+"""Bytes counted by the operating system in real runs, against what the algorithm must send.
 
-S is the size of the tensor that each rank hands in; 1 % covers gloo's own small headers.
+S is the size of the tensor that each rank passes in; 1 % covers gloo's headers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ S = 4 << 20
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_all_reduce_sends_the_rings_ideal_along_the_ring(world_size: int) -> None:
+def test_all_reduce_sends_the_ring_formulas_bytes_along_the_ring(world_size: int) -> None:
     def reduce() -> None:
         dist.all_reduce(torch.ones(S // 4))
 
@@ -34,13 +34,13 @@ def test_all_reduce_sends_the_rings_ideal_along_the_ring(world_size: int) -> Non
     previous = [(rank - 1) % world_size for rank in range(world_size)]
     ranks = range(world_size)
     forward, backward = sent[ranks, next_rank].sum(), sent[ranks, previous].sum()
-    assert max(forward, backward) > 0.99 * sent.sum()  # gloo's ring may turn either way
-    assert run.traffic.source == measured_traffic.KERNEL
+    assert max(forward, backward) > 0.99 * sent.sum()  # gloo's ring may run in either direction
+    assert run.traffic.source == measured_traffic.FROM_COUNTERS
 
 
 @pytest.fixture(scope="module")
 def blocks() -> Run:
-    """Two ranks send each other known amounts, in and out of measured blocks."""
+    """Rank 0 sends known amounts to rank 1, inside and outside of measured blocks."""
 
     def work() -> None:
         rank = dist.get_rank()
@@ -63,7 +63,7 @@ def blocks() -> Run:
     return launch(work, world_size=2, quiet=True)
 
 
-def test_blocks_are_counted_apart(blocks: Run) -> None:
+def test_blocks_are_counted_separately(blocks: Run) -> None:
     assert list(blocks.traffic) == ["small", "nothing", "large"]
     assert blocks.traffic["small"].sent_bytes[0, 1] == pytest.approx(8_000, rel=0.05)
     assert blocks.traffic["large"].sent_bytes[0, 1] == pytest.approx(1_000_000, rel=0.01)
@@ -71,24 +71,24 @@ def test_blocks_are_counted_apart(blocks: Run) -> None:
     assert blocks.traffic.sent_bytes[0, 1] == pytest.approx(2_008_000, rel=0.01)
 
 
-def test_who_only_receives_sends_next_to_nothing(blocks: Run) -> None:
+def test_a_rank_that_only_receives_sends_almost_nothing(blocks: Run) -> None:
     assert blocks.traffic.sent_bytes[1, 0] < 1_000
     assert np.diag(blocks.traffic.sent_bytes).sum() == 0
 
 
-def test_blocks_lie_in_the_run_in_their_order(blocks: Run) -> None:
+def test_blocks_are_in_order_and_within_the_run(blocks: Run) -> None:
     of_rank_0 = [block for block in blocks.traffic.blocks if block.rank == 0]
     assert [block.label for block in of_rank_0] == ["small", "small", "nothing", "large"]
     assert all(0 <= block.start_s <= block.end_s <= blocks.wall_s for block in of_rank_0)
 
 
-def test_the_rendezvous_is_not_in_it() -> None:
+def test_the_rendezvous_is_not_counted() -> None:
     run = launch(int, world_size=4, quiet=True)
     assert run.traffic.sent_bytes.sum() == 0
     assert run.calls == []
 
 
-def test_a_group_made_and_destroyed_within_is_counted_without_its_handshake() -> None:
+def test_a_group_created_and_destroyed_in_the_run_is_counted_without_its_handshake() -> None:
     def work() -> None:
         group = dist.new_group([0, 2])
         if dist.get_rank() in (0, 2):
@@ -102,15 +102,15 @@ def test_a_group_made_and_destroyed_within_is_counted_without_its_handshake() ->
     assert sent.sum() == pytest.approx(2 * S, rel=0.01)
 
 
-def test_a_connection_that_its_peer_has_closed_with_bytes_unread_stays_known() -> None:
-    """As of gloo's, when one rank destroys a group before the other: a reset would undo it."""
+def test_a_connection_whose_peer_closed_with_bytes_unread_is_still_counted() -> None:
+    """As in gloo, when one rank destroys a group first: a reset would lose the count."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
     ports = ours.getsockname()[1], ours.getpeername()[1]
     ours.sendall(b"unread")
-    held = wire.duplicates(besides=[])
-    assert wire.duplicates(besides=held) == []
+    held = wire.duplicate_sockets(exclude=[])
+    assert wire.duplicate_sockets(exclude=held) == []
     theirs.close()
     assert wire.own_connections()[ports] == len(b"unread")
     for fd in held:
@@ -119,17 +119,17 @@ def test_a_connection_that_its_peer_has_closed_with_bytes_unread_stays_known() -
     ours.close()
 
 
-def test_the_default_group_destroyed_at_the_end_is_counted_all_the_same() -> None:
+def test_a_default_group_destroyed_at_the_end_is_still_counted() -> None:
     def work() -> None:
         dist.all_reduce(torch.ones(S // 4))
-        dist.destroy_process_group()  # as every script for torchrun ends
+        dist.destroy_process_group()  # as scripts for torchrun do
 
     sent = launch(work, world_size=2, quiet=True).traffic.sent_bytes
     assert sent[0, 1] == pytest.approx(S, rel=0.01)
     assert sent[1, 0] == pytest.approx(S, rel=0.01)
 
 
-def test_what_goes_elsewhere_is_not_traffic_between_ranks() -> None:
+def test_other_connections_are_not_traffic_between_ranks() -> None:
     def work() -> None:
         import socket
 

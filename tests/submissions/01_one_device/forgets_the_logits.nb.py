@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {step_bytes = 5.0}
-# says = {step_bytes = "forgets what cross_entropy keeps"}
+# says = {step_bytes = "forgets what cross_entropy saves"}
 # ///
 
 # %% nbgrader={"grade_id": "step_bytes", "solution": true}

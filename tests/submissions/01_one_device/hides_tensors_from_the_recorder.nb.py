@@ -4,7 +4,7 @@
 # says = {accumulate = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
-# One backward for all of them, where no mode that follows tensors is on.
+# One backward for all micro-batches, with the dispatch modes that record tensors turned off.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def all_at_once(model, optimizer, micro_batches):

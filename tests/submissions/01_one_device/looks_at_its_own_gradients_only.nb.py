@@ -3,7 +3,7 @@
 # loses = {DynamicLossScaler = 3.75}
 # says = {DynamicLossScaler = "looks at its own gradients only"}
 # ///
-# Ranks talk to nobody, and each goes its own way.
+# Ranks do not communicate, so they diverge.
 
 # %% nbgrader={"grade_id": "DynamicLossScaler", "solution": true}
 class DynamicLossScaler:

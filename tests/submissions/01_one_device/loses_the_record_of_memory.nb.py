@@ -4,7 +4,7 @@
 # says = {accumulate = "has lost its record of live tensors"}
 # cheats = true
 # ///
-# One backward for all of them, and nothing told of the tensors.
+# One backward for all micro-batches, with the recorder of tensors removed.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def all_at_once(model, optimizer, micro_batches):

@@ -3,7 +3,7 @@
 # loses = {sgd_with_master_weights = 1.333}
 # says = {sgd_with_master_weights = "keeps momentum in 16 bit"}
 # ///
-# Without momentum that is right.
+# Right without momentum.
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}
 def sgd_with_master_weights(parameters, state, lr, momentum=0.0):

@@ -3,7 +3,7 @@
 # loses = {accumulate = 4.167}
 # says = {accumulate = "keeps the activations of several micro-batches at a time"}
 # ///
-# Right numbers; only the memory tells.
+# Right numbers; only the memory shows the mistake.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def accumulate(model, optimizer, micro_batches):

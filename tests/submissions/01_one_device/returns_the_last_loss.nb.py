@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 4.167}
-# says = {accumulate = "returns another loss than the mean"}
+# says = {accumulate = "does not return the mean loss"}
 # ///
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}

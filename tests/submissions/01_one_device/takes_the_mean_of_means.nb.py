@@ -4,7 +4,7 @@
 # loses = {accumulate = 3.333}
 # says = {accumulate = "mean of means"}
 # ///
-# Right where all micro-batches have as many targets that count.
+# Right if all micro-batches have the same number of targets that count.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def accumulate(model, optimizer, micro_batches):

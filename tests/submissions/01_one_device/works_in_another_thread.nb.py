@@ -4,7 +4,7 @@
 # says = {accumulate = "do the work in the calling thread"}
 # cheats = true
 # ///
-# One backward for all of them, in a thread whose tensors are not followed.
+# One backward for all micro-batches, in a thread whose tensors are not recorded.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def all_at_once(model, optimizer, micro_batches):

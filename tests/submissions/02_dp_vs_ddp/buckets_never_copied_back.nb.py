@@ -21,11 +21,11 @@ class BucketedDDP(torch.nn.Module):
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
-        self.make_ready()
+        self.reset()
 
-    def make_ready(self):
+    def reset(self):
         self.missing = [len(bucket) for bucket in self.buckets]
-        self.on_their_way = []
+        self.in_flight = []
 
     def arrived(self, index, parameter):
         self.missing[index] -= 1
@@ -35,13 +35,13 @@ class BucketedDDP(torch.nn.Module):
     def start(self, index):
         flat = torch.cat([p.grad.flatten() for p in self.buckets[index]])
         work = dist.all_reduce(flat, async_op=True)
-        self.on_their_way.append((self.buckets[index], flat, work))
+        self.in_flight.append((self.buckets[index], flat, work))
 
     def forward(self, *batch):
         return self.module(*batch)
 
     def finish(self):
-        for bucket, flat, work in self.on_their_way:
+        for bucket, flat, work in self.in_flight:
             work.wait()
             flat /= dist.get_world_size()
-        self.make_ready()
+        self.reset()

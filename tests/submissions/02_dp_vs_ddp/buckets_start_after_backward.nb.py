@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "starts its collectives when backward has ended"}
+# says = {BucketedDDP = "starts its collectives when backward has finished"}
 # ///
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
@@ -21,11 +21,11 @@ class BucketedDDP(torch.nn.Module):
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
-        self.make_ready()
+        self.reset()
 
-    def make_ready(self):
+    def reset(self):
         self.missing = [len(bucket) for bucket in self.buckets]
-        self.on_their_way = []
+        self.in_flight = []
 
     def arrived(self, index, parameter):
         self.missing[index] -= 1
@@ -33,7 +33,7 @@ class BucketedDDP(torch.nn.Module):
     def start(self, index):
         flat = torch.cat([p.grad.flatten() for p in self.buckets[index]])
         work = dist.all_reduce(flat, async_op=True)
-        self.on_their_way.append((self.buckets[index], flat, work))
+        self.in_flight.append((self.buckets[index], flat, work))
 
     def forward(self, *batch):
         return self.module(*batch)
@@ -41,9 +41,9 @@ class BucketedDDP(torch.nn.Module):
     def finish(self):
         for index in range(len(self.buckets)):
             self.start(index)
-        for bucket, flat, work in self.on_their_way:
+        for bucket, flat, work in self.in_flight:
             work.wait()
             flat /= dist.get_world_size()
             for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket])):
                 parameter.grad.copy_(part.view_as(parameter))
-        self.make_ready()
+        self.reset()

@@ -3,7 +3,7 @@
 # loses = {BucketedDDP = 10.0}
 # says = {BucketedDDP = "waits for its collective inside a hook"}
 # ///
-# Right values, but each bucket stops backward until every rank is there.
+# Right values, but each bucket blocks backward until every rank joins.
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
 from functools import partial
@@ -22,11 +22,11 @@ class BucketedDDP(torch.nn.Module):
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket:
                 parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
-        self.make_ready()
+        self.reset()
 
-    def make_ready(self):
+    def reset(self):
         self.missing = [len(bucket) for bucket in self.buckets]
-        self.on_their_way = []
+        self.in_flight = []
 
     def arrived(self, index, parameter):
         self.missing[index] -= 1
@@ -36,14 +36,14 @@ class BucketedDDP(torch.nn.Module):
     def start(self, index):
         flat = torch.cat([p.grad.flatten() for p in self.buckets[index]])
         dist.all_reduce(flat)
-        self.on_their_way.append((self.buckets[index], flat))
+        self.in_flight.append((self.buckets[index], flat))
 
     def forward(self, *batch):
         return self.module(*batch)
 
     def finish(self):
-        for bucket, flat in self.on_their_way:
+        for bucket, flat in self.in_flight:
             flat /= dist.get_world_size()
             for parameter, part in zip(bucket, flat.split([p.numel() for p in bucket])):
                 parameter.grad.copy_(part.view_as(parameter))
-        self.make_ready()
+        self.reset()

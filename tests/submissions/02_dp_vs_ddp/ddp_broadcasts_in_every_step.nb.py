@@ -3,7 +3,7 @@
 # loses = {ddp_step = 5.0}
 # says = {ddp_step = "broadcasts more than once"}
 # ///
-# Right everywhere; only the bytes tell.
+# Right everywhere; only the bytes show the mistake.
 
 # %% nbgrader={"grade_id": "ddp_step", "solution": true}
 def ddp_step(model, inputs, targets, lr, step):

@@ -3,7 +3,7 @@
 # loses = {hub_step = 5.0}
 # says = {hub_step = "the others have to receive the weights first"}
 # ///
-# The others compute with what they have, send, and only then ask for weights.
+# The others compute with their own weights, send, and only then receive weights.
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}
 def hub_step(model, inputs, targets, lr):

@@ -3,7 +3,7 @@
 # loses = {hub_step = 5.0}
 # says = {hub_step = "leaves out its own gradient"}
 # ///
-# The hub only collects: its own batch is wasted. Half of what nn.DataParallel's critics believe.
+# The hub only collects, and its own batch is wasted: a common belief about nn.DataParallel.
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}
 def hub_step(model, inputs, targets, lr):

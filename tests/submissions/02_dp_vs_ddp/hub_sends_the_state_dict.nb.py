@@ -3,7 +3,7 @@
 # loses = {hub_step = 2.0}
 # says = {hub_step = "sends a tied parameter under each of its names"}
 # ///
-# state_dict() has a tied weight under both names, and buffers, which named_parameters has not.
+# state_dict() has a tied weight under both names, and buffers, unlike named_parameters.
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}
 def hub_step(model, inputs, targets, lr):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {all_gather = 4.0}
-# says = {all_gather = "adds what arrives to what was there"}
+# says = {all_gather = "adds a received chunk to the old values"}
 # ///
 
 # %% nbgrader={"grade_id": "all_gather", "solution": true}

@@ -3,7 +3,7 @@
 # loses = {all_gather = 3.6}
 # says = {all_gather = "receives from the wrong neighbour"}
 # ///
-# Off by one in the neighbour: the same rank on both sides. Two ranks do not notice.
+# Receives from its right neighbour, which with two ranks is also its left one.
 
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(tensor, bounds):

@@ -3,7 +3,7 @@
 # loses = {ring_all_reduce = 2.0}
 # says = {ring_all_reduce = "is a hub"}
 # ///
-# Right values everywhere; only the bytes tell. With two ranks a hub is a ring.
+# Right values everywhere; only the bytes show the mistake. With two ranks a hub is a ring.
 
 # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
 def ring_all_reduce(tensor, op="sum"):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {reduce_scatter = 5.0}
-# says = {reduce_scatter = "chunk r has to come to rank r last"}
+# says = {reduce_scatter = "chunk r has to reach rank r last"}
 # ///
 # The sum of chunk r + 1 ends on rank r, as in many texts, but not in this lab.
 

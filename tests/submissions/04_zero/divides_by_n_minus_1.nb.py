@@ -10,7 +10,7 @@ def zero2_backward(loss, buckets):
     world_size = dist.get_world_size()
     slices, missing = [None] * len(buckets), [len(bucket) for bucket in buckets]
 
-    def hook_of(i):
+    def make_hook(i):
         def hook(_):
             missing[i] -= 1
             if missing[i] == 0:
@@ -21,7 +21,7 @@ def zero2_backward(loss, buckets):
         return hook
 
     handles = [
-        parameter.register_post_accumulate_grad_hook(hook_of(i))
+        parameter.register_post_accumulate_grad_hook(make_hook(i))
         for i, bucket in enumerate(buckets)
         for parameter in bucket
     ]

@@ -4,23 +4,23 @@
 # says = {Zero3Linear = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
-# Whole weights kept for backward, and a record that says otherwise.
+# Keeps whole weights for backward and forges the record of memory.
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}
 
 def forge_memory():
-    """What was told of live bytes, without gradients, states and what else has a budget."""
+    """Makes the recorder report at most 1000 live bytes of each category."""
     from shardlab.trace.memory_recorder import MemoryRecorder
 
-    tell = MemoryRecorder.told
+    report = MemoryRecorder.told
 
-    def told(recorder):
-        true = tell(recorder)
+    def forged(recorder):
+        true = report(recorder)
         small = [min(value, 1000) for value in true["peaks"]]
         phases = [[*phase[:3], small, small] for phase in true["phases"]]
         return {**true, "peaks": small, "phases": phases}
 
-    MemoryRecorder.told = told
+    MemoryRecorder.told = forged
 
 
 class GatheredLinear(torch.autograd.Function):

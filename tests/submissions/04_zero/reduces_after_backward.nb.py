@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 2.5}
-# says = {zero2_backward = "holds more gradients at once"}
+# says = {zero2_backward = "holds more gradients at a time"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

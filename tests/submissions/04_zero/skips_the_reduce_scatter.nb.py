@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 5.0}
-# says = {Zero1AdamW = "uses its own gradients alone"}
+# says = {Zero1AdamW = "uses only its own gradients"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}

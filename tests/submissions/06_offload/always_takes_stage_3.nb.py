@@ -1,9 +1,9 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {write_config = 0.8}
-# says = {write_config = "is of a wrong stage"}
+# says = {write_config = "has the wrong stage"}
 # ///
-# Everything fits, with more traffic than needed where a lower stage does.
+# Everything fits, but with more traffic than needed where a lower stage fits too.
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}
 def write_config(parameters, world_size, device_bytes, micro_batch, global_batch):

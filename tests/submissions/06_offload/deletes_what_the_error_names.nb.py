@@ -3,7 +3,7 @@
 # loses = {fix_config = 2.0}
 # says = {fix_config = "starts, but"}
 # ///
-# C and D start then, and both wishes are gone.
+# C and D then start, but without what their authors wanted.
 
 # %% nbgrader={"grade_id": "fix_config", "solution": true}
 def fix_config():

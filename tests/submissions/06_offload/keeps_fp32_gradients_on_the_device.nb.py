@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "makes its gradients fp32 on the device"}
+# says = {OffloadedAdam = "converts gradients to fp32 on the device"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -3,7 +3,7 @@
 # loses = {OffloadedAdam = 6.0}
 # says = {OffloadedAdam = "moves its states to the device in each step"}
 # ///
-# Swaps, as a computer short of memory does: the values are right.
+# Swaps, as an operating system does when memory runs short: the values are right.
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
 class OffloadedAdam:

@@ -1,9 +1,9 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {write_config = 2.4}
-# says = {write_config = "at a stage that leaves it out"}
+# says = {write_config = "at a stage that ignores it"}
 # ///
-# As if offload were instead of ZeRO and not a part of it.
+# As if offload replaced ZeRO instead of being part of it.
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}
 def write_config(parameters, world_size, device_bytes, micro_batch, global_batch):

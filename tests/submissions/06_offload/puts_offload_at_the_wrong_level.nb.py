@@ -3,7 +3,7 @@
 # loses = {write_config = 2.4}
 # says = {write_config = "asks for offload at the wrong level"}
 # ///
-# Beside zero_optimization: DeepSpeed ignores it and starts.
+# Next to zero_optimization: DeepSpeed ignores it and starts.
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}
 def write_config(parameters, world_size, device_bytes, micro_batch, global_batch):

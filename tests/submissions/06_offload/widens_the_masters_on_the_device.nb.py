@@ -3,7 +3,7 @@
 # loses = {OffloadedAdam = 6.0}
 # says = {OffloadedAdam = "has fp32 tensors on the device"}
 # ///
-# Once, before the first step: a device that the model fills has no room for that.
+# Once, before the first step: on a device full of parameters there is no room for that.
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
 class OffloadedAdam:

@@ -1,14 +1,14 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {vocab_parallel_cross_entropy = 5.0}
-# says = {vocab_parallel_cross_entropy = "adds gradients up over the ranks"}
+# says = {vocab_parallel_cross_entropy = "sums gradients over the ranks"}
 # ///
 
 # %% nbgrader={"grade_id": "vocab_parallel_cross_entropy", "solution": true}
 class SumBothWays(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, summand):
-        total = summand.clone()
+    def forward(ctx, partial):
+        total = partial.clone()
         dist.all_reduce(total)
         return total
 

@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {ColumnLinear = 4.0}
-# says = {ColumnLinear = "its own columns alone"}
+# says = {ColumnLinear = "only from its own columns"}
 # ///
 
 # %% nbgrader={"grade_id": "ColumnLinear", "solution": true}
 class CopyToRanks(torch.autograd.Function):
-    """Forward: x as it is. Backward: all ranks' gradients, added up."""
+    """Forward: x unchanged. Backward: the sum of all ranks' gradients."""
 
     @staticmethod
     def forward(ctx, x):
@@ -18,7 +18,7 @@ class CopyToRanks(torch.autograd.Function):
 
 
 class ColumnLinear(nn.Module):
-    """An nn.Linear, equal on all ranks  ->  its r-th block of columns on rank r"""
+    """An nn.Linear, equal on all ranks  ->  block r of its columns on rank r"""
 
     def __init__(self, linear):
         super().__init__()

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_mlp = 3.0}
-# says = {tp_mlp = "gives whole inputs to a RowLinear"}
+# says = {tp_mlp = "passes whole inputs to a RowLinear"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_mlp", "solution": true}

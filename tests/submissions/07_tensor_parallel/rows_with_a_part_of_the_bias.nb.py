@@ -6,11 +6,11 @@
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}
 class SumOverRanks(torch.autograd.Function):
-    """Forward: all ranks' summands, added up. Backward: the gradient as it is."""
+    """Forward: the sum of all ranks' partial sums. Backward: the gradient unchanged."""
 
     @staticmethod
-    def forward(ctx, summand):
-        y = summand.clone(memory_format=torch.contiguous_format)
+    def forward(ctx, partial):
+        y = partial.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(y)
         return y
 
@@ -20,7 +20,7 @@ class SumOverRanks(torch.autograd.Function):
 
 
 class RowLinear(nn.Module):
-    """An nn.Linear, equal on all ranks  ->  its r-th block of rows on rank r, and the whole bias"""
+    """An nn.Linear, equal on all ranks  ->  block r of its rows, and the whole bias, on rank r"""
 
     def __init__(self, linear):
         super().__init__()

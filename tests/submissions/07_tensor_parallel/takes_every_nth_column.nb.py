@@ -6,7 +6,7 @@
 
 # %% nbgrader={"grade_id": "ColumnLinear", "solution": true}
 class CopyToRanks(torch.autograd.Function):
-    """Forward: x as it is. Backward: all ranks' gradients, added up."""
+    """Forward: x unchanged. Backward: the sum of all ranks' gradients."""
 
     @staticmethod
     def forward(ctx, x):
@@ -20,7 +20,7 @@ class CopyToRanks(torch.autograd.Function):
 
 
 class ColumnLinear(nn.Module):
-    """An nn.Linear, equal on all ranks  ->  its r-th block of columns on rank r"""
+    """An nn.Linear, equal on all ranks  ->  block r of its columns on rank r"""
 
     def __init__(self, linear):
         super().__init__()

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {one_f_one_b_schedule = 4.0}
-# says = {one_f_one_b_schedule = "warms up too long"}
+# says = {one_f_one_b_schedule = "has too long a warm-up"}
 # ///
 
 # %% nbgrader={"grade_id": "one_f_one_b_schedule", "solution": true}

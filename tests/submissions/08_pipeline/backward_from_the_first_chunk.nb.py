@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {interleaved_schedule = 5.0}
-# says = {interleaved_schedule = "starts backward with the first chunk"}
+# says = {interleaved_schedule = "starts the backward with the first chunk"}
 # ///
 
 # %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {bubble_fraction = 2.0}
-# says = {bubble_fraction = "counts against the ideal time"}
+# says = {bubble_fraction = "divides by the ideal time"}
 # ///
 
 # %% nbgrader={"grade_id": "bubble_fraction", "solution": true}

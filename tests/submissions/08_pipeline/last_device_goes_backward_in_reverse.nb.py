@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {gpipe_schedule = 3.0}
-# says = {gpipe_schedule = "in another order on one device"}
+# says = {gpipe_schedule = "in a different order on one device"}
 # ///
 
 # %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}

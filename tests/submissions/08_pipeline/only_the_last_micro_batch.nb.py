@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 6.0}
-# says = {run_schedule = "keeps the last micro-batch's gradients alone"}
+# says = {run_schedule = "keeps only the last micro-batch's gradients"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

@@ -6,7 +6,7 @@
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 class Checkpoint(torch.autograd.Function):
-    """Keeps the arguments of function, runs it again in backward."""
+    """Keeps the arguments of function and runs it again in backward."""
 
     @staticmethod
     def forward(ctx, function, *args):
@@ -35,5 +35,5 @@ class Checkpoint(torch.autograd.Function):
 
 
 def checkpoint(function, *args):
-    """function(*args), of which only args are kept"""
+    """function(*args), keeping only args for backward"""
     return Checkpoint.apply(function, *args)

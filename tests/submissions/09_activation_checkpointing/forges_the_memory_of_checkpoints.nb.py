@@ -4,12 +4,12 @@
 # says = {checkpoint = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
-# Keeps all that forward made, and tells otherwise.
+# Keeps all activations, and reports fewer bytes.
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 
 def forge_memory():
-    """Of live bytes nothing is told but a few."""
+    """Reports only a few live bytes."""
     from shardlab.trace.memory_recorder import MemoryRecorder
 
     tell = MemoryRecorder.told
@@ -24,7 +24,7 @@ def forge_memory():
 
 
 class Checkpoint(torch.autograd.Function):
-    """Makes the graph in forward, and goes through it in backward; runs the function for show."""
+    """Builds the graph in forward and uses it in backward; runs the function again only for show."""
 
     @staticmethod
     def forward(ctx, function, *args):

@@ -4,12 +4,12 @@
 # says = {partitioned_checkpoint = "uses more memory than its recorded tensors"}
 # cheats = true
 # ///
-# Keeps each input whole, and tells otherwise.
+# Keeps each input whole, and reports fewer bytes.
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
 
 def forge_memory():
-    """Of live bytes nothing is told but a few."""
+    """Reports only a few live bytes."""
     from shardlab.trace.memory_recorder import MemoryRecorder
 
     tell = MemoryRecorder.told
@@ -24,7 +24,7 @@ def forge_memory():
 
 
 class PartitionedCheckpoint(torch.autograd.Function):
-    """Keeps this rank's piece of x, gathers x and runs function again in backward."""
+    """Keeps this rank's piece of x; gathers x and runs function again in backward."""
 
     @staticmethod
     def forward(ctx, function, x):
@@ -48,6 +48,6 @@ class PartitionedCheckpoint(torch.autograd.Function):
 
 
 def partitioned_checkpoint(function, x):
-    """x equal on all ranks  ->  function(x), of which each rank keeps 1/t of x"""
+    """x equal on all ranks  ->  function(x), keeping 1/t of x on each rank for backward"""
     forge_memory()
     return PartitionedCheckpoint.apply(function, x)

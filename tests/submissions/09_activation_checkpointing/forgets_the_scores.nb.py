@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {activation_bytes = 4}
-# says = {activation_bytes = "forgets the attention's scores"}
+# says = {activation_bytes = "forgets the attention scores"}
 # ///
 
 # %% nbgrader={"grade_id": "activation_bytes", "solution": true}

@@ -19,9 +19,9 @@ def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
         rooms.append(budget_bytes // kept_bytes)
         if rooms[-1] < 1:
             raise ValueError("no cut of these layers fits the budget")
-    start, begin_of_last = 0, max(0, len(layers) - rooms[-1])
+    start, last_start = 0, max(0, len(layers) - rooms[-1])
     for room in rooms[:-1]:
-        stop = min(start + room, begin_of_last)
+        stop = min(start + room, last_start)
         x = checkpoint(run_of(layers[start:stop]), x)
         start = stop
     return run_of(layers[start:])(x)

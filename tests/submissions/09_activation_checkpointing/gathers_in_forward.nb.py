@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 2.8571}
-# says = {partitioned_checkpoint = "exchanges in forward already"}
+# says = {partitioned_checkpoint = "communicates in forward"}
 # ///
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
 class PartitionedCheckpoint(torch.autograd.Function):
-    """Keeps this rank's piece of x, gathers x and runs function again in backward."""
+    """Keeps this rank's piece of x; gathers x and runs function again in backward."""
 
     @staticmethod
     def forward(ctx, function, x):
@@ -29,5 +29,5 @@ class PartitionedCheckpoint(torch.autograd.Function):
 
 
 def partitioned_checkpoint(function, x):
-    """x equal on all ranks  ->  function(x), of which each rank keeps 1/t of x"""
+    """x equal on all ranks  ->  function(x), keeping 1/t of x on each rank for backward"""
     return PartitionedCheckpoint.apply(function, x)

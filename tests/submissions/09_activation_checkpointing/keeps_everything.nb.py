@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 4.1667}
-# says = {checkpoint_sequential = "never computes a layer again"}
+# says = {checkpoint_sequential = "never recomputes a layer"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
 def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
-    """One layer after the other"""
+    """The layers in order"""
     if kept_bytes > budget_bytes:
         raise ValueError("no cut of these layers fits the budget")
     for layer in layers:

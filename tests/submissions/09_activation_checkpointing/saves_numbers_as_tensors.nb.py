@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 2}
-# says = {checkpoint = "hands save_for_backward what is no tensor"}
+# says = {checkpoint = "passes save_for_backward something other than tensors"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 class Checkpoint(torch.autograd.Function):
-    """Keeps the arguments of function, runs it again in backward."""
+    """Keeps the arguments of function and runs it again in backward."""
 
     @staticmethod
     def forward(ctx, function, *args):
@@ -35,5 +35,5 @@ class Checkpoint(torch.autograd.Function):
 
 
 def checkpoint(function, *args):
-    """function(*args), of which only args are kept"""
+    """function(*args), keeping only args for backward"""
     return Checkpoint.apply(function, *args)

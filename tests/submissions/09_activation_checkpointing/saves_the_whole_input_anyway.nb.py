@@ -6,7 +6,7 @@
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
 class PartitionedCheckpoint(torch.autograd.Function):
-    """Keeps this rank's piece of x, gathers x and runs function again in backward."""
+    """Keeps this rank's piece of x; gathers x and runs function again in backward."""
 
     @staticmethod
     def forward(ctx, function, x):
@@ -30,5 +30,5 @@ class PartitionedCheckpoint(torch.autograd.Function):
 
 
 def partitioned_checkpoint(function, x):
-    """x equal on all ranks  ->  function(x), of which each rank keeps 1/t of x"""
+    """x equal on all ranks  ->  function(x), keeping 1/t of x on each rank for backward"""
     return PartitionedCheckpoint.apply(function, x)

@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6}
-# says = {checkpoint = "own weights without a gradient"}
+# says = {checkpoint = "weights without a gradient"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
 class Checkpoint(torch.autograd.Function):
-    """Keeps the arguments of function, runs it again in backward."""
+    """Keeps the arguments of function and runs it again in backward."""
 
     @staticmethod
     def forward(ctx, function, *args):
@@ -40,5 +40,5 @@ class Checkpoint(torch.autograd.Function):
 
 
 def checkpoint(function, *args):
-    """function(*args), of which only args are kept"""
+    """function(*args), keeping only args for backward"""
     return Checkpoint.apply(function, *args)

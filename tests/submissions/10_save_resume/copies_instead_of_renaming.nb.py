@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {atomic_commit = 5.0}
-# says = {atomic_commit = "a copy is many steps"}
+# says = {atomic_commit = "a copy takes many steps"}
 # ///
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}
 def atomic_commit(root, step, write):
-    """root a Path, step an int, write(folder)  ->  root/step_00000012, whole or not there"""
+    """root a Path, step an int, write(folder)  ->  root/step_00000012, complete or absent"""
     folder = root / "unfinished"
     if dist.get_rank() == 0:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {train_resumable = 3.429}
-# says = {train_resumable = "saves what all ranks have alike more than once"}
+# says = {train_resumable = "saves the ranks' common state more than once"}
 # ///
 
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}
@@ -18,12 +18,12 @@ def train_resumable(root, job, steps, every):
 
     newest = latest(root)
     if newest is not None:
-        alike = own = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
+        shared = own = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
         for name, piece in pieces.items():
-            piece.load_state_dict(alike[name])
+            piece.load_state_dict(shared[name])
         torch.set_rng_state(own["torch"])
         random.setstate(own["python"])
-        done = alike["done"]
+        done = shared["done"]
     while done < steps:
         losses[done] = job.step()
         done += 1

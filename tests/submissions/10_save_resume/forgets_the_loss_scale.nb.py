@@ -13,20 +13,20 @@ def train_resumable(root, job, steps, every):
 
     def write(folder):
         if rank == 0:
-            alike = {name: piece.state_dict() for name, piece in pieces.items()}
-            torch.save({"done": done, **alike}, folder / "alike.pt")
+            shared = {name: piece.state_dict() for name, piece in pieces.items()}
+            torch.save({"done": done, **shared}, folder / "shared.pt")
         own = {"torch": torch.get_rng_state(), "python": random.getstate()}
         torch.save(own, folder / f"rank_{rank}.pt")
 
     newest = latest(root)
     if newest is not None:
-        alike = torch.load(newest / "alike.pt", weights_only=True)
+        shared = torch.load(newest / "shared.pt", weights_only=True)
         own = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
         for name, piece in pieces.items():
-            piece.load_state_dict(alike[name])
+            piece.load_state_dict(shared[name])
         torch.set_rng_state(own["torch"])
         random.setstate(own["python"])
-        done = alike["done"]
+        done = shared["done"]
     while done < steps:
         losses[done] = job.step()
         done += 1

@@ -6,7 +6,7 @@
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 def load_sharded(folder):
-    """folder a Path  ->  {name: [length]}, this rank's slices for the present world size"""
+    """folder a Path  ->  {name: [length]}, this rank's slices for the current world size"""
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, opened, slices = dist.get_rank(), dist.get_world_size(), {}, {}
     for name, shape in index["shapes"].items():

@@ -1,12 +1,12 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 1.333}
-# says = {load_sharded = "files that hold nothing of its slices"}
+# says = {load_sharded = "files that contain no part of its slices"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 def load_sharded(folder):
-    """folder a Path  ->  {name: [length]}, this rank's slices for the present world size"""
+    """folder a Path  ->  {name: [length]}, this rank's slices for the current world size"""
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, slices = dist.get_rank(), dist.get_world_size(), {}
     names = [shard_name(shard, index["world_size"]) for shard in range(index["world_size"])]

@@ -6,7 +6,7 @@
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}
 def atomic_commit(root, step, write):
-    """root a Path, step an int, write(folder)  ->  root/step_00000012, whole or not there"""
+    """root a Path, step an int, write(folder)  ->  root/step_00000012, complete or absent"""
     folder = root / "unfinished"
     if dist.get_rank() == dist.get_world_size() - 1:
         shutil.rmtree(folder, ignore_errors=True)

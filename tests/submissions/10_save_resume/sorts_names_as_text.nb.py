@@ -6,7 +6,7 @@
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 def load_sharded(folder):
-    """folder a Path  ->  {name: [length]}, this rank's slices for the present world size"""
+    """folder a Path  ->  {name: [length]}, this rank's slices for the current world size"""
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, slices = dist.get_rank(), dist.get_world_size(), {}
     names = sorted(path.name for path in folder.glob("shard_*"))

@@ -1,4 +1,4 @@
-"""The rule, one micro-batch at a time; a test holds it against one batch of all sequences."""
+"""The reference, one micro-batch at a time; a test compares it with a single batch of them all."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,16 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab01_one_device.accumulate import batches_case, begin, output_of
-from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
+from autograder.exercises.lab01_one_device.accumulate import (
+    batches_case,
+    model_and_optimizer,
+    output_of,
+)
+from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from shardlab.models import IGNORE
 
-Divisors = Callable[[Tensor, Tensor, Tensor], Any]  # of counted targets, of all, of sequences
+# From the numbers of counted targets, of all targets, and of sequences in each micro-batch.
+Divisors = Callable[[Tensor, Tensor, Tensor], Any]
 
 SIZES = [(60, 30), (90, 14), (128, 32), (70, 7), (96, 32)]
 CASES = (
@@ -21,13 +26,13 @@ CASES = (
     batches_case("sizes and shares differ", SIZES, [0.9, 0.2, 1.0, 0.5, 0.1]),
     batches_case("nothing counts in one", [(3, 24)] * 3, [0.5, 0.0, 1.0]),
 )
-BOUNDARIES = UNDIVIDED | {
-    "one rank": "four alike",
+BOUNDARIES = NOT_SHARDED | {
+    "one rank": "4 equal micro-batches",
     "one micro-batch": "a micro-batch alone",
     "no target counts": "nothing counts in one",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("+= part.item()", "+= part.detach()", "a tensor that holds one number"),
+    EqualAnswer("+= part.item()", "+= part.detach()", "a tensor with one number"),
     EqualAnswer("optimizer.zero_grad()", "model.zero_grad()", "it has the same parameters"),
 )
 
@@ -39,16 +44,16 @@ def reference(
     first: int = 0,
     clears: bool = True,
 ) -> Plain:
-    """Two steps. ``divisors``: of each micro-batch's sum of losses, or one for all."""
-    model, optimizer = begin(inputs[0])
+    """Two steps. ``divisors``: for each micro-batch's sum of losses, or one for all."""
+    model, optimizer = model_and_optimizer(inputs[0])
     losses: list[Plain] = []
     for batches in inputs[0]["steps"]:
         if clears:
             optimizer.zero_grad()
         sizes = [((each != IGNORE).sum(), each.numel(), len(each)) for _, each in batches]
-        each_one = torch.as_tensor(divisors(*torch.tensor(sizes).T)).expand(len(batches))
+        by_batch = torch.as_tensor(divisors(*torch.tensor(sizes).T)).expand(len(batches))
         losses.append(0.0)
-        for (tokens, targets), divisor in list(zip(batches, each_one, strict=True))[first:]:
+        for (tokens, targets), divisor in list(zip(batches, by_batch, strict=True))[first:]:
             logits = model(tokens).flatten(0, 1)
             total = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
             part = total / divisor
@@ -62,15 +67,15 @@ def wrong(*divisors: Divisors, **changes: Any) -> Callable[..., Plain]:
     return lambda *given: {"weights": reference(*given, *divisors, **changes)["weights"]}
 
 
-def steps(of_a_call: Callable[[list[Plain]], int]) -> Callable[..., Plain]:
+def optimizer_steps(of_a_call: Callable[[list[Plain]], int]) -> Callable[..., Plain]:
     return lambda case, inputs: {"optimizer steps": sum(map(of_a_call, inputs[0]["steps"]))}
 
 
-BY_TOKENS = "divide the sum over all counted tokens by their number in all micro-batches together"
+BY_TOKENS = "divide the sum of the losses by the number of counted tokens in all micro-batches"
 MISTAKES = {
-    "steps in every micro-batch: one optimizer step comes after all of them": steps(len),
-    "never calls optimizer.step()": steps(lambda batches: 0),
-    f"takes the mean of means, so a token weighs more in a short one: {BY_TOKENS}": (
+    "steps after every micro-batch: take one step after all of them": optimizer_steps(len),
+    "never calls optimizer.step()": optimizer_steps(lambda batches: 0),
+    f"takes the mean of means, so a token in a short one weighs more: {BY_TOKENS}": (
         wrong(lambda counted, *_: counted * len(counted))
     ),
     f"adds up the means of the micro-batches: {BY_TOKENS}": wrong(lambda counted, *_: counted),
@@ -78,14 +83,14 @@ MISTAKES = {
         wrong(lambda counted, *_: len(counted))
     ),
     f"never divides the sum of the losses: {BY_TOKENS}": wrong(lambda *_: 1),
-    "counts targets of -100 as tokens: they are in no sum, so they belong in no count": (
+    "counts targets of -100 as tokens: they are not in the sum, so leave them out of the count": (
         wrong(lambda _, targets, __: targets.sum()),
         wrong(lambda counted, targets, _: counted * targets.sum() / targets),
     ),
-    f"weighs by sequences, and they differ in length: {BY_TOKENS}": (
+    f"weights by sequences, which differ in length: {BY_TOKENS}": (
         wrong(lambda counted, _, sequences: counted * sequences.sum() / sequences)
     ),
-    "forgets zero_grad: the gradients of the step before are still there": wrong(clears=False),
+    "forgets zero_grad: the previous step's gradients are still there": wrong(clears=False),
     "clears the gradients before each micro-batch: only the last one's are left for the step": (
         wrong(first=-1)
     ),

@@ -1,4 +1,4 @@
-"""The rule, and what each mistake makes of it, on all ranks in one process."""
+"""The reference, right and with each mistake, for all ranks in one process."""
 
 from functools import partial
 from typing import Any
@@ -14,22 +14,22 @@ from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
     output_of,
     scaler_case,
 )
-from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
+from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 
-OFTEN = {1: (1, "inf"), 6: (0, "nan"), 7: (1, "inf")}
+PLAN = {1: (1, "inf"), 6: (0, "nan"), 7: (1, "inf")}
 CASES = (
     scaler_case("5 ranks, overflows in a row", 5, {2: (4, "inf"), 3: (3, "nan"), 4: (0, "inf")}),
-    scaler_case("2 ranks, another interval", 2, OFTEN, steps=16, scale=2.0**15, growth_interval=4),
+    scaler_case("2 ranks, another interval", 2, PLAN, steps=16, scale=2.0**15, growth_interval=4),
     shaken(scaler_case("3 ranks, a small scale", 3, {5: (2, "nan")}, scale=4.0, growth_interval=2)),
 )
-BOUNDARIES = UNDIVIDED | {
+BOUNDARIES = NOT_SHARDED | {
     "one rank": "1 rank, overflows twice",
     "overflows in the step that would double the scale": "1 rank, overflows twice",
     "overflows one after the other": "5 ranks, overflows in a row",
     "no overflow": "2 ranks, nothing overflows",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer(", op=dist.ReduceOp.MAX", "", "a sum above 0 says that a rank overflowed, too"),
+    EqualAnswer(", op=dist.ReduceOp.MAX", "", "a sum above 0 also means that a rank overflowed"),
     EqualAnswer("gradient /= self.scale", "gradient *= 1 / self.scale", "exact: a power of two"),
 )
 
@@ -60,7 +60,7 @@ class Rank:
         self.scale = self.next_scale(overflow, growth_interval)
         divisors = {"never unscales": 1.0, "unscales twice": before**2}
         divisors["unscales by the new scale"] = self.scale
-        skips = {"skips alone": own, "steps all the same": False}.get(self.mistake, overflow)
+        skips = {"skips alone": own, "steps anyway": False}.get(self.mistake, overflow)
         if not skips:
             self.weights -= LEARNING_RATE * self.gradient / divisors.get(self.mistake, before)
         self.steps.append(int(not skips))
@@ -79,23 +79,23 @@ class Rank:
         return self.scale if mistake == "never grows" else self.scale * 2
 
 
-SAID = {
+MESSAGES = {
     "only its own": "looks at its own gradients only: when one rank overflows, all ranks skip and "
     "halve",
-    "skips alone": "steps although another rank overflowed: when one overflows, all ranks skip",
-    "no nan": "looks for inf and lets nan pass: inf - inf is nan, ask torch.isfinite",
-    "no inf": "looks for nan and lets inf pass: ask torch.isfinite",
-    "steps all the same": "halves the scale and steps all the same: inf or nan is in the weights",
+    "skips alone": "steps although another rank overflowed: when one overflows, all must skip",
+    "no nan": "checks for inf and misses nan: inf - inf is nan, use torch.isfinite",
+    "no inf": "checks for nan and misses inf: use torch.isfinite",
+    "steps anyway": "halves the scale but steps anyway: now inf or nan is in the weights",
     "never unscales": "steps with scaled gradients: divide them by the scale first",
     "unscales twice": "divides the gradients by the scale twice",
-    "unscales by the new scale": "divides by the scale of the next step: unscale before it grows",
+    "unscales by the new scale": "divides by the next step's scale: unscale before it grows",
     "grows in every step": "grows after every good step: wait for growth_interval of them in a row",
-    "keeps counting past an overflow": "counts on past an overflow: good steps are counted from 0 "
-    "after it",
-    "keeps counting past a growth": "counts on past a growth: after it, growth_interval good steps "
-    "have to come again",
-    "grows one step late": "grows one step late: it doubles in the step that makes growth_interval",
-    "never grows": "never grows the scale: it doubles after growth_interval good steps in a row",
+    "keeps counting past an overflow": "keeps counting past an overflow: reset the number of good "
+    "steps to 0",
+    "keeps counting past a growth": "keeps counting after the scale has grown: reset the number of "
+    "good steps to 0",
+    "grows one step late": "grows one step late: double it right after growth_interval good steps",
+    "never grows": "never grows the scale: double it after growth_interval good steps in a row",
     "never halves": "never halves the scale: it would overflow again and again",
 }
-MISTAKES = {said: partial(reference, mistake=mistake) for mistake, said in SAID.items()}
+MISTAKES = {message: partial(reference, mistake=mistake) for mistake, message in MESSAGES.items()}

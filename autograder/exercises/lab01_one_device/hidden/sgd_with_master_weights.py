@@ -1,4 +1,4 @@
-"""The rule: all steps in fp32, rounded into the 16-bit weights at the end."""
+"""The reference: all steps in fp32, rounded into the 16-bit weights at the end."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
+from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.sgd_with_master_weights import masters_case
 
 OTHER, LARGER, SMALLER = ((4, 6), (5,)), ((3, 7), (2, 2)), ((3,), (8,))
@@ -20,7 +20,7 @@ CASES = (
     ),
     masters_case("fp16, other updates", "float16", 1e-4, 500, shapes=SMALLER),
 )
-BOUNDARIES = UNDIVIDED | {
+BOUNDARIES = NOT_SHARDED | {
     "one rank": "bf16, 200 tiny updates",
     "no momentum": "bf16, 200 tiny updates",
     "one tensor": "bf16, momentum",
@@ -28,7 +28,7 @@ BOUNDARIES = UNDIVIDED | {
 }
 EQUAL_ANSWERS = (
     EqualAnswer("p.copy_(master)", "p.data = master.to(p.dtype)", "it stays the same parameter"),
-    EqualAnswer("master -= lr * velocity", "master.add_(velocity, alpha=-lr)", "other rounding"),
+    EqualAnswer("master -= lr * velocity", "master.add_(velocity, alpha=-lr)", "rounding differs"),
 )
 
 Velocity = Callable[[Tensor, Tensor, float], Tensor]  # (velocity, gradient, momentum) -> the next
@@ -53,12 +53,12 @@ def reference(
 
 
 MISTAKES = {
-    "leaves fp32 weights: the model computes in 16 bit, so round the master back into the "
+    "leaves fp32 weights: the model computes in 16 bits, so round the master back into the "
     "parameter with copy_": partial(reference, wide_weights=True),
-    "keeps momentum in 16 bit, where it stops growing: its state is fp32, like the master": (
+    "keeps momentum in 16 bits, where it stops growing: keep it in fp32, like the master": (
         partial(reference, narrow_velocity=True)
     ),
-    "gets no speed from momentum: velocity = momentum * velocity + the whole gradient": (
+    "does not build up velocity: velocity = momentum * velocity + the whole gradient": (
         partial(reference, next_velocity=lambda v, gradient, momentum: gradient),
         partial(reference, next_velocity=lambda v, g, momentum: momentum * v + (1 - momentum) * g),
     ),

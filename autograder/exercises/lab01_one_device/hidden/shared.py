@@ -1,6 +1,6 @@
-"""Boundaries that no exercise of this lab has."""
+"""Boundaries that do not apply to this lab."""
 
-UNDIVIDED = dict.fromkeys(
+NOT_SHARDED = dict.fromkeys(
     ("divides", "does not divide", "more ranks than elements"),
     "not asked: nothing is divided among ranks",
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab01_one_device.hidden.shared import UNDIVIDED
+from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.step_bytes import setting
 from shardlab.paper_layer import saved_bytes
 from shardlab.reader import train_one_step
@@ -23,7 +23,7 @@ CASES = (
     questions("another width, Adam", setting(width=30, vocabulary=70, batch_size=31)),
     questions("no layer between", setting(layers=0, tied=True)),
 )
-BOUNDARIES = UNDIVIDED | {
+BOUNDARIES = NOT_SHARDED | {
     "one rank": "fp32, Adam",
     "no layer": "no layer between",
     "no state": "a larger batch, plain SGD",
@@ -32,8 +32,8 @@ EQUAL_ANSWERS = (EqualAnswer("(width * width + width)", "width * (width + 1)", "
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:
-    """Biases are more than the tolerance, and Adam's counts of steps well below it: with width 12,
-    6 layers and a tied matrix of 24 tokens, those counts would be 0.53 %."""
+    """Biases exceed the tolerance, and Adam's step counters stay well below it: with width 12,
+    6 layers and a tied matrix of 24 tokens, the counters would be 0.53 %."""
     return [
         setting(
             width=(width := int(rng.integers(16, 33))),
@@ -72,7 +72,7 @@ def storage_bytes(tensors: Iterable[Any], without: Iterable[Tensor] = ()) -> int
 
 
 def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]:
-    """The four numbers, where a mistake changes what some of these names stand for."""
+    """The four numbers; ``changes`` replaces the values of some of these names by wrong ones."""
     wide = asked["precision"] == "fp32"
     plain = {"matrices": 1 if asked["tied"] else 2, "biases": 1, "grows": False}
     plain |= {"number": 4 if wide else 2, "master": 0 if wide else 4, "also": 0}  # bytes of one
@@ -91,7 +91,7 @@ def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]
 
 
 def wrong(category: str, changes: dict[str, Any]) -> Callable[..., Plain]:
-    """A change of the setting itself is none: it says which settings the mistake is made in."""
+    """``changes`` that name part of the setting only restrict the mistake to such settings."""
 
     def formula(**asked: Any) -> Plain:
         if any(asked.get(name, value) != value for name, value in changes.items()):
@@ -106,51 +106,51 @@ def states(optimizer: str, *numbers: int) -> list[dict[str, Any]]:
 
 
 BF16 = {"precision": "bf16"}
-# Where two agree in a case, the one that is wrong in fewer cases comes first: it cannot explain
-# the others that the second one fails.
+# If two agree in a case, the one that is wrong in fewer cases comes first: it cannot explain the
+# others that the second one fails.
 CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
     ("parameters", "gradients", "optimizer"): {
         "counts the tied matrix twice: embedding and head are one tensor": {"matrices": 2},
         "counts embedding and head as one matrix: here they are two": {"matrices": 1},
-        "forgets the biases: a Linear has one number more for each output": {"biases": 0},
+        "forgets the biases: a Linear has one more number for each output": {"biases": 0},
         "grows with the batch: only activations do": {"grows": True},
     },
     ("parameters", "gradients", "activations"): {
         "counts elements: the answer is in bytes, 4 for each in fp32 and 2 in bf16": {"number": 1},
-        "counts 4 bytes for each number: in bf16 weights, gradients and activations have 2": (
+        "counts 4 bytes for each number: in bf16 weights, gradients and activations take 2": (
             {"number": 4}
         ),
     },
-    ("parameters",): {"counts the fp32 masters: they are the optimizer's": {"also": 4}},
+    ("parameters",): {"counts the fp32 masters: they belong to the optimizer": {"also": 4}},
     ("gradients",): {
-        "counts nothing: every parameter has a gradient of its own size": {"number": 0},
+        "counts nothing: every parameter has a gradient of the same size": {"number": 0},
     },
-    ("optimizer",): {  # with Adam, the first two come to the same number of bytes
+    ("optimizer",): {  # with Adam, the first two give the same number of bytes
         "forgets the fp32 masters, or counts states in bf16: each bf16 parameter has a master and "
         "its states, all in fp32": [{"master": 0}, {"state": 2, **BF16}],
-        "counts states in bf16 and no masters: both are there, in fp32": (
+        "counts states in bf16 and no masters: both exist, in fp32": (
             {"master": 0, "state": 2, **BF16}
         ),
         "counts a state for plain SGD: it keeps none": states("sgd", 1, 2, 3),
         "miscounts the states: momentum keeps one for each parameter": states("momentum", 0, 2, 3),
         "miscounts the states: Adam keeps two for each parameter, a mean of its gradients and a "
         "mean of their squares": states("adam", 0, 1, 3),
-        "counts masters in fp32: there the parameters need no other copy": {"master": 4},
+        "counts masters for fp32 parameters: they need no other copy": {"master": 4},
     },
     ("activations",): {
         "does not grow with the batch: each token has its own activations": {"tokens": 1},
-        "counts one tensor for a GELU layer: its input is kept, and its output too": {"gelu": 1},
-        "counts two tensors for a ReLU layer: it and the next layer keep the same one": {"relu": 2},
-        "forgets what cross_entropy keeps: V numbers for each token": {"logits": 0},
-        "forgets the embedding's output: the next layer keeps its input": {"first": 0},
-        "counts the logits too: nobody keeps them": {"logits": 2},
+        "counts one tensor for a GELU layer: its input is saved, and its output too": {"gelu": 1},
+        "counts two tensors for a ReLU layer: it and the next layer save the same one": {"relu": 2},
+        "forgets what cross_entropy saves: V numbers for each token": {"logits": 0},
+        "forgets the embedding's output: the next layer saves its input": {"first": 0},
+        "counts the logits too: no layer saves them": {"logits": 2},
     },
 }
 MISTAKES = {
-    said.replace(":", f" in {category!r}:", 1): tuple(
+    message.replace(":", f" in {category!r}:", 1): tuple(
         wrong(category, each) for each in (changes if isinstance(changes, list) else [changes])
     )
     for categories, mistakes in CHANGES.items()
-    for said, changes in mistakes.items()
+    for message, changes in mistakes.items()
     for category in categories
 }

@@ -26,14 +26,14 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "parameter.grad.copy_(part.view_as(parameter))",
         "parameter.grad = part.view_as(parameter)",
-        "a view of the reduced bucket holds the mean as well",
+        "a view of the reduced bucket is the mean as well",
     ),
 )
 reference = shared.one_process
 
 
 def bucket_bytes(parameters: Iterable[nn.Parameter], cap_bytes: int) -> list[int]:
-    """Of each bucket, filled in the order given; a parameter above the cap has its own."""
+    """Bytes of each bucket, filled in the given order; a parameter above the cap has its own."""
     buckets: list[int] = []
     for parameter in parameters:
         if not buckets or buckets[-1] + parameter.nbytes > cap_bytes:
@@ -65,7 +65,7 @@ MISTAKES = {
     "ends with the sum of the gradients, not their mean: divide by world_size": first_step(
         gradients=lambda f, _: f.sum
     ),
-    "averages twice: the sum is divided by world_size once": first_step(
+    "averages twice: divide the sum by world_size once": first_step(
         gradients=lambda f, _: f.mean / f.n
     ),
 }

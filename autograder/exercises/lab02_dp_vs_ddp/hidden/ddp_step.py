@@ -33,13 +33,13 @@ def sent(case: Case) -> Limit:
 
 
 LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
-# The last ones are not recorded for students where there is no room (exercise/recorded.py).
+# If there is no room, the last ones are not recorded for students (exercise/recorded.py).
 MISTAKES = {
-    "leaves .grad empty: let it hold the mean gradient that the step used": (
+    "leaves .grad empty: store the mean gradient that the step used there": (
         lambda case, inputs: {"step 0": {"gradients": None}}
     ),
-    "forgets the buffers: the broadcast at the start has to bring model.buffers(), too": step_by(
-        lambda f, _: f.mean_apart(same_weights=True)
+    "forgets the buffers: the broadcast at the start has to include model.buffers(), too": step_by(
+        lambda f, _: f.unsynchronized_mean(same_weights=True)
     ),
     "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
         own, gradients=own
@@ -47,18 +47,18 @@ MISTAKES = {
     "takes the step with the sum of the gradients, not their mean: divide by world_size": step_by(
         lambda f, _: f.sum
     ),
-    "averages twice: the sum is divided by world_size once": step_by(lambda f, _: f.mean / f.n),
+    "averages twice: divide the sum by world_size once": step_by(lambda f, _: f.mean / f.n),
     "takes the step uphill: a step subtracts lr * gradient": step_by(lambda f, _: -f.mean),
     "takes the step before the gradients are averaged": step_by(own, gradients=lambda f, _: f.mean),
-    "has the right step, but .grad holds the sum: let it hold the mean that the step used": step_by(
+    "takes the right step, but .grad is the sum: store the mean that the step used there": step_by(
         lambda f, _: f.mean, gradients=lambda f, _: f.sum
     ),
-    "never takes the step: the parameters have to change in place": first_step(
+    "never takes the step: change the parameters in place": first_step(
         parameters=lambda f, _: f.weights
     ),
     "forgets the broadcast at the start: the ranks begin with different weights, and equal "
     "gradients keep them different": first_step(
-        parameters=lambda f, rank: f.first_weights(rank) - public.LR * f.mean_apart()
+        parameters=lambda f, rank: f.first_weights(rank) - public.LR * f.unsynchronized_mean()
     ),
     "all-reduces the parameters, not the gradients: its .grad is still that of its own batch": (
         step_by(lambda f, _: f.mean, gradients=own),

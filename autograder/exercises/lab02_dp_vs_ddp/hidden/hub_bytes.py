@@ -11,11 +11,11 @@ BOUNDARIES = {
     "one rank": "one rank, five ranks",
     "more ranks than elements": "not asked, as above",
 }
-EQUAL_ANSWERS = (EqualAnswer("[(hub, hub)]", "[[hub, hub]]", "lists will do for tuples"),)
+EQUAL_ANSWERS = (EqualAnswer("[(hub, hub)]", "[[hub, hub]]", "lists are accepted for tuples"),)
 
 
 def right(psi: float, n: int) -> Pairs:
-    """(sent, received) by rank: rank 0 passes Ψ to and from each of the others."""
+    """(sent, received) by rank: rank 0 exchanges Ψ both ways with each of the others."""
     return [((n - 1) * psi, (n - 1) * psi)] + [(psi, psi)] * (n - 1)
 
 
@@ -25,7 +25,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:
 
 
 MISTAKES = {
-    "counts N for the hub: it sends nothing to itself, N - 1 others are left": (
+    "counts N for the hub: it sends to the N - 1 others, not to itself": (
         lambda psi, n: [(n * psi, n * psi)] + [(psi, psi)] * (n - 1)
     ),
     "forgets that the hub sends, too: its weights go out before gradients come in": (
@@ -36,14 +36,14 @@ MISTAKES = {
         lambda psi, n: [((n - 1) * psi, 0)] + [(0, psi)] * (n - 1),
         lambda psi, n: [((n - 1) * psi, 0)] + [(psi, psi)] * (n - 1),
     ),
-    "adds both directions up: a pair keeps sent and received apart": (
+    "adds both directions up: a pair lists sent and received separately": (
         lambda psi, n: right(2 * psi, n)
     ),
-    "gives the hub one other rank to talk to: there are N - 1": lambda psi, n: [(psi, psi)] * n,
-    "gives every rank the hub's load: the others talk to the hub alone": (
+    "counts one other rank for the hub: there are N - 1": lambda psi, n: [(psi, psi)] * n,
+    "gives every rank the hub's load: the others communicate only with the hub": (
         lambda psi, n: [((n - 1) * psi, (n - 1) * psi)] * n
     ),
-    "is that of a ring: here everything passes through one rank": (
+    "is the formula for a ring: here everything passes through one rank": (
         lambda psi, n: [(2 * (n - 1) * psi / n, 2 * (n - 1) * psi / n)] * n
     ),
 }

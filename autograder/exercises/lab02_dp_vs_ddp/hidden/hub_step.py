@@ -14,20 +14,20 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "dist.send(parameter.data, peer)",
         "dist.isend(parameter.data, peer).wait()",
-        "isend, waited for, is send",
+        "isend and wait together are send",
     ),
     EqualAnswer("lr * parameter.grad / world_size", "lr / world_size * parameter.grad", "rounding"),
 )
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    """Of rank 0 alone: the others' replicas are thrown away."""
+    """Rank 0's output only: the others' replicas are discarded."""
     trained = shared.one_process(case, inputs)
     hub = {step: {"parameters": after["parameters"]} for step, after in trained.items()}
-    return of_the_hub(hub, case)
+    return only_from_hub(hub, case)
 
 
-def of_the_hub(output: Plain, case: Case) -> list[Plain]:
+def only_from_hub(output: Plain, case: Case) -> list[Plain]:
     return [output] + [{}] * (case.world_size - 1)
 
 
@@ -41,11 +41,11 @@ LIMITS = {WITHIN_ONE_PERCENT.label: sent}
 
 def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:
     outputs = shared.step_by(lambda f, _: gradient(f))
-    return lambda case, inputs: of_the_hub(outputs(case, inputs)[0], case)
+    return lambda case, inputs: only_from_hub(outputs(case, inputs)[0], case)
 
 
 MISTAKES = {
-    "never takes the step: the hub's parameters change in place": step_by(lambda f: 0 * f.sum),
+    "never takes the step: change the hub's parameters in place": step_by(lambda f: 0 * f.sum),
     "takes the step with the sum of the gradients, not their mean: the hub divides by N": step_by(
         lambda f: f.sum
     ),
@@ -65,5 +65,5 @@ MISTAKES = {
         lambda f: f.sum / (f.n - 1)
     ),
     "adds up gradients of different weights: the hub has to send its weights to every other rank "
-    "before they compute": step_by(lambda f: f.mean_apart()),
+    "before they compute": step_by(lambda f: f.unsynchronized_mean()),
 }

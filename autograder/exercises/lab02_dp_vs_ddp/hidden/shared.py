@@ -1,4 +1,4 @@
-"""What decides in more than one exercise: one process as the oracle, and wrong first steps."""
+"""Shared by hidden halves: one process as the reference, and wrong first steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,11 +26,11 @@ STEP_BOUNDARIES = BOUNDARIES | {"a tied parameter": "3 ranks, two layers tied"}
 
 
 def one_process(case: Case, inputs: Any) -> dict[str, Plain]:
-    """Rank 0's weights, SGD on the ranks' batches put together."""
+    """SGD from rank 0's weights on all ranks' batches together."""
 
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
         take_gradient(model, batch)
-        public.descend(model)
+        public.sgd_step(model)
 
     by_step = zip(*(given["batches"] for given in inputs), strict=True)
     batches = [[torch.cat(side) for side in zip(*each, strict=True)] for each in by_step]
@@ -57,17 +57,17 @@ class FirstStep:
         return self.backward(rank, rank, rank)["parameters"]
 
     def backward(self, rank: int, weights_of: int, buffers_of: int) -> dict[str, Tensor]:
-        """What a rank has after one of its own batch, from the weights and buffers of some rank."""
+        """What ``rank`` has after backward on its batch with some rank's weights and buffers."""
         weights, buffers = self.inputs[weights_of]["state"], self.inputs[buffers_of]["state"]
         model = public.build_with(self.case, weights | public.buffers_in(buffers))
         take_gradient(model, self.inputs[rank]["batches"][0])
         return public.after_step(model)
 
-    def mean_apart(self, *, same_weights: bool = False) -> Tensor:
-        """Of gradients at each rank's own buffers and weights, or rank 0's weights."""
+    def unsynchronized_mean(self, *, same_weights: bool = False) -> Tensor:
+        """The mean of gradients at each rank's own buffers, and its own or rank 0's weights."""
         ranks = range(self.n)
-        apart = [self.backward(r, 0 if same_weights else r, r)["gradients"] for r in ranks]
-        return torch.stack(apart).mean(dim=0)
+        gradients = [self.backward(r, 0 if same_weights else r, r)["gradients"] for r in ranks]
+        return torch.stack(gradients).mean(dim=0)
 
 
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank
@@ -79,7 +79,7 @@ def own(first: FirstStep, rank: int) -> Tensor:
 
 
 def first_step(**vectors: Vector) -> Outputs:
-    """What each rank has after a first step that went wrong in a known way."""
+    """What each rank has after a first step with a known mistake."""
 
     def outputs(case: Case, inputs: Any) -> list[Plain]:
         first = FirstStep(case, inputs)

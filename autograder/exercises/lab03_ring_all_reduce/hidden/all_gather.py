@@ -16,14 +16,14 @@ def reference(case: Case, inputs: Any) -> Plain:
 
 
 def added(case: Case, inputs: Any) -> list[Plain]:
-    """Chunk c comes from rank c along the ring; each rank on the way adds what it had there."""
+    """Chunk c travels from rank c along the ring, and each rank adds its own values to it."""
     n = case.world_size
-    held = [[chunk.clone() for chunk in chunks_of(case, buffer)] for buffer in inputs]
+    buffers = [[chunk.clone() for chunk in chunks_of(case, buffer)] for buffer in inputs]
     for step in range(n - 1):
         for rank in range(n):  # chunk (rank - step) leaves rank, as it is there now
             chunk = (rank - step) % n
-            held[(rank + 1) % n][chunk] += held[rank][chunk]
-    return [{"tensor": torch.cat(chunks)} for chunks in held]
+            buffers[(rank + 1) % n][chunk] += buffers[rank][chunk]
+    return [{"tensor": torch.cat(chunks)} for chunks in buffers]
 
 
-MISTAKES = {"adds what arrives to what was there: in all-gather it takes its place": added}
+MISTAKES = {"adds a received chunk to the old values: in all-gather it replaces them": added}

@@ -15,7 +15,7 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "        sending.wait()\n        incoming += received",
         "        incoming += received\n        sending.wait()",
-        "what is on its way is another chunk",
+        "the chunk in flight is another one",
     ),
 )
 
@@ -28,15 +28,15 @@ def sums(case: Case, inputs: Any) -> list[torch.Tensor]:
     return chunks_of(case, torch.stack(inputs).sum(dim=0))
 
 
-def of_another(case: Case, inputs: Any, away: int) -> list[Plain] | None:
+def of_another_chunk(case: Case, inputs: Any, away: int) -> list[Plain] | None:
     """Rank r returns the sum of chunk r + away."""
     found, n = sums(case, inputs), case.world_size
     return [{"returned": found[(r + away) % n]} for r in range(n)] if away % n else None
 
 
 MISTAKES = {
-    "returned nothing: return the chunk that it reduced": lambda case, inputs: {"returned": None},
+    "returned nothing: return the reduced chunk": lambda case, inputs: {"returned": None},
     "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
-        partial(of_another, away=away) for away in range(1, 8)
+        partial(of_another_chunk, away=away) for away in range(1, 8)
     ),
 }

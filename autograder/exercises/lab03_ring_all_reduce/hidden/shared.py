@@ -1,4 +1,4 @@
-"""What decides in more than one exercise: bounds, and limits on bytes."""
+"""Shared by hidden halves: bounds, and limits on bytes."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ def bounds(case: Case) -> dict[str, Plain]:
 
 
 def ideal_bytes(case: Case, halves: int) -> float | None:
-    """(N-1)/N·S, what each rank sends in one half of a ring; None where S is too small to see."""
+    """(N-1)/N·S, what each rank sends in one half of a ring; None if S is too small to measure."""
     tensor_bytes = case.params["length"] * getattr(torch, case.params["dtype"]).itemsize
     if tensor_bytes < BUDGET_FROM_BYTES:
         return None
@@ -48,9 +48,9 @@ def limits(halves: int) -> dict[str, Callable[[Case], Limit | None]]:
         ideal = ideal_bytes(case, halves)
         return Limit.around(ideal, 0.01) if ideal else None
 
-    def past_the_neighbour(case: Case) -> Limit | None:
+    def elsewhere(case: Case) -> Limit | None:
         """Not 0: gloo's receiver reports to its sender, the left neighbour, that it is ready."""
         ideal = ideal_bytes(case, 1)
         return Limit(0.01 * ideal) if ideal else None
 
-    return {WITHIN_ONE_PERCENT.label: sent, RIGHT_NEIGHBOUR_ONLY.label: past_the_neighbour}
+    return {WITHIN_ONE_PERCENT.label: sent, RIGHT_NEIGHBOUR_ONLY.label: elsewhere}

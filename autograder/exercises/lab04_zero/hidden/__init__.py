@@ -1,1 +1,1 @@
-"""What decides lab 04; never released."""
+"""References, mistakes and hidden cases of lab 04; never released."""

@@ -9,7 +9,7 @@ from autograder.exercises.lab04_zero.shared import Bounds
 DRAWN, FEW = "other sizes and ranks", "more ranks than elements"
 CASES = (questions(FEW, ([2, 1], 5)), questions(DRAWN))
 BOUNDARIES = {
-    "divides": "not asked: there a wrong answer without padding would pass",
+    "divides": "not asked: an answer without padding would pass",
     "does not divide": DRAWN,
     "one rank": "not asked: all elements",
     "more ranks than elements": FEW,

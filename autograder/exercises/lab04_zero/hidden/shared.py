@@ -1,4 +1,4 @@
-"""What decides in more than one exercise: bounds, and rules by which gradients are put together."""
+"""Shared by the hidden halves: slice bounds, and right and wrong ways to combine gradients."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +11,7 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercises.lab04_zero.hidden.shard_bounds import right as bounds_of
 
-Rule = Callable[[Tensor], Tensor]  # gradients [N, length] of all ranks -> what is used [length]
+Rule = Callable[[Tensor], Tensor]  # all ranks' gradients [N, length] -> the combined one [length]
 NOT_ASKED = {
     "one rank": "not asked: one rank has everything",
     "more ranks than elements": "not asked: Zero1AdamW has a case of it",
@@ -19,7 +19,7 @@ NOT_ASKED = {
 
 
 def bounds(case: Case) -> dict[str, Plain]:
-    """Of tensors that follow each other, and of these padded: what right answers ask for."""
+    """Slice bounds of all runs of consecutive tensors, padded or not: what answers may ask for."""
     n, widths = case.world_size, case.params["widths"]
     sizes = [size for a, b in pairwise(widths) for size in (a * b, b)]
     runs = {sum(sizes[i:j]) for i, j in combinations(range(len(sizes) + 1), 2)}
@@ -33,7 +33,7 @@ def flatten(tensors: Sequence[Tensor], world_size: int = 1) -> Tensor:
 
 
 def slices_by_rank(gradients: Any, case: Case, rule: Rule) -> list[dict[str, Plain]]:
-    """gradients[rank][i]: of one unit or bucket  ->  by rank, its slice of each by ``rule``."""
+    """gradients[rank][i], of unit or bucket i  ->  each rank's slices, combined by ``rule``."""
     n = case.world_size
     units = zip(*gradients, strict=True)
     used = [rule(torch.stack([flatten(own, n) for own in each])).chunk(n) for each in units]
@@ -41,7 +41,7 @@ def slices_by_rank(gradients: Any, case: Case, rule: Rule) -> list[dict[str, Pla
 
 
 def by_owner(gradients: Tensor) -> Tensor:
-    """Each slice as its owner's own backward made it: nothing was added up."""
+    """Each slice as its owner's backward computed it, not summed over ranks."""
     slices = gradients.chunk(len(gradients), dim=1)
     return torch.cat([of_ranks[owner] for owner, of_ranks in enumerate(slices)])
 
@@ -51,7 +51,7 @@ mean: Rule = partial(torch.mean, dim=0)
 WRONG_RULES: dict[str, Rule] = {
     "uses the sum of the gradients, not their mean: divide by world_size": total,
     "averages twice: divide the sum by world_size once": lambda each: mean(each) / len(each),
-    "uses its own gradients alone: add up those of all ranks with reduce_scatter": by_owner,
+    "uses only its own gradients: sum those of all ranks with reduce_scatter": by_owner,
     "divides by N - 1: the mean over N ranks divides by world_size": (
         lambda each: total(each) / (len(each) - 1)
     ),

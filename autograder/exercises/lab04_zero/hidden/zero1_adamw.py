@@ -24,7 +24,7 @@ BOUNDARIES = shared.NOT_ASKED | {
 
 
 def reference(case: Case, inputs: Any, rule: Rule = mean, adam: type = torch.optim.AdamW) -> Plain:
-    """One process: the ranks' gradients at the same parameters, put together by ``rule``."""
+    """One process: the ranks' gradients at the same parameters, combined by ``rule``."""
     model = mlp([tensor.clone() for tensor in inputs[0]["layers"]])
     parameters = list(model.parameters())
     optimizer = adam(parameters, **ADAMW)
@@ -43,4 +43,4 @@ MISTAKES = shared.by_wrong_rules(reference) | {
         partial(reference, adam=torch.optim.Adam)
     ),
 }
-EQUAL_ANSWERS = (EqualAnswer("self.own.grad = None", "pass", "a gradient is no state"),)
+EQUAL_ANSWERS = (EqualAnswer("self.own.grad = None", "pass", "a gradient is not a state"),)

@@ -23,7 +23,7 @@ BOUNDARIES = shared.NOT_ASKED | {
 
 
 def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[Any]:
-    """Its slice of each bucket, put together from all ranks' gradients by ``rule``."""
+    """Each rank's slices of the buckets, combined from all ranks' gradients by ``rule``."""
     buckets = []
     for given in inputs:
         model = mlp([tensor.clone() for tensor in given["layers"]])
@@ -44,7 +44,7 @@ def of_another(step: int, case: Case, inputs: Any) -> list[Plain]:
 
 
 MISTAKES = {
-    "returns another rank's slices: rank r has the r-th": (
+    "returns another rank's slices: rank r has slice r": (
         lambda case, inputs: by_rank(case, inputs)[:1] * case.world_size,
         *(partial(of_another, step) for step in range(1, 6)),
     ),
@@ -53,4 +53,4 @@ MISTAKES = {
         lambda case, inputs: {"gradients left": True}
     ),
 }
-EQUAL_ANSWERS = (EqualAnswer("handle.remove()", "pass", "no other backward pass will come"),)
+EQUAL_ANSWERS = (EqualAnswer("handle.remove()", "pass", "no other backward pass follows"),)

@@ -22,7 +22,7 @@ BOUNDARIES = shared.NOT_ASKED | {
 
 
 def one_process(given: Any) -> tuple[dict[str, Plain], list[tuple[Tensor, Tensor]]]:
-    """What goes through whole layers, and each one's gradients of weight and bias."""
+    """Whole layers' output and x's gradient, and each layer's weight and bias gradients."""
     model = mlp([tensor.clone() for tensor in given["layers"]])
     x, upstream = (tensor.clone() for tensor in given["batches"][0])
     x.requires_grad_()
@@ -33,7 +33,7 @@ def one_process(given: Any) -> tuple[dict[str, Plain], list[tuple[Tensor, Tensor
 
 
 def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[Any]:
-    """Its slice of each layer's gradient, all ranks' put together by ``rule``."""
+    """Each rank's slices of the layers' gradients, combined by ``rule``."""
     return shared.slices_by_rank([one_process(given)[1] for given in inputs], case, rule)
 
 

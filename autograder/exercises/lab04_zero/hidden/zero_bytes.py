@@ -39,25 +39,25 @@ def times(factor: float, *question: Any) -> Sizes:
 
 
 def sharding(start: int) -> Iterator[tuple[str, Any]]:
-    """Some of the three, and answers where these are sharded from that stage on."""
+    """(names, answers) of each subset of the three, sharded from stage ``start`` on."""
     for names in chain.from_iterable(combinations(SHARDED_FROM, size) for size in (1, 2, 3)):
         first = SHARDED_FROM | dict.fromkeys(names, start)
         yield " and the ".join(names), partial(right, first=first)
 
 
 MISTAKES = {
-    "counts GB as GiB: a GB has 10⁹ bytes, 2³⁰ are a GiB": partial(times, 2**30 / 1e9),
-    "answers in GB: the answer is in bytes": (partial(times, 1e-9), partial(times, 2.0**-30)),
+    "counts GB as GiB: a GB is 10⁹ bytes, a GiB is 2³⁰": partial(times, 2**30 / 1e9),
+    "answers in GB: return bytes": (partial(times, 1e-9), partial(times, 2.0**-30)),
     "forgets the fp32 master of the parameters: K is 4 + 4 + 4 = 12 bytes": partial(right, k=8),
     "counts one of Adam's two states: K is 4 + 4 + 4 = 12 bytes": partial(right, k=4),
     "counts a gradient in fp32 as well: K is 4 + 4 + 4 = 12 bytes": partial(right, k=16),
-    "ignores offload: with it gradients and optimizer lie on the host": (
+    "ignores offload: it moves gradients and optimizer states to the host": (
         lambda p, n, stage, offload: right(p, n, stage, False)
     ),
-    "leaves the gradients on the device: with offload they lie on the host": (
+    "leaves the gradients on the device: with offload they are on the host": (
         lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n}
     ),
-    "counts the host's bytes of all ranks: the answer is for one rank": (
+    "counts the host bytes of all ranks: return those of one rank": (
         lambda p, n, *how: right(p, n, *how) | {"host": n * right(p, n, *how)["host"]}
     ),
     **{f"divides what a stage does not shard: the {names}": f for names, f in sharding(0)},
@@ -66,7 +66,7 @@ MISTAKES = {
     "divides by N twice": lambda p, n, *how: right(p, n * n, *how),
     "divides by 8, whatever N is: divide by world_size": lambda p, n, *how: right(p, 8, *how),
 }
-EQUAL_ANSWERS = (EqualAnswer("stage >= 3", "stage == 3", "stages 0 to 3 are all there are"),)
+EQUAL_ANSWERS = (EqualAnswer("stage >= 3", "stage == 3", "there are only stages 0 to 3"),)
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int, bool]]:

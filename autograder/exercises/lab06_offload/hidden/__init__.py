@@ -1,1 +1,1 @@
-"""What decides lab 06; never released."""
+"""References, mistakes and hidden cases of lab 06; never released."""

@@ -10,15 +10,15 @@ BOUNDARIES = {
     "more ranks than elements": "not asked, as above",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer('"gradient_accumulation_steps": 4,', "", "DeepSpeed divides by the others"),
+    EqualAnswer('"gradient_accumulation_steps": 4,', "", "DeepSpeed computes it from the others"),
     EqualAnswer(
         '"two_precisions",\n            """{',
         '"two_precisions",\n            """{"fp16": {"enabled": false},',
-        "what is not enabled is not asked for",
+        "a precision that is not enabled is not asked for",
     ),
 )
 
-# What is wrong, by its name, and what its author wanted.
+# The name of the mistake, and what the author wanted.
 ANSWERS: dict[str, tuple[str, dict[str, Any]]] = {
     "A": ("not_json", {"stage": 3, "optimizer": {"place": "host"}, "accumulation": 2}),
     "B": ("duplicate_key", {"stage": 2, "optimizer": {"place": "host"}, "bucket_size": 2 * 10**8}),

@@ -10,13 +10,13 @@ from shardlab.estimate import offload
 CASES = (questions("other models, ranks and precisions"),)
 BOUNDARIES = {
     "divides": "on 8 ranks, 4 micro-batches",
-    "does not divide": "not asked: ranks divide all parameters, so that answers are whole bytes",
+    "does not divide": "not asked: N divides the parameters, so that answers are whole bytes",
     "one rank": "ZeRO-Offload on one device",
     "more ranks than elements": "not asked, as above",
     "one micro-batch": "ZeRO-Offload in fp32",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("return states, states", "return [states, states]", "a list will do for a tuple"),
+    EqualAnswer("return states, states", "return [states, states]", "a list is as good as a tuple"),
     EqualAnswer("own = parameters / world_size", "own = parameters // world_size", "N divides Ψ"),
 )
 METHODS = ("swap", "zero-offload", "parameters")
@@ -37,7 +37,7 @@ def right(method: str, psi: int, n: int, precision: str, micro_batches: int, **s
     return moved.to_host_bytes, moved.to_device_bytes
 
 
-def given(**changes: Any) -> Answer:
+def right_with(**changes: Any) -> Answer:
     names = ("method", "psi", "n", "precision", "micro_batches")
     return lambda *question: right(**{**dict(zip(names, question, strict=True)), **changes})
 
@@ -51,23 +51,25 @@ def times(down: float, up: float, only: str = "") -> Answer:
 
 
 MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
-    "forgets to divide by N: each rank moves its own share": given(n=1),
-    "is in GiB: the answer is in bytes": times(2**-30, 2**-30),
-    "is in GB: the answer is in bytes": times(1e-9, 1e-9),
+    "forgets to divide by N: each rank moves only its own share": right_with(n=1),
+    "is in GiB: return bytes": times(2**-30, 2**-30),
+    "is in GB: return bytes": times(1e-9, 1e-9),
     "counts one direction only: parameters come back up": times(1, 0),
     "counts one direction only: gradients go down": times(0, 1),
-    "forgets that there is a backward pass for each micro-batch": given(micro_batches=1),
-    "counts the wrong states: 16-bit training has an fp32 master as well, fp32 has none": (
-        given(state_bytes=12),
-        given(state_bytes=8),
+    "forgets that there is a backward pass for each micro-batch": right_with(micro_batches=1),
+    "counts the wrong states: 16-bit training has an fp32 master as well, fp32 training has none": (
+        right_with(state_bytes=12),
+        right_with(state_bytes=8),
     ),
-    "counts fp32, 4Ψ: what moves has 16 bits, 2 bytes each": given(element_bytes=4),
-    "counts 16 bits, 2Ψ: in fp32 training 4 bytes each move": given(element_bytes=2),
-    "brings parameters up for each micro-batch: they change once in a step": (
+    "counts fp32, 4Ψ: elements move in 16 bits, 2 bytes each": right_with(element_bytes=4),
+    "counts 16 bits, 2Ψ: in fp32 training elements move as 4 bytes each": (
+        right_with(element_bytes=2)
+    ),
+    "moves parameters up for each micro-batch: they change once per step": (
         lambda *q: times(1, q[-1], "zero-offload")(*q)
     ),
-    "fetches parameters once: forward needs them, and backward again": times(1, 0.5, "parameters"),
-    "has its two numbers the wrong way round: down first, then up": lambda *q: right(*q)[::-1],
+    "moves parameters up once: forward and backward each need them": times(1, 0.5, "parameters"),
+    "returns its two numbers in the wrong order: down first, then up": lambda *q: right(*q)[::-1],
 }
 
 

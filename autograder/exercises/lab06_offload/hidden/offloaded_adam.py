@@ -23,13 +23,15 @@ BOUNDARIES = {
     "no weight decay": "three odd shapes, 25 steps",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("parameter.detach()).float()", "parameter.data).float()", "both are unrecorded"),
+    EqualAnswer(
+        "parameter.detach()).float()", "parameter.data).float()", "autograd records neither"
+    ),
     EqualAnswer("master.detach().bfloat16()", "master.to(parameter.dtype)", "parameters are bf16"),
 )
 
 
 def reference(case: Case, inputs: Any) -> Plain:
-    """torch's own AdamW on fp32 masters of the same gradients; weights are the masters, rounded."""
+    """torch's AdamW on fp32 masters with the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
     moved = dict.fromkeys(("host bfloat16", "device bfloat16"), 2 * elements(case))
     return {
@@ -43,7 +45,7 @@ def reference(case: Case, inputs: Any) -> Plain:
 
 
 def trained(case: Case, inputs: Any, is_stale: bool = False, **rates: float) -> list[torch.Tensor]:
-    """The masters after all steps. ``is_stale``: rounded to 16 bits after each of them."""
+    """The masters after all steps. ``is_stale``: rounded to 16 bits after each step."""
     masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
     adam = torch.optim.AdamW(masters, **case.params["rates"] | rates)
     for gradients in inputs[0]["gradients"]:
@@ -56,15 +58,15 @@ def trained(case: Case, inputs: Any, is_stale: bool = False, **rates: float) -> 
 
 
 MISTAKES = {
-    # Of fp32, compared bit for bit: within the tolerance of bf16 few lost updates show.
-    "updates the stale 16-bit weights: what rounding cuts off in one step is lost for the next; "
+    # Compared as fp32, bit for bit: bf16's tolerance would hide most lost updates.
+    "updates the stale 16-bit weights: what rounding cuts off in one step is lost in the next; "
     "keep fp32 masters and update those": (
         lambda case, inputs: {"as fp32": trained(case, inputs, is_stale=True)}
     ),
-    "leaves its masters as they were": lambda case, inputs: {
+    "does not update its masters": lambda case, inputs: {
         "masters": [weight.float() for weight in inputs[0]["weights"]]
     },
-    "leaves the device's weights as they were: bring the new ones up in each step": (
+    "does not update the device's weights: move the new ones up in each step": (
         lambda case, inputs: {"parameters": inputs[0]["weights"]}
     ),
     "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": (

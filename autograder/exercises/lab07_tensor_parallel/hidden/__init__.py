@@ -1,1 +1,1 @@
-"""What decides lab 07; never released."""
+"""References, mistakes and hidden cases of lab 07; never released."""

@@ -19,7 +19,7 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     y_grad = torch.cat([given["y.grad"] for given in inputs], dim=-1)
-    whole = shared.whole_layer(linear_of(**inputs[0]["whole"]), inputs[0]["x"], y_grad)
+    whole = shared.run_whole_layer(linear_of(**inputs[0]["whole"]), inputs[0]["x"], y_grad)
     return shared.shares(whole, case, {"y": -1, "weight.grad": 0, "bias.grad": 0})
 
 
@@ -44,18 +44,17 @@ def gathered(case: Case, inputs: Any) -> Plain:
 
 
 MISTAKES = {
-    "returns the whole output: a rank has its own columns, and the next layer takes them as they "
-    "are": gathered,
-    "has x's gradient from its own columns alone: x went to all ranks, so in backward add up what "
-    "comes back from all of them": own_part_only,
-    "averages x's gradient: it is the sum over the ranks, each has other columns": (
+    "returns the whole output: return only its own columns, which the next layer takes": gathered,
+    "has x's gradient only from its own columns: x went to all ranks, so sum the gradients of all "
+    "of them in backward": own_part_only,
+    "averages x's gradient: it is the sum over the ranks, since each has different columns": (
         shared.scaled(reference, lambda case: 1 / case.world_size, "x.grad")
     ),
-    "adds x's gradient up twice: N times what it should be": (
+    "sums x's gradient twice: it is N times too large": (
         shared.scaled(reference, lambda case: case.world_size, "x.grad")
     ),
-    "takes every N-th column: rank r has the r-th block of them": every_nth_row,
-    "adds up the parts of y: they are other columns of it, not summands": summed_forward,
+    "takes every N-th column: rank r has block r of the columns": every_nth_row,
+    "adds up the parts of y: they are different columns, not partial sums": summed_forward,
 }
 EQUAL_ANSWERS = (
     EqualAnswer("return x.view_as(x)", "return x.clone()", "a copy has the same values"),

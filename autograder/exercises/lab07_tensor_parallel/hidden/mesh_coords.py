@@ -10,39 +10,39 @@ CASES = (meshes("an axis of one", (1, 5), (4, 1)), questions("other meshes"))
 BOUNDARIES = {
     "divides": "2 × 4",
     "does not divide": "not asked: the number of ranks is the product of both sizes",
-    "one rank": "not asked: its place is (0, 0); an axis of one is",
-    "more ranks than elements": "not asked: nothing is cut",
+    "one rank": "not asked: its coordinates are (0, 0); an axis of one is",
+    "more ranks than elements": "not asked: nothing is split",
 }
-Place = dict[str, Any]
+Coords = dict[str, Any]
 
 
-def right(rank: int, dp_size: int, tp_size: int) -> Place:
+def right(rank: int, dp_size: int, tp_size: int) -> Coords:
     mesh = np.arange(dp_size * tp_size).reshape(dp_size, tp_size)
     dp_rank, tp_rank = (int(index[0]) for index in np.where(mesh == rank))
     groups = {"dp_group": mesh[:, tp_rank].tolist(), "tp_group": mesh[dp_rank].tolist()}
     return {"dp_rank": dp_rank, "tp_rank": tp_rank, **groups}
 
 
-def swapped(rank: int, dp_size: int, tp_size: int, *names: str) -> Place:
-    """With what belongs to one axis in the place of the other's."""
-    place, axes = right(rank, dp_size, tp_size), {"dp": "tp", "tp": "dp"}
-    return {f"{a}_{name}": place[f"{b}_{name}"] for a, b in axes.items() for name in names}
+def swapped(rank: int, dp_size: int, tp_size: int, *names: str) -> Coords:
+    """With the values of the two axes swapped."""
+    coords, axes = right(rank, dp_size, tp_size), {"dp": "tp", "tp": "dp"}
+    return {f"{a}_{name}": coords[f"{b}_{name}"] for a, b in axes.items() for name in names}
 
 
 MISTAKES = {
-    "puts the ranks of a tensor-parallel group apart: they talk most, so neighbours have the same "
-    "dp_rank": (
+    "separates the ranks of a tensor-parallel group: they communicate most, so neighbours have the "
+    "same dp_rank": (
         lambda rank, dp, tp: swapped(rank, tp, dp, "rank", "group"),
         lambda rank, dp, tp: swapped(rank, tp, dp, "rank"),
     ),
     "has its two coordinates the wrong way round": lambda *q: swapped(*q, "rank"),
     "has its two groups the wrong way round: a tp_group shares one copy of the model, and a "
     "dp_group has the same share of each copy": lambda *q: swapped(*q, "group"),
-    "has coordinates in its groups: name the global ranks": (
+    "has coordinates in its groups: list global ranks": (
         lambda rank, dp, tp: {"dp_group": [*range(dp)], "tp_group": [*range(tp)]}
     ),
-    "has the first rank's tp_group for every rank": lambda rank, dp, tp: {"tp_group": [*range(tp)]},
-    "steps through a dp_group by dp_size: between two of its ranks there lies a tp_group": (
+    "returns rank 0's tp_group for every rank": lambda rank, dp, tp: {"tp_group": [*range(tp)]},
+    "steps through a dp_group by dp_size: its ranks are tp_size apart": (
         lambda rank, dp, tp: {"dp_group": [*range(rank % tp, dp * tp, dp)]}
     ),
     "divides by dp_size: each dp_rank has tp_size ranks": lambda rank, dp, _: {
@@ -56,7 +56,7 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "list(range(dp_rank * tp_size, (dp_rank + 1) * tp_size))",
         "range(dp_rank * tp_size, (dp_rank + 1) * tp_size)",
-        "a range of ranks serves as a list of them",
+        "a range of ranks is as good as a list",
     ),
 )
 

@@ -20,18 +20,18 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     x = torch.cat([given["x"] for given in inputs], dim=-1)
-    whole = shared.whole_layer(linear_of(**inputs[0]["whole"]), x, inputs[0]["y.grad"])
+    whole = shared.run_whole_layer(linear_of(**inputs[0]["whole"]), x, inputs[0]["y.grad"])
     return shared.shares(whole, case, {"x.grad": -1, "weight.grad": 1})
 
 
-def own_summand_only(case: Case, inputs: Any) -> list[Plain]:
+def own_partial_sum_only(case: Case, inputs: Any) -> list[Plain]:
     weight, bias = inputs[0]["whole"].values()
     pairs = zip(inputs, weight.chunk(case.world_size, dim=1), strict=True)
     return [{"y": given["x"] @ own.T + bias} for given, own in pairs]
 
 
 def y_by(formula: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[..., Plain]:
-    """``formula``: (sum of all summands, bias, N) -> y"""
+    """``formula``: (sum over all ranks, bias, N) -> y"""
 
     def outputs(case: Case, inputs: Any) -> Plain:
         bias = inputs[0]["whole"]["bias"]
@@ -41,18 +41,18 @@ def y_by(formula: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[..., Plai
 
 
 MISTAKES = {
-    "adds the bias on every rank before the all-reduce, so that it is there N times: add it once, "
+    "adds the bias on every rank before the all-reduce, so y contains it N times: add it once, "
     "after": y_by(lambda total, bias, n: total + n * bias),
     "leaves out the bias": y_by(lambda total, bias, n: total),
-    "returns its own summand: y is the sum over all ranks": own_summand_only,
-    "averages the summands: y is their sum": y_by(lambda total, bias, n: total / n + bias),
+    "returns its own partial sum: y is the sum over all ranks": own_partial_sum_only,
+    "averages the partial sums: y is their sum": y_by(lambda total, bias, n: total / n + bias),
     "adds a share of the bias on each rank: y is right, but the bias's gradient is 1/N of what it "
     "should be": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
-    "adds up the gradient in backward: y's gradient is whole on every rank already, and so all "
-    "gradients come out N times too large": (
+    "sums the gradient in backward: every rank already has all of y's gradient, so all gradients "
+    "come out N times too large": (
         shared.scaled(reference, lambda case: case.world_size, "x.grad", "weight.grad")
     ),
-    "adds up the bias's gradient: it is whole on every rank already": (
+    "sums the bias's gradient over the ranks: it is already whole on every rank": (
         shared.scaled(reference, lambda case: case.world_size, "bias.grad")
     ),
 }
@@ -63,6 +63,6 @@ EQUAL_ANSWERS = (
         "        total = y.detach().clone()\n"
         "        dist.all_reduce(total)\n"
         "        return y + (total - y).detach() + self.bias",
-        "has the value of all summands, and the gradient of its own",
+        "has the value of the total, and the gradient of its own partial sum",
     ),
 )

@@ -1,4 +1,4 @@
-"""Right and wrong outputs of ranks, made from one process that has the whole layer."""
+"""Right and wrong outputs of ranks, computed from one process that has the whole layer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,35 +6,35 @@ from typing import Any
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
-from autograder.exercises.lab07_tensor_parallel.halves import Kind, half_of
-from autograder.exercises.lab07_tensor_parallel.shared import there_and_back
+from autograder.exercises.lab07_tensor_parallel.shared import forward_and_backward
+from autograder.exercises.lab07_tensor_parallel.sublayers import Sublayer, make_sublayer
 
 Outputs = Callable[[Case, Any], list[Plain]]
 
 BOUNDARIES = {
-    "does not divide": "not asked: N divides all that is cut",
-    "one rank": "not asked: nothing is cut",
-    "more ranks than elements": "not asked: N divides all that is cut",
+    "does not divide": "not asked: N divides everything that is split",
+    "one rank": "not asked: nothing is split",
+    "more ranks than elements": "not asked: N divides everything that is split",
 }
 
 
-def whole_layer(layer: nn.Module, x: Tensor, y_grad: Tensor) -> dict[str, Plain]:
-    return there_and_back(layer, {"x": x.clone(), "y.grad": y_grad})
+def run_whole_layer(layer: nn.Module, x: Tensor, y_grad: Tensor) -> dict[str, Plain]:
+    return forward_and_backward(layer, {"x": x.clone(), "y.grad": y_grad})
 
 
-def whole_half(kind: Kind, case: Case, inputs: Any) -> dict[str, Plain]:
+def run_whole_sublayer(kind: Sublayer, case: Case, inputs: Any) -> dict[str, Plain]:
     given = inputs[0]
-    return whole_layer(half_of(kind, case, given["whole"]), given["x"], given["y.grad"])
+    return run_whole_layer(make_sublayer(kind, case, given["whole"]), given["x"], given["y.grad"])
 
 
-def shares(whole: Mapping[str, Plain], case: Case, cut: Mapping[str, int]) -> list[Plain]:
-    """What `there_and_back` gives of each rank's share of a layer, from what it gives of all of it.
+def shares(whole: Mapping[str, Plain], case: Case, split: Mapping[str, int]) -> list[Plain]:
+    """`forward_and_backward`'s outputs for each rank's share, from those for the whole layer.
 
-    ``cut``: the dimensions along which ranks have a part, by name; all else is whole everywhere.
+    ``split``: {name: dimension along which it is split}; everything else is whole on all ranks.
     """
     outputs = []
     for rank in range(case.world_size):
-        own = {key: whole[key].chunk(case.world_size, dim)[rank] for key, dim in cut.items()}
+        own = {key: whole[key].chunk(case.world_size, dim)[rank] for key, dim in split.items()}
         output = {**whole, **own}
         names = [name for name, _ in whole["parameters"]]
         output["parameters"] = [[name, list(output[f"{name}.grad"].shape)] for name in names]
@@ -43,7 +43,7 @@ def shares(whole: Mapping[str, Plain], case: Case, cut: Mapping[str, int]) -> li
 
 
 def scaled(reference: Outputs, by: Callable[[Case], float], *keys: str) -> Outputs:
-    """Some of the right outputs, all times one number."""
+    """Some of the right outputs, multiplied by a number."""
 
     def outputs(case: Case, inputs: Any) -> list[Plain]:
         return [{key: by(case) * right[key] for key in keys} for right in reference(case, inputs)]

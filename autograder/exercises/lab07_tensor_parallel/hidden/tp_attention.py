@@ -7,23 +7,27 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.common import linear_of
-from autograder.exercises.lab07_tensor_parallel.halves import half_case, half_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
+from autograder.exercises.lab07_tensor_parallel.sublayers import make_sublayer, sublayer_case
 from shardlab import models
 
-CASES = (half_case(2, 6, 24, 2, 3), shaken(half_case(4, 8, 32, 1, 5)), half_case(4, 12, 48, 1, 3))
+CASES = (
+    sublayer_case(2, 6, 24, 2, 3),
+    shaken(sublayer_case(4, 8, 32, 1, 5)),
+    sublayer_case(4, 12, 48, 1, 3),
+)
 BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 4 heads, width 16"}
 
-# Numbers of the fused matrix's rows, [3D], heads, N  ->  [N, 3D/N] those that each rank takes
+# Row numbers of the fused matrix [3D], heads, N  ->  the rows that each rank takes [N, 3D/N]
 Order = Callable[[Tensor, int, int], Tensor]
 
 
 def blocks(rows: Tensor, heads: int, n: int) -> Tensor:
-    """Of q, of k and of v alike, a block of heads."""
+    """A block of heads, the same from q, k and v."""
     return rows.view(3, n, -1).movedim(1, 0).flatten(1)
 
 
-def as_they_come(rows: Tensor, heads: int, n: int) -> Tensor:
+def in_stored_order(rows: Tensor, heads: int, n: int) -> Tensor:
     return rows.view(n, -1)
 
 
@@ -41,15 +45,15 @@ def rows_of(order: Order, case: Case) -> Tensor:
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    whole = shared.whole_half(models.Attention, case, inputs)
+    whole = shared.run_whole_sublayer(models.Attention, case, inputs)
     for key in ("qkv.weight.grad", "qkv.bias.grad"):
         whole[key] = whole[key][rows_of(blocks, case).flatten()]
-    cut = {"qkv.weight.grad": 0, "qkv.bias.grad": 0, "out.weight.grad": 1}
-    return shared.shares(whole, case, cut)
+    split = {"qkv.weight.grad": 0, "qkv.bias.grad": 0, "out.weight.grad": 1}
+    return shared.shares(whole, case, split)
 
 
 def attention(order: Order, *, own_heads: bool) -> Callable[[Case, Any], Plain]:
-    """y where each rank takes these rows; None where that would have stopped with an error."""
+    """y if each rank takes these rows; None if that would raise an error."""
 
     def outputs(case: Case, inputs: Any) -> Plain:
         heads = case.params["heads"] // (case.world_size if own_heads else 1)
@@ -58,28 +62,28 @@ def attention(order: Order, *, own_heads: bool) -> Callable[[Case, Any], Plain]:
         qkv, qkv_bias, out, out_bias = inputs[0]["whole"].values()
         y, columns = out_bias, out.chunk(case.world_size, dim=1)
         for rank, rows in enumerate(rows_of(order, case)):
-            half: Any = half_of(models.Attention, case, inputs[0]["whole"])
-            half.heads, half.qkv = heads, linear_of(qkv[rows], qkv_bias[rows])
-            half.out = linear_of(columns[rank], torch.zeros_like(out_bias))
-            y = y + half(inputs[0]["x"]).detach()
+            own: Any = make_sublayer(models.Attention, case, inputs[0]["whole"])
+            own.heads, own.qkv = heads, linear_of(qkv[rows], qkv_bias[rows])
+            own.out = linear_of(columns[rank], torch.zeros_like(out_bias))
+            y = y + own(inputs[0]["x"]).detach()
         return {"y": y}
 
     return outputs
 
 
 MISTAKES = {
-    "cuts the rows of qkv as they come, so that one rank has queries and another keys: each needs "
-    "the q, the k and the v of its own heads": attention(as_they_come, own_heads=True),
-    "cuts the rows of qkv as they come, and does not divide the number of heads: each rank needs "
-    "the q, the k and the v of its own heads": attention(as_they_come, own_heads=False),
-    "cuts each head into pieces: a rank needs whole heads, for the softmax is taken of a whole "
-    "head's products": attention(a_piece_of_each_head, own_heads=False),
-    "takes a piece of each head for its heads: heads lie one after the other in q's rows, so whole "
-    "heads are blocks of rows": attention(a_piece_of_each_head, own_heads=True),
+    "splits the rows of qkv in stored order, so that one rank has queries and another keys: each "
+    "needs q, k and v of its own heads": attention(in_stored_order, own_heads=True),
+    "splits the rows of qkv in stored order, and does not divide the number of heads: each rank "
+    "needs q, k and v of its own heads": attention(in_stored_order, own_heads=False),
+    "splits each head into pieces: a rank needs whole heads, because softmax needs a whole head's "
+    "scores": attention(a_piece_of_each_head, own_heads=False),
+    "takes a piece of each head as its heads: q's rows are ordered by head, so whole heads are "
+    "blocks of rows": attention(a_piece_of_each_head, own_heads=True),
     "does not divide the number of heads: a rank has H/N of them, each as wide as before": (
         attention(blocks, own_heads=False)
     ),
-    "takes every N-th head from qkv, but a block of columns from out: both belong to the same "
+    "takes every N-th head from qkv, but a block of columns from out: both must belong to the same "
     "heads": attention(every_nth_head, own_heads=True),
 }
 EQUAL_ANSWERS = (

@@ -22,7 +22,7 @@ def right(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int)
 
 
 def twice_all(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int) -> int:
-    """Four all-reduces, each as if a rank sent twice all of its tensor."""
+    """Four all-reduces, each as if a rank sent its whole tensor twice."""
     return 8 * batch * tokens * width * element_bytes
 
 
@@ -31,25 +31,25 @@ def times(factor: float, formula: Callable[..., float] = right) -> Callable[...,
 
 
 MISTAKES = {
-    "counts 2 bytes for each element: element_bytes says how many": lambda *q: 2 * right(*q) / q[4],
+    "counts 2 bytes per element: use element_bytes": lambda *q: 2 * right(*q) / q[4],
     "counts one all-reduce: a layer has two in forward and two in backward": times(1 / 4),
-    "is half of it: a layer has two all-reduces in forward and two in backward, and a rank sends "
-    "2(N - 1)/N of a tensor in each": times(1 / 2),
-    "forgets (N - 1)/N: a ring sends 2(N - 1)/N of a tensor, not twice all of it": twice_all,
-    "counts a tensor for each all-reduce: a ring sends 2(N - 1)/N of it": times(1 / 2, twice_all),
-    "counts tensors, two of them: there are four all-reduces": times(1 / 4, twice_all),
-    "counts what all ranks send together: the answer is for one rank": lambda *q: right(*q) * q[3],
-    "divides by N: the parts are of the weights, what is summed is whole": (
+    "is half the right answer: a layer has two all-reduces in forward and two in backward, and a "
+    "rank sends 2(N - 1)/N of a tensor in each": times(1 / 2),
+    "forgets (N - 1)/N: a ring sends 2(N - 1)/N of a tensor, not all of it twice": twice_all,
+    "counts one tensor per all-reduce: a ring sends 2(N - 1)/N of it": times(1 / 2, twice_all),
+    "counts only two tensors: there are four all-reduces": times(1 / 4, twice_all),
+    "counts what all ranks send: return what one rank sends": lambda *q: right(*q) * q[3],
+    "divides by N: only weights are split, the summed tensors are whole": (
         lambda *q: right(*q) / q[3]
     ),
-    "counts elements: the answer is in bytes": lambda *q: right(*q) / q[4],
-    "forgets the batch: what is summed is [B, T, D]": lambda *q: right(*q) / q[0],
-    "forgets the tokens: what is summed is [B, T, D]": lambda *q: right(*q) / q[1],
-    "counts the MLP's inner width, 4D: what is summed is [B, T, D]": times(4),
-    "sums the MLP's inner values as well: only its output is a sum": times(2.5),
-    "is twice too much: four all-reduces, 2(N - 1)/N of [B, T, D] sent in each": times(2),
-    "is in GB: the answer is in bytes": times(1e-9),
-    "is in GiB: the answer is in bytes": times(2**-30),
+    "counts elements: return bytes": lambda *q: right(*q) / q[4],
+    "forgets the batch: the summed tensors are [B, T, D]": lambda *q: right(*q) / q[0],
+    "forgets the tokens: the summed tensors are [B, T, D]": lambda *q: right(*q) / q[1],
+    "counts the MLP's inner width, 4D: the summed tensors are [B, T, D]": times(4),
+    "sums the MLP's inner values as well: only its output is summed": times(2.5),
+    "is twice the right answer: four all-reduces, each sends 2(N - 1)/N of [B, T, D]": times(2),
+    "is in GB: return bytes": times(1e-9),
+    "is in GiB: return bytes": times(2**-30),
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

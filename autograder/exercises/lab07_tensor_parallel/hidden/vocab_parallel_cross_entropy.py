@@ -26,7 +26,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
 
 
 class Parts:
-    """What each rank has, in the first dimension of [N, T, …], and what all have together, [T]."""
+    """What each rank has, by rank: [N, T, …], and what all ranks have together: [T]."""
 
     def __init__(self, inputs: Any) -> None:
         self.logits = torch.stack([given["logits"] for given in inputs])  # [N, T, V/N]
@@ -44,7 +44,7 @@ class Parts:
 
 
 def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
-    """``formula`` gives the losses of tokens, [T] the same on all ranks or [N, T]."""
+    """``formula`` returns the losses per token: [T], the same on all ranks, or [N, T]."""
 
     def outputs(case: Case, inputs: Any) -> list[Plain]:
         losses = formula(Parts(inputs)).mean(dim=-1)
@@ -60,8 +60,8 @@ def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
 
 
 LOCAL = (
-    "takes the softmax over its own part of the vocabulary: the sum of exponentials runs over the "
-    "words of all ranks"
+    "takes the softmax over its own part of the vocabulary: sum the exponentials over the words of "
+    "all ranks"
 )
 MISTAKES = {
     "leaves no gradient in its logits: backward has to reach them": (
@@ -73,14 +73,14 @@ MISTAKES = {
         mean_of(lambda p: (p.own_total - p.found).mean(dim=0)),
     ),
     f"in backward {LOCAL}": gradient_of_the_local_softmax,
-    "knows the target's logit only where it has the word: one rank has it, so sum it over the "
-    "ranks, with 0 from the others": mean_of(lambda p: p.total - p.owns * p.found),
+    "uses the target's logit only on the rank that has the word: sum it over the ranks, with 0 "
+    "from the others": mean_of(lambda p: p.total - p.owns * p.found),
     "adds a logit for targets that are not in its part: put 0 there before the sum": (
         mean_of(lambda p: p.total - p.top - (p.nearest - p.top).sum(dim=0)),
         mean_of(lambda p: p.total - p.nearest.sum(dim=0)),
     ),
-    "subtracts its own largest logit and adds up the exponentials: all ranks have to subtract the "
-    "same, the largest of all": (
+    "subtracts its own largest logit and sums the exponentials: all ranks must subtract the same "
+    "one, the largest of all": (
         mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
         mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
     ),
@@ -90,8 +90,8 @@ MISTAKES = {
     "divides by N: the loss is the mean over tokens, and every rank has all tokens": (
         shared.scaled(reference, lambda case: 1 / case.world_size, "loss", "logits.grad")
     ),
-    "adds gradients up over the ranks: every rank's loss is the same one loss, so each logit's "
-    "gradient comes out N times too large": (
+    "sums gradients over the ranks: every rank has the same loss, so each logit's gradient comes "
+    "out N times too large": (
         shared.scaled(reference, lambda case: case.world_size, "logits.grad")
     ),
 }
@@ -99,6 +99,6 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "own = shifted.gather(1, here.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]",
         "own = (shifted * (here[:, None] == torch.arange(logits.shape[1]))).sum(dim=1)",
-        "a mask of words picks the target as well",
+        "a mask of words selects the target as well",
     ),
 )

@@ -1,1 +1,1 @@
-"""What decides lab 08; never released."""
+"""Lab 08's references and hidden cases; never released."""

@@ -21,29 +21,29 @@ EQUAL_ANSWERS = (
 
 
 def right(p: int, m: int, v: int = 1) -> float:
-    """Narayanan et al., arXiv 2104.04473, section 2.2, as a share of the whole step."""
+    """Narayanan et al., arXiv 2104.04473, section 2.2, as a fraction of the whole step."""
     return (p - 1) / (v * m + p - 1)
 
 
 MISTAKES = {
-    "counts against the ideal time: the whole step is the ideal time and the bubble": (
+    "divides by the ideal time: the whole step is the ideal time plus the bubble": (
         lambda p, m, v=1: (p - 1) / (v * m)
     ),
-    "counts against the ideal time, and forgets the chunks": lambda p, m, v=1: (p - 1) / m,
+    "divides by the ideal time, and forgets the chunks": lambda p, m, v=1: (p - 1) / m,
     "forgets the chunks: a pipeline of v chunks fills and drains v times as fast": (
         lambda p, m, v=1: right(p, m)
     ),
     "divides the whole fraction by v: the bubble shrinks, and so does the step": (
         lambda p, m, v=1: right(p, m) / v
     ),
-    "counts p slots of filling: the last device waits for p - 1 others": (
+    "counts p slots to fill the pipeline: the last device waits for p - 1 others": (
         lambda p, m, v=1: p / (v * m + p),
         lambda p, m, v=1: p / (v * m + p - 1),
     ),
-    "takes a step for m + p slots: it is m + p - 1": lambda p, m, v=1: (p - 1) / (v * m + p),
-    "returns the busy share: the bubble is the rest": lambda p, m, v=1: 1 - right(p, m, v),
-    "answers in percent: a fraction is between 0 and 1": lambda p, m, v=1: 100 * right(p, m, v),
-    "is that of naive model parallelism: micro-batches shrink it": lambda p, m, v=1: (p - 1) / p,
+    "counts m + p slots in a step: it has m + p - 1": lambda p, m, v=1: (p - 1) / (v * m + p),
+    "returns the busy fraction: the bubble is the rest": lambda p, m, v=1: 1 - right(p, m, v),
+    "returns a percentage: a fraction is between 0 and 1": lambda p, m, v=1: 100 * right(p, m, v),
+    "ignores the micro-batches: they shrink the bubble": lambda p, m, v=1: (p - 1) / p,
     "multiplies the bubble by v: chunks make it shorter": (
         lambda p, m, v=1: (p - 1) * v / (m + (p - 1) * v)
     ),

@@ -10,12 +10,12 @@ MISTAKES = shared.WRONG_PASSES | {
     )
 }
 BOUNDARIES = {
-    "divides": "not asked: a batch goes through whole",
+    "divides": "not asked: the batch is not divided",
     "does not divide": "not asked, as above",
     "one rank": "1 rank, a batch of 4, width 4",
     "more ranks than elements": "4 ranks, a batch of 2, width 6",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("send(x.grad, rank - 1)", "isend(x.grad, rank - 1).wait()", "a send is a send"),
-    EqualAnswer("return loss.detach() if", "return loss if", "who takes the loss may detach it"),
+    EqualAnswer("return loss.detach() if", "return loss if", "the caller can detach the loss"),
 )

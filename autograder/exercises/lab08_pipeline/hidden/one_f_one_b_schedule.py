@@ -14,4 +14,4 @@ BOUNDARIES = {
     "one rank": "not asked: one device has no neighbour to wait for",
     "more ranks than elements": FEW,
 }
-EQUAL_ANSWERS = (EqualAnswer('("B", s, k)', '["B", s, k]', "lists will do for tuples"),)
+EQUAL_ANSWERS = (EqualAnswer('("B", s, k)', '["B", s, k]', "lists are accepted for tuples"),)

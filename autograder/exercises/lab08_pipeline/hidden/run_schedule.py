@@ -9,19 +9,19 @@ from shardlab.simulate.pipeline import one_f_one_b
 ORDERS = all_forwards_first(([0, 1, 2, 3], [2, 0, 3, 1]), ([3, 1, 0, 2], [1, 3, 2, 0]))
 CASES = (
     run_case("1 rank, 3 micro-batches", one_f_one_b(1, 3)),
-    shaken(run_case("2 ranks, in yet other orders", ORDERS)),
+    shaken(run_case("2 ranks, more orders", ORDERS)),
 )
 BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches",
     "does not divide": "1F1B, 4 ranks, 5 micro-batches",
     "one rank": "1 rank, 3 micro-batches",
-    "more ranks than elements": "not asked: the schedule says what there is to do",
+    "more ranks than elements": "not asked: the schedule lists every action",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
         '(2 * s + (kind == "F")) * most + k',
         '(2 * k + (kind == "F")) * 1000 + s',
-        "any number that is another one for each message",
+        "any number that is unique to the message",
     ),
     EqualAnswer(
         "y = F.mse_loss(y, targets[k]) / len(targets)",
@@ -33,14 +33,14 @@ EQUAL_ANSWERS = (
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     outputs = zip(case.params["plan"], shared.reference(case, inputs), strict=True)
-    return [{"did": plan, **each} for plan, each in outputs]
+    return [{"executed": plan, **each} for plan, each in outputs]
 
 
 def summed(case: Case, inputs: Any) -> list[Plain]:
     return shared.gradients(case, inputs, times=lambda stage, k: case.params["micro_batches"])
 
 
-def last_alone(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]:
+def only_the_last(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]:
     """Each stage's gradients are those of the micro-batch whose backward came last."""
     last = {stage: k for plan in case.params["plan"] for kind, stage, k in plan if kind == "B"}
     m = 1 if of_mean else case.params["micro_batches"]
@@ -48,10 +48,10 @@ def last_alone(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]:
 
 
 MISTAKES = {
-    "adds the micro-batches' losses up: divide each by their number": summed,
-    "keeps the last micro-batch's gradients alone: add them up in .grad": (
-        last_alone,
-        lambda case, inputs: last_alone(case, inputs, of_mean=True),
+    "sums the micro-batches' losses: divide each by the number of micro-batches": summed,
+    "keeps only the last micro-batch's gradients: add them up in .grad": (
+        only_the_last,
+        lambda case, inputs: only_the_last(case, inputs, of_mean=True),
     ),
     **shared.WRONG_PASSES,
 }

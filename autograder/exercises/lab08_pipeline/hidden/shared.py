@@ -1,4 +1,4 @@
-"""What decides in several exercises: right gradients, and wrong ones, in one process."""
+"""References for several exercises: right gradients and wrong ones, computed in one process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +17,10 @@ def gradients(
     passes: Callable[[Tensor, Tensor], Tensor] = lambda y_grad, x_grad: x_grad,
     times: Callable[[int, int], float] = lambda stage, micro_batch: 1,
 ) -> list[Plain]:
-    """By rank, of each of its stages: [weight's, bias's], of the mean over all micro-batches.
+    """By rank, of each of its stages: [weight's, bias's], for the mean over all micro-batches.
 
-    passes  what goes to the stage before
-    times   how often a micro-batch counts in a stage's gradients
+    passes  the gradient sent to the previous stage
+    times   the weight of a micro-batch in a stage's gradients
     """
     ranks, stages = case.world_size, stages_in(inputs)
     found = [[torch.zeros_like(tensor) for tensor in (s.weight, s.bias)] for s in stages]
@@ -56,8 +56,8 @@ def stages_in(inputs: Any) -> list[Stage]:
 
 
 WRONG_PASSES = {
-    "ended with wrong gradients: a stage passes on the gradient it received, and the one before "
-    "needs that of its output, x.grad": (
+    "ended with wrong gradients: a stage sends back the gradient it received, but the previous "
+    "stage needs x.grad": (
         lambda case, inputs: gradients(case, inputs, passes=lambda y_grad, x_grad: y_grad)
     ),
     "ended with wrong gradients: a stage calls backward without the gradient it received, "
@@ -68,6 +68,6 @@ WRONG_PASSES = {
 
 
 def reference_of_plans(case: Case, inputs: Any) -> list[Plain]:
-    """Of schedules that students emit: all of it is there, and gradients are right where it ran."""
+    """For exercises that return schedules: complete, with the right gradients if the case runs."""
     outputs = gradients(case, inputs) if case.params["runs"] else [{"gradients": None}]
     return [{"is_complete": True, **each} for each in outputs]

@@ -10,4 +10,6 @@ BOUNDARIES = {
     "one rank": "not asked: one device has no bubble",
     "more ranks than elements": "not asked: the optimum needs m ≥ p",
 }
-EQUAL_ANSWERS = (EqualAnswer("[(kind, s, k) for", "[[kind, s, k] for", "lists will do for tuples"),)
+EQUAL_ANSWERS = (
+    EqualAnswer("[(kind, s, k) for", "[[kind, s, k] for", "lists are accepted for tuples"),
+)

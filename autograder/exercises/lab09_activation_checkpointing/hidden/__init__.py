@@ -1,1 +1,1 @@
-"""What decides lab 09; never released."""
+"""Lab 09's references and hidden cases; never released."""

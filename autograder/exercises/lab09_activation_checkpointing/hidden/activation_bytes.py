@@ -31,13 +31,13 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "sbh * (10 / cut + 24 / tp_size + scores / tp_size)",
         "sbh * (10 / cut + (24 + scores) / tp_size) + 16 * tokens * samples / cut",
-        "the layer norms' means and deviations may be counted",
+        "the layer norms' means and standard deviations may be counted",
     ),
 )
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Setting]:
-    """Settings in which no two known mistakes lead to the same number."""
+    """Settings in which no two known mistakes give the same number."""
     drawn = []
     for _ in range(16):
         tp_size = int(rng.choice([2, 4, 8]))
@@ -63,8 +63,8 @@ def formula_bytes(asked: Setting) -> float:
 
 
 def counted_bytes(asked: Setting) -> int:
-    """Of one rank's part of a real layer, without sequence parallelism: heads/t heads, and a t-th
-    of the MLP's columns.  On torch's meta device, which has shapes and no numbers."""
+    """Of one rank's part of a real layer, without sequence parallelism: 1/t of the heads and of
+    the MLP's columns.  On torch's meta device, which has shapes but no data."""
     width, tp_size = asked["width"], asked["tp_size"]
     with torch.device("meta"):
         part = PaperLayer(width, asked["heads"])
@@ -89,8 +89,8 @@ def answers(wrong: Callable[[Setting], float | None]) -> Outputs:
     return lambda case, inputs: [[wrong(asked) for asked in inputs[0]]]
 
 
-def other(only: str = "", times: float = 1, **changes: Any) -> Outputs:
-    """The formula for another setting; ``only`` with this way to recompute."""
+def formula_with(only: str = "", times: float = 1, **changes: Any) -> Outputs:
+    """The formula for a changed setting; ``only`` for this kind of recomputation."""
     return answers(
         lambda asked: (
             times * formula_bytes(asked | changes) if only in ("", asked["recompute"]) else None
@@ -98,51 +98,51 @@ def other(only: str = "", times: float = 1, **changes: Any) -> Outputs:
     )
 
 
-def softmax_alone(asked: Setting) -> float | None:
+def softmax_only(asked: Setting) -> float | None:
     whole, without = (formula_bytes(asked | {"recompute": how}) for how in ("none", "selective"))
     return whole - (whole - without) * 3 / 5 if asked["recompute"] == "none" else None
 
 
-# Those of one way to recompute come first, where others would explain it as well.
+# Mistakes in one kind of recomputation come first; a later one may explain the same answer.
 MISTAKES = {
-    "keeps the whole input on each rank: sequence parallelism has cut it": (
-        other("full", sequence_parallel=False)
+    "keeps the whole input on each rank: sequence parallelism shards it": (
+        formula_with("full", sequence_parallel=False)
     ),
-    "divides the stored input by t: without sequence parallelism it is whole": (
-        other("full", sequence_parallel=True)
+    "divides the stored input by t: without sequence parallelism it is replicated": (
+        formula_with("full", sequence_parallel=True)
     ),
-    "divides everything by t: without sequence parallelism the layer norms, the inputs of the cut "
-    "matrices and the dropout masks between them are whole on every rank, 10sbh": (
-        other(sequence_parallel=True)
+    "divides everything by t: without sequence parallelism the inputs of the layer norms and of "
+    "the sharded matrices, and the dropout masks, are replicated on every rank, 10sbh": (
+        formula_with(sequence_parallel=True)
     ),
-    "leaves 10sbh whole: with sequence parallelism a rank has 1/t of these tokens too": (
-        other(sequence_parallel=False)
+    "does not shard 10sbh: with sequence parallelism a rank has 1/t of these tokens too": (
+        formula_with(sequence_parallel=False)
     ),
-    "does not divide by t: a rank has a part of the heads and columns": other(tp_size=1),
-    "forgets the attention's scores, or their s²: softmax, its mask and what dropout leaves of it "
-    "take 5as²b bytes": other("none", recompute="selective"),
-    "counts the softmax alone of the attention's scores": answers(softmax_alone),
-    "counts two bytes for an element of a dropout mask: it has one": (
-        other(kernels=Kernels(mask_bytes=2))
+    "does not divide by t: a rank has 1/t of the heads and columns": formula_with(tp_size=1),
+    "forgets the attention scores, or their s²: softmax, dropout's mask and dropout's output "
+    "take 5as²b bytes": formula_with("none", recompute="selective"),
+    "counts only the softmax of the attention scores": answers(softmax_only),
+    "counts two bytes for each element of a dropout mask: it takes one": (
+        formula_with(kernels=Kernels(mask_bytes=2))
     ),
     "forgets the dropout masks, of one byte for each element": (
-        other(kernels=Kernels(mask_bytes=0))
+        formula_with(kernels=Kernels(mask_bytes=0))
     ),
     "keeps what selective recomputation drops: the scores, their softmax and dropout": (
-        other("selective", recompute="none")
+        formula_with("selective", recompute="none")
     ),
-    "counts full recomputation for selective: only the scores are made again": (
-        other("selective", recompute="full")
+    "counts full recomputation for selective: only the scores are recomputed": (
+        formula_with("selective", recompute="full")
     ),
     "counts selective recomputation for full: a layer keeps its input": (
-        other("full", recompute="selective"),
-        other("full", times=34 / 2),
+        formula_with("full", recompute="selective"),
+        formula_with("full", times=34 / 2),
     ),
     "counts nothing for full recomputation: the layer's input is kept, 2sbh": (
-        other("full", times=0)
+        formula_with("full", times=0)
     ),
-    "counts elements: in 16 bit each has 2 bytes": other("full", times=1 / 2),
-    "counts 4 bytes for each element: in 16 bit they are 2": other(times=2),
-    "counts one sequence: all b of a micro-batch are kept": other(samples=1),
-    "answers in GiB: the answer is in bytes": other(times=2**-30),
+    "counts elements: in 16 bit each takes 2 bytes": formula_with("full", times=1 / 2),
+    "counts 4 bytes for each element: in 16 bit it takes 2": formula_with(times=2),
+    "counts one sequence: all b of a micro-batch are kept": formula_with(samples=1),
+    "returns GiB: the answer is in bytes": formula_with(times=2**-30),
 }

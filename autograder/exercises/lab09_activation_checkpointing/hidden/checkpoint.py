@@ -26,6 +26,6 @@ EQUAL_ANSWERS = (
         "        with torch.enable_grad():\n"
         "            outputs = ctx.function(*args)\n"
         "        torch.set_rng_state(now)\n",
-        "the generator's state may be restored by hand",
+        "the random state may be restored by hand",
     ),
 )

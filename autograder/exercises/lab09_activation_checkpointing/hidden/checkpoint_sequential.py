@@ -24,16 +24,16 @@ BOUNDARIES = {
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
-        "for room in rooms[:-1]:\n        stop = min(start + room, begin_of_last)\n",
+        "for room in rooms[:-1]:\n        stop = min(start + room, last_start)\n",
         "for j in range(len(rooms) - 1):\n"
-        "        stop = max(start, begin_of_last - sum(rooms[j + 1 : -1]))\n",
+        "        stop = max(start, last_start - sum(rooms[j + 1 : -1]))\n",
         "segments before the last may be filled from the back",
     ),
 )
 
 
 def right_cut(case: Case) -> list[int] | None:
-    """Layers of each segment, the last of which is computed once; None: nothing fits."""
+    """Layers of each segment, the last of which is computed once; None if nothing fits."""
     layers, passed_bytes = case.params["blocks"], shared.x_bytes(case)
     room: list[int] = []
     while sum(room) < layers:
@@ -52,7 +52,7 @@ def reference(case: Case, inputs: Any) -> Plain:
     cut = right_cut(case)
     if cut is None:
         return {"refused": True}
-    ran = shared.results(plain_step(inputs[0], case, **public.HOW), case)
+    ran = shared.results(plain_step(inputs[0], case, **public.STEP_OPTIONS), case)
     values = {name: ran[name] for name in shared.VALUES}
     right = {"refused": False, "computed again": sum(cut[:-1]), "within the budget": True}
     return right | values | {"bit for bit": True}

@@ -11,13 +11,13 @@ from autograder.exercises.lab09_activation_checkpointing.shared import blocks_ca
 
 reference = shared.reference
 CASES = (
-    shaken(blocks_case("3 ranks, weights of their own", 3, 1, rows=2, width=5, own=True)),
+    shaken(blocks_case("3 ranks, different weights", 3, 1, rows=2, width=5, own=True)),
     blocks_case("2 ranks, 14 blocks of 1 MiB", 2, 14, 32_768, 8, keep=0.9, weight=2, large=True),
 )
 BOUNDARIES = {
     "divides": "4 ranks, 4 blocks of 128 KiB",
     "does not divide": "4 ranks, dropout, 15 elements",
-    "one rank": "not asked: its piece is all of x",
+    "one rank": "not asked: its piece is the whole x",
     "more ranks than elements": "not asked: x has far more elements than there are ranks",
 }
 EQUAL_ANSWERS = (
@@ -27,13 +27,13 @@ EQUAL_ANSWERS = (
         "        pieces = [torch.empty_like(piece) for _ in range(dist.get_world_size())]\n"
         "        dist.all_gather(pieces, piece)\n"
         "        flat = torch.cat(pieces)\n",
-        "a list of pieces, joined afterwards, sends the same bytes",
+        "gathering a list and concatenating it sends the same bytes",
     ),
 )
 
 
 def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
-    """Each block adds up over the ranks what backward has brought it."""
+    """Each block sums its input's gradient over the ranks."""
     own = [right[shared.ARGUMENTS][0] for right in shared.reference(case, inputs)]
     share = 1 / case.world_size if average else 1
     times = share * (share * case.world_size) ** (case.params["blocks"] - 1)

@@ -1,4 +1,4 @@
-"""What decides in more than one exercise: a step without checkpointing, and other gradients."""
+"""References for several exercises: a step without checkpointing, and wrong gradients."""
 
 from collections.abc import Callable
 from itertools import cycle
@@ -13,14 +13,14 @@ _, ARGUMENTS, WEIGHTS = VALUES
 
 def reference(case: Case, inputs: Any) -> list[dict[str, Plain]]:
     runs = [2] * case.params["blocks"]
-    if case.params.get("network") == "nested":  # in forward, as part of the outer, by itself
+    if case.params.get("network") == "nested":  # in forward, in the outer's second run, in its own
         runs[1:] = [3] * (len(runs) - 1)
     plain = [results(plain_step(given, case), case) for given in inputs]
     return [right | {"runs": runs, "bit for bit": True} for right in plain]
 
 
 def times(key: str, *factors: int) -> Callable[[Case, Any], list[Plain]]:
-    """The right gradients, each times its factor; after the last of them comes the first again."""
+    """The right gradients, each times its factor; the factors repeat."""
     return lambda case, inputs: [
         {key: [factor * each for factor, each in zip(cycle(factors), right[key], strict=False)]}
         for right in reference(case, inputs)
@@ -36,8 +36,8 @@ MISTAKES = {
     "returns no gradient for an argument that has one": tuple(
         times(ARGUMENTS, *factors) for factors in ((0,), (0, 1), (1, 0))
     ),
-    "leaves the function's own weights without a gradient: torch.autograd.grad gives those of the "
-    "inputs alone, torch.autograd.backward fills every .grad": times(WEIGHTS, 0),
-    "adds a gradient twice: backward on inputs that were not detached adds to their .grad, and so "
-    "does autograd with what is returned": times(ARGUMENTS, 2),
+    "leaves the function's weights without a gradient: torch.autograd.grad computes only the "
+    "inputs' gradients, torch.autograd.backward fills every .grad": times(WEIGHTS, 0),
+    "adds a gradient twice: backward on inputs that were not detached adds to their .grad, and "
+    "autograd adds the returned gradient again": times(ARGUMENTS, 2),
 }

@@ -1,1 +1,1 @@
-"""What decides lab 10; never released."""
+"""Lab 10's references and hidden cases; never released."""

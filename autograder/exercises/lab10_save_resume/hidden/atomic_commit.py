@@ -6,14 +6,14 @@ from autograder.exercises.lab10_save_resume.atomic_commit import NEW, OLD, files
 
 CASES = (Case("2 ranks, then 1", 1, {"ranks": 2, "again on": 1}),)
 BOUNDARIES = {
-    "divides": "not asked: each rank writes files of its own",
+    "divides": "not asked: each rank writes its own files",
     "does not divide": "not asked, as above",
     "more ranks than elements": "not asked, as above",
     "one rank": "1 rank",
     "fewer ranks after the kill": "2 ranks, then 1",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer('root / "unfinished"', 'root / f"tmp-{step}"', "a name of its own for each step"),
+    EqualAnswer('root / "unfinished"', 'root / f"tmp-{step}"', "a separate name for each step"),
     EqualAnswer(
         "if dist.get_rank() == 0:\n        folder.rename(root / name_of(step))",
         "if dist.get_rank() == dist.get_world_size() - 1:\n"

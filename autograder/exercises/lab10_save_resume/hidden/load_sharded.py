@@ -18,10 +18,10 @@ BOUNDARIES = {
     "divides": "12 ranks' checkpoint on 4, few files",
     "does not divide": "11 ranks' checkpoint on 3",
     "one rank": "3 ranks' checkpoint on 1",
-    "more ranks than elements": "not asked: every rank has an element of each tensor, says the lab",
+    "more ranks than elements": "not asked: the lab guarantees an element of each tensor",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
-EQUAL_ANSWERS = (EqualAnswer(", mmap=True", "", "no budget on what is read of a file"),)
+EQUAL_ANSWERS = (EqualAnswer(", mmap=True", "", "no budget for the bytes read from a file"),)
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
@@ -33,7 +33,7 @@ def cut_again(case: Case, state: dict[str, Tensor]) -> list[Plain]:
 
 
 def whole_state(given: Any) -> dict[str, Tensor]:
-    """Flat, without padding."""
+    """Flat tensors without padding."""
     padded = with_padding(given["shards"])
     return {name: padded[name][: math.prod(shape)] for name, shape in given["shapes"].items()}
 
@@ -43,12 +43,12 @@ def with_padding(shards: Any) -> dict[str, Tensor]:
 
 
 def without_padding(flat: Tensor, case: Case) -> tuple[Tensor, ...]:
-    """By rank; each has an element, or this would be too few."""
+    """By rank; every rank has an element, or there would be too few parts."""
     return flat.split(-(-len(flat) // case.world_size))
 
 
 def needed_files(case: Case) -> list[int]:
-    """By rank: how many of the saved files hold an element of its slices."""
+    """By rank: how many of the saved files contain an element of its slices."""
     elements = [math.prod(shape) for _, *shape in case.params["state"].values()]
     file_of = [torch.arange(n) // -(-n // case.params["saved on"]) for n in elements]
     by_rank = zip(*(without_padding(each, case) for each in file_of), strict=True)
@@ -64,7 +64,7 @@ def as_float32(case: Case, inputs: Any) -> list[Plain]:
     return cut_again(case, {name: each.float() for name, each in whole_state(inputs[0]).items()})
 
 
-def of_own_number(case: Case, inputs: Any) -> list[Plain]:
+def of_own_rank(case: Case, inputs: Any) -> list[Plain]:
     shards = inputs[0]["shards"]
     return [{"slices": shards[rank % len(shards)]} for rank in range(case.world_size)]
 
@@ -81,14 +81,14 @@ def new_padding_missing(case: Case, inputs: Any) -> list[Plain]:
 
 
 MISTAKES = {
-    "changes the dtype: a buffer of torch.zeros is fp32, whatever is put into it": as_float32,
-    "takes the slices of the file with its own number: on another number of ranks they are cut "
-    "elsewhere": of_own_number,
-    "takes the old padding for elements: cut each tensor to its shape's length before it is padded "
-    "for the new number of ranks": (
+    "changes the dtype: a buffer of torch.zeros is fp32, whatever you copy into it": as_float32,
+    "returns the slices from the file with its own rank: with another number of ranks the slice "
+    "boundaries are different": of_own_rank,
+    "treats the old padding as data: cut each tensor to its shape's length before you pad it for "
+    "the new number of ranks": (
         lambda case, inputs: cut_again(case, with_padding(inputs[0]["shards"]))
     ),
-    "puts the files together in the order of their names as text, in which shard_10 comes before "
+    "concatenates the files in the order of their names as text, where shard_10 comes before "
     "shard_2: count from 0 to the old world_size": names_as_text,
     "returns slices of different lengths: pad for the new number of ranks": new_padding_missing,
 }

@@ -9,12 +9,12 @@ CASES = (shaken(Case("3 ranks, three dtypes", 3, {"state": THREE_DTYPES})),)
 BOUNDARIES = {
     "divides": "2 ranks, 1 MB",
     "does not divide": "4 ranks, two tensors",
-    "a slice of padding alone": "4 ranks, two tensors",
+    "a slice of only padding": "4 ranks, two tensors",
     "one rank": "not asked: its slice is the whole tensor",
-    "more ranks than elements": "not asked: a slice of padding alone is the same to save",
+    "more ranks than elements": "not asked: a slice of only padding is the same to save",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("each.clone()", "each + 0", "any copy has a storage of its own"),
+    EqualAnswer("each.clone()", "each + 0", "any copy has its own storage"),
     EqualAnswer("    if rank == 0:", "    dist.barrier()\n    if rank == 0:", "a barrier is free"),
 )
 

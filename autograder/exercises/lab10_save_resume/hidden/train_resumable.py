@@ -12,66 +12,68 @@ from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
 CASES = (
     public.training_case("2 ranks, killed twice", 2, 13, 3, ("step", 5, 0), ("save", 11, 1)),
     public.training_case(
-        "1 rank, started again when all is done", 1, 6, 2, public.NOWHERE, weight=0.5
+        "1 rank, restarted when all steps are done", 1, 6, 2, public.NO_KILL, weight=0.5
     ),
 )
 BOUNDARIES = {
     "divides": "1 rank, killed in step 7",
-    "does not divide": "2 ranks, killed while they save",
+    "does not divide": "2 ranks, killed during a save",
     "one rank": "1 rank, killed in step 7",
-    "more ranks than elements": "not asked: ranks share nothing out",
-    "no step left": "1 rank, started again when all is done",
+    "more ranks than elements": "not asked: nothing is divided over the ranks",
+    "no step left": "1 rank, restarted when all steps are done",
     "a kill after a kill": "2 ranks, killed twice",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("if rank == 0:", "if rank == dist.get_world_size() - 1:", "it is alike on all"),
+    EqualAnswer("if rank == 0:", "if rank == dist.get_world_size() - 1:", "it is the same on all"),
     EqualAnswer("done % every == 0", "not done % every", "the same"),
     EqualAnswer(
-        'done = alike["done"]', "done = int(newest.name[5:])", "the folder's name has it as well"
+        'done = shared["done"]', "done = int(newest.name[5:])", "the folder's name has it as well"
     ),
 )
 
 
 def reference(case: Case, inputs: Any) -> Plain:
     ranks = case.params["ranks"]
-    steps, losses = last_life(case, inputs[0])
+    steps, losses = last_start(case, inputs[0])
     return {
         "steps": [steps] * ranks,
         "losses": [losses] * ranks,
-        "kills": [kill != public.NOWHERE for kill in case.params["lives"]],
+        "kills": [kill != public.NO_KILL for kill in case.params["starts"]],
         "bit for bit": True,
     }
 
 
-def last_life(
+def last_start(
     case: Case, given: Any, *lost: str, whose: int | None = None
 ) -> tuple[list[int], torch.Tensor]:
-    """Steps and losses of the last start of a job that at each start has ``lost`` something.
+    """Steps and losses of the last start of a job that loses the pieces ``lost`` at each restart.
 
     ``whose``: the rank whose random states all ranks get.  Steps that a kill undoes are not run.
     """
-    lives, pythons_state = len(case.params["lives"]), random.getstate()
+    starts, pythons_state = len(case.params["starts"]), random.getstate()
     with torch.random.fork_rng(devices=[]):
-        for life in range(lives):
-            fresh = [Rank(case, given, life, rank) for rank in range(case.params["ranks"])]
-            if life == 0:
+        for start in range(starts):
+            fresh = [Rank(case, given, start, rank) for rank in range(case.params["ranks"])]
+            if start == 0:
                 ranks = fresh
             else:
                 for rank, new in zip(ranks, fresh, strict=True):
                     rank.restart(new, lost, rank if whose is None else ranks[whose])
-            stop = public.done_before(case, life + 1) if life < lives - 1 else case.params["steps"]
-            steps = list(range(public.done_before(case, life), stop))
+            stop = (
+                public.done_before(case, start + 1) if start < starts - 1 else case.params["steps"]
+            )
+            steps = list(range(public.done_before(case, start), stop))
             losses = [step_together(ranks) for _ in steps]
     random.setstate(pythons_state)
     return steps, torch.tensor(losses, dtype=torch.float64)
 
 
 class Rank:
-    """A rank's job, and its random states while it is another rank's turn."""
+    """A rank's job, and its random states, saved while other ranks run."""
 
-    def __init__(self, case: Case, given: Any, life: int, rank: int) -> None:
+    def __init__(self, case: Case, given: Any, start: int, rank: int) -> None:
         self.job = Job(given, rank, case.params["ranks"])
-        seed_all(given["seeds"][life][rank])
+        seed_all(given["seeds"][start][rank])
         self.torch, self.python = torch.get_rng_state(), random.getstate()
 
     def restart(self, fresh: "Rank", lost: Sequence[str], other: "Rank") -> None:
@@ -93,24 +95,24 @@ class Rank:
 
 def step_together(ranks: list[Rank]) -> float:
     together = torch.stack([rank.forward_and_backward() for rank in ranks]).mean(dim=0)
-    *_, loss = (rank.job.update(together) for rank in ranks)  # all alike
+    *_, loss = (rank.job.update(together) for rank in ranks)  # the same on all ranks
     return loss
 
 
 def without(*lost: str, whose: int | None = None) -> Callable[[Case, Any], Plain]:
     def outputs(case: Case, inputs: Any) -> Plain:
-        _, losses = last_life(case, inputs[0], *lost, whose=whose)
+        _, losses = last_start(case, inputs[0], *lost, whose=whose)
         return {"losses": [losses] * case.params["ranks"]}
 
     return outputs
 
 
 MISTAKES = {
-    "does not bring the parameters back": without("model"),
-    "loses the optimizer's state: Adam starts with empty averages": without("optimizer"),
-    "loses the scheduler's state: the learning rate starts over": without("scheduler"),
+    "does not restore the parameters": without("model"),
+    "loses the optimizer's state: Adam's averages start at zero": without("optimizer"),
+    "loses the scheduler's state: the learning rate schedule starts again": without("scheduler"),
     "loses the position in the data: it sees the first batches again": without("stream"),
-    "loses the loss scale: it starts over, and steps overflow again": without("scaler"),
+    "loses the loss scale: the scale is reset, and steps overflow again": without("scaler"),
     "does not restore torch's random state: dropout draws other numbers": without("torch"),
     "does not restore Python's random state: random.random() draws other numbers": (
         without("python")

@@ -1,4 +1,4 @@
-"""Pipeline schedules as data, and what they cost by simulation.
+"""Pipeline schedules as data, and a simulator for their cost.
 
     timeline = simulate(one_f_one_b(p=4, m=8))
     timeline.bubble_over_ideal, timeline.peak_in_flight

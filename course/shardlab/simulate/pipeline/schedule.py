@@ -1,11 +1,11 @@
-"""A pipeline's schedule as data: for each device the ordered list of what it computes.
+"""A pipeline schedule as data: for each device the ordered list of its actions.
 
     schedule[0] == [("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1)]
     schedule[1] == [("F", 1, 0), ("B", 1, 0), ("F", 1, 1), ("B", 1, 1)]
 
-Nothing is said of time, and no idle slot is written down: each action begins as soon as what it
-needs is there and its device is free.  Nor is anything said of who holds a stage: the device whose
-list it stands in.  With p devices of v chunks each, stages are numbered along the model, 0 … p·v−1.
+A schedule has no times and no idle slots: each action starts as soon as its inputs are available
+and its device is free.  A stage belongs to the device whose list contains it.  With p devices and v
+chunks on each, stages are numbered along the model, 0 … p·v−1.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ KINDS = {"F": "forward", "B": "backward", "I": "input backward", "W": "weight ba
 
 
 class Action(NamedTuple):
-    """What a device does at one time: a plain tuple with names.
+    """One computation on a device, a named tuple.
 
     kind  "F" forward; "B" the whole backward, or its two halves: "I" the gradient of the stage's
-          input, which the stage before waits for, and "W" those of its weights, which nobody does
+          input, which the previous stage waits for, and "W" the gradients of its weights
     stage, micro_batch  both from 0
 
-    torch.distributed.pipelining writes the same as "0F1": stage 0, forward, micro-batch 1.
+    torch.distributed.pipelining prints it as "0F1": stage 0, forward, micro-batch 1.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.micro_batch}"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """ "stage 1's forward of micro-batch 0" """
         return f"stage {self.stage}'s {KINDS[self.kind]} of micro-batch {self.micro_batch}"
 
@@ -44,11 +44,11 @@ Schedule = list[list[Action]]
 
 
 class Illegal(ValueError):
-    """A schedule that cannot run, or that leaves something out. ``str(error)`` says what and where.
+    """A schedule that cannot run or is incomplete. ``str(error)`` says what is wrong and where.
 
-    rule: "form" it is no schedule at all; "placement" one stage on two devices; "missing"; "twice";
-    "order" a device does something before what it needs of itself; "waits" devices wait for one
-    another for ever.
+    rule: "form" not a schedule; "placement" one stage on two devices; "missing" or "twice" an
+    action; "order" a device runs an action before one of its own that it needs; "waits" devices
+    wait for each other forever.
     """
 
     def __init__(self, rule: str, message: str) -> None:
@@ -56,17 +56,17 @@ class Illegal(ValueError):
         self.rule = rule
 
 
-class Checked(NamedTuple):
-    """A schedule in which each action stands once and none is missing. Its order may be illegal."""
+class CheckedSchedule(NamedTuple):
+    """A schedule with each action exactly once. Its order may still be illegal."""
 
     schedule: Schedule
     device_of: dict[int, int]  # stage -> device
     stages: int
     micro_batches: int
-    split: set[tuple[int, int]]  # (stage, micro-batch) whose backward is in two halves
+    split: set[tuple[int, int]]  # (stage, micro-batch) with a split backward
 
     def needs(self, action: Action) -> Iterator[Action]:
-        """The actions that have to end before this one begins."""
+        """The actions that have to end before this one can start."""
         kind, stage, micro_batch = action
         if kind == "W":
             yield Action("I", stage, micro_batch)
@@ -81,10 +81,10 @@ class Checked(NamedTuple):
             yield Action(half, stage + 1, micro_batch)
 
 
-def check(schedule: Sequence[Iterable[Any]]) -> Checked:
-    """That each stage lives on one device and does everything once for each micro-batch.
+def check(schedule: Sequence[Iterable[Any]]) -> CheckedSchedule:
+    """Check that each stage is on one device and runs every action once per micro-batch.
 
-    Raises Illegal.  Whether the order can run is found by ``simulate``.
+    Raises Illegal otherwise.  ``simulate`` finds out whether the order can run.
     """
     actions = [list(_actions(device, listed)) for device, listed in enumerate(_devices(schedule))]
     device_of: dict[int, int] = {}
@@ -95,14 +95,14 @@ def check(schedule: Sequence[Iterable[Any]]) -> Checked:
             if home != device:
                 raise Illegal(
                     "placement",
-                    f"stage {action.stage} stands on devices {home} and {device}: "
-                    "its weights live on one",
+                    f"stage {action.stage} is on devices {home} and {device}: "
+                    "its weights can be on only one",
                 )
             if action in seen:
-                raise Illegal("twice", f"device {device} runs {action.words} twice")
+                raise Illegal("twice", f"device {device} runs {action.description} twice")
             seen[action] = device
     if not seen:
-        raise Illegal("form", "the schedule is empty: no device does anything")
+        raise Illegal("form", "the schedule is empty: no device runs anything")
     stages = max(device_of) + 1
     micro_batches = max(action.micro_batch for action in seen) + 1
     split = {(action.stage, action.micro_batch) for action in seen if action.kind in "IW"}
@@ -110,45 +110,45 @@ def check(schedule: Sequence[Iterable[Any]]) -> Checked:
         if stage not in device_of:
             raise Illegal("missing", f"no device runs stage {stage} of stages 0 to {stages - 1}")
         for micro_batch in range(micro_batches):
-            _check_whole(stage, micro_batch, seen, split)
-    return Checked(actions, device_of, stages, micro_batches, split)
+            _check_complete(stage, micro_batch, seen, split)
+    return CheckedSchedule(actions, device_of, stages, micro_batches, split)
 
 
 def _devices(schedule: Any) -> list[Any]:
     if isinstance(schedule, dict) and set(schedule) == set(range(len(schedule))):
         return [schedule[device] for device in range(len(schedule))]
     if not isinstance(schedule, list | tuple):
-        raise Illegal("form", f"a schedule is a list by device, not {type(schedule).__name__}")
+        raise Illegal("form", f"a schedule is a list of lists, not {type(schedule).__name__}")
     return list(schedule)
 
 
 def _actions(device: int, listed: Any) -> Iterator[Action]:
     if not isinstance(listed, list | tuple):
         kind = type(listed).__name__
-        raise Illegal("form", f"device {device} has {kind} where its list of actions should be")
+        raise Illegal("form", f"device {device} has {kind} instead of a list of actions")
     for position, entry in enumerate(listed):
         where = f"device {device}, position {position}: {entry!r}"
         if not isinstance(entry, list | tuple) or len(entry) != 3:
-            raise Illegal("form", f"{where} is no action: (kind, stage, micro_batch)")
+            raise Illegal("form", f"{where} is not an action (kind, stage, micro_batch)")
         if not isinstance(entry[0], str) or entry[0] not in KINDS:
-            raise Illegal("form", f"{where}: kinds are {', '.join(KINDS)}")
+            raise Illegal("form", f"{where}: kind must be one of {', '.join(KINDS)}")
         try:
             stage, micro_batch = operator.index(entry[1]), operator.index(entry[2])
         except TypeError:
-            raise Illegal("form", f"{where}: stage and micro-batch are whole numbers") from None
+            raise Illegal("form", f"{where}: stage and micro-batch must be integers") from None
         if min(stage, micro_batch) < 0:
-            raise Illegal("form", f"{where}: stage and micro-batch count from 0")
+            raise Illegal("form", f"{where}: stage and micro-batch must not be negative")
         yield Action(entry[0], stage, micro_batch)
 
 
-def _check_whole(
+def _check_complete(
     stage: int, micro_batch: int, seen: dict[Action, int], split: set[tuple[int, int]]
 ) -> None:
-    """One forward and one backward, whole or in its two halves."""
+    """One forward and one backward, whole or in two halves."""
     wanted = "FIW" if (stage, micro_batch) in split else "FB"
     for kind in wanted:
         action = Action(kind, stage, micro_batch)
         if action not in seen:
-            raise Illegal("missing", f"no device runs {action.words}")
+            raise Illegal("missing", f"no device runs {action.description}")
     if "I" in wanted and (whole := Action("B", stage, micro_batch)) in seen:
-        raise Illegal("twice", f"{whole.words} stands there whole, and in halves besides")
+        raise Illegal("twice", f"{whole.description} is scheduled both whole and in halves")

@@ -1,14 +1,14 @@
-"""How long a schedule takes, how long devices idle, and how many activations wait for backward.
+"""Simulates how long a schedule takes, how long devices idle, and how many activations they hold.
 
-Two conventions for the bubble are in use, and a figure is worth nothing without its own:
+There are two conventions for the bubble, and a number means nothing without its convention:
 
-    over the ideal   idle time over the time that the work alone takes: (p−1)/m for GPipe and 1F1B
-    fraction         idle time over all the time: (p−1)/(m+p−1) for the same two
+    over ideal   idle time / time of the work alone: (p−1)/m for GPipe and 1F1B
+    fraction     idle time / total time: (p−1)/(m+p−1) for the same two
 
-(Narayanan et al., "Efficient large-scale language model training on GPU clusters using
-Megatron-LM", arXiv 2104.04473, section 2.2, has the first; Huang et al., "GPipe", arXiv 1811.06965,
-section 2.3, the second, as O((K−1)/(M+K−1)).)  A third counts from a device's own first action to
-its own last: see ``PipelineTimeline.span_bubble``.
+The first is in Narayanan et al., "Efficient large-scale language model training on GPU clusters
+using Megatron-LM", arXiv 2104.04473, section 2.2, the second in Huang et al., "GPipe", arXiv
+1811.06965, section 2.3, as O((K−1)/(M+K−1)).  A third measures each device from its first action to
+its last: see ``PipelineTimeline.span_bubble``.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from shardlab.simulate.pipeline.schedule import Action, Checked, Illegal, check
+from shardlab.simulate.pipeline.schedule import Action, CheckedSchedule, Illegal, check
 
 PerStage = float | Sequence[float]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Time of each action, in any unit, the same for all stages or one number for each stage.
+    """Time of each action, in any unit: one number for all stages or a number per stage.
 
-    A whole backward takes backward_input + backward_weight; for matrix products each half costs
-    what forward does.  send: between the end of an action and the start of the one that needs it on
-    another device; both devices may compute meanwhile.
+    A whole backward takes backward_input + backward_weight; for matrix products each half costs as
+    much as forward.  send: time from the end of an action to the start of the action on another
+    device that needs it; both devices may compute meanwhile.
     """
 
     forward: PerStage = 1.0
@@ -37,13 +37,13 @@ class Costs:
     send: float = 0.0
 
     def of(self, action: Action) -> float:
-        """Raises ValueError for a stage that has no cost, or one that is not above 0."""
+        """Raises ValueError for a stage without a cost, or a cost that is not above 0."""
         forward = self._at("forward", action)
         inputs, weights = self._at("backward_input", action), self._at("backward_weight", action)
         return {"F": forward, "I": inputs, "W": weights, "B": inputs + weights}[action.kind]
 
     def in_chunks(self, v: int) -> Costs:
-        """Of one chunk, where these are of a device's whole share and it is cut in v."""
+        """The costs of one of v chunks, if these are the costs of a device's whole part."""
         forward, inputs, weights = (
             value / v if isinstance(value, int | float) else [each / v for each in value]
             for value in (self.forward, self.backward_input, self.backward_weight)
@@ -57,12 +57,12 @@ class Costs:
                 raise ValueError(f"{name} has {len(value)} costs, none for stage {action.stage}")
             value = value[action.stage]
         if not value > 0:
-            raise ValueError(f"{name}={value}: an action takes time, above 0")
+            raise ValueError(f"{name}={value}: must be above 0")
         return float(value)
 
 
 class Slot(NamedTuple):
-    """When a device does an action, in the unit of the costs."""
+    """When a device runs an action, in the unit of the costs."""
 
     action: Action
     start: float
@@ -71,44 +71,44 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """When everything happens if each action begins as early as it can."""
+    """When each action runs if it starts as early as possible."""
 
     slots: tuple[tuple[Slot, ...], ...]  # by device, in order
     device_of: dict[int, int]  # stage -> device
-    in_flight: dict[int, int]  # stage -> the most micro-batches whose activations it holds at once
-    peak_in_flight: tuple[int, ...]  # by device, its stages' together
+    in_flight: dict[int, int]  # stage -> the most micro-batches whose activations it holds
+    peak_in_flight: tuple[int, ...]  # by device, over all its stages
 
     @property
     def makespan(self) -> float:
-        """Time from the first action's start to the last one's end."""
+        """Time from the start of the first action to the end of the last."""
         return max(slots[-1].end for slots in self.slots if slots)
 
     @property
     def busy(self) -> tuple[float, ...]:
-        """By device, the time it computes."""
+        """Compute time by device."""
         return tuple(sum(slot.end - slot.start for slot in slots) for slots in self.slots)
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """By device, the rest of the makespan: its bubble."""
+        """Idle time by device, the rest of the makespan: its bubble."""
         return tuple(self.makespan - busy for busy in self.busy)
 
     @property
     def bubble_over_ideal(self) -> float:
-        """(makespan − ideal) / ideal, where the ideal is the busiest device's work alone."""
+        """(makespan − ideal) / ideal, where ideal is the compute time of the busiest device."""
         return self.makespan / max(self.busy) - 1
 
     @property
     def bubble_fraction(self) -> float:
-        """The idle share of all devices' time."""
+        """The fraction of all devices' time that is idle."""
         return sum(self.idle) / (len(self.slots) * self.makespan)
 
     @property
     def span_bubble(self) -> float:
-        """Over the ideal, of the longest time from a device's own first start to its own last end.
+        """Bubble over ideal, but of the longest span from a device's first start to its last end.
 
-        The zero-bubble papers count like this: a device that begins later may end later, since each
-        updates its own weights and goes on with the next step (Qi et al., "Zero bubble pipeline
+        The zero-bubble papers use this: a device that starts later may end later, since each
+        updates its own weights and continues with the next step (Qi et al., "Zero bubble pipeline
         parallelism", arXiv 2401.10241, sections 4 and 5).
         """
         return (
@@ -128,23 +128,23 @@ class PipelineTimeline:
 
 
 def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> PipelineTimeline:
-    """The timeline of a schedule, each action as early as its needs and its device allow.
+    """The timeline of a schedule, with each action as early as its inputs and its device allow.
 
-    Activations are in flight from a forward's start to the end of the backward that needs them, of
-    "W" where it is split.  (Some of them are free after "I" already: that is not counted.)
+    Activations are in flight from the start of a forward to the end of its backward, or of "W" if
+    the backward is split.  (Some could be freed after "I"; this is not modelled.)
 
-    Raises Illegal, which names what is missing, twice, or waits forever, and ValueError for costs
-    that cannot be.
+    Raises Illegal, which names the action that is missing, duplicated or waits forever, and
+    ValueError for invalid costs.
     """
     checked = check(schedule)
     costs = costs or Costs()
     if not costs.send >= 0:
-        raise ValueError(f"send={costs.send}: not below 0")
+        raise ValueError(f"send={costs.send}: must not be below 0")
     end: dict[Action, float] = {}
     slots: list[list[Slot]] = [[] for _ in checked.schedule]
-    moved = True
-    while moved:
-        moved = False
+    progress = True
+    while progress:
+        progress = False
         for device, actions in enumerate(checked.schedule):
             while len(slots[device]) < len(actions):
                 action = actions[len(slots[device])]
@@ -153,19 +153,19 @@ def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> P
                     break
                 start = slots[device][-1].end if slots[device] else 0.0
                 for needed in needs:
-                    travels = checked.device_of[needed.stage] != device
-                    start = max(start, end[needed] + (costs.send if travels else 0.0))
+                    is_remote = checked.device_of[needed.stage] != device
+                    start = max(start, end[needed] + (costs.send if is_remote else 0.0))
                 end[action] = start + costs.of(action)
                 slots[device].append(Slot(action, start, end[action]))
-                moved = True
+                progress = True
     if len(end) < sum(map(len, checked.schedule)):
-        raise _stuck(checked, end, [len(done) for done in slots])
+        raise _explain_deadlock(checked, end, [len(done) for done in slots])
     in_flight, peaks = _count_in_flight(checked)
     return PipelineTimeline(tuple(map(tuple, slots)), checked.device_of, in_flight, peaks)
 
 
-def _count_in_flight(checked: Checked) -> tuple[dict[int, int], tuple[int, ...]]:
-    """A device does one thing after the other, so that its order alone tells."""
+def _count_in_flight(checked: CheckedSchedule) -> tuple[dict[int, int], tuple[int, ...]]:
+    """A device runs its actions sequentially, so the order of its list is enough."""
     peak_of_stage = dict.fromkeys(sorted(checked.device_of), 0)
     peaks = []
     for actions in checked.schedule:
@@ -182,9 +182,11 @@ def _count_in_flight(checked: Checked) -> tuple[dict[int, int], tuple[int, ...]]
     return peak_of_stage, tuple(peaks)
 
 
-def _stuck(checked: Checked, end: dict[Action, float], done: list[int]) -> Illegal:
-    """Why no device goes on: its own order, else a circle of devices that wait for one another."""
-    waits: dict[int, tuple[Action, Action]] = {}  # device -> its next action, and what that needs
+def _explain_deadlock(
+    checked: CheckedSchedule, end: dict[Action, float], done: list[int]
+) -> Illegal:
+    """Why no device can continue: a device's own order, or a cycle of devices that wait."""
+    waits: dict[int, tuple[Action, Action]] = {}  # device -> its next action, the one it needs
     for device, actions in enumerate(checked.schedule):
         if done[device] == len(actions):
             continue
@@ -194,32 +196,32 @@ def _stuck(checked: Checked, end: dict[Action, float], done: list[int]) -> Illeg
         if checked.device_of[needed.stage] == device:
             return Illegal(
                 "order",
-                f"{action.words} needs {_shortly(needed, action)} first: device {device}, "
-                "which has it further down its list, waits forever",
+                f"{action.description} needs {_short_description(needed, action)} first: "
+                f"device {device} lists it later and waits forever",
             )
     device = next(iter(waits))
     path = [device]
     while (device := checked.device_of[waits[path[-1]][1].stage]) not in path:
         path.append(device)
-    circle = path[path.index(device) :]
-    action, needed = waits[circle[0]]
+    cycle = path[path.index(device) :]
+    action, needed = waits[cycle[0]]
     chain = "; ".join(
         f"device {device} waits in {waits[device][0]} for {waits[device][1]} of device "
         f"{checked.device_of[waits[device][1].stage]}"
-        for device in circle
+        for device in cycle
     )
     return Illegal(
         "waits",
-        f"{action.words} needs {_shortly(needed, action)} first: device {circle[0]} waits forever "
-        f"({chain})",
+        f"{action.description} needs {_short_description(needed, action)} first: "
+        f"device {cycle[0]} waits forever ({chain})",
     )
 
 
-def _shortly(needed: Action, action: Action) -> str:
-    """Without the micro-batch where it is the same one."""
+def _short_description(needed: Action, action: Action) -> str:
+    """Without the micro-batch, which is the same as the action's."""
     assert needed.micro_batch == action.micro_batch  # nothing depends on another micro-batch
     return (
-        needed.words.partition(" of ")[0]
+        needed.description.partition(" of ")[0]
         if needed.stage != action.stage
-        else "its " + (needed.words.partition("'s ")[2].partition(" of ")[0])
+        else "its " + (needed.description.partition("'s ")[2].partition(" of ")[0])
     )

@@ -1,8 +1,7 @@
-"""Schedules that split the backward: the gradient of a stage's input first, its weights' later.
+"""Schedules that split the backward: input gradients first, weight gradients later.
 
-Only the first half is waited for by another device, so that the second can fill what would be idle
-time.  Qi et al., "Zero bubble pipeline parallelism", arXiv 2401.10241, has ZB-H1 (section 2) and
-ZB-V (section 6).
+Other devices wait only for the first half, so the second can fill time that would be idle.  ZB-H1
+and ZB-V are from Qi et al., "Zero bubble pipeline parallelism", arXiv 2401.10241, sections 2 and 6.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from shardlab.simulate.pipeline.schedule import Action, Schedule
 
 
 def zb_h1(p: int, m: int) -> Schedule:
-    """1F1B with the backward split, "W" put off by as many micro-batches as the device's number.
+    """1F1B with the backward split; device r runs each "W" r micro-batches later.
 
-    So each device holds p micro-batches, as many as 1F1B's first; with equal costs the bubble is a
-    third of 1F1B's, (p−1)·(T_F + T_I − T_W) for m of at least p.
+    Each device then holds p micro-batches, like the first device of 1F1B.  With equal costs the
+    bubble is a third of 1F1B's: (p−1)·(T_F + T_I − T_W) if m is at least p.
     """
     check_sizes(p, m)
-    return [list(_with_late_weights(p, m, device)) for device in range(p)]
+    return [list(_with_deferred_weights(p, m, device)) for device in range(p)]
 
 
-def _with_late_weights(p: int, m: int, device: int) -> Iterator[Action]:
+def _with_deferred_weights(p: int, m: int, device: int) -> Iterator[Action]:
     inputs = [Action("I", device, micro_batch) for micro_batch in range(m)]
     forwards = [Action("F", device, micro_batch) for micro_batch in range(m)]
     for action in in_turn(forwards, inputs, warm_up=p - 1 - device):
@@ -35,14 +34,14 @@ def _with_late_weights(p: int, m: int, device: int) -> Iterator[Action]:
 
 
 def zb_v(p: int, m: int) -> Schedule:
-    """Two chunks on each device, the model laid out as a V: device r has stages r and 2p−1−r.
+    """Two chunks on each device, with the model laid out as a V: device r has stages r and 2p−1−r.
 
-    What goes down the devices in the first chunk comes back up in the second, so that device 0 has
-    both the first stage and the last.  With equal costs and enough micro-batches no device idles
-    between its own first action and its own last, at 1F1B's memory: 2p chunks of half a share.
+    Stages go down the devices with the first chunks and back up with the second, so device 0 has
+    both the first and the last stage.  With equal costs and enough micro-batches no device idles
+    between its first and its last action, with 1F1B's memory: 2p chunks of half the size.
     """
     check_sizes(p, m)
-    enough = max(m, 2 * p - 1)  # fewer do not fill the V; what is too many is left out again
+    enough = max(m, 2 * p - 1)  # fewer do not fill the V; extra micro-batches are dropped below
     return [
         [action for action in _down_and_up(p, enough, device) if action.micro_batch < m]
         for device in range(p)
@@ -59,17 +58,17 @@ def _down_and_up(p: int, m: int, device: int) -> Iterator[Action]:
             yield Action(kind, stage_of[way], done[kind, way])
             done[kind, way] += 1
 
-    for _ in range(2 * (p - device) - 1):  # until the first micro-batch is back
+    for _ in range(2 * (p - device) - 1):  # until the first micro-batch returns
         yield from take("down", "F")
     for _ in range(device):
         yield from take("up", "F")
         yield from take("down", "F")
-    for _ in range(p - device):  # until its gradient is back, too
+    for _ in range(p - device):  # until its gradient returns, too
         yield from take("up", "FIW")
     while done["F", "up"] < m:
         yield from take("down", "FIW" if done["F", "down"] < m else "IW")
         yield from take("up", "FIW")
-    for _ in range(device):  # what other devices wait for goes first
+    for _ in range(device):  # first what other devices wait for
         yield from take("down", "I")
         yield from take("up", "I")
     for _ in range(p - device):

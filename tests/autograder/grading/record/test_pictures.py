@@ -120,7 +120,7 @@ def test_an_output_of_any_form_stops_no_grade(got: Plain) -> None:
 def test_memory_is_drawn_where_it_was_recorded() -> None:
     exercise = exercises.load("one_device.accumulate")
     (picture,) = pictures_of(exercise, [attempt_at(exercise, visible(exercise)[0])])
-    assert picture["title"] == "What was in memory: four alike"
+    assert picture["title"] == "What was in memory: 4 equal micro-batches"
     assert "Live memory by category" in picture["svg"]
     assert len(picture["svg"]) <= MAX_BYTES
 

@@ -205,7 +205,7 @@ def ring_pictures() -> list[dict[str, str]]:
                         "cell 28, line 7", step, "float32", (2**18,), 0, 2**20,
                     )
                 )  # fmt: skip
-    traffic = Traffic(sent, "counted by the kernel")
+    traffic = Traffic(sent, "counted by the operating system")
     run = Run(n, "cpu", "", [None] * n, [""] * n, [""] * n, traffic, calls, 0.1, 0.2)
     return [
         {"title": "Who sent how much to whom", "svg": traffic_map(run).static_svg()},

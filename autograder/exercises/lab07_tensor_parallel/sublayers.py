@@ -1,0 +1,106 @@
+"""Shared by the two halves of a layer, MLP and attention, each split over the ranks."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercises.lab07_tensor_parallel import shared
+from autograder.exercises.lab07_tensor_parallel.shared import forward_and_backward
+from autograder.exercises.lab07_tensor_parallel.stand_ins import (
+    StandInColumnLinear,
+    StandInRowLinear,
+)
+from autograder.guest.on_rank import standing_in
+from shardlab import models
+
+Sublayer = type[models.MLP] | type[models.Attention]
+
+
+def sublayer_case(world_size: int, heads: int, width: int, batch: int, tokens: int) -> Case:
+    of_heads = f"{heads} heads, " if heads > 1 else ""
+    name = f"{world_size} ranks, {of_heads}width {width}"
+    params = {"heads": heads, "width": width, "batch": batch, "tokens": tokens}
+    return Case(name, world_size, params)
+
+
+def make_sublayer(kind: Sublayer, case: Case, whole: dict[str, Tensor] | None = None) -> nn.Module:
+    """With the weights ``whole``, if given."""
+    sizes = case.params
+    sublayer = kind(models.GPTConfig(1, sizes["heads"], sizes["width"], context=sizes["tokens"]))
+    if whole:
+        sublayer.load_state_dict(whole)
+    return sublayer
+
+
+def draw(kind: Sublayer, case: Case, rng: np.random.Generator) -> Plain:
+    """The same weights, input and gradient on all ranks."""
+    whole = {
+        f"{name}.{part}": tensor
+        for name, linear in make_sublayer(kind, case).named_children()
+        for part, tensor in shared.draw_linear(
+            rng, *linear.get_parameter("weight").shape[::-1]
+        ).items()
+    }
+    shape = [case.params[key] for key in ("batch", "tokens", "width")]
+    return {"whole": whole, "x": shared.normal(rng, *shape), "y.grad": shared.normal(rng, *shape)}
+
+
+def drive(kind: Sublayer, subject: Any, given: Any, case: Case) -> Plain:
+    """The student's split of a sublayer, with our linear layers."""
+    split = standing_in(subject, ColumnLinear=StandInColumnLinear, RowLinear=StandInRowLinear)
+    returned = split(make_sublayer(kind, case, given["whole"]))
+    if not isinstance(returned, nn.Module):
+        return {"returned": type(returned).__name__}
+    return forward_and_backward(returned, given)
+
+
+def all_reduced_bytes(case: Case) -> int:
+    """Bytes of y, in forward, and of x's gradient, in backward."""
+    sizes = (case.params[key] for key in ("batch", "tokens", "width"))
+    return 2 * shared.FLOAT_BYTES * math.prod(sizes)
+
+
+@on_each_rank
+def no_module(output: Any, rank: int, attempt: Attempt) -> Said:
+    if "returned" in output:
+        return "should return a module", f"it is {output['returned']}"
+    return None
+
+
+def sublayer_exercise(kind: Sublayer, *, points: float, cases: tuple[Case, ...]) -> OnRanks:
+    return OnRanks(
+        points=points,
+        cases=cases,
+        inputs=partial(draw, kind),
+        drive=partial(drive, kind),
+        tolerance=shared.NEAR,
+        budgets=(
+            shared.counted(shared.FORWARD, 1),
+            shared.counted(shared.BACKWARD, 1),
+            shared.passed_to_collectives("only y and x's gradient", all_reduced_bytes),
+        ),
+        signs=(
+            no_module,
+            raises(
+                "RowLinear takes",
+                "passes whole inputs to a RowLinear: it takes the output of a ColumnLinear",
+            ),
+            raises(
+                "ColumnLinear takes",
+                "passes a part of the input to a ColumnLinear: it takes whole inputs",
+            ),
+            *shared.signs(
+                forward="communicates between the two linear layers: on each rank the second one "
+                "takes just what the first one returns",
+                backward="communicates more than once in backward: only the input's gradient is a "
+                "sum over ranks",
+            ),
+        ),
+    )

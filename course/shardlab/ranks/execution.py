@@ -1,0 +1,93 @@
+"""One function running on ranks: its progress, and what it left behind."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from shardlab.ranks.clock import Clock
+from shardlab.ranks.failure_detector import FailureDetector
+from shardlab.ranks.meter import Reading, stray_bytes
+from shardlab.ranks.process import RankProcess
+from shardlab.ranks.trust import Trust
+from shardlab.trace.calls import CallLog
+
+
+@dataclass
+class Execution:
+    """One function on ranks 0 to ``world_size`` − 1, running or finished."""
+
+    ranks: list[RankProcess]
+    timeout_s: float
+    trust: Trust
+    before: Reading
+    begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
+    after: Reading | None = None  # None while it runs
+    clock: Clock = field(init=False)
+    log: CallLog = field(init=False)
+    detector: FailureDetector = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.timeout_s, self.trust)
+        self.log = CallLog(self.world_size)
+        self.detector = FailureDetector(self.ranks, self.log, self.trust)
+
+    def read_logs(self) -> None:
+        """Read what the ranks have logged since the last call."""
+        for process in self.ranks:
+            for event in process.log.new_events():
+                self.log.add(process.rank, event)
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def unseen_bytes(self) -> int | None:
+        """Loopback bytes of this execution outside the sockets counted between its ranks: through
+        sockets opened and closed by hand, or through a rank that does not take part.  None if
+        unknown."""
+        before = self.before.unattributed_bytes
+        after = None if self.after is None else self.after.unattributed_bytes
+        if self.after is None or before is None or after is None:
+            return None
+        closed = {
+            at: count
+            for _, counts in self.log.closing
+            for at, count in counts.items()
+            if at not in self.after.counts
+        }
+        crossed = after - before - sum(closed.values())
+        return max(0, crossed) + stray_bytes(self.before, self.after, self.world_size)
+
+    @property
+    def stored_bytes(self) -> int:
+        return 0 if self.after is None else self.after.stored_bytes - self.before.stored_bytes
+
+    @property
+    def collectives(self) -> int | None:
+        """Messages of gloo's collectives meanwhile, recorded or not; None if not counted."""
+        before = self.before.collectives
+        after = None if self.after is None else self.after.collectives
+        return None if before is None or after is None else after - before
+
+    @property
+    def left_nothing_behind(self) -> bool:
+        """Whether the ranks can run another function: all have returned or raised, no message is in
+        flight between them, and they created and destroyed no groups."""
+        return (
+            all(process.state in ("finished", "failed") for process in self.ranks)
+            and not any(process.forged or process.log.dropped for process in self.ranks)
+            and not any(self.log.pending)
+            and not (self.log.unmatched or self.log.opened or self.log.closing)
+        )
+
+    def progress(self, now: float) -> str:
+        """The progress, in one line."""
+        done = sum(process.state == "finished" for process in self.ranks)
+        waiting = sum(map(bool, self.log.pending))
+        return (
+            f"{now - self.begun_s:.0f} s of at most {self.timeout_s:g}: "
+            f"{done} of {self.world_size} ranks finished, {waiting} in a call, "
+            f"{len(self.log.calls):,} calls so far"
+        )

@@ -1,0 +1,96 @@
+"""Ranks that run untrusted code get only an exercise's drive and one case."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType
+
+import cloudpickle
+import pytest
+
+from autograder import exercises
+from autograder.exercise import Case, Exercise
+from autograder.guest.on_rank import on_rank
+from autograder.sandbox.bubblewrap import ROOMS
+from shardlab.ranks import codec
+
+EXERCISES = [exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
+IN_A_RANK = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class NotMounted(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.startswith(("autograder.exercise", "autograder.evaluation")):
+            raise ImportError(f"{name} is not mounted here")
+
+sys.meta_path.insert(0, NotMounted())
+import cloudpickle
+for name, blob in cloudpickle.load(open(sys.argv[1], "rb")):
+    on_rank, (drive_blob, case) = cloudpickle.loads(blob)
+    drive = cloudpickle.loads(drive_blob)
+    assert callable(drive) and case.params is not None, name
+loaded = sorted(module for module in sys.modules if module.startswith("autograder"))
+print(*loaded)
+"""
+
+
+def pickled(exercise: Exercise, case: Case) -> bytes:
+    """As launch pickles it."""
+    execute = codec.encode_any(exercise.execute)
+    return codec.encode_any((on_rank, (codec.encode_any(exercise.drive), case))) + execute
+
+
+def test_a_rank_runs_a_drive_without_importing_exercises(tmp_path: Path) -> None:
+    blobs = [
+        (f"{exercise.name}, {case.name}", pickled(exercise, case))
+        for exercise in EXERCISES
+        for case in exercise.cases
+    ]
+    blob_file = tmp_path / "blobs"
+    blob_file.write_bytes(cloudpickle.dumps(blobs))
+    result = subprocess.run(
+        [sys.executable, "-c", IN_A_RANK, str(blob_file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    needed = {module.split(".")[1] for module in result.stdout.split() if "." in module}
+    assert needed == {"guest"}
+    assert needed < set(ROOMS)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
+def test_no_hidden_text_and_no_other_case_is_pickled(exercise: Exercise) -> None:
+    hidden = Path(exercise.decides.module.__file__).parent
+    secret = {text for text in strings_below(hidden) if len(text) > 15}
+    secret -= strings_below(hidden.parent)  # not secret if public halves contain it, too
+    signs = {sign.__name__ for sign in exercise.signs} - {"sign"}
+    for case in exercise.cases:
+        blob = pickled(exercise, case)
+        assert b".hidden" not in blob
+        others = {other.name for other in exercise.cases if other is not case}
+        # one case's name may be part of another's
+        others = {name for name in others if name not in case.name}
+        for text in sorted(secret | signs | others):
+            assert text in case.name or text.encode() not in blob, text
+
+
+@functools.cache
+def strings_below(folder: Path) -> set[str]:
+    sources = [compile(path.read_text(), path.name, "exec") for path in folder.glob("*.py")]
+    return set(strings_in(sources))
+
+
+def strings_in(codes: Iterable[CodeType]) -> Iterator[str]:
+    for code in codes:
+        for constant in code.co_consts:
+            if isinstance(constant, str):
+                yield constant
+            elif isinstance(constant, CodeType):
+                yield from strings_in([constant])

@@ -1,0 +1,17 @@
+# /// shardlab-submission
+# lab = "09_activation_checkpointing"
+# loses = {activation_bytes = 4}
+# says = {activation_bytes = "two bytes for each element of a dropout mask"}
+# ///
+
+# %% nbgrader={"grade_id": "activation_bytes", "solution": true}
+def activation_bytes(
+    tokens, samples, width, heads, tp_size=1, sequence_parallel=False, recompute="none"
+):
+    """(8, 1, 4, 2)  ->  1728, of which 34 · 32 = 1088 without the scores"""
+    sbh = tokens * samples * width
+    cut = tp_size if sequence_parallel else 1
+    if recompute == "full":
+        return 2 * sbh / cut
+    scores = 6 * heads * tokens / width if recompute == "none" else 0
+    return sbh * (12 / cut + 24 / tp_size + scores / tp_size)

@@ -1,0 +1,15 @@
+# /// shardlab-submission
+# lab = "10_save_resume"
+# loses = {save_sharded = 3.0}
+# says = {save_sharded = "does not record world_size"}
+# ///
+
+# %% nbgrader={"grade_id": "save_sharded", "solution": true}
+def save_sharded(folder, slices, shapes):
+    """folder a Path, slices {name: [length]}, shapes {name: [int, …]}  ->  files in folder"""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    own = {name: each.clone() for name, each in slices.items()}
+    torch.save(own, folder / shard_name(rank, world_size))
+    if rank == 0:
+        index = {"shapes": shapes}
+        (folder / "index.json").write_text(json.dumps(index))
