@@ -218,10 +218,9 @@ class Worker:
 
     def ask(self, task: Task) -> Record | str:
         """The record, or why there is none; raises CannotGrade."""
-        if (
-            self._connection is not None and self._connection.poll()
-        ):  # no reply is due, so it has ended
-            self.kill()  # it was idle for too long, or somebody killed it
+        # No reply is due, so it has ended: it was idle for too long, or somebody killed it.
+        if self._connection is not None and self._connection.poll():
+            self.kill()
         connection = self._connection or self._start()
         try:
             connection.send(task)

@@ -79,9 +79,7 @@ class Record:
     state: State
     reason: str  # for a state other than graded: a sentence for the student
     notes: tuple[str, ...] = ()  # repairs to the notebook, a sentence each
-    flags: tuple[
-        str, ...
-    ] = ()  # for the instructor only: odd things in the source, a sentence each
+    flags: tuple[str, ...] = ()  # for the instructor only: what looks odd in the source
     notebook: dict[str, Any] | None = None  # rebuilt, run, with verdicts; None: nothing was decided
     points: dict[str, float] = field(default_factory=dict)  # {grade id of the check: earned}
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # {grade id: plain Verdict}

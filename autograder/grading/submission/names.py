@@ -22,7 +22,7 @@ def why_unusable(name: str) -> str:
     if not name.isprintable():
         return "contains a line break or another unprintable character"
     if name.startswith("."):
-        return "begins with a dot: nbgrader ignores it"
+        return "begins with a dot, so nbgrader ignores it"
     if name != name.strip():
         return "begins or ends with a space"
     if len(name) > MAX_CHARS:

@@ -63,9 +63,7 @@ class SubmittedCells:
 
     copies: dict[str, Cells] = field(default_factory=dict)  # in the order of the submission
     own: dict[str, Cells] = field(default_factory=lambda: defaultdict(list))
-    code: list[tuple[str, NotebookNode]] = field(
-        default_factory=list
-    )  # copies as well as own cells
+    code: list[tuple[str, NotebookNode]] = field(default_factory=list)  # copies and own cells
 
 
 def _match_cells(lab: NotebookNode, submitted: NotebookNode) -> SubmittedCells:
@@ -121,9 +119,8 @@ def _answer(cell: NotebookNode, found: SubmittedCells, before: Cells, notes: lis
 
 def _distinct_answers(cell: NotebookNode, copies: Cells, notes: list[str]) -> list[str]:
     """The distinct texts of the copies, without stubs and with merge conflicts resolved."""
-    normalize = (
-        _without_comments if cell.cell_type == "code" else str.strip
-    )  # in Markdown a # starts a heading
+    # In Markdown a # starts a heading.
+    normalize = _without_comments if cell.cell_type == "code" else str.strip
     blank = normalize(cell.source)
     texts: dict[str, str] = {}
     for copy in copies:

@@ -131,9 +131,7 @@ def test_the_scale_of_each_rank_is_drawn_next_to_the_expected_one() -> None:
     sent = [[0 if a == b else 8 for a in range(3)] for b in range(3)]
     attempts = [attempt_at(exercise, alone), attempt_at(exercise, several, sent=sent)]
     traffic, scale = pictures_of(exercise, attempts)
-    assert (
-        traffic["title"] == f"Who sent how much to whom: {several.name}"
-    )  # not the case without traffic
+    assert traffic["title"] == f"Who sent how much to whom: {several.name}"  # not `alone`
     assert scale["title"] == f"log₂ of the scale: {several.name}"
     assert all(name in scale["svg"] for name in ("rank 0", "rank 1", "rank 2", "expected"))
 

@@ -79,9 +79,8 @@ def course(db_url: str, tmp_path_factory: pytest.TempPathFactory) -> CourseDirec
         for student in ("ada", "bob", "cy", "eve", "not in the gradebook"):
             (root / "submitted" / student / lab).mkdir(parents=True)
     (root / "autograded/cy/one/work.ipynb").unlink()
-    (root / "submitted/eve/two/timestamp.txt").write_text(
-        "2026-10-02 13:00:00 UTC"
-    )  # submitted again
+    # Submitted again:
+    (root / "submitted/eve/two/timestamp.txt").write_text("2026-10-02 13:00:00 UTC")
     (root / "submitted/without work/two").mkdir(parents=True)
     config = Config()
     config.CourseDirectory.update(root=str(root), db_url=db_url, course_id="shardlab")
