@@ -1,4 +1,4 @@
-"""Student code may die, hang, flood and forged: the rest of the notebook still runs."""
+"""Student code may die, hang, flood or forge messages: the rest of the notebook still runs."""
 
 from __future__ import annotations
 
