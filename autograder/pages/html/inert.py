@@ -214,7 +214,7 @@ def _richest(data: Mapping[str, Any]) -> str:
                 uri = image_uri(mime, _joined(data[mime]))
             except NotShown as why:
                 return _note(str(why)) + _plain(data)
-            words = shorten(_joined(data.get("text/decode")), 200)
+            words = shorten(_joined(data.get("text/plain")), 200)
             return f'<img src="{uri}" alt="{escape(words)}">'
     if "text/latex" in data:
         return markdown(_joined(data["text/latex"]))
@@ -222,7 +222,7 @@ def _richest(data: Mapping[str, Any]) -> str:
 
 
 def _plain(data: Mapping[str, Any]) -> str:
-    return text(_joined(data["text/decode"])) if "text/decode" in data else ""
+    return text(_joined(data["text/plain"])) if "text/plain" in data else ""
 
 
 def shorten(text: str, most: int = MAX_TEXT) -> str:

@@ -254,6 +254,12 @@ def shown(**data: str) -> str:
     return html.partition('src="')[2].partition('"')[0]
 
 
+def test_a_plain_result_is_shown() -> None:
+    assert "<pre>42</pre>" in inert.output(
+        {"output_type": "execute_result", "data": {"text/plain": "42"}}
+    )
+
+
 def test_long_text_is_cut_in_the_middle() -> None:
     html = inert.text("a" * 30_000 + "z")
     assert len(html) < 21_000
