@@ -1,15 +1,15 @@
-"""Checks of the labs: at once for a student, and by a trusted process for a grade.
+"""Checks for the labs: run by a student in the notebook, and by a trusted process for a grade.
 
-The rooms, by whose code runs next to theirs; each imports from those above it only:
-    guest        runs in a process next to student code, and nothing else
+The packages in order of trust, the least trusted first; each imports only from those above it:
+    guest        runs in the same process as student code
     exercise     the form of an exercise
-    exercises    the labs' exercises: public halves, and hidden/ with what decides
+    exercises    the labs' exercises: public halves, and hidden/ with what decides a grade
     evaluation   what `check` runs: try an answer on ranks, judge, compare, present
     sandbox      the container that student code runs in, seen from outside
-    grading      a class: submissions, their notebooks, records, workers, the gradebook
-    pages        what is read afterwards: feedback, reports, formgrader
+    grading      a class: submissions, notebooks, records, workers, the gradebook
+    pages        what people read afterwards: feedback, reports, formgrader
     build        notebooks from their sources
-    release      the students' package: guest, exercise, evaluation, and public halves
+    release      the students' package: guest, exercise, evaluation and the public halves
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ __all__ = ["CheckFailed", "check"]
 
 
 def __getattr__(name: str) -> Any:
-    # Only when asked for: it brings torch, and the pages of feedback and formgrader need none.
+    # Imported lazily: check imports torch, which the feedback and formgrader pages do not need.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from autograder.evaluation import check

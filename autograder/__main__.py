@@ -14,12 +14,14 @@ from autograder.release import release_command as release
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("build", help="make every .ipynb from its .nb.py, and labs/")
-    command.add_argument("--check", action="store_true", help="write nothing; fail on drift")
+    command = commands.add_parser("build", help="build every .ipynb from its .nb.py, and labs/")
     command.add_argument(
-        "--overwrite", action="store_true", help="replace labs that somebody has run, too"
+        "--check", action="store_true", help="write nothing; fail if a file is out of date"
     )
-    command.add_argument("--repo", type=Path, default=Path(), help="default: where you are")
+    command.add_argument(
+        "--overwrite", action="store_true", help="also replace labs that somebody has run"
+    )
+    command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
     command.set_defaults(run=_build)
     grading.add_parser(commands)
     release.add_parser(commands)
@@ -29,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    # Only here: it imports nbgrader, which takes seconds.
+    # Imported here because nbgrader takes seconds to import.
     from autograder.build import SourceError, build, check
 
     repo = arguments.repo.resolve()

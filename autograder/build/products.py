@@ -1,4 +1,4 @@
-"""Every generated notebook of the repository: what it should hold, and writing it safely."""
+"""Every generated notebook in the repository: its content, and writing it safely."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from autograder.build.text import SourceError, notebook_bytes, notebook_from_tex
 from autograder.grading.submission.template import find_check, is_check
 
 REBUILD = "python -m autograder build"
-SCRATCH = {".ipynb_checkpoints", "__pycache__"}  # git does not see them either
+SCRATCH = {".ipynb_checkpoints", "__pycache__"}  # git ignores them, too
 
 
 @dataclass(frozen=True)
 class Drift:
-    """One file that is not what its source says; ``why`` is for the person at the keyboard."""
+    """A file that differs from what its source builds; ``why`` follows its path in a message."""
 
     path: Path
     why: str
 
 
 def products(repo: Path) -> dict[Path, bytes]:
-    """{path: bytes} of every notebook that the sources in ``repo`` make.
+    """{path: bytes} of every notebook built from the sources in ``repo``.
 
-    All sources are read before any error is raised: SourceError then names every broken one.
+    Reads all sources before it raises SourceError, which names every broken one.
     """
     made: dict[Path, bytes] = {}
     broken: list[str] = []
@@ -52,9 +52,9 @@ def products(repo: Path) -> dict[Path, bytes]:
 
 
 def check(repo: Path) -> list[Drift]:
-    """Every file that differs from what its source makes, is missing, or has no source."""
+    """Every file that is out of date, is missing, or has no source."""
     made = products(repo)
-    why = {True: "is not what its source makes", False: "is not built yet"}
+    why = {True: "is out of date", False: "is not built yet"}
     drifts = [Drift(path, f"{why[path.exists()]}: run `{REBUILD}`") for path in _stale(made)]
     return drifts + _strays(repo, made)
 
@@ -62,13 +62,15 @@ def check(repo: Path) -> list[Drift]:
 def build(repo: Path, *, overwrite: bool = False) -> tuple[list[Path], list[Drift]]:
     """Write every notebook that changed; returns what was written and what was left alone.
 
-    A lab that someone has worked in (it holds outputs) is left alone unless ``overwrite``.
+    A lab that someone has worked in (it has outputs) is left alone unless ``overwrite``.
     """
     made = products(repo)
     written, kept = [], []
     for path in _stale(made):
         if path.is_relative_to(repo / "labs") and not overwrite and _has_been_run(path):
-            kept.append(Drift(path, "holds outputs, so maybe someone's work: add --overwrite"))
+            kept.append(
+                Drift(path, "has outputs, maybe someone's work: to replace it, add --overwrite")
+            )
             continue
         _replace(path, made[path])
         written.append(path)
@@ -80,7 +82,7 @@ def _sources(repo: Path) -> list[Path]:
 
 
 def _require_exercises(source: Path, notebook: NotebookNode) -> None:
-    """Every check cell names an exercise and its points; raises SourceError."""
+    """Every check cell must name an exercise and its points; raises SourceError."""
     seen: set[str] = set()
     for cell in filter(is_check, notebook.cells):
         name, meta = find_check(cell.source).exercise, cell.metadata.nbgrader
@@ -90,10 +92,10 @@ def _require_exercises(source: Path, notebook: NotebookNode) -> None:
         except KeyError as error:
             raise SourceError(f"{where}: {error.args[0]}") from error
         if meta.points != worth:
-            differ = f"says {meta.points} points, its exercise is worth {worth:g}"
+            differ = f"has {meta.points} points, but its exercise is worth {worth:g}"
             raise SourceError(f"{where}: {differ}")
         if name in seen:
-            raise SourceError(f"{where}: {name} is checked by an earlier cell, too")
+            raise SourceError(f"{where}: an earlier cell already checks {name}")
         seen.add(name)
 
 
@@ -102,7 +104,7 @@ def _stale(made: dict[Path, bytes]) -> list[Path]:
 
 
 def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
-    """What no source made. nbgrader copies whatever lies beside a solution into labs/."""
+    """Files without a source. nbgrader copies everything next to a solution into labs/."""
     here = {
         path
         for pattern in ("course/chapters/**/*.ipynb", "solutions/**/*", "labs/**/*")
@@ -110,7 +112,7 @@ def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
         if not path.is_dir() and not SCRATCH & set(path.parts)
     }
     strays = sorted(here - set(made) - set(_sources(repo)))
-    return [Drift(path, "is made by no source: remove it, or write its .nb.py") for path in strays]
+    return [Drift(path, "has no source: remove it, or write its .nb.py") for path in strays]
 
 
 def _has_been_run(path: Path) -> bool:
@@ -120,12 +122,12 @@ def _has_been_run(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except (ValueError, KeyError, TypeError, AttributeError):
-        return True  # not a notebook any more: whatever it is, somebody put it there
+        return True  # no longer a notebook: somebody replaced it
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write beside, then rename: a reader sees the old file or the new, never half of one."""
+    """Write a temporary file, then rename it: no reader sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_bytes(content)
-    beside.replace(path)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_bytes(content)
+    partial.replace(path)

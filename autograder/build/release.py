@@ -1,4 +1,4 @@
-"""The student's copy of a lab: what nbgrader's own generate_assignment makes of the solution."""
+"""The student's copy of a lab, made from the solution by nbgrader's own generate_assignment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autograder.build.text import SourceError
 def release(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, bytes]:
     """{file name: bytes} of labs/``lab`` made from {file name: bytes} of solutions/``lab``.
 
-    Raises SourceError where nbgrader refuses them.
+    Raises SourceError if nbgrader rejects them.
 
-    Runs in a folder of its own, with the repository's nbgrader_config.py but no gradebook, so the
+    Runs in a temporary folder, with the repository's nbgrader_config.py but no gradebook, so the
     result is what ``nbgrader generate_assignment`` writes and nothing in the repository changes.
     """
     with tempfile.TemporaryDirectory(prefix="shardlab-release-") as folder:
@@ -33,17 +33,17 @@ def release(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, byte
             (source / name).write_bytes(content)
 
         converter = GenerateAssignment(coursedir=course, config=config)
-        # nbgrader logs the cause, and raises only "see the log".
-        said = BufferingHandler(capacity=1_000)
-        said.setLevel(logging.ERROR)
+        # nbgrader logs the cause; its exception only refers to the log.
+        errors = BufferingHandler(capacity=1_000)
+        errors.setLevel(logging.ERROR)
         converter.log = logging.Logger("autograder.build.nbgrader")
-        converter.log.addHandler(said)
+        converter.log.addHandler(errors)
         try:
             converter.start()
         except Exception as error:
-            why = "\n".join(record.getMessage() for record in said.buffer) or str(error)
+            why = "\n".join(record.getMessage() for record in errors.buffer) or str(error)
             solution = repo / "solutions" / lab
-            raise SourceError(f"{solution}: nbgrader refused it:\n{why}") from error
+            raise SourceError(f"{solution}: nbgrader rejected it:\n{why}") from error
         lab_folder = root / course.release_directory / lab
         return {
             str(path.relative_to(lab_folder)): path.read_bytes()

@@ -13,13 +13,13 @@ from nbformat import NotebookNode
 
 from autograder.grading.submission.template import BadCheck, find_check
 
-# Every notebook opens with the same kernel, whatever the editor that wrote its text put in.
+# Every notebook gets this kernel, whatever metadata the editor of its source wrote.
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-NOT_FOR_READERS = ("lines_to_next_cell", "title")  # jupytext's own book-keeping
-GRADE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what both nbgrader and nbformat's cell id take
+JUPYTEXT_METADATA = ("lines_to_next_cell", "title")  # jupytext's own bookkeeping, dropped
+GRADE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # valid for nbgrader and as nbformat's cell id
 NBGRADER_DEFAULTS = {"grade": False, "solution": False, "task": False, "schema_version": 3}
 
 
@@ -28,7 +28,7 @@ class SourceError(Exception):
 
 
 def notebook_from_text(path: Path) -> NotebookNode:
-    """The notebook written in ``path``; raises SourceError where it is not a sound one."""
+    """The notebook written in ``path``; raises SourceError if it is invalid."""
     text = path.read_text(encoding="utf-8")
     try:
         notebook = jupytext.reads(text, fmt="py:percent")
@@ -42,7 +42,7 @@ def notebook_from_text(path: Path) -> NotebookNode:
     grade_ids: set[str] = set()
     for position, (cell, line) in enumerate(zip(notebook.cells, starts, strict=True), 1):
         try:
-            _settle(cell, position, grade_ids)
+            _complete(cell, position, grade_ids)
         except _CellError as error:
             place = f"{path}, cell {position} (line {line + error.line})"
             raise SourceError(f"{place}: {error}") from error
@@ -51,31 +51,31 @@ def notebook_from_text(path: Path) -> NotebookNode:
 
 
 def notebook_bytes(notebook: NotebookNode) -> bytes:
-    """What lies on disk, the same for the same notebook."""
+    """The file's content: the same bytes each time for the same notebook."""
     return (nbformat.writes(notebook).rstrip("\n") + "\n").encode()
 
 
 class _CellError(Exception):
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
-        self.line = line  # lines below the cell's own first
+        self.line = line  # counted from the cell's first line
 
 
-def _settle(cell: NotebookNode, position: int, grade_ids: set[str]) -> None:
-    """Check one cell and give it what jupytext leaves open: its id and whole nbgrader metadata."""
+def _complete(cell: NotebookNode, position: int, grade_ids: set[str]) -> None:
+    """Check one cell and complete what jupytext leaves open: its id and nbgrader metadata."""
     if "incorrectly_encoded_metadata" in cell.metadata:
         raise _CellError(f"cannot read `{cell.metadata['incorrectly_encoded_metadata']}`")
-    for key in NOT_FOR_READERS:
+    for key in JUPYTEXT_METADATA:
         cell.metadata.pop(key, None)
     cell.id = f"cell-{position:03d}"
     if cell.cell_type == "code":
         _check_syntax(cell.source)
     if "nbgrader" in cell.metadata:
-        cell.id = _settle_nbgrader(cell, grade_ids)
+        cell.id = _complete_nbgrader(cell, grade_ids)
     _check_solution_regions(cell)
 
 
-def _settle_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
+def _complete_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
     """Complete and check the metadata of an answer, check or read-only cell; return its id."""
     meta: dict[str, Any] = {**NBGRADER_DEFAULTS, **cell.metadata["nbgrader"]}
     meta.setdefault("locked", not meta["solution"])
@@ -83,13 +83,13 @@ def _settle_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
 
     grade_id = meta.get("grade_id", "")
     if not GRADE_ID.fullmatch(grade_id):
-        raise _CellError(f"grade_id {grade_id!r} has to be 1 to 64 letters, digits, `_` or `-`")
+        raise _CellError(f"grade_id {grade_id!r} must be 1 to 64 letters, digits, `_` or `-`")
     if grade_id in grade_ids:
-        raise _CellError(f"grade_id {grade_id!r} is taken by an earlier cell")
+        raise _CellError(f"grade_id {grade_id!r} is already used by an earlier cell")
     grade_ids.add(grade_id)
 
     if meta["grade"] and not meta.get("points", 0) > 0:
-        raise _CellError(f"{grade_id!r} is graded but says no points above 0")
+        raise _CellError(f"{grade_id!r} is graded but has no positive points")
     if meta["grade"] and not meta["solution"]:
         if not meta["locked"]:
             raise _CellError(f"{grade_id!r} is a check cell: it must be locked")
@@ -109,14 +109,14 @@ def _check_syntax(source: str) -> None:
 
 
 def _check_solution_regions(cell: NotebookNode) -> None:
-    """nbgrader would stop too, but without the name of the cell."""
+    """nbgrader rejects these, too, but does not name the cell."""
     inside = False
     for number, line in enumerate(cell.source.splitlines(), 1):
         begins, ends = "BEGIN SOLUTION" in line, "END SOLUTION" in line
         if not (begins or ends):
             continue
         if not cell.metadata.get("nbgrader", {}).get("solution"):
-            why = "a solution in a cell without `solution: true` reaches students"
+            why = "a solution in a cell without `solution: true` would be released"
             raise _CellError(why, number)
         if begins == inside:
             raise _CellError("BEGIN SOLUTION and END SOLUTION do not pair up", number)

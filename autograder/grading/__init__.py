@@ -1,1 +1,1 @@
-"""From what students handed in to points in the gradebook. No student code runs in this process."""
+"""From submissions to points in the gradebook. No student code runs in this process."""

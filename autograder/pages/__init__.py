@@ -1,1 +1,1 @@
-"""What is read after grading: feedback, reports, formgrader's pages."""
+"""What people read after grading: feedback, reports, formgrader's pages."""

@@ -1,4 +1,4 @@
-"""Where a page's facts come from: the grader's record of this very notebook."""
+"""The grader's record of a notebook, from which its pages are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autograder.grading.record.record import BrokenRecord, Record
 def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: str) -> Record | None:
     """The record that ``notebook``, of autograded/, was written from.
 
-    None where it was graded by another way, or anew since.  ``owner`` carries nbgrader's
+    None if it was graded in another way, or again since then.  ``owner`` carries nbgrader's
     configuration.
     """
     try:
@@ -29,22 +29,22 @@ def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: st
     return record if record is not None and record.key == key else None
 
 
-def told(record: Record | None, name: str) -> tuple[str, str]:
-    """(the table of one check as HTML, or else why there is none): the grader's own words.
+def check_output(record: Record | None, name: str) -> tuple[str, str]:
+    """(a check's table as HTML, why it failed): the grader's own words, "" where there are none.
 
-    From the record, where no student code ever wrote; the same may stand in a notebook.
+    From the record, which student code cannot write; a notebook may contain a forgery.
     """
     if record is None or record.notebook is None or name not in record.verdicts:
         return "", ""
     cells = record.notebook["cells"]
     outputs: list[Any] = next((c["outputs"] for c in cells if grade_id(c) == name), [])
     tables = [out["data"]["text/html"] for out in outputs if "text/html" in out.get("data", {})]
-    words = [out["evalue"] for out in outputs if out["output_type"] == "error"]
-    return "".join(tables[:1]), "".join(words[:1])
+    errors = [out["evalue"] for out in outputs if out["output_type"] == "error"]
+    return "".join(tables[:1]), "".join(errors[:1])
 
 
 def grade_id(cell: Mapping[str, Any]) -> str:
-    """Of a cell in a notebook of the grader's; "" where it has no part in grading."""
+    """Of a cell in one of the grader's notebooks; "" if grading ignores the cell."""
     return str(_plain(cell["metadata"].get("nbgrader")).get("grade_id", ""))
 
 

@@ -1,4 +1,4 @@
-"""What the gradebook knows of a lab: read in a few queries, however many students there are."""
+"""A lab's scores in the gradebook, read in a few queries however many students there are."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from autograder.grading.gradebook.database import by_cell
 
 @dataclass(frozen=True)
 class Mark:
-    """What one graded cell brought. Extra credit is in ``points``."""
+    """The points for one graded cell, extra credit included."""
 
     points: float
     max_points: float
-    waits: bool  # for a person: the points are not the last word
+    is_pending: bool  # waits for manual grading: the points are not final
     by_hand: bool
 
     @property
     def outcome(self) -> str:
-        if self.waits:
-            return "waits"
+        if self.is_pending:
+            return "pending"
         if self.points >= self.max_points:
             return "full"
         return "part" if self.points > 0 else "none"
@@ -41,14 +41,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Scores:
-    """One student's marks in one lab; without a submission all is empty."""
+    """One student's marks in one lab; empty without a submission."""
 
     student: str
     first_name: str = ""
     last_name: str = ""
-    handed_in: bool = False
+    has_submission: bool = False
     submitted_at: datetime | None = None  # UTC
-    due_at: datetime | None = None  # UTC, this student's extension included
+    due_at: datetime | None = None  # UTC, with this student's extension
     penalty: float = 0.0  # points taken off for being late
     max_points: float = 0.0  # of the lab
     marks: dict[str, Mark] = field(default_factory=dict)  # {grade id: ...}
@@ -59,15 +59,15 @@ class Scores:
         return max(sum(mark.points for mark in self.marks.values()) - self.penalty, 0.0)
 
     @property
-    def waits(self) -> int:
-        """How many cells a person has yet to grade."""
-        return sum(mark.waits for mark in self.marks.values())
+    def pending(self) -> int:
+        """How many cells wait for manual grading."""
+        return sum(mark.is_pending for mark in self.marks.values())
 
 
 def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> list[Scores]:
-    """Of everybody in the gradebook, by id, or of one.
+    """Of everybody in the gradebook, sorted by id, or of one student.
 
-    Raises MissingEntry for a lab or student that the gradebook does not know.
+    Raises MissingEntry for a lab or student that is not in the gradebook.
     """
     assignment = gradebook.find_assignment(lab)
     due_at, max_points = assignment.duedate, float(assignment.max_score or 0.0)
@@ -97,14 +97,14 @@ def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> l
             student=row.id,
             first_name=row.first_name or "",
             last_name=row.last_name or "",
-            handed_in=row.submission is not None,
+            has_submission=row.submission is not None,
             submitted_at=row.timestamp,
             due_at=due_at + row.extension if due_at and row.extension else due_at,
             penalty=row.penalty or 0.0,
             max_points=max_points,
             marks={
-                cell: Mark(float(score), float(most), bool(waits), by_hand is not None)
-                for cell, (score, most, waits, by_hand) in marks[row.id].items()
+                cell: Mark(float(score), float(most), bool(pending), by_hand is not None)
+                for cell, (score, most, pending, by_hand) in marks[row.id].items()
             },
             comments={cell: text for cell, (text,) in comments[row.id].items() if text},
         )
@@ -116,12 +116,12 @@ def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> l
 
 
 def labs_of(gradebook: Gradebook) -> list[str]:
-    """By name."""
+    """All labs, sorted by name."""
     return list(gradebook.db.scalars(select(Assignment.name).order_by("name")))
 
 
 def cells_of(gradebook: Gradebook, lab: str) -> list[str]:
-    """Grade ids of a lab's graded cells, by name: the gradebook knows no other order."""
+    """Grade ids of a lab's graded cells, sorted by name: the gradebook has no other order."""
     query = (
         select(BaseCell.name)
         .join(Notebook, Notebook.id == BaseCell.notebook_id)

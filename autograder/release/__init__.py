@@ -1,1 +1,1 @@
-"""The students' package: the course, the labs, and checks that hold no answer."""
+"""The students' package: the course, the labs, and checks without answers."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from autograder.build.products import SCRATCH
 from autograder.release.record import recorded
 
-AS_THEY_ARE = (
+COPIED = (
     "LICENSE",
     "requirements.lock",
     "environment.yml",
@@ -21,33 +21,33 @@ AS_THEY_ARE = (
     "jupyter/**/*.json",
     "tools/environment.py",
     "tools/lab.py",
-    # Rooms that a student's `check` runs in; of exercises, the halves that are public.
+    # What a student's `check` imports; of the exercises, only the public halves.
     "autograder/__init__.py",
     "autograder/guest/**/*.py",
     "autograder/exercise/**/*.py",
     "autograder/evaluation/**/*.py",
     "autograder/exercises/**/*.py",
 )
-LEFT_OUT = {"hidden", *SCRATCH}
-HERE = Path(__file__).parent / "student"  # README.md and Makefile of a students' copy
+EXCLUDED = {"hidden", *SCRATCH}
+STUDENT_FILES = Path(__file__).parent / "student"  # README.md and Makefile of the students' package
 
 
 def package(repo: Path) -> dict[str, bytes]:
     """{path in the package: bytes}, the same bytes on each call."""
     files = {
         str(path): (repo / path).read_bytes()
-        for pattern in AS_THEY_ARE
+        for pattern in COPIED
         for path in (found.relative_to(repo) for found in repo.glob(pattern))
-        if (repo / path).is_file() and not LEFT_OUT & set(path.parts)
+        if (repo / path).is_file() and not EXCLUDED & set(path.parts)
     }
-    files |= {path.name: path.read_bytes() for path in HERE.iterdir() if path.is_file()}
+    files |= {path.name: path.read_bytes() for path in STUDENT_FILES.iterdir() if path.is_file()}
     files["pyproject.toml"] = _project(repo).encode()
     files |= {f"autograder/exercises/{name}": data for name, data in recorded().items()}
     return dict(sorted(files.items()))
 
 
 def _project(repo: Path) -> str:
-    """pyproject.toml without what only those who develop the course need."""
+    """pyproject.toml without the tables that only the course's developers need."""
     text = (repo / "pyproject.toml").read_text(encoding="utf-8")
     tables = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
     kept = ("[build-system]", "[project]", "[tool.setuptools")

@@ -1,4 +1,4 @@
-"""What the hidden halves of all exercises gave for the visible cases, as files of plain data."""
+"""The hidden halves' results for the visible cases of all exercises, as files of plain data."""
 
 from __future__ import annotations
 

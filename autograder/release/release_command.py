@@ -12,17 +12,17 @@ NAME = "shardlab-students"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("release", help="make the students' package, without answers")
+    command = commands.add_parser("release", help="build the students' package, without answers")
     command.add_argument(
         "--to", type=Path, metavar="DIR", help=f"a new or empty folder; default: dist/{NAME}"
     )
-    command.add_argument("--archive", action="store_true", help="DIR.zip and DIR.tar.gz as well")
-    command.add_argument("--repo", type=Path, default=Path(), help="default: where you are")
+    command.add_argument("--archive", action="store_true", help="also write DIR.zip and DIR.tar.gz")
+    command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    # Only here: oracles bring torch along, and other commands have no use for it.
+    # Imported here: it imports torch, which the other commands do not need.
     from autograder.release.package import package
 
     repo = arguments.repo.resolve()

@@ -1,4 +1,4 @@
-"""Writing the students' package: a folder, and archives that are the same bytes each time."""
+"""Writes the students' package: a folder, and archives with the same bytes each time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-LIST = ".release.json"  # {path: sha256} of all that a release wrote
-MADE_LATER = {".venv", "__pycache__", ".ipynb_checkpoints"}
-LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip can name
+MANIFEST = ".release.json"  # {path: sha256} of every file in the release
+NOT_RELEASED = {".venv", "__pycache__", ".ipynb_checkpoints"}
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
 
 
 class ReleaseError(Exception):
@@ -23,26 +23,26 @@ class ReleaseError(Exception):
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """All of ``files`` into ``folder``, in the place of an earlier release or of nothing.
+    """Write ``files`` to ``folder``, replacing an earlier release if there is one.
 
-    Raises ReleaseError where it holds anything else, or a release that somebody has worked in.
+    Raises ReleaseError if it contains anything else, or a release that somebody has worked in.
     """
-    _require_ours(folder)
+    _require_unchanged_release(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
-        new = Path(beside, "new")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        new = Path(temporary, "new")
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
-        for name, content in {**files, LIST: json.dumps(digests, indent=0).encode()}.items():
+        for name, content in {**files, MANIFEST: json.dumps(digests, indent=0).encode()}.items():
             path = new / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         if folder.exists():
-            folder.rename(Path(beside, "old"))
+            folder.rename(Path(temporary, "old"))
         new.rename(folder)
 
 
 def archives(files: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """``folder``.zip and ``folder``.tar.gz beside it; both unpack into a folder of its name."""
+    """``folder``.zip and ``folder``.tar.gz next to it; both unpack into a folder of that name."""
     content = {f"{folder.name}/{name}": data for name, data in sorted(files.items())}
     paths = []
     for suffix, pack in ((".zip", _zip), (".tar.gz", _tar)):
@@ -54,25 +54,25 @@ def archives(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     return paths
 
 
-def _require_ours(folder: Path) -> None:
+def _require_unchanged_release(folder: Path) -> None:
     with suppress(OSError):
-        folder.rmdir()  # only an empty one can be removed
+        folder.rmdir()  # succeeds only if it is empty
     if not folder.exists():
         return
     try:
-        wrote: dict[str, str] = json.loads((folder / LIST).read_bytes())
+        wrote: dict[str, str] = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         raise ReleaseError(
-            f"{folder} holds something that no release made: name an empty folder with --to"
+            f"{folder} contains files that no release wrote: choose an empty folder with --to"
         ) from None
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_dir() or MADE_LATER & set(path.relative_to(folder).parts) or name == LIST:
+        if path.is_dir() or NOT_RELEASED & set(path.relative_to(folder).parts) or name == MANIFEST:
             continue
         if wrote.get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
             raise ReleaseError(
-                f"{folder}: somebody has worked there, {name} is not as a release left it: move "
-                "the folder away, or name another one with --to"
+                f"{folder}: somebody has worked here, {name} has changed since the release. Move "
+                "the folder away, or choose another one with --to"
             )
 
 
@@ -80,8 +80,8 @@ def _zip(content: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in content.items():
-            entry = zipfile.ZipInfo(name, LONG_AGO)
-            entry.create_system = 3  # Unix: its modes are in the archive
+            entry = zipfile.ZipInfo(name, ZIP_EPOCH)
+            entry.create_system = 3  # Unix: the archive has file modes
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, data)
@@ -91,8 +91,8 @@ def _zip(content: Mapping[str, bytes]) -> bytes:
 def _tar(content: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as squeezed,
-        tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, data in content.items():
             entry = tarfile.TarInfo(name)

@@ -199,7 +199,7 @@ class Notebook:
 
     def content(self) -> NotebookNode:
         """Its cells with their outputs, as they would be saved."""
-        return nbformat.from_dict(self.ask("(panel) => panel.content.model.toJSON()"))
+        return nbformat.from_dict(self.evaluate("(panel) => panel.content.model.toJSON()"))
 
     @property
     def path(self) -> str:

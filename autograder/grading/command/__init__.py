@@ -1,1 +1,1 @@
-"""`python -m autograder grade`: a whole class, to the end."""
+"""`python -m autograder grade`: grade a whole class."""

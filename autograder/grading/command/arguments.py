@@ -1,4 +1,4 @@
-"""python -m autograder grade: what it can be told."""
+"""The arguments of `python -m autograder grade`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import os
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """The command among those of `python -m autograder`."""
-    parser = commands.add_parser("grade", help="grade what students handed in, in parallel")
-    parser.add_argument("lab", metavar="LAB", help="03_ring_all_reduce")
+    """Add the command to `python -m autograder`."""
+    parser = commands.add_parser("grade", help="grade the submissions for a lab, in parallel")
+    parser.add_argument("lab", metavar="LAB", help="for example 03_ring_all_reduce")
     parser.add_argument(
-        "--student", action="append", metavar="ID", help="only this one; may be given repeatedly"
+        "--student", action="append", metavar="ID", help="only this student; repeatable"
     )
     parser.add_argument(
         "--jobs", type=int, default=(os.cpu_count() or 1) + 1, metavar="N",
-        help="submissions at a time on this machine; default: one for each processor, and one more "
-        "because some only wait",
+        help="submissions to grade at a time on this machine; default: one per processor and one "
+        "more, because some only wait",
     )  # fmt: skip
     parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="of a Dask cluster that grades: tcp://host:8786"
+        "--scheduler", metavar="ADDRESS", help="grade on the Dask cluster at tcp://host:8786"
     )
     parser.add_argument(
         "--regrade", action="store_true",
-        help="also what an older version of the course has graded; shows who changes, then asks",
+        help="also regrade what an older version of the course graded; shows changes, then asks",
     )  # fmt: skip
-    parser.add_argument("--yes", action="store_true", help="write what --regrade shows, unasked")
+    parser.add_argument(
+        "--yes", action="store_true", help="write the changes of --regrade without asking"
+    )
     parser.add_argument(
         "--unsandboxed", action="store_true",
-        help="run students' code with your own rights, where the machine has no sandbox",
+        help="run students' code with your own permissions, on a machine without a sandbox",
     )  # fmt: skip
     parser.set_defaults(run=_grade)
 

@@ -1,4 +1,4 @@
-"""A whole class, graded to the end, however often that is interrupted."""
+"""Grade a whole class; an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from autograder.grading.pool.journal import Journal, JournalError
 from autograder.grading.pool.local import LocalPool, Pool
 from autograder.grading.pool.tasks import (
     grading_folder,
-    refused_names,
-    students_who_handed_in,
+    students_who_submitted,
     submission_folder,
+    unusable_names,
 )
-from autograder.grading.pool.worker import Refused
+from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import BrokenRecord, Record
 from autograder.grading.submission.template import CourseError
 
 ALL_GRADED, WRONG_USAGE, NOT_ALL_GRADED, INTERRUPTED = 0, 2, 3, 130
 
 
-class WrongUsage(Exception):
-    """What was asked for cannot be done: why, and what to do."""
+class UsageError(Exception):
+    """The command cannot run as given: why, and what to do."""
 
 
 def grade(arguments: argparse.Namespace) -> int:
-    """The exit code: 0 all graded; 3 some are not, and the table says why; 2 cannot be done."""
-    # From how nbgrader uses its database: there is nothing to repair here.
+    """Returns the exit code: 0 all graded; 3 not all, the table says why; 2 wrong usage."""
+    # Caused by nbgrader's own queries: nothing to fix here.
     warnings.simplefilter("ignore", SAWarning)
     try:
-        run = _Run(arguments)
+        run = _GradingRun(arguments)
         with run.journal.locked():
             return run.grade()
-    except (WrongUsage, CourseError, GradebookError, Refused, JournalError) as error:
+    except (UsageError, CourseError, GradebookError, CannotGrade, JournalError) as error:
         print(error, file=sys.stderr)
         return NOT_ALL_GRADED if isinstance(error, JournalError) else WRONG_USAGE
     except KeyboardInterrupt:
-        kept = "Every grade that was reported is kept: the same command goes on from there"
-        print(f"\nStopped. {kept}", file=sys.stderr)
+        saved = "All reported grades are saved: run the same command to continue"
+        print(f"\nStopped. {saved}", file=sys.stderr)
         return INTERRUPTED
 
 
-class _Run:
+class _GradingRun:
     def __init__(self, arguments: argparse.Namespace) -> None:
-        """Raises whatever makes it pointless to begin."""
+        """Raises an error if grading cannot start."""
         lab = arguments.lab
         if arguments.jobs < 1:
-            raise WrongUsage(f"--jobs {arguments.jobs}: one worker at least has to grade")
+            raise UsageError(f"--jobs {arguments.jobs}: at least one worker is needed")
         app = NbGrader()
         app.initialize([])
         course = CourseDirectory(parent=app)
@@ -70,21 +70,21 @@ class _Run:
         require_same_gradebook(course)
         decider = RunAndDecide(parent=app)
         self.maker = decider.maker(lab)
-        handed_in = students_who_handed_in(course, lab)
-        refused = refused_names(course, lab)
-        self.students = _chosen(arguments.student, handed_in, refused, course, lab)
+        submitted = students_who_submitted(course, lab)
+        unusable = unusable_names(course, lab)
+        self.students = _select_students(arguments.student, submitted, unusable, course, lab)
         records = grading_folder(course) / "records"
         self.journal = Journal(records, lab)
-        self.waiting = Journal(records, lab, waiting=True)  # from a regrade, until somebody agrees
+        self.unconfirmed = Journal(records, lab, unconfirmed=True)  # from a regrade
         self.writer = Writer(app, lab)
-        absent = sorted(set(self.writer.students()) - set(handed_in))
-        self.outcome = Outcome(lab) if arguments.student else Outcome(lab, refused, absent)
+        absent = sorted(set(self.writer.students()) - set(submitted))
+        self.outcome = Outcome(lab) if arguments.student else Outcome(lab, unusable, absent)
         self.pool = _pool(arguments, decider.unsandboxed)
         self.regrade, self.yes = arguments.regrade, arguments.yes
 
     def grade(self) -> int:
         began_s, outcome = time.monotonic(), self.outcome
-        todo, keep = self._sort()
+        todo, keep = self._sort_students()
         scores = self.writer.scores()
         for record in keep:
             outcome.records[record.student] = record
@@ -100,11 +100,11 @@ class _Run:
         if regraded:
             self._approve(regraded)
         print(f"\n{table(outcome)}")
-        left_out = outcome.refused or outcome.failed or outcome.not_written
-        return NOT_ALL_GRADED if left_out else ALL_GRADED
+        missing = outcome.unusable or outcome.failed or outcome.not_written
+        return NOT_ALL_GRADED if missing else ALL_GRADED
 
-    def _sort(self) -> tuple[list[str], list[Record]]:
-        """(students to be graded, records that stay as they are, of whatever version)."""
+    def _sort_students(self) -> tuple[list[str], list[Record]]:
+        """(students to grade, records to keep, whatever their version)."""
         todo, keep = [], []
         for student in self.students:
             record = self._final(self.journal, student)
@@ -120,8 +120,8 @@ class _Run:
     def _graded(
         self, pool: Pool, students: list[str], journal: Journal
     ) -> Iterator[tuple[Record, bool]]:
-        """Records as they are done, in the journal already, and whether the same submission was
-        graded before."""
+        """Yield each record once it is in the journal, and whether the same submission was graded
+        before."""
         if not students:
             return
         progress = Progress(len(students))
@@ -156,15 +156,15 @@ class _Run:
     # ---- regrade
 
     def _regraded(self, pool: Pool) -> list[Record]:
-        """What the present version makes of those that an older one graded; nothing is changed."""
+        """Grade again what an older version graded; changes no grade yet."""
         done, todo = [], []
         for student in sorted(self.outcome.older):
-            record = self._final(self.waiting, student)
+            record = self._final(self.unconfirmed, student)
             if record and record.key == self.maker.task(student).key:
                 done.append(record)
             else:
                 todo.append(student)
-        for record, _ in self._graded(pool, todo, self.waiting):
+        for record, _ in self._graded(pool, todo, self.unconfirmed):
             if record.is_final:
                 done.append(record)
             else:
@@ -172,28 +172,28 @@ class _Run:
         return done
 
     def _approve(self, regraded: list[Record]) -> None:
-        """Shows who changes by how much, and writes where that is wanted."""
+        """Show each student's change in points, and write the new grades if confirmed."""
         changed = changes(regraded, self.writer.scores())
-        who = f"{len(changed)} change" if changed else "nobody's points change"
-        print(f"\nRegraded {len(regraded)} by the present version: {who}.")
+        effect = f"points change for {len(changed)}" if changed else "no points change"
+        print(f"\nRegraded {len(regraded)} with the current version: {effect}.")
         for line in changed:
             print(f"  {line}")
-        if changed and not self.yes and not _agreed():
-            again = "The same command with --yes writes these, and grades none of them again."
-            print(f"Nothing was changed. {again}")
+        if changed and not self.yes and not _confirmed():
+            later = "To write these grades without grading again, add --yes to the same command."
+            print(f"Nothing was changed. {later}")
             return
         for record in regraded:
-            self.waiting.move_to(self.journal, record.student)
+            self.unconfirmed.move_to(self.journal, record.student)
             self.outcome.records[record.student] = record
             self.outcome.older.discard(record.student)
             self._write(record, same_submission=True)
 
 
-def _agreed() -> bool:
+def _confirmed() -> bool:
     print("Write these grades? [y/N] ", end="", flush=True)
     try:
         return input().strip().lower() in ("y", "yes")
-    except EOFError:  # nobody there to ask
+    except EOFError:  # not interactive
         print()
         return False
 
@@ -203,31 +203,31 @@ def _require_lab(course: CourseDirectory, lab: str) -> None:
     labs = sorted(path.stem for path in folder.glob("*/*.ipynb") if path.parent.name == path.stem)
     if not labs:
         root = "the root of the repository, where nbgrader_config.py is"
-        raise WrongUsage(f"{folder} holds no labs: start this in {root}")
+        raise UsageError(f"{folder} contains no labs: run this in {root}")
     if lab not in labs:
-        raise WrongUsage(f"no lab is called {lab!r}: there are {', '.join(labs)}")
+        raise UsageError(f"there is no lab {lab!r}: choose from {', '.join(labs)}")
 
 
-def _chosen(
+def _select_students(
     asked: list[str] | None,
-    handed_in: list[str],
-    refused: dict[str, str],
+    submitted: list[str],
+    unusable: dict[str, str],
     course: CourseDirectory,
     lab: str,
 ) -> list[str]:
-    if not handed_in and not refused:
+    if not submitted and not unusable:
         place = submission_folder(course, lab, "STUDENT") / f"{lab}.ipynb"
-        how = f"put notebooks at {place}, or let `nbgrader collect {lab}` do it"
-        raise WrongUsage(f"nobody has handed in {lab}: {how}")
+        how = f"put notebooks at {place}, or run `nbgrader collect {lab}`"
+        raise UsageError(f"there are no submissions for {lab}: {how}")
     for name in asked or ():
-        if name in refused:
-            raise WrongUsage(f"the folder's name {name!r} {refused[name]}: rename the folder")
-        if name not in handed_in:
-            near = difflib.get_close_matches(name, handed_in, n=3)
+        if name in unusable:
+            raise UsageError(f"the folder name {name!r} {unusable[name]}: rename the folder")
+        if name not in submitted:
+            near = difflib.get_close_matches(name, submitted, n=3)
             none = f"there is no {submission_folder(course, lab, name)}"
             hint = f"did you mean {' or '.join(near)}?" if near else none
-            raise WrongUsage(f"{name} has not handed in {lab}: {hint}")
-    return list(dict.fromkeys(asked)) if asked else handed_in
+            raise UsageError(f"{name} has not submitted {lab}: {hint}")
+    return list(dict.fromkeys(asked)) if asked else submitted
 
 
 def _pool(arguments: argparse.Namespace, unsandboxed: bool) -> AbstractContextManager[Pool]:

@@ -1,4 +1,4 @@
-"""What is said when a class is graded."""
+"""The summary that is printed after grading a class."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SLOWEST = 3
 
 @dataclass
 class Outcome:
-    """Of one run of `grade`. ``records``: one for each student who handed in and can be graded."""
+    """The result of one `grade` run. ``records``: one for each submission that can be graded."""
 
     lab: str
-    refused: dict[str, str] = field(default_factory=dict)  # names of folders: why
-    absent: Sequence[str] = ()  # of the gradebook, who handed in nothing
+    unusable: dict[str, str] = field(default_factory=dict)  # {folder name: why}
+    absent: Sequence[str] = ()  # students in the gradebook without a submission
     records: dict[str, Record] = field(default_factory=dict)
     new: set[str] = field(default_factory=set)  # graded in this run
     older: set[str] = field(default_factory=set)  # graded by another version of the course
-    not_written: dict[str, str] = field(default_factory=dict)  # student -> why
-    broken: dict[str, str] = field(default_factory=dict)  # records that could not be read
+    not_written: dict[str, str] = field(default_factory=dict)  # {student: why}
+    broken: dict[str, str] = field(default_factory=dict)  # {student: why the record is unreadable}
     took_s: float = 0.0
 
     @property
@@ -33,8 +33,8 @@ class Outcome:
 
 def table(outcome: Outcome) -> str:
     counts = Counter(record.state for record in outcome.records.values())
-    submissions = _count([*outcome.records, *outcome.refused], "submission")
-    now = "none to be graded"
+    submissions = _count([*outcome.records, *outcome.unusable], "submission")
+    now = "nothing to grade"
     if outcome.new:
         took, each_s = timedelta(seconds=round(outcome.took_s)), outcome.took_s / len(outcome.new)
         now = f"{len(outcome.new)} graded now in {took} ({each_s:.1f} s each)"
@@ -42,32 +42,35 @@ def table(outcome: Outcome) -> str:
     width = max(map(len, STATES))
     lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]
     listed = {
-        "slowest (the workers' start not counted)": _slowest(outcome),
-        "not graded, the folder has a name that cannot be used (rename it, then the same command)":
-            [f"{name!r} {why}" for name, why in outcome.refused.items()],
-        "no grade, the machine failed (nothing was written; the next run tries them again)":
+        "slowest (without the workers' start)": _slowest(outcome),
+        "not graded: unusable folder name (rename the folder, then run the same command)":
+            [f"{name!r} {why}" for name, why in outcome.unusable.items()],
+        "not graded: the machine failed (nothing was written; the next run retries)":
             [f"{record.student}: {record.reason}" for record in outcome.failed],
-        "graded, and not yet in the gradebook (the next run writes them)":
+        "graded, but not yet in the gradebook (the next run writes them)":
             [f"{student}: {why}" for student, why in sorted(outcome.not_written.items())],
-        "graded anew, their records were broken":
+        "graded again: unreadable record":
             [f"{student}: {why}" for student, why in sorted(outcome.broken.items())],
     }  # fmt: skip
     for title, rows in listed.items():
         lines += ["", f"{title}:", *(f"  {row}" for row in rows)] if rows else []
     if outcome.older:
         verb = "was" if len(outcome.older) == 1 else "were"
-        lines += ["", f"{len(outcome.older)} {verb} graded by an older version: --regrade"]
+        lines += [
+            "",
+            f"{len(outcome.older)} {verb} graded by an older version: grade again with --regrade",
+        ]
     if outcome.absent:
         shown = ", ".join(outcome.absent[:10]) + (" …" if outcome.absent[10:] else "")
-        lines += ["", f"{_count(outcome.absent, 'student')} handed in nothing: {shown}"]
+        lines += ["", f"{_count(outcome.absent, 'student')} without a submission: {shown}"]
     return "\n".join(lines)
 
 
 def changes(records: Iterable[Record], scores: dict[str, dict[str, float | None]]) -> list[str]:
-    """What a regrade would change: a line for each student whose automatic points change, who
-    loses most first.
+    """What a regrade would change: a line for each student whose automatic points change, the
+    largest loss first.
 
-    ``scores``: writer.Writer.scores()
+    ``scores``: from writer.Writer.scores()
     """
     found = []
     for record in records:

@@ -1,4 +1,4 @@
-"""How far a class's grading is: one line that changes on a terminal, else a line for each step."""
+"""Grading progress: one line that is updated on a terminal, otherwise a line for each step."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Progress:
         self.done = 0
         self._live = sys.stdout.isatty()
         self._began_s = time.monotonic()
-        self._at_work: dict[str, float] = {}  # student -> since when
+        self._running: dict[str, float] = {}  # {student: start time}
         self._writing = threading.Lock()
 
     def start(self, task: Task) -> None:
-        """Called in any thread."""
+        """May be called from any thread."""
         with self._writing:
-            self._at_work[task.student] = time.monotonic()
+            self._running[task.student] = time.monotonic()
             self._show("" if self._live else f"{task.student}: started")
 
     def finish(self, record: Record) -> None:
         with self._writing:
             self.done += 1
-            took_s = time.monotonic() - self._at_work.pop(record.student, time.monotonic())
+            took_s = time.monotonic() - self._running.pop(record.student, time.monotonic())
             points = f"{record.state}, {sum(record.points.values()):g} points"
             outcome = points if record.is_final else f"{record.state} ({record.reason})"
             line = f"{record.student}: {outcome}, {took_s:.1f} s"
@@ -40,20 +40,20 @@ class Progress:
             print("\r\x1b[K", end="", flush=True)
 
     def _show(self, line: str) -> None:
-        """``line`` stays; on a terminal, the one below it changes."""
+        """Print ``line``; on a terminal, update the status line below it."""
         if not self._live:
             print(f"[{self.done}/{self.total}] {line}", flush=True)
             return
-        names = list(self._at_work)
-        at_work = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
-        now = f"{self.done}/{self.total} graded{self._eta()} · at work on {at_work or 'nothing'}"
+        names = list(self._running)
+        running = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        now = f"{self.done}/{self.total} graded{self._eta()} · grading {running or 'nothing'}"
         above = f"{line}\n" if line else ""
         print(f"\r\x1b[K{above}{now[:110]}", end="", flush=True)
 
     def _eta(self) -> str:
-        """ " · 0.4 per s · 0:12:31 to go", once there is something to go by."""
+        """ " · 0.4 per s · 0:12:31 left"; empty until one is done."""
         spent_s = time.monotonic() - self._began_s
         if not 0 < self.done < self.total or spent_s <= 0:
             return ""
         left = timedelta(seconds=round(spent_s / self.done * (self.total - self.done)))
-        return f" · {self.done / spent_s:.2g} per s · {left} to go"
+        return f" · {self.done / spent_s:.2g} per s · {left} left"

@@ -1,1 +1,1 @@
-"""Records in nbgrader's gradebook, and what nbgrader's own commands run."""
+"""Writes records to nbgrader's gradebook, and runs inside nbgrader's own commands."""

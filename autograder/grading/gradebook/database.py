@@ -1,5 +1,5 @@
-"""The gradebook's database: is it there, has it its tables, is it the one that grades were
-written into, and how it is opened."""
+"""The gradebook's database: opens it, creates its tables, and makes sure that it is the one that
+earlier grades were written to."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autograder.grading.gradebook import indexes
 
-NAMED = 5  # students in one message
-LOCK = 0x5A4D1AB  # PostgreSQL's advisory locks are known by number; ours alone in a gradebook
+MAX_NAMED = 5  # students in one message
+LOCK_ID = 0x5A4D1AB  # of a PostgreSQL advisory lock; nothing else uses it in a gradebook
 
 
 class GradebookError(Exception):
-    """What is wrong, and what to do. The database's address is in it, its password is not."""
+    """What is wrong, and what to do. Shows the database's address without its password."""
 
 
 def share_engines() -> None:
-    """From now on all `Gradebook`s of this process that have an address share SQLAlchemy's engine.
+    """Make all `Gradebook`s of this process with the same address share one SQLAlchemy engine.
 
-    nbgrader opens ten for one submission, and an engine of its own would compile each statement
-    anew: a fifth of what it takes to write a grade.
+    nbgrader opens ten for one submission, and a separate engine would compile each statement
+    again: a fifth of the time that writing a grade takes.
     """
     nbgrader.api.create_engine = _engine
 
@@ -48,10 +48,10 @@ _engine = functools.cache(create_engine)
 
 
 def prepare(db_url: str) -> None:
-    """Makes nbgrader's tables and our indexes where there are none, and returns once they are.
+    """Create nbgrader's tables and our indexes where they are missing.
 
-    On PostgreSQL any number of processes may do so at once; nbgrader's own commands fail where
-    two meet an empty database, so this runs before several of them do.  Raises GradebookError.
+    On PostgreSQL any number of processes may call this concurrently. nbgrader's own commands fail
+    if two of them find an empty database, so call this before them.  Raises GradebookError.
     """
     # nbgrader starts the command `alembic` for this; see nbgrader_config.py.
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
@@ -59,33 +59,34 @@ def prepare(db_url: str) -> None:
         url = make_url(db_url)
     except ArgumentError as error:
         raise GradebookError(
-            "the gradebook's address cannot be read: write it in SHARDLAB_DB_URL or "
-            "nbgrader_config.py as postgresql+psycopg://user@host/database"
+            "the gradebook's address is invalid: in SHARDLAB_DB_URL or nbgrader_config.py, write "
+            "it as postgresql+psycopg://user@host/database"
         ) from error
     try:
         engine = create_engine(url, poolclass=NullPool)
         with engine.connect() as connection:
             if url.get_backend_name() == "postgresql":
-                # Held until this connection closes.
-                connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
+                # Released when this connection closes.
+                connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK_ID})
             Gradebook(db_url).close()
             indexes.add(connection)
     except (SQLAlchemyError, ImportError) as error:
-        said = str(getattr(error, "orig", None) or error).strip().splitlines()
+        cause = str(getattr(error, "orig", None) or error).strip().splitlines()
         raise GradebookError(
-            f"no gradebook at {url.render_as_string(hide_password=True)}: "
-            f"{said[0].strip() if said else type(error).__name__}. Start the database, or correct "
-            "SHARDLAB_DB_URL; nothing was graded or changed."
+            f"cannot open the gradebook at {url.render_as_string(hide_password=True)}: "
+            f"{cause[0].strip() if cause else type(error).__name__}. Start the database, or fix "
+            "SHARDLAB_DB_URL. Nothing was graded or changed."
         ) from error
 
 
 def require_same_gradebook(course: CourseDirectory) -> None:
-    """Marks, comments and penalties of a person are in the gradebook alone: in another one grades
-    would go on without them, and nobody would notice.
+    """Raise GradebookError if earlier grades were written to another gradebook.
 
-    A notebook in autograded/ is the last thing written of a submission, after its rows in the
-    gradebook.  So where one has no row, that was another gradebook; a run that was killed leaves
-    none such.  Raises GradebookError.
+    Manual marks, comments and penalties are only in the gradebook: in another one they would
+    silently be missing.
+
+    The notebook in autograded/ is written last, after a submission's rows in the gradebook.  A
+    notebook without a row therefore means another gradebook; a killed run does not leave one.
     """
     written = _autograded(course)
     with Gradebook(course.db_url, course.course_id) as gradebook:
@@ -96,25 +97,25 @@ def require_same_gradebook(course: CourseDirectory) -> None:
     if not missing:
         return
     students = sorted({student for student, _ in missing})
-    others = f" and {len(students) - NAMED} others" if students[NAMED:] else ""
+    others = f" and {len(students) - MAX_NAMED} others" if students[MAX_NAMED:] else ""
     raise GradebookError(
         f"the gradebook at {make_url(course.db_url).render_as_string(hide_password=True)} has no "
-        f"submission of {', '.join(students[:NAMED])}{others} for "
-        f"{', '.join(sorted({lab for _, lab in missing}))}, though these were graded: marks and "
-        "comments that a person gave would be left behind. Nothing was graded or changed.\n"
-        "If grades were written into another database, set SHARDLAB_DB_URL (or db_url in "
-        "nbgrader_config.py) back to it: there is no way yet to move a gradebook.\n"
+        f"submission of {', '.join(students[:MAX_NAMED])}{others} for "
+        f"{', '.join(sorted({lab for _, lab in missing}))}, but they were already graded: manual "
+        "marks and comments would be lost. Nothing was graded or changed.\n"
+        "If the grades are in another database, set SHARDLAB_DB_URL (or db_url in "
+        "nbgrader_config.py) back to it: a gradebook cannot be moved yet.\n"
         "If that gradebook is lost, or these were removed from it on purpose, move their folders "
         f"({course.format_path(course.autograded_directory, 'STUDENT', 'LAB')}) to another place "
-        "and repeat the command: automatic points are written again from the records, what a "
-        "person entered is not."
+        "and repeat the command: it restores automatic points from the records, but nothing that "
+        "a person entered."
     )
 
 
 def by_cell(
     gradebook: Gradebook, lab: str, columns: Sequence[Any], student: str | None = None
 ) -> dict[str, dict[str, list[Any]]]:
-    """{student: {grade id: values}} of a lab's submissions; ``columns``: of Grade or of Comment."""
+    """{student: {grade id: values}} of a lab's submissions; ``columns``: of Grade or Comment."""
     table = columns[0].class_
     query = (
         select(SubmittedAssignment.student_id, BaseCell.name, *columns)
@@ -134,7 +135,7 @@ def by_cell(
 
 
 def _autograded(course: CourseDirectory) -> set[tuple[str, str]]:
-    """(student, lab) of every notebook there."""
+    """(student, lab) of every notebook in autograded/."""
     step = course.autograded_directory
     pattern = re.compile(course.format_path(step, "(?P<student>.*)", "(?P<lab>.*)", escape=True))
     found = map(pattern.fullmatch, glob.glob(course.format_path(step, "*", "*")))

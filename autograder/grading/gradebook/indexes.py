@@ -1,7 +1,7 @@
-"""Indexes that nbgrader's tables lack: those to what belongs to one submission.
+"""Indexes that nbgrader's tables lack, for finding the rows of one submission.
 
-Each of these columns is the second one of a unique index, of no use where only it is asked for;
-without them every grade of the class is read for each submission.
+Each of these columns is the second one of a unique index, which does not help a query for it alone:
+without these indexes, each submission reads all grades of the class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nbgrader.api import Comment, Grade, SubmittedAssignment, SubmittedNotebook
 from sqlalchemy import Connection, Index
 from sqlalchemy.exc import SQLAlchemyError
 
-# Known to nbgrader's metadata from here on: it makes them together with a new database's tables.
+# This adds them to nbgrader's metadata, so that a new database gets them with its tables.
 INDEXES = tuple(
     Index(f"ix_shardlab_{model.__tablename__}_{column}", getattr(model, column))
     for model, column in (
@@ -25,9 +25,9 @@ INDEXES = tuple(
 
 
 def add(connection: Connection) -> None:
-    """Makes those that are not there, in a database that has nbgrader's tables.
+    """Create the missing ones in a database that has nbgrader's tables.
 
-    Where that cannot be done (the tables are another user's) all works as before, only slower.
+    If that fails (the tables belong to another user), everything still works, only slower.
     """
     try:
         for index in INDEXES:
@@ -35,4 +35,4 @@ def add(connection: Connection) -> None:
         connection.commit()
     except SQLAlchemyError as error:
         connection.rollback()
-        logging.getLogger(__name__).warning("the gradebook was given no indexes: %s", error)
+        logging.getLogger(__name__).warning("cannot create the gradebook's indexes: %s", error)

@@ -1,4 +1,4 @@
-"""In the place of nbgrader's Execute: the record of a submission, written where nbgrader looks."""
+"""Replaces nbgrader's Execute: writes a submission's record where nbgrader reads its grades."""
 
 from __future__ import annotations
 
@@ -18,36 +18,34 @@ from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.local import LocalPool
 from autograder.grading.pool.tasks import TaskMaker, grading_folder
 from autograder.grading.record.record import BrokenRecord, Record
-from autograder.grading.submission.names import why_refused
+from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.template import CourseError
 
-TIMESTAMP = "timestamp.txt"  # nbgrader's, of when a submission was handed in
-# Beside the notebook the exchange needs this one as well, to hand feedback to its student alone.
+TIMESTAMP = "timestamp.txt"  # nbgrader's: when the submission was made
+# The exchange needs the secret to release feedback to its student only.
 SIDE_FILES = (TIMESTAMP, "submission_secret.txt")
-RECORD = "shardlab_record"  # key of ``resources``: the writer's, who has chosen it already
+RECORD = "shardlab_record"  # key of ``resources``: a record that the writer has already chosen
 
 
 class NotGraded(Exception):
-    """No grade rather than a 0: why, and what to do where it is not the machine's failure."""
+    """There is no grade (not even 0): why, and what to do unless the machine failed."""
 
 
 class RunAndDecide(NbGraderPreprocessor):
     """First in nbgrader's ``autograde_preprocessors``.
 
-    Takes the journal's record of this very submission; where there is none, grades it now, in a
-    worker process as `python -m autograder grade` does.
+    Uses the journal's record of this submission. If there is none, grades it now in a worker
+    process, as `python -m autograder grade` does.
     """
 
-    limits = Dict(help="Departures from autograder.sandbox.Limits: {'cell_s': 120}").tag(
-        config=True
-    )
+    limits = Dict(help="Changes to autograder.sandbox.Limits: {'cell_s': 120}").tag(config=True)
     seed = Integer(
         None,
         allow_none=True,
-        help="Of the inputs that answers are tried on; by default drawn once for each course",
+        help="Seed of the inputs that answers are tried on; by default drawn once per course",
     ).tag(config=True)
     unsandboxed = Bool(
-        False, help="Run student code with your own rights, on a machine that has no sandbox"
+        False, help="Run student code with your own permissions, on a machine without a sandbox"
     ).tag(config=True)
 
     def maker(self, lab: str) -> TaskMaker:
@@ -60,7 +58,7 @@ class RunAndDecide(NbGraderPreprocessor):
         record = resources.get(RECORD) or self._record(resources["nbgrader"])
         self._drop_other_files(record)
         decided = nbformat.from_dict(record.notebook)
-        # To repeat this grading, and to know that it was written; feedback shows neither.
+        # To repeat this grading, and to see that it was written; feedback does not show it.
         decided.metadata["shardlab"] = {"key": record.key}
         return decided, resources
 
@@ -68,15 +66,17 @@ class RunAndDecide(NbGraderPreprocessor):
         """Raises NotGraded."""
         if of["notebook"] != of["assignment"]:
             raise CourseError(f"a lab has one notebook, {of['assignment']}.ipynb")
-        if why := why_refused(of["student"]):
-            raise NotGraded(f"the folder's name {of['student']!r} {why}: rename the folder")
+        if why := why_unusable(of["student"]):
+            raise NotGraded(f"the folder name {of['student']!r} {why}: rename the folder")
         maker = self.maker(of["assignment"])
         task = maker.task(of["student"])
         journal = Journal(grading_folder(maker.course) / "records", task.lab)
         try:
             record = journal.read(task.student)
         except BrokenRecord as error:
-            self.log.warning("the record of %s is graded anew: %s", task.student, error)
+            self.log.warning(
+                "the record of %s is unreadable, grading again: %s", task.student, error
+            )
             record = None
         if record is None or record.key != task.key or not record.is_final:
             (record,) = _one_worker(self.unsandboxed).grade_all([task])
@@ -87,8 +87,8 @@ class RunAndDecide(NbGraderPreprocessor):
         return record
 
     def _drop_other_files(self, record: Record) -> None:
-        """nbgrader has copied all that was handed in, what links lead to included, and feedback
-        would hand that on."""
+        """nbgrader has copied everything submitted, the targets of links included, and feedback
+        would release it."""
         course = CourseDirectory(parent=self)
         folder = course.format_path(course.autograded_directory, record.student, record.lab)
         for entry in os.scandir(folder) if os.path.isdir(folder) else ():
@@ -102,7 +102,7 @@ class RunAndDecide(NbGraderPreprocessor):
 
 @functools.cache
 def _one_worker(unsandboxed: bool) -> LocalPool:
-    """For as long as this process lives: nbgrader hands over one submission at a time."""
+    """Kept until this process ends: nbgrader passes one submission at a time."""
     pool = LocalPool(1, unsandboxed)
     atexit.register(pool.close)
     return pool

@@ -1,4 +1,4 @@
-"""nbgrader's first steps with a submission, ours: the file is read, and put back in order."""
+"""Replaces nbgrader's first steps with a submission: reads the file and rebuilds the notebook."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from autograder.grading.submission.rebuild import insert_notes, rebuild
 from autograder.grading.submission.released import load_template
 
 UNREADABLE = "shardlab_unreadable"  # key of ``resources``: why, for the student
-NOTES = "shardlab_notes"  # key of ``resources``: what had to be mended to read it, for the student
+NOTES = "shardlab_notes"  # key of ``resources``: repairs needed to read it, for the student
 
 
 class SubmissionReader(NotebookExporter):
-    """A file that cannot be read becomes an empty notebook and a reason."""
+    """Turns an unreadable file into an empty notebook and a reason."""
 
     def from_filename(
         self, filename: str, resources: dict[str, Any] | None = None, **kw: Any
@@ -38,7 +38,7 @@ class SubmissionReader(NotebookExporter):
 
 
 class RebuildSubmission(NbGraderPreprocessor):
-    """First in nbgrader's ``sanitize_preprocessors``; says at the top what it had to mend."""
+    """First in nbgrader's ``sanitize_preprocessors``; lists its repairs at the top."""
 
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
@@ -46,7 +46,7 @@ class RebuildSubmission(NbGraderPreprocessor):
         template = load_template(self, resources)
         if UNREADABLE in resources:
             rebuilt = template
-            notes = [f"The file you handed in could not be read: {resources[UNREADABLE]}."]
+            notes = [f"The file you submitted could not be read: {resources[UNREADABLE]}."]
         else:
             rebuilt, notes = rebuild(template, nb)
             notes = [*resources.get(NOTES, []), *notes]

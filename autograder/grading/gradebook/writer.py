@@ -1,6 +1,6 @@
-"""Records into nbgrader's gradebook, by nbgrader's own converter: one process, one after another.
+"""Writes records to nbgrader's gradebook with nbgrader's own converter: one process, one at a time.
 
-Late penalties, checksums, manual scores and comments stay nbgrader's business.
+nbgrader still handles late penalties, checksums, manual scores and comments.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from autograder.grading.submission.files import Unreadable, read_plain_file
 
 
 class NotWritten(Exception):
-    """One submission's grade did not get into the gradebook: why, as nbgrader said it."""
+    """A submission's grade could not be written to the gradebook: why, in nbgrader's words."""
 
 
 class Writer:
-    """The gradebook of one lab: what is in it, and the way in."""
+    """Reads and writes the gradebook of one lab."""
 
     def __init__(self, app: NbGrader, lab: str) -> None:
-        """``app`` carries the configuration; its log is taken over."""
+        """``app`` carries the configuration; its log is redirected."""
         share_engines()
         self.lab = lab
         self._course = CourseDirectory(parent=app, assignment_id=lab)
         self._converter = _OneRecord(coursedir=self._course, parent=app, force=True)
-        # What nbgrader logs where it fails: its exception says no more than that it did.
-        self._said = BufferingHandler(capacity=1_000)
-        self._said.setLevel(logging.ERROR)
-        self._converter.log.handlers = [self._said]
+        # nbgrader logs why it failed; its exception only says that it did.
+        self._errors = BufferingHandler(capacity=1_000)
+        self._errors.setLevel(logging.ERROR)
+        self._converter.log.handlers = [self._errors]
         self._converter.log.propagate = False
 
     def scores(self) -> dict[str, dict[str, float | None]]:
@@ -56,14 +56,14 @@ class Writer:
         }
 
     def students(self) -> list[str]:
-        """Of the gradebook, whether they handed in or not."""
+        """All students in the gradebook, with or without a submission."""
         with self._gradebook() as gradebook:
             return sorted(student.id for student in gradebook.students)
 
     def is_written(self, record: Record, scores: dict[str, dict[str, float | None]]) -> bool:
-        """Whether nothing is left to do for this record. ``scores``: as by the method.
+        """Whether this record is completely written. ``scores``: from ``self.scores()``.
 
-        The notebook in autograded/ is written last, and carries the record's key.
+        The notebook in autograded/ is written last, and contains the record's key.
         """
         student = scores.get(record.student, {})
         if any(student.get(cell) != points for cell, points in record.points.items()):
@@ -74,24 +74,24 @@ class Writer:
             end = (autograded / f"{self.lab}.ipynb").read_bytes().rstrip()[-2000:]
         except OSError:
             return False
-        handed_in = submission_folder(self._course, self.lab, record.student)
-        same_time = _read(handed_in / TIMESTAMP) == _read(autograded / TIMESTAMP)
+        submitted = submission_folder(self._course, self.lab, record.student)
+        same_time = _read(submitted / TIMESTAMP) == _read(autograded / TIMESTAMP)
         return end.endswith(b"}") and record.key.encode() in end and same_time
 
     def write(self, record: Record, same_submission: bool = False) -> None:
-        """Raises NotWritten. Doing it twice, or again after a half of it, ends the same.
+        """Raises NotWritten. Idempotent, also after a partial write.
 
-        ``same_submission``: it was graded before, so what a person has scored by hand need not be
-        looked at again where the automatic score has not changed.
+        ``same_submission``: this submission was graded before, so a manual score does not need
+        another look unless the automatic score has changed.
         """
         assert record.notebook is not None
-        self._said.flush()
+        self._errors.flush()
         self._converter.record = record
         try:
             before = self._scored_by_hand(record) if same_submission else {}
             self._converter.start()
             if before:
-                self._confirm(record, before)
+                self._keep_manual_scores(record, before)
         except (NbGraderException, SQLAlchemyError, OSError) as error:
             raise NotWritten(self._cause() or str(error).splitlines()[0]) from error
 
@@ -103,7 +103,7 @@ class Writer:
                 if grade.manual_score is not None and not grade.needs_manual_grade
             }
 
-    def _confirm(self, record: Record, before: dict[str, float | None]) -> None:
+    def _keep_manual_scores(self, record: Record, before: dict[str, float | None]) -> None:
         with self._gradebook() as gradebook:
             for grade in self._grades(gradebook, record):
                 if grade.name in before and before[grade.name] == grade.auto_score:
@@ -120,19 +120,19 @@ class Writer:
         return Gradebook(self._course.db_url, self._course.course_id)
 
     def _cause(self) -> str:
-        """The line of a traceback that names the error, else the first line that was logged."""
-        lines = [record.getMessage().strip() for record in self._said.buffer]
+        """The line of a traceback that names the error, else the first line of the log."""
+        lines = [record.getMessage().strip() for record in self._errors.buffer]
         traces = [text.splitlines()[-1] for text in lines if text.startswith("Traceback")]
         return "".join((traces or lines)[:1])[:500]
 
 
 class _OneRecord(Autograde):
-    """nbgrader's autograde of one submission that is decided already."""
+    """nbgrader's autograde for one submission that is already decided."""
 
     record = AnyTrait()
 
     def init_notebooks(self) -> None:
-        """The lab's notebook of this student, whether a file of that name was handed in or not."""
+        """The lab's notebook of this student, even if no file of that name was submitted."""
         folder = self._format_source(self.record.lab, self.record.student)
         self.assignments = {folder: [os.path.join(folder, f"{self.record.lab}.ipynb")]}
 
@@ -141,7 +141,7 @@ class _OneRecord(Autograde):
         return {**resources, RECORD: self.record}
 
     def convert_single_notebook(self, notebook_filename: str) -> None:
-        """The second of nbgrader's two passes: what the first makes, the record holds already."""
+        """Only the second of nbgrader's two passes: the record has the result of the first."""
         resources = self.init_single_notebook_resources(notebook_filename)
         self._sanitizing = False
         try:
@@ -152,16 +152,16 @@ class _OneRecord(Autograde):
         self.write_single_notebook(*self.exporter.from_notebook_node(notebook, resources))
 
     def init_assignment(self, assignment_id: str, student_id: str) -> None:
-        """Copies nothing of what was handed in but nbgrader's own: the rest may be links."""
+        """Copy only nbgrader's own files from the submission: others may be links."""
         ignore, self.coursedir.ignore = self.coursedir.ignore, ["*"]
         try:
             super().init_assignment(assignment_id, student_id)
         finally:
             self.coursedir.ignore = ignore
-        handed_in = Path(self._format_source(assignment_id, student_id))
+        submitted = Path(self._format_source(assignment_id, student_id))
         folder = Path(self._format_dest(assignment_id, student_id))
         for name in SIDE_FILES:
-            if content := _read(handed_in / name):
+            if content := _read(submitted / name):
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
 

@@ -1,1 +1,1 @@
-"""Runs a notebook's cells in a sandbox, and keeps what they show."""
+"""Runs a notebook's cells in a sandbox, and keeps their outputs."""

@@ -1,8 +1,8 @@
-"""One contained process that runs cells, seen from outside: what it is sent, and what it answers.
+"""The grader's side of one contained process that runs cells: requests and replies.
 
-The other end of the socket is kernel.py, at first; from the first cell on it is whatever the
-student's code has made of it.  So nothing that arrives is believed: it is text to be kept up to a
-limit, or an answer that is carried to the ranks unopened.
+The other end of the socket starts as kernel.py, but from the first cell on, student code may have
+changed it.  So no message is trusted: text is kept up to a limit, and an answer goes to the ranks
+still pickled.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from autograder.sandbox.contained import ContainedCells, Ending
 from shardlab.ranks import messages, thread
 from shardlab.ranks.client import memory_file
 
-START_S = 60.0  # until a fresh process has said that it is ready
-MAX_MESSAGES = 200_000  # of one cell: far above what any cell displays
-PATIENCE = 10  # times a limit: of elapsed time, when the machine gives us too little
-PROCESSORS = 2  # times a limit: of processor time, however busy the container keeps the machine
+START_S = 60.0  # until a new process reports that it is ready
+MAX_MESSAGES = 200_000  # from one cell: far more than any cell displays
+MAX_SLOWDOWN = 10  # elapsed time of a cell on a busy machine, as a multiple of its limit
+MAX_PROCESSORS = 2  # CPU time of a cell's container, as a multiple of its limit
 CHUNK = 1 << 18
 STREAMS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True)
-class End:
+class CellEnd:
     """How one cell ended."""
 
     how: str  # "ran", "raised", "limit" (time or memory), "died" (its process ended) or "not run"
-    name: str = ""  # of the error that we write into the cell, where it did not end by itself
+    name: str = ""  # of the error that the grader adds, if the cell did not end by itself
     sentence: str = ""  # for the student
-    is_lost: bool = False  # the process; a new one has to go on
+    is_lost: bool = False  # the process has ended, and a new one must continue
     forged: bool = False
 
 
@@ -60,45 +60,45 @@ class Sink:
 
 
 class _Clock:
-    """Seconds that the machine gave a cell: those its main thread stood in a queue do not count."""
+    """The run time of a cell, without the time that its main thread waited for a processor."""
 
     def __init__(self, contained: ContainedCells) -> None:
         self.contained = contained
-        self.begun_s = time.monotonic()
+        self.started_s = time.monotonic()
         self.waited_before_ns = self.waited_ns = thread.waited_ns(contained.pid) or 0
         self.cpu_before_s: float | None = None
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self.begun_s
+        return time.monotonic() - self.started_s
 
-    def given_s(self) -> float:
-        # None of one that has ended.
+    def run_s(self) -> float:
+        # waited_ns() is None if the process has ended.
         self.waited_ns = max(self.waited_ns, thread.waited_ns(self.contained.pid) or 0)
         return self.elapsed_s - (self.waited_ns - self.waited_before_ns) / 1e9
 
-    def is_over(self, seconds: float) -> bool:
-        """Raises InfrastructureError where the machine gave far too little for far too long."""
-        if self.given_s() >= seconds:
+    def has_reached(self, seconds: float) -> bool:
+        """Raises InfrastructureError if the machine has been far too busy for too long."""
+        if self.run_s() >= seconds:
             return True
         if self.elapsed_s < seconds:
             return False
-        # The queue may be of the cell's own making: dozens of busy processes.
+        # The cell itself may keep the processors busy, with dozens of processes.
         cpu_s = self.contained.cpu_s()
         if self.cpu_before_s is None:
             self.cpu_before_s = cpu_s
-        if cpu_s - self.cpu_before_s >= PROCESSORS * seconds:
+        if cpu_s - self.cpu_before_s >= MAX_PROCESSORS * seconds:
             return True
-        if self.elapsed_s >= max(PATIENCE * seconds, START_S):
+        if self.elapsed_s >= max(MAX_SLOWDOWN * seconds, START_S):
             raise InfrastructureError(
-                f"the machine gave a cell {self.given_s():.1f} s of {self.elapsed_s:.0f} s: it is "
-                "too busy to grade"
+                f"a cell could run for only {self.run_s():.1f} s of {self.elapsed_s:.0f} s: the "
+                "machine is too busy to grade"
             )
         return False
 
 
 class Process:
-    """One contained process, and how far its files and its messages have been read."""
+    """One contained process, and how far its output and its messages have been read."""
 
     def __init__(self, contained: ContainedCells, limits: Limits) -> None:
         self.contained = contained
@@ -116,22 +116,24 @@ class Process:
         self.files = [memory_file(name) for name in STREAMS]
         for fd in self.files:
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)  # several processes may write
-        self.death: int | None = None
+        self.pidfd: int | None = None
         with contextlib.suppress(ProcessLookupError):
-            # The socket alone does not tell: a fork of the process may hold it open.
-            self.death = os.pidfd_open(contained.pid)
-            self.poll.register(self.death, select.POLLIN)
+            # The socket alone is not enough: a fork of the process may keep it open.
+            self.pidfd = os.pidfd_open(contained.pid)
+            self.poll.register(self.pidfd, select.POLLIN)
         start = messages.pack({"do": "start", "output_bytes": limits.output_bytes})
         with contextlib.suppress(OSError):
             socket.send_fds(self.sock, [start], self.files)
         if self._until_done(b"", _Clock(contained), START_S, None) != "done":
-            raise InfrastructureError(f"the cells' process did not start: {self._why().sentence}")
+            raise InfrastructureError(
+                f"the notebook's process did not start: {self._ending().sentence}"
+            )
 
     def close(self) -> None:
-        for fd in [*self.files, *([] if self.death is None else [self.death])]:
+        for fd in [*self.files, *([] if self.pidfd is None else [self.pidfd])]:
             os.close(fd)
 
-    def run(self, source: str, seconds: float, sink: Sink) -> End:
+    def run(self, source: str, seconds: float, sink: Sink) -> CellEnd:
         self.cell += 1
         self.received = 0
         clock = _Clock(self.contained)
@@ -140,51 +142,51 @@ class Process:
             end = self._run(request, clock, seconds, sink)
         except _Forged:
             self.contained.kill()
-            sentence = "The kernel sent the grader what no kernel sends, and was ended."
-            end = End("died", "DeadKernel", sentence, is_lost=True, forged=True)
+            sentence = "The kernel sent the grader a forged message and was killed."
+            end = CellEnd("died", "DeadKernel", sentence, is_lost=True, forged=True)
         self._read_files(sink)
         for fd in self.files:
             os.ftruncate(fd, 0)
         self.read_to = [0, 0]
-        self.used_s = clock.given_s()
+        self.used_s = clock.run_s()
         return end
 
-    def _run(self, request: bytes, clock: _Clock, seconds: float, sink: Sink) -> End:
+    def _run(self, request: bytes, clock: _Clock, seconds: float, sink: Sink) -> CellEnd:
         how = self._until_done(request, clock, seconds, sink)
         if how == "done":
-            return End("raised" if self.raised else "ran")
+            return CellEnd("raised" if self.raised else "ran")
         if how == "late":
             self.contained.interrupt()
             how = self._until_done(b"", _Clock(self.contained), self.grace_s, sink)
             if how == "done":
                 sentence = f"This cell was stopped after {seconds:.0f} s."
-                return End("limit", "CellTimeout", sentence)
+                return CellEnd("limit", "CellTimeout", sentence)
             self.contained.kill()
             sentence = (
-                f"This cell was still running after {seconds:.0f} s and did not stop when asked "
-                "to: its kernel was ended."
+                f"This cell was still running after {seconds:.0f} s and did not stop when "
+                "interrupted: its kernel was killed."
             )
-            return End("limit", "CellTimeout", sentence, is_lost=True)
-        ending = self._why()
+            return CellEnd("limit", "CellTimeout", sentence, is_lost=True)
+        ending = self._ending()
         sentence = f"The kernel died in this cell: {ending.sentence}."
-        return End("limit" if ending.by_limit else "died", "DeadKernel", sentence, is_lost=True)
+        return CellEnd("limit" if ending.by_limit else "died", "DeadKernel", sentence, is_lost=True)
 
     def _until_done(self, request: bytes, clock: _Clock, seconds: float, sink: Sink | None) -> str:
         """ "done", "late" or "dead"; raises _Forged and InfrastructureError."""
-        if self._take_messages(sink):  # that came behind those of the cell before
+        if self._take_messages(sink):  # that arrived after the last cell's
             return "done"
-        while not clock.is_over(seconds):
+        while not clock.has_reached(seconds):
             if self.is_closed:
                 return "dead"
             self.poll.register(self.sock, select.POLLIN | (select.POLLOUT if request else 0))
-            left_s = max(seconds - clock.given_s(), 0.01)
+            left_s = max(seconds - clock.run_s(), 0.01)
             ready = dict(self.poll.poll(1000 * min(left_s, 1)))
             events = ready.get(self.sock.fileno(), 0)
             if events & select.POLLOUT:
                 request = request[self._send(request) :]
             if events & ~select.POLLOUT and self._receive(sink):
                 return "done"
-            if self.death in ready or self.death is None:
+            if self.pidfd in ready or self.pidfd is None:
                 while not self.is_closed and self._has_more():
                     if self._receive(sink):
                         return "done"
@@ -225,7 +227,7 @@ class Process:
                     raise _Forged
                 if self._take(*message, sink):
                     return True
-        except ValueError as error:  # no message, or one above all limits
+        except ValueError as error:  # not a message, or one over the limits
             raise _Forged from error
         return False
 
@@ -246,7 +248,7 @@ class Process:
             case {"is": "display" | "update" | "result" | "error" as kind}:
                 sink.outputs.show(sink.position, kind, body, sink.count)
             case {"is": "too much"}:
-                sink.outputs.overflow(sink.position)
+                sink.outputs.truncate(sink.position)
             case {"is": "clear", "wait": bool(wait)}:
                 sink.outputs.clear(sink.position, wait)
             case {"is": "mark"}:
@@ -259,7 +261,7 @@ class Process:
         return False
 
     def _read_files(self, sink: Sink, until: tuple[int, int] | None = None) -> None:
-        """What was written, and came before: as much of it as is kept."""
+        """Read what the cell printed up to ``until``, within its limit."""
         for index, name in enumerate(STREAMS):
             size = os.fstat(self.files[index]).st_size
             begin = min(self.read_to[index], size)
@@ -269,11 +271,11 @@ class Process:
             sink.outputs.write(sink.position, name, text)
             self.read_to[index] = end
 
-    def _why(self) -> Ending:
-        """Of a process that is dead, or that speaks with us no more."""
-        if self.death is not None:
+    def _ending(self) -> Ending:
+        """How a process ended that is dead or has closed its connection."""
+        if self.pidfd is not None:
             poll = select.poll()
-            poll.register(self.death, select.POLLIN)
+            poll.register(self.pidfd, select.POLLIN)
             if not poll.poll(2000):
                 self.contained.kill()
                 return Ending("it closed its connection to the grader")

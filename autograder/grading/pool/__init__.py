@@ -1,1 +1,1 @@
-"""Workers that grade, here or on a cluster, and the journal of their records."""
+"""Workers that grade, on this machine or on a cluster, and the journal of their records."""

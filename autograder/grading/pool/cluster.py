@@ -1,13 +1,13 @@
-"""Grading on other machines: any Dask scheduler by its address, however its workers were started.
+"""Grading on other machines, with any Dask scheduler, however its workers were started.
 
     with ClusterPool("tcp://head:8786") as pool:
         for record in pool.grade_all(tasks):
             ...
 
-What travels is text, a task there and a record back. Dask pickles that text and the names of two
+A task is sent as text, and a record comes back as text. Dask pickles that text and the names of two
 functions of this file; nothing that a student made is ever unpickled. Each thread of a Dask worker
-has a process of its own that grades, the same as ``engine`` starts on one machine, with one sandbox
-for its life: what student code does to that process does not reach Dask.
+has a separate grading process, the same that ``local`` starts on one machine, which keeps one
+sandbox: whatever student code does to that process does not reach Dask.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from distributed import Client, Future, KilledWorker, get_worker
 from distributed.client import FutureCancelledError
 from distributed.comm.addressing import parse_address, parse_host_port
 
-from autograder.grading.pool.local import OnStart, Round, Try, Worker
-from autograder.grading.pool.worker import Refused
+from autograder.grading.pool.local import GradingAttempt, OnStart, Round, Worker
+from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import TASKS, BrokenRecord, Record, Task, failed
 from autograder.grading.record.version import code_version
 
@@ -41,15 +41,14 @@ log = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
 FIRST_WORKER_S = 60.0  # for the first worker to join
-ALONE_S = 300.0  # without any worker, until the run is given up
+NO_WORKER_S = 300.0  # without any worker, until the run gives up
 
 
 class ClusterPool:
-    """A local.Pool whose workers are those of a Dask scheduler.
+    """A local.Pool that uses the workers of a Dask scheduler.
 
-    A submission whose Dask worker dies is run again by Dask itself, up to the scheduler's
-    ``allowed-failures`` (3 where nothing else is set); one whose grading fails is tried again,
-    on another worker where there is one.
+    If a Dask worker dies, Dask reruns its submission, up to the scheduler's ``allowed-failures``
+    (3 by default); if grading fails, the submission is retried, on another worker if there is one.
     """
 
     def __init__(self, address: str, unsandboxed: bool = False) -> None:
@@ -57,7 +56,7 @@ class ClusterPool:
         self._unsandboxed = unsandboxed
 
     def __enter__(self) -> ClusterPool:
-        """Raises Refused where nobody answers, or a worker has other code than this machine."""
+        """Raises CannotGrade if there is no answer, or if a worker runs other code."""
         self._client = _connect(self._address)
         try:
             _require_workers(self._client, self._address)
@@ -88,33 +87,33 @@ class _ClusterRound(Round):
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     saw_worker_s: float = field(default_factory=time.monotonic)
 
-    def room(self) -> int:
-        """As many as the workers have threads: no task waits at a worker, to be held against it
-        should that one die."""
+    def max_in_flight(self) -> int:
+        """One task for each worker thread: a task that waits at a worker would count as failed if
+        that worker died."""
         try:
             threads = sum(self.client.nthreads().values())
         except Exception as error:  # the connection broke
-            raise self._gone() from error
+            raise self._scheduler_is_gone() from error
         if threads:
             self.saw_worker_s = time.monotonic()
-        elif time.monotonic() - self.saw_worker_s > ALONE_S:
-            raise Refused(
-                f"{self.address} has been without workers for {ALONE_S:.0f} s: every grade that "
-                f"was reported is kept. Start workers ({_how(self.address)}), then the same "
-                "command again."
+        elif time.monotonic() - self.saw_worker_s > NO_WORKER_S:
+            raise CannotGrade(
+                f"{self.address} has had no workers for {NO_WORKER_S:.0f} s. All reported grades "
+                f"are saved: start workers ({_how_to_start_workers(self.address)}), then run the "
+                "same command again."
             )
         return max(1, threads)
 
-    def submit(self, attempt: Try) -> Future:
+    def submit(self, attempt: GradingAttempt) -> Future:
         task = attempt.task
         others = sorted(set(self.client.nthreads()) - attempt.failed_at)
         return self.client.submit(
-            grade_here,
+            grade_on_worker,
             to_text(task),
             self.name,
             self.unsandboxed,
             key=f"{task.lab}-{task.student}-{attempt.number}-{self.name}",
-            # A preference: nobody waits for a worker that has gone.
+            # Only a preference: do not wait for a worker that has ended.
             workers=others if attempt.failed_at and others else None,
             allow_other_workers=bool(attempt.failed_at and others),
             pure=False,
@@ -127,15 +126,15 @@ class _ClusterRound(Round):
             if "failed" in answer:
                 return str(answer["failed"]), worker
             record = Record.from_json(answer["record"])
-        except KilledWorker as error:  # Dask has tried often enough
+        except KilledWorker as error:  # Dask gives up
             why = f"{error.allowed_failures + 1} workers died while grading it"
             log.warning("%s, %s: %s", task.lab, task.student, why)
             return failed(task, why), ""
         except (FutureCancelledError, CancelledError) as error:
-            raise self._gone() from error
+            raise self._scheduler_is_gone() from error
         except BrokenRecord as error:
-            return f"what came from {worker} is {error}", worker
-        except Exception as error:  # of a worker that cannot even load this file, say
+            return f"invalid answer from {worker}: {error}", worker
+        except Exception as error:  # for example, the worker cannot import this file
             return f"{type(error).__name__}: {error}", ""
         finally:
             future.release()
@@ -143,35 +142,35 @@ class _ClusterRound(Round):
             return f"{worker} answered for another submission", worker
         return record, worker
 
-    def _gone(self) -> Refused:
-        return Refused(
-            f"the scheduler at {self.address} is gone: every grade that was reported is kept. "
-            "Start it and its workers, then the same command again."
+    def _scheduler_is_gone(self) -> CannotGrade:
+        return CannotGrade(
+            f"the scheduler at {self.address} is gone. All reported grades are saved: "
+            "start it and its workers, then run the same command again."
         )
 
     def cancel(self) -> None:
-        if self.under_way and self.client.status == "running":
+        if self.in_flight and self.client.status == "running":
             with contextlib.suppress(Exception):
-                self.client.cancel(list(self.under_way), force=True)
-                self.client.run(stop_here, self.name, on_error="ignore")
+                self.client.cancel(list(self.in_flight), force=True)
+                self.client.run(stop_on_worker, self.name, on_error="ignore")
 
 
-# ---- on the machine of whoever starts the grading
+# ---- on the machine that starts the grading
 
 
 def _connect(address: str) -> Client:
     if "://" not in address:
         address = f"tcp://{address}"
     try:
-        # Dask would try again and again where nobody listens.
+        # Dask itself would keep retrying.
         host_and_port = parse_host_port(parse_address(address)[1], default_port=8786)
         socket.create_connection(host_and_port, CONNECT_S).close()
         return Client(address, timeout=CONNECT_S, set_as_default=False, name="shardlab")
     except (OSError, ValueError, TimeoutError) as error:
-        raise Refused(
+        raise CannotGrade(
             f"no Dask scheduler answers at {address} ({_innermost(error)}): start one with "
-            "`dask scheduler`, which prints its address, or grade on this machine by leaving out "
-            "--scheduler."
+            "`dask scheduler`, which prints its address, or leave out --scheduler to grade on this "
+            "machine."
         ) from error
 
 
@@ -179,27 +178,27 @@ def _require_workers(client: Client, address: str) -> None:
     try:
         client.wait_for_workers(1, timeout=FIRST_WORKER_S)
     except TimeoutError as error:
-        raise Refused(
-            f"the scheduler at {address} has had no worker for {FIRST_WORKER_S:.0f} s: start some "
-            f"({_how(address)})."
+        raise CannotGrade(
+            f"no worker joined the scheduler at {address} within {FIRST_WORKER_S:.0f} s: start "
+            f"workers ({_how_to_start_workers(address)})."
         ) from error
     wrong = [
-        f"{worker} cannot load the autograder ({_innermost(found)})"
+        f"{worker} cannot import the autograder ({_innermost(found)})"
         if isinstance(found, BaseException)
         else f"{worker} has version {found}"
-        for worker, found in client.run(version_here, on_error="return").items()
+        for worker, found in client.run(version_on_worker, on_error="return").items()
         if found != code_version()
     ]
     if wrong:
-        raise Refused(
-            f"nothing was graded: this machine has version {code_version()} of the course, and\n  "
+        raise CannotGrade(
+            f"nothing was graded: this machine has version {code_version()} of the course, but\n  "
             + "\n  ".join(sorted(wrong))
-            + "\nBring all machines to the same commit and the same requirements.lock, and start "
-            "their workers again."
+            + "\nUse the same commit and the same requirements.lock on all machines, and restart "
+            "their workers."
         )
 
 
-def _how(address: str) -> str:
+def _how_to_start_workers(address: str) -> str:
     return f"`.venv/bin/dask worker {address}` in this repository, on each machine"
 
 
@@ -217,7 +216,7 @@ def from_text(text: str) -> Task:
     return TASKS.validate_json(text)
 
 
-# ---- on the workers' machines
+# ---- on the workers
 
 _lock = threading.Lock()
 _idle: dict[bool, list[Worker]] = defaultdict(list)  # {unsandboxed: ...}
@@ -227,37 +226,37 @@ _busy: dict[str, set[Worker]] = defaultdict(set)  # {round: ...}
 def _close() -> None:
     for workers in _idle.values():
         for worker in workers:
-            worker.hang_up()
+            worker.disconnect()
 
 
-# Before this process waits for those that it started, which would wait for a task meanwhile.
+# Runs before this process joins its children, which would keep waiting for a task.
 multiprocessing.util.Finalize(None, _close, exitpriority=10)
 
 
-def version_here() -> str:
-    """Of the files as they are now: a worker process started next would run those."""
+def version_on_worker() -> str:
+    """The version of the files on disk, which the next worker process would run."""
     code_version.cache_clear()
     return code_version()
 
 
-def grade_here(text: str, round_name: str, unsandboxed: bool) -> str:
-    """A record, or why there is none, as JSON. Any number of threads may do so at once."""
+def grade_on_worker(text: str, round_name: str, unsandboxed: bool) -> str:
+    """A record, or why there is none, as JSON. Thread-safe."""
     answer = _graded(from_text(text), round_name, unsandboxed)
-    said = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
-    return json.dumps({**said, "worker": _address()})
+    result = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
+    return json.dumps({**result, "worker": _address()})
 
 
 def _graded(task: Task, round_name: str, unsandboxed: bool) -> Record | str:
-    if task.code != version_here():  # of a worker that joined late, or was changed meanwhile
+    if task.code != version_on_worker():  # the worker joined late, or its files changed
         return f"{platform.node()} has version {code_version()} of the course, not {task.code}"
-    # Dask's nanny marks its worker as a process without children; those here end with it.
+    # Dask's nanny makes its worker a daemon, which may not have children; ours end with it.
     multiprocessing.current_process().daemon = False
     with _lock:
         worker = _idle[unsandboxed].pop() if _idle[unsandboxed] else Worker(unsandboxed)
         _busy[round_name].add(worker)
     try:
         return worker.ask(task)
-    except Refused as error:
+    except CannotGrade as error:
         return f"{platform.node()}: {error}"
     finally:
         with _lock:
@@ -265,8 +264,8 @@ def _graded(task: Task, round_name: str, unsandboxed: bool) -> Record | str:
             _idle[unsandboxed].append(worker)
 
 
-def stop_here(round_name: str) -> None:
-    """Ends what is being graded for a round that is over."""
+def stop_on_worker(round_name: str) -> None:
+    """Kill the processes that grade for a round that has ended."""
     with _lock:
         for worker in _busy.pop(round_name, ()):
             worker.interrupt()
@@ -275,5 +274,5 @@ def stop_here(round_name: str) -> None:
 def _address() -> str:
     try:
         return str(get_worker().address)
-    except ValueError:  # not in a Dask worker: in a test
+    except ValueError:  # not in a Dask worker, but in a test
         return str(os.getpid())

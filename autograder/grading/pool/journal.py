@@ -1,4 +1,4 @@
-"""The records of a lab's submissions, a file each: whole or absent, whatever ends the grader."""
+"""The records of a lab's submissions, a file each: complete or absent, even after a crash."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ MAX_BYTES = 200_000_000
 
 
 class JournalError(Exception):
-    """Records cannot be kept: what is wrong, and what to do."""
+    """Records cannot be saved: what is wrong, and what to do."""
 
 
 class Journal:
-    """``grading/records/LAB/STUDENT.json``; those that wait for approval are in ``waiting``."""
+    """``grading/records/LAB/STUDENT.json``; regrades to confirm are in ``.regraded``."""
 
-    def __init__(self, records: Path, lab: str, waiting: bool = False) -> None:
+    def __init__(self, records: Path, lab: str, unconfirmed: bool = False) -> None:
         self.lab = lab
-        self.folder = records / lab / ".regraded" if waiting else records / lab
+        self.folder = records / lab / ".regraded" if unconfirmed else records / lab
 
     def path(self, student: str) -> Path:
         return self.folder / f"{student}.json"
 
     def read(self, student: str) -> Record | None:
-        """None where there is none; raises BrokenRecord where it cannot be used."""
+        """None if there is none; raises BrokenRecord if it cannot be used."""
         try:
             with self.path(student).open("rb") as file:
                 record = Record.from_json(file.read(MAX_BYTES))
@@ -38,41 +38,41 @@ class Journal:
         except OSError as error:
             raise BrokenRecord(f"it cannot be read ({error.strerror})") from error
         if (record.lab, record.student) != (self.lab, student):
-            raise BrokenRecord(f"it is that of {record.student} for {record.lab}")
+            raise BrokenRecord(f"it is the record of {record.student} for {record.lab}")
         return record
 
     def write(self, record: Record) -> None:
-        """Raises JournalError; what was there before is then still there."""
+        """Raises JournalError, and then the previous record is still there."""
         path = self.path(record.student)
-        beside = self.folder / f".{os.getpid()}.part"
+        partial = self.folder / f".{os.getpid()}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8", errors="surrogatepass") as file:
+            with partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
                 file.write(record.to_json())
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, path)
+            os.replace(partial, path)
             _sync_folder(self.folder)
         except OSError as error:
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
             raise JournalError(
-                f"{path} cannot be written ({error.strerror}): make room, or make the folder "
-                "writable, and start again. What was graded until now is kept."
+                f"{path} cannot be written ({error.strerror}): free disk space, or make the "
+                "folder writable, and run the command again. All grades so far are saved."
             ) from error
 
     def students(self) -> list[str]:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def move_to(self, other: Journal, student: str) -> None:
-        """The record is here or there, never in neither."""
+        """Atomic: the record is always in one of the two."""
         other.folder.mkdir(parents=True, exist_ok=True)
         os.replace(self.path(student), other.path(student))
         _sync_folder(other.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process grades a lab. The lock is the kernel's: it ends with its process."""
+        """Only one process at a time grades a lab. The lock ends with its process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("a+") as file:
             try:
@@ -80,8 +80,8 @@ class Journal:
             except OSError as error:
                 file.seek(0)
                 raise JournalError(
-                    f"{self.lab} is being graded already, by process {file.read().strip()}: wait "
-                    "for it, or end it. Nothing was graded or changed."
+                    f"{self.lab} is already being graded by process {file.read().strip()}: wait "
+                    "for it, or stop it. Nothing was graded or changed."
                 ) from error
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
@@ -90,7 +90,7 @@ class Journal:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename outlives a power cut only once its folder is on the disk."""
+    """A rename survives a power failure only once its folder is synced."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Who handed in, and a task of each: read once, here, and never through a link."""
+"""Which students submitted, and a task for each: read once, here, and never through a link."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from traitlets.config import Configurable
 from autograder.grading.record.record import Task
 from autograder.grading.record.version import code_version
 from autograder.grading.submission.files import Unreadable
-from autograder.grading.submission.names import why_refused
+from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.reader import find_notebook, read_content
 from autograder.grading.submission.released import load_template
 from autograder.grading.submission.template import CourseError, checks_of
@@ -27,7 +27,7 @@ from autograder.sandbox import limits_of
 
 
 def grading_folder(course: CourseDirectory) -> Path:
-    """Where nbgrader_config.py has everything written."""
+    """The folder that nbgrader_config.py sets for all results."""
     return Path(course.root, course.autograded_directory).parent
 
 
@@ -35,14 +35,14 @@ def submission_folder(course: CourseDirectory, lab: str, student: str) -> Path:
     return Path(course.format_path(course.submitted_directory, student, lab))
 
 
-def students_who_handed_in(course: CourseDirectory, lab: str) -> list[str]:
-    """Everybody with a folder that can be graded, whatever is in it."""
-    return [name for name in _folders(course, lab) if not why_refused(name)]
+def students_who_submitted(course: CourseDirectory, lab: str) -> list[str]:
+    """Everybody with a folder of a usable name, whatever is in it."""
+    return [name for name in _folders(course, lab) if not why_unusable(name)]
 
 
-def refused_names(course: CourseDirectory, lab: str) -> dict[str, str]:
-    """{name of a folder that somebody has to rename before it can be graded: why}."""
-    reasons = {name: why_refused(name) for name in _folders(course, lab)}
+def unusable_names(course: CourseDirectory, lab: str) -> dict[str, str]:
+    """{name of a folder that must be renamed before it can be graded: why}."""
+    reasons = {name: why_unusable(name) for name in _folders(course, lab)}
     return {name: why for name, why in reasons.items() if why}
 
 
@@ -56,14 +56,14 @@ def _folders(course: CourseDirectory, lab: str) -> list[str]:
 
 
 class TaskMaker:
-    """Makes tasks of one lab: what they have in common is read and checked once."""
+    """Makes the tasks of one lab: reads and checks once what they have in common."""
 
     def __init__(
         self, owner: Configurable, lab: str, *, seed: int | None, limits: Mapping[str, Any]
     ) -> None:
         """``owner`` carries nbgrader's configuration.
 
-        Raises template.CourseError where the course is not in order.
+        Raises template.CourseError if the course is broken.
         """
         self.lab = lab
         self.course = CourseDirectory(parent=owner)
@@ -74,7 +74,7 @@ class TaskMaker:
             self.limits = asdict(limits_of(lab, limits))
         except ValueError as error:
             raise CourseError(f"c.RunAndDecide.limits in nbgrader_config.py: {error}") from error
-        # Plain from here on, and the same text on every machine.
+        # Plain data from here on, with the same text on every machine.
         self.template: dict[str, Any] = json.loads(json.dumps(template))
         folder = grading_folder(self.course)
         self.seed = seed if seed is not None else grading_seed(folder, lab)
@@ -97,24 +97,24 @@ class TaskMaker:
 def read_submission(
     course: CourseDirectory, lab: str, student: str
 ) -> tuple[bytes | None, str, tuple[str, ...]]:
-    """(the bytes, why there are none as a sentence, what the student should know)."""
+    """(the bytes, else a sentence why there are none, notes for the student)."""
     folder = submission_folder(course, lab, student)
     if folder.is_symlink() or folder.parent.is_symlink():
-        return None, "What you handed in is a link to a folder, and links are not followed.", ()
-    path, said = find_notebook(folder, lab)
+        return None, "What you submitted is a link to a folder, and links are not followed.", ()
+    path, note = find_notebook(folder, lab)
     if path is None:
-        return None, said, ()
+        return None, note, ()
     try:
-        return read_content(path), "", (said,) if said else ()
+        return read_content(path), "", (note,) if note else ()
     except Unreadable as error:
-        return None, f"The file you handed in could not be read: {error}.", ()
+        return None, f"The file you submitted could not be read: {error}.", ()
 
 
 def grading_seed(folder: Path, lab: str) -> int:
-    """Drawn from a secret in ``folder``, made at its first use: keep it, and grades repeat.
+    """Derived from a secret in ``folder``, created on first use: keep it to repeat the same grades.
 
-    Of 62 bits: visible cases show students some of what is drawn, and nobody should find the seed
-    by trying them all.
+    It has 62 bits, because visible cases show students some of what is drawn from it, and a brute
+    force search should not find it.
     """
     digest = hashlib.sha256(f"{_secret(folder)}/{lab}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
@@ -124,13 +124,13 @@ def _secret(folder: Path) -> str:
     path = folder / "seed"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        beside = folder / f".seed.{os.getpid()}"
-        beside.write_text(secrets.token_hex(16) + "\n")
-        beside.chmod(0o600)
+        partial = folder / f".seed.{os.getpid()}"
+        partial.write_text(secrets.token_hex(16) + "\n")
+        partial.chmod(0o600)
         try:
-            os.link(beside, path)  # fails where another grader was first; then that one counts
+            os.link(partial, path)  # fails if another grader was first; then its secret counts
         except FileExistsError:
             pass
         finally:
-            beside.unlink()
+            partial.unlink()
     return path.read_text().strip()

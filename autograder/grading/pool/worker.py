@@ -1,4 +1,4 @@
-"""What a worker process does: grade one task after another in one sandbox."""
+"""A worker process: grades one task after another in one sandbox."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from autograder.sandbox import limits_of, open_sandbox
 from autograder.sandbox.bubblewrap import Unavailable
 from autograder.sandbox.host import Doors
 
-IDLE_S = 300.0  # a worker that nobody asks for anything for so long ends by itself
+IDLE_S = 300.0  # after this idle time a worker exits
 
 
-class Refused(Exception):
-    """No submission can be graded on this machine: why, and what to do about it."""
+class CannotGrade(Exception):
+    """No submission can be graded on this machine: why, and what to do."""
 
 
-Worked = Record | str | Refused  # the str: why the machine failed at this one
+Reply = Record | str | CannotGrade  # str: why the machine failed to grade this submission
 
 
 def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
-    """Answers each task that comes. ``doors``: of the fork servers that all workers share."""
+    """Answer tasks as they arrive. ``doors``: of the fork servers that all workers share."""
     _end_with_parent()
     with (
         contextlib.closing(connection),
         Grader(unsandboxed, doors) as grader,
-        contextlib.suppress(EOFError, OSError),  # the parent hung up
+        contextlib.suppress(EOFError, OSError),  # the parent disconnected
     ):
         while connection.poll(IDLE_S):
             connection.send(grader.grade(connection.recv()))
 
 
 class Grader(ExitStack):
-    """One process's sandbox, opened at the first task and anew after a failure."""
+    """One process's sandbox, opened at the first task and again after a failure."""
 
     def __init__(self, unsandboxed: bool, doors: Doors) -> None:
         super().__init__()
         self._unsandboxed, self._doors = unsandboxed, doors
         self._opened_for: object = None
 
-    def grade(self, task: Task) -> Worked:
-        # Only here: the parent of workers needs no torch.
+    def grade(self, task: Task) -> Reply:
+        # Imported here: the workers' parent does not need torch.
         from autograder.grading.record.grade_submission import grade_submission
 
         try:
             return grade_submission(task, self._open(task))
         except (Unavailable, CourseError) as error:
-            return Refused(str(error))
+            return CannotGrade(str(error))
         except Exception as error:
             self._opened_for = None
             with contextlib.suppress(Exception):
@@ -71,9 +71,9 @@ class Grader(ExitStack):
 
 
 def _end_with_parent() -> None:
-    """However the parent ends, this process and all that it started in its group end then.
+    """When the parent ends, however that happens, kill this process and its group.
 
-    In a group of its own: an interrupt from the keyboard is for the parent to answer.
+    It gets a separate group so that only the parent receives an interrupt from the keyboard.
     """
     os.setpgid(0, 0)
     parent = multiprocessing.parent_process()

@@ -1,1 +1,1 @@
-"""One submission from bytes to a record of what was decided, on any machine."""
+"""Grades one submission, from its bytes to a record, on any machine."""

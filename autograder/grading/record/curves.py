@@ -1,4 +1,4 @@
-"""What an answer did step by step, beside what was expected: curves as standing SVG."""
+"""An answer's values after each step, and the expected ones: curves as static SVG."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from shardlab.widgets.timeline import time_ticks
 WIDTH = 800.0
 LEFT, RIGHT = 66.0, 784.0
 TOP, BOTTOM = 26.0, 246.0
-EXPECTED_WIDE = 6.0  # below the others: where they agree, it shows at both sides
+EXPECTED_WIDTH = 6.0  # drawn below the others, so that it shows where they agree
 
 
 def draw(curves: Curves) -> str:
-    """Raises ValueError where there is nothing that can be drawn."""
+    """Raises ValueError if there is nothing to draw."""
     every = [*([curves.expected] if curves.expected else []), *curves.got.values()]
     seen = [value for values in every for value in values if math.isfinite(value)]
     seen += [] if curves.level is None else [curves.level]
@@ -46,18 +46,18 @@ def draw(curves: Curves) -> str:
         marks.append(
             Text(x=x(tick), y=BOTTOM + 16, text=f"{tick:g}", size=11, anchor="middle", fill="muted")
         )
-    names: dict[str, str] = {}  # and colors
+    names: dict[str, str] = {}  # {name: color}
     if curves.expected:
-        d = _stairs(curves.expected, x, y)
-        marks.append(Path(d=d, stroke=PREDICTED, stroke_width=EXPECTED_WIDE))
+        d = _step_path(curves.expected, x, y)
+        marks.append(Path(d=d, stroke=PREDICTED, stroke_width=EXPECTED_WIDTH))
         names["expected"] = PREDICTED
     if curves.level is not None:
         d = f"M{LEFT} {y(curves.level):.1f}H{RIGHT}"
         marks.append(Path(d=d, stroke=PREDICTED, stroke_width=2, dash="6 4"))
         names["expected at the end"] = PREDICTED
     for number, (name, values) in enumerate(curves.got.items()):
-        names[name] = rank_color(number and number + 1)  # orange is what was expected
-        marks.append(Path(d=_stairs(values, x, y), stroke=names[name], stroke_width=2))
+        names[name] = rank_color(number and number + 1)  # orange is the expected curve
+        marks.append(Path(d=_step_path(values, x, y), stroke=names[name], stroke_width=2))
     at = LEFT
     for name, color in names.items():
         marks.append(Rect(x=at, y=4, width=10, height=10, fill=color, radius=2))
@@ -66,10 +66,10 @@ def draw(curves: Curves) -> str:
     return to_svg(marks, WIDTH, BOTTOM + 22, title=curves.title, subtitle="after each step")
 
 
-def _stairs(
+def _step_path(
     values: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]
 ) -> str:
-    """Each value from its step to the next; what is no number leaves a gap."""
+    """Each value from its step to the next; nan and infinity leave a gap."""
     d, is_down = "", False
     for step, value in enumerate(values):
         if math.isfinite(value):

@@ -1,4 +1,4 @@
-"""One submission from bytes to a record. No gradebook, no files: any machine can do it."""
+"""Grades one submission, from its bytes to a record. Needs no gradebook and no files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
 from autograder.grading.notebook.runner import CellsRun, run_cells
 from autograder.grading.record.marks import earned_points, why_missing, write_verdict
-from autograder.grading.record.pictures import Picture, Seen
+from autograder.grading.record.pictures import Picture, VisibleAttempts
 from autograder.grading.record.record import (
     GRADED,
     RESOURCE_LIMIT,
@@ -38,14 +38,14 @@ from shardlab.ranks.trust import Trust
 
 
 def grade_submission(task: Task, sandbox: Any) -> Record:
-    """Runs the cells in ``sandbox``, decides the answers here. The same task, the same record.
+    """Run the cells in ``sandbox`` and decide the answers here. Deterministic for a task.
 
-    Raises trial.InfrastructureError and whatever else is the machine's doing, never the student's.
+    Raises trial.InfrastructureError and other errors that the machine causes, never the student.
     """
     template = nbformat.from_dict(task.template)
     checks = checks_of(template)
-    notebook, notes, unreadable = _put_in_order(task, template)
-    sandbox.take_account()  # of a submission that was broken off
+    notebook, notes, unreadable = _rebuild(task, template)
+    sandbox.take_account()  # discards that of an aborted submission
     started_s = time.monotonic()
     run = CellsRun()
     if not unreadable:
@@ -57,10 +57,10 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     points: dict[str, float] = {}
     pictures: dict[str, list[Picture]] = {}
     missing: list[str] = []
-    for position, verdict, seen in _decided(notebook, checks, run, task.seed, sandbox):
+    for position, verdict, attempts in _verdicts(notebook, checks, run, task.seed, sandbox):
         cell = notebook.cells[position]
         name = cell.metadata.nbgrader.grade_id
-        verdicts[name], pictures[name] = verdict, seen.pictures(verdict)
+        verdicts[name], pictures[name] = verdict, attempts.pictures(verdict)
         points[name] = earned_points(verdict, float(cell.metadata.nbgrader.points))
         why = ""
         if verdict.exercise not in run.answers:
@@ -99,16 +99,16 @@ def state_of(
     limits_hit: Sequence[str],
     missing: Sequence[str],
 ) -> tuple[State, str]:
-    """(state, the sentence that says so to the student).
+    """(state, its reason as a sentence for the student).
 
-    The sequences hold sentences about the notebook's own cells; ``missing`` one for each answer
-    that never reached its check.  An infrastructure error is an exception: it is not among these.
+    The sequences contain sentences about the notebook's cells; ``missing`` has one for each answer
+    that never reached its check.  An infrastructure error is an exception, never one of these.
     """
     cases = [(verdict, case) for verdict in verdicts for case in verdict.cases]
-    said_of: dict[State, Sequence[str]] = {TAMPERING: tampering, RESOURCE_LIMIT: limits_hit}
-    for state, said in said_of.items():
-        if said:
-            return state, said[0]
+    reasons: dict[State, Sequence[str]] = {TAMPERING: tampering, RESOURCE_LIMIT: limits_hit}
+    for state, sentences in reasons.items():
+        if sentences:
+            return state, sentences[0]
         for verdict, case in cases:
             if case.trouble == state:
                 return state, f"{verdict.answer}, {case.title}: {case.diagnosis}"
@@ -120,19 +120,19 @@ def state_of(
 def _flags(
     notebook: NotebookNode, template: NotebookNode, checks: Iterable[Check]
 ) -> Iterator[str]:
-    """What an answer's source says of calls it may not make, and of tools that no answer needs.
+    """Forbidden calls, and tools that no answer needs, in the source of each answer.
 
-    Not what the lab's own cells say already.
+    Except for those that the lab's own cells contain already.
     """
     source, own = map(_code, (notebook, template))
     for check in checks:
-        for says in _said_of(source, check.exercise):
-            if says not in _said_of(own, check.exercise):
-                yield f"{exercises.load(check.exercise).answer}: its source {says}"
+        for finding in _findings(source, check.exercise):
+            if finding not in _findings(own, check.exercise):
+                yield f"{exercises.load(check.exercise).answer}: its source {finding}"
 
 
-@functools.lru_cache(maxsize=64)  # the lab's own is asked for with each submission
-def _said_of(source: str, name: str) -> list[str]:
+@functools.lru_cache(maxsize=64)  # the lab's own source is the same for each submission
+def _findings(source: str, name: str) -> list[str]:
     exercise = exercises.load(name)
     found = find_forbidden(source, exercise.allows, exercise.answer, exercise.closed)
     return [each.says for each in found]
@@ -142,23 +142,23 @@ def _code(notebook: NotebookNode) -> str:
     return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
 
 
-def _put_in_order(task: Task, template: NotebookNode) -> tuple[NotebookNode, list[str], str]:
+def _rebuild(task: Task, template: NotebookNode) -> tuple[NotebookNode, list[str], str]:
     """(the lab with the student's text in it, notes, why that text could not be read)."""
     unreadable = task.unreadable
     if task.submitted is not None:
         try:
-            submitted, mended = read_notebook(task.submitted)
+            submitted, repairs = read_notebook(task.submitted)
             rebuilt, notes = rebuild(template, submitted)
-            return rebuilt, [*task.notes, *mended, *notes], ""
+            return rebuilt, [*task.notes, *repairs, *notes], ""
         except Unreadable as error:
-            unreadable = f"The file you handed in could not be read: {error}."
+            unreadable = f"The file you submitted could not be read: {error}."
     return nbformat.from_dict(task.template), [*task.notes, unreadable], unreadable
 
 
-def _decided(
+def _verdicts(
     notebook: NotebookNode, checks: Mapping[str, Check], run: CellsRun, seed: int, sandbox: Any
-) -> Iterator[tuple[int, Verdict, Seen]]:
-    """(position of the check's cell, verdict, what was seen), all on ranks that stay."""
+) -> Iterator[tuple[int, Verdict, VisibleAttempts]]:
+    """(position of the check cell, verdict, visible attempts), all on the same ranks."""
     of = {check.exercise: exercise_of(check, sandbox.limits) for check in checks.values()}
     with KeptRanks(host=sandbox.host, trust=Trust.UNTRUSTED) as ranks:
         for exercise in of.values():
@@ -166,16 +166,17 @@ def _decided(
         for position, cell in enumerate(notebook.cells):
             check = checks.get(grade_id(cell) or "")
             if check is not None:
-                exercise, seen = of[check.exercise], Seen(of[check.exercise])
+                exercise = of[check.exercise]
+                attempts = VisibleAttempts(exercise)
                 answer = run.answers.get(check.exercise)
-                verdict = decide(exercise, answer, seed, on_attempt=seen, ranks=ranks)
-                yield position, verdict, seen
+                verdict = decide(exercise, answer, seed, on_attempt=attempts, ranks=ranks)
+                yield position, verdict, attempts
 
 
 def exercise_of(check: Check, limits: Limits) -> Exercise:
-    """Raises CourseError where it is not there."""
+    """Raises CourseError if it does not exist."""
     try:
         exercise = exercises.load(check.exercise)
     except KeyError as error:
-        raise CourseError(f"no exercise is called {check.exercise!r}") from error
+        raise CourseError(f"there is no exercise {check.exercise!r}") from error
     return replace(exercise, timeout_s=min(exercise.timeout_s, limits.run_s))

@@ -1,4 +1,4 @@
-"""A verdict in its check cell: what the student reads, and the points where nbgrader looks."""
+"""Writes a verdict into its check cell: a table for the student, the points for nbgrader."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from autograder.grading.submission.template import Check, grade_id, is_answer
 
 
 def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -> None:
-    """Replace the outputs of a check cell by what was decided.
+    """Replace the outputs of a check cell by its verdict.
 
-    nbgrader takes the first error as 0 points and the first ``execute_result`` as the points; with
-    neither it would give all of them, so one of the two is always written.
+    nbgrader reads the first error as 0 points and the first ``execute_result`` as the points; with
+    neither it would give full marks, so one of the two is always written.
     """
     points = earned_points(verdict, float(cell.metadata.nbgrader.points))
     headline = why_nothing or verdict.headline
@@ -30,7 +30,7 @@ def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -
 
 
 def earned_points(verdict: Verdict, max_points: float) -> float:
-    """A plain float in [0, max_points]; 0 for whatever is not a number."""
+    """A plain float in [0, max_points]; 0 for nan and infinity."""
     points = float(verdict.points) * max_points / verdict.max_points
     return min(max(points, 0.0), max_points) if math.isfinite(points) else 0.0
 
@@ -43,14 +43,14 @@ def why_missing(check: Check, cells: list[NotebookNode], position: int) -> str:
     elif own := _last_error(cells[position]):
         reason = f"this cell failed with {own}"
     else:
-        reason = "nothing that could be taken was handed over"
+        reason = "nothing that can be graded was passed to it"
     return f"`{check.subject}` never reached the check: {reason.rstrip('.')}."
 
 
 def _last_error(cell: NotebookNode) -> str:
-    """ "NameError: name 'x' is not defined", shortened; empty where the cell ran through."""
+    """ "NameError: name 'x' is not defined", shortened; empty if the cell ran without error."""
     for output in reversed(cell.get("outputs", [])):
         if output.output_type == "error":
-            said = f"{output.ename}: {output.evalue}" if output.evalue else str(output.ename)
-            return said.splitlines()[0][:200]
+            error = f"{output.ename}: {output.evalue}" if output.evalue else str(output.ename)
+            return error.splitlines()[0][:200]
     return ""

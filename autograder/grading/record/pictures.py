@@ -1,6 +1,6 @@
-"""What a student's own run looked like, for the feedback: pictures, and tables of numbers.
+"""Pictures and tables of a student's own run, for the feedback.
 
-All from plain data that the checker has of visible cases; nothing that a student drew.
+Drawn from the checker's plain data about visible cases; nothing is drawn by the student.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from autograder.grading.record import curves
 from shardlab.widgets import memory_timeline, timeline, traffic_map
 
 MAX_BYTES = 120_000  # of one picture; live memory of a busy step takes 80,000
-MAX_CALLS = 2_000  # that a timeline can show, or that a student should make us draw
+MAX_CALLS = 2_000  # more do not fit a timeline, or would take too long to draw
 MAX_ROWS = 12  # of a table
-MAX_PARTS = 8  # of a list that stands in a cell of it
+MAX_ITEMS = 8  # of a list in a cell of a table
 
-Picture = dict[str, Any]  # title and svg; or title, heads and rows, each (right or not, texts)
+Picture = dict[str, Any]  # title and svg; or title, heads and rows, each (is right, texts)
+
+Row = list[Any]  # is right, [question, expected, actual]
 
 
-Row = list[Any]  # right or not, [what was asked, what was expected, what came back]
-
-
-class Seen:
-    """The visible attempts at one answer: ``decide(..., on_attempt=seen)``."""
+class VisibleAttempts:
+    """The visible attempts at one answer: ``decide(..., on_attempt=attempts)``."""
 
     def __init__(self, exercise: Exercise) -> None:
         self._exercise = exercise
@@ -43,7 +42,7 @@ class Seen:
     def pictures(self, verdict: Verdict) -> list[Picture]:
         """Of the first visible case that fails, else of the first in which ranks sent anything.
 
-        Where nothing of a run can be drawn: what each visible case asked, and what came back.
+        If nothing of a run can be drawn: a table of expected and actual results of visible cases.
         """
         visible = [case for case in verdict.cases if case.name in self._attempts]
         if verdict.unwritten or not visible:
@@ -56,12 +55,12 @@ class Seen:
             for title, draw in self._drawings(attempt)
             for picture in _drawn(f"{title}: {attempt.case.name}", draw)
         ]
-        with suppress(Exception):  # outputs are of any form
+        with suppress(Exception):  # outputs may have any type
             return pictures or self._table(passed, must_show_wrong=bool(failed))
         return pictures
 
     def _drawings(self, attempt: Attempt) -> Iterator[tuple[str, Callable[[], str]]]:
-        """(title, what draws it)."""
+        """(title, function that draws it)."""
         run, error = attempt.run, attempt.error
         assert run is not None
         if _sent(attempt):
@@ -78,26 +77,26 @@ class Seen:
                 yield found.title, lambda: curves.draw(found)
 
     def _table(self, attempts: Sequence[Attempt], must_show_wrong: bool) -> list[Picture]:
-        """All that is wrong, and of the rest as much as there is room for.
+        """All wrong rows, and as many right ones as there is room for.
 
-        Nothing where a case failed by something else: a table of right answers would mislead.
+        Empty if a case failed for another reason: a table of right answers would mislead.
         """
         rows = [row for attempt in attempts for row in self._rows(attempt)]
         if not rows or (must_show_wrong and all(is_right for is_right, _ in rows)):
             return []
         kept = sorted(range(len(rows)), key=lambda at: rows[at][0])[:MAX_ROWS]
         more = len(rows) - len(kept)
-        title = "What was asked, and what came back"
+        title = "Expected results and yours"
         return [
             {
-                "title": f"{title} ({more:,} more are left out)" if more else title,
+                "title": f"{title} ({more:,} more rows left out)" if more else title,
                 "heads": ["", "expected", "yours"],
                 "rows": [rows[at] for at in sorted(kept)],
             }
         ]
 
     def _rows(self, attempt: Attempt) -> Iterator[Row]:
-        """Of a formula a row for each question, else one for each thing that is told of a run."""
+        """For a formula a row for each question, else one for each value that a run reports."""
         if attempt.error is not None or len(attempt.outputs) != 1:
             return
         name, (given,), (wanted,), (got,) = (
@@ -119,13 +118,13 @@ class Seen:
 
     def _row(self, asked: str, wanted: Plain, got: Plain) -> Row:
         is_right = equal(wanted, got, self._exercise.tolerance)
-        return [is_right, [asked, _said(wanted), _said(got)]]
+        return [is_right, [asked, _as_text(wanted), _as_text(got)]]
 
     def _call(self, question: Plain, case: str) -> str:
-        """A question is a function's arguments; where they have names, the case's says enough."""
+        """A question is a function's arguments; if they have names, the case's name is enough."""
         if isinstance(question, dict):
             return case
-        return f"{self._exercise.answer}({', '.join(map(_said, question))})"
+        return f"{self._exercise.answer}({', '.join(map(_as_text, question))})"
 
 
 def _sent(attempt: Attempt) -> bool:
@@ -134,30 +133,30 @@ def _sent(attempt: Attempt) -> bool:
 
 def _is_short(value: Plain) -> bool:
     if isinstance(value, list | tuple):
-        return len(value) <= MAX_PARTS and all(map(_is_short, value))
+        return len(value) <= MAX_ITEMS and all(map(_is_short, value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
 _QUOTE = reprlib.Repr()
-_QUOTE.maxlist = _QUOTE.maxtuple = MAX_PARTS
+_QUOTE.maxlist = _QUOTE.maxtuple = MAX_ITEMS
 _QUOTE.maxstring = _QUOTE.maxother = _QUOTE.maxlong = 60
 
 
-def _said(value: Plain) -> str:
-    """In a cell of a table."""
+def _as_text(value: Plain) -> str:
+    """A value as the text of a table's cell."""
     if isinstance(value, torch.Tensor):
         return f"a tensor {list(value.shape)}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
-    if isinstance(value, list | tuple) and len(value) <= MAX_PARTS and _is_short(value):
-        return f"({', '.join(map(_said, value))})"
+    if isinstance(value, list | tuple) and len(value) <= MAX_ITEMS and _is_short(value):
+        return f"({', '.join(map(_as_text, value))})"
     return _QUOTE.repr(value)
 
 
 def _drawn(title: str, draw: Callable[[], str]) -> list[Picture]:
-    """One picture, or none: what a student's ranks did must not stop a grade."""
+    """One picture, or none: an error in drawing a student's run must not stop grading."""
     with suppress(Exception):
         svg = draw()
         if len(svg.encode()) <= MAX_BYTES:

@@ -1,6 +1,6 @@
-"""What goes into the grading of one submission, and what comes out of it: plain data both.
+"""The input and the result of grading one submission, both plain data.
 
-A Task travels to whichever process or machine grades; a Record comes back and is kept.
+A Task is sent to the process or machine that grades; a Record comes back and is saved.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, get_args
 from pydantic import ConfigDict, TypeAdapter
 
 # How a submission ends: exactly one of these, the first that applies.
-INFRASTRUCTURE_ERROR: Final = "infrastructure error"  # the machine's: no grade, tried again
-TAMPERING: Final = "tampering"  # what cannot be an accident
+INFRASTRUCTURE_ERROR: Final = "infrastructure error"  # the machine failed: no grade, retried
+TAMPERING: Final = "tampering"  # something that cannot have been an accident
 RESOURCE_LIMIT: Final = "resource limit"  # time, memory, processes, disk or output
 STUDENT_ERROR: Final = "student error"  # an answer never reached its check
 GRADED: Final = "graded"
@@ -24,29 +24,29 @@ STATES = get_args(State)
 
 
 class BrokenRecord(ValueError):
-    """What was read is no record, or half of one."""
+    """The text is not a record, or only part of one."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One submission of one lab, with all that its grade depends on."""
+    """One submission for one lab, with everything that its grade depends on."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     lab: str
     student: str
-    submitted: bytes | None  # the notebook as handed in; None: there is none that can be read
-    unreadable: str  # why there is none, as the end of a sentence: "it is a link"
+    submitted: bytes | None  # the notebook as submitted; None: none can be read
+    unreadable: str  # why there is none, as a sentence for the student
     template: Mapping[str, Any]  # the released notebook
     seed: int  # of the inputs that answers are tried on
     limits: Mapping[str, Any]  # autograder.sandbox.Limits
-    code: str  # version.code_version() of whoever made the task
-    notes: tuple[str, ...] = ()  # what was mended before the notebook was read, for the student
-    patience_s: float = 7200.0  # for a worker that may hang: far above what the limits come to
+    code: str  # version.code_version() where the task was made
+    notes: tuple[str, ...] = ()  # repairs before the notebook was read, for the student
+    timeout_s: float = 7200.0  # for a worker that hangs: far above the sum of the limits
 
     @property
     def engine(self) -> str:
-        """Of the rank server that its cells find: as for `launch`, by what the lab's code names."""
+        """The rank server's engine for its cells: chosen as by `launch`, from the lab's code."""
         cells = self.template.get("cells", ())
         code = "".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
         return "deepspeed" if "deepspeed" in code else "torch"
@@ -57,17 +57,17 @@ class Task:
 
     @property
     def key(self) -> str:
-        """The same for two gradings that must end alike."""
+        """Equal for two gradings that must give the same result."""
         facts = [self.lab, self.seed, self.code, dict(self.limits), self.template]
         return _hash([*facts, self.submission_hash])
 
 
 @dataclass(frozen=True)
 class Record:
-    """How one submission was decided.
+    """How one submission was graded.
 
-    Of one key everything is the same each time but ``timing`` and what the student's cells and
-    pictures show of the clock; see ``decided``.
+    For one key, only ``timing`` and the times shown in the student's cells and pictures may
+    differ; see ``decided``.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -75,11 +75,11 @@ class Record:
     lab: str
     student: str
     key: str  # of the task
-    submission_hash: str  # of the task: the same submission, whatever else has changed
+    submission_hash: str  # of the task: equal for the same submission, whatever else changed
     state: State
-    reason: str  # of a state other than graded: a sentence for the student
-    notes: tuple[str, ...] = ()  # what was mended in the notebook, a sentence each
-    flags: tuple[str, ...] = ()  # for the instructor alone: what the source shows, a sentence each
+    reason: str  # for a state other than graded: a sentence for the student
+    notes: tuple[str, ...] = ()  # repairs to the notebook, a sentence each
+    flags: tuple[str, ...] = ()  # for the instructor only: what looks odd in the source
     notebook: dict[str, Any] | None = None  # rebuilt, run, with verdicts; None: nothing was decided
     points: dict[str, float] = field(default_factory=dict)  # {grade id of the check: earned}
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # {grade id: plain Verdict}
@@ -88,7 +88,7 @@ class Record:
 
     @property
     def is_final(self) -> bool:
-        """False where the machine failed: the submission waits for the next run."""
+        """False if the machine failed: the next run retries the submission."""
         return self.state != INFRASTRUCTURE_ERROR
 
     def decided(self) -> str:

@@ -1,7 +1,7 @@
-"""Calls that an exercise forbids, found by reading the source; recorded calls are the other way.
+"""Finds calls that an exercise forbids, by static analysis; recorded calls are the other way.
 
-A reader of text can be fooled, and an honest program can look odd.  So what is found here is told
-to the instructor; only a run decides about points.  Nothing of the source is run.
+Static analysis can be fooled, and an honest program can look odd.  So findings are only reported
+to the instructor; points depend on runs alone.  The source is not executed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from importlib import import_module
 
 from autograder.guest.on_rank import COMMUNICATES
 
-CALL, MACHINERY = "call", "machinery"
+CALL, SUSPICIOUS = "call", "suspicious"
 
-# What notebooks have imported above every answer.
-GIVEN = {name: name for name in ("torch", "math", "inspect")} | {
+# Names that a notebook has above every answer.
+PREDEFINED = {name: name for name in ("torch", "math", "inspect")} | {
     "dist": "torch.distributed",
     "nn": "torch.nn",
     "F": "torch.nn.functional",
 }
 _BUILTINS = ("exec", "eval", "compile", "getattr", "setattr", "delattr", "vars", "__import__")
-GIVEN |= {name: f"builtins.{name}" for name in _BUILTINS}
-# torch.distributed's functions by what they are recorded as, where that is another name.
+PREDEFINED |= {name: f"builtins.{name}" for name in _BUILTINS}
+# The names under which torch.distributed's functions are recorded, where they differ.
 RECORDED_AS = {
     **dict.fromkeys(("isend", "P2POp", "batch_isend_irecv", "send_object_list"), "send"),
     **dict.fromkeys(("irecv", "recv_object_list"), "recv"),
@@ -36,7 +36,7 @@ RECORDED_AS = {
     "broadcast_object_list": "broadcast",
     "scatter_object_list": "scatter",
 }
-# What has no use in an answer and some in an attack.  A name stands for all below it.
+# Useless in an answer but useful in an attack.  A name includes everything below it.
 TOOLS = (
     *("shardlab.trace", "shardlab.ranks", "shardlab.launch", "shardlab.rank_set"),
     *("shardlab.lifetimes", "autograder", "cloudpickle"),
@@ -51,22 +51,22 @@ TOOLS = (
     *("torch.library", "torch.distributed.distributed_c10d", "torch.distributed.rpc"),
     *("torch.distributed._functional_collectives", "torch.distributed.TCPStore"),
     *("torch.utils.cpp_extension", "torch.multiprocessing", "IPython", "ipykernel"),
-    *("threading", "concurrent.futures", "torch.utils._python_dispatch"),  # past what is recorded
+    *("threading", "concurrent.futures", "torch.utils._python_dispatch"),  # not recorded
 )
-# "compute" and "report" are words of prose: only what is nothing else counts.
-TELLING_TEXT = re.compile(
+# Only unambiguous text: ordinary words occur in prose.
+SUSPICIOUS_TEXT = re.compile(
     r"/proc/(self|\d+|\{)|/dev/(shm|mem)|process_vm_|pidfd_|ptrace|c10d::|libc\.so|shardlab\.trace"
     r"|shardlab\.ranks|autograder\.(?!check)"
 )
 FRAMES = {"f_back", "f_globals", "f_locals", "gi_frame", "tb_frame", "__subclasses__"}
 IMPORTERS = {"builtins.__import__", "importlib.import_module", "importlib.__import__"}
-OURS = ("torch", "shardlab", "autograder", "builtins")  # in which nothing may be replaced
+PROTECTED = ("torch", "shardlab", "autograder", "builtins")  # packages that may not be patched
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
 class Found:
-    """One place in the source. ``kind`` is CALL, of torch.distributed's, or MACHINERY."""
+    """One place in the source. ``kind`` is CALL, of torch.distributed, or SUSPICIOUS."""
 
     kind: str
     name: str  # "all_reduce", "ctypes.CDLL"
@@ -77,14 +77,14 @@ class Found:
 def find_forbidden(
     source: str, allows: Set[str] | None, answer: str = "", closed: Sequence[str] = ()
 ) -> list[Found]:
-    """In the order of the lines; nothing where the source is not Python.
+    """Findings in the order of their lines; none if the source is not Python.
 
     ``allows``: torch.distributed's names, as in Exercise.allows; None allows all of them.
-    ``closed``: modules that have the answer ready-made, as in Exercise.closed.
-    ``answer``: look only at what the definition of that name can reach; else at everything.
+    ``closed``: modules that contain the answer, as in Exercise.closed.
+    ``answer``: search only what the definition of that name can reach; "": everything.
     """
     try:
-        tree, full_names, binds = _learned(source)
+        tree, full_names, binds = _analyzed(source)
         reader = _Reader(allows, full_names, closed)
         for statement in _reachable(binds, answer) if answer else tree.body:
             reader.visit(statement)
@@ -93,15 +93,15 @@ def find_forbidden(
     return sorted(set(reader.found), key=lambda found: (found.line, found.name))
 
 
-@functools.lru_cache(maxsize=1)  # every answer of a notebook is looked for in the same source
-def _learned(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[ast.stmt]]]:
-    """(what was parsed, {name: what it stands for}, {name: the top-level statements that bind it});
-    raises what ast.parse does."""
-    # Lines of IPython's own become comments; line numbers stay.
+@functools.lru_cache(maxsize=1)  # the same source for every answer of a notebook
+def _analyzed(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[ast.stmt]]]:
+    """(syntax tree, {name: its full name}, {name: the top-level statements that bind it}); raises
+    the errors of ast.parse."""
+    # IPython's own lines become comments; line numbers stay the same.
     plain = re.sub(r"(?m)^([ \t]*)([%!?].*|\S+\?\??)$", r"\1pass  # a magic", source)
     tree = ast.parse(plain)
-    reader = _Reader(None, GIVEN)
-    reader.learn(tree)
+    reader = _Reader(None, PREDEFINED)
+    reader.collect_names(tree)
     binds: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
         for name in _bound(statement):
@@ -142,14 +142,14 @@ class _Reader(ast.NodeVisitor):
         self, allows: Set[str] | None, full_names: Mapping[str, str], closed: Sequence[str] = ()
     ) -> None:
         self.allows, self.closed = allows, tuple(closed)
-        self.full_names = dict(full_names)  # of what a name in the source stands for
+        self.full_names = dict(full_names)  # {name in the source: ...}
         self.found: list[Found] = []
-        self.depth = 0  # of sources within strings
+        self.depth = 0  # of nested source in strings
 
-    # ---- what names stand for ----
+    # ---- full names ----
 
-    def learn(self, tree: ast.AST) -> None:
-        """Twice over, so that an alias of an alias that stands below is known as well."""
+    def collect_names(self, tree: ast.AST) -> None:
+        """In two passes, to resolve an alias of an alias that is defined further down."""
         for _ in range(2):
             for node in ast.walk(tree):
                 if isinstance(node, ast.Import):
@@ -168,7 +168,7 @@ class _Reader(ast.NodeVisitor):
                         self.full_names[target.id] = known
 
     def _full_name(self, node: ast.expr) -> str:
-        """ "torch.distributed.send" for any way to say it; "" where it is not known."""
+        """ "torch.distributed.send" however it is written; "" if unknown."""
         match node:
             case ast.Name(id=name):
                 return self.full_names.get(name, "")
@@ -190,7 +190,7 @@ class _Reader(ast.NodeVisitor):
                     return _text(first).partition(".")[0] if is_top else _text(first)
         return ""
 
-    # ---- what is forbidden ----
+    # ---- findings ----
 
     def _check(self, node: ast.expr) -> None:
         name = self._full_name(node)
@@ -201,17 +201,17 @@ class _Reader(ast.NodeVisitor):
                 allowed = " and ".join(sorted(self.allows, reverse=True)) or "no communication"
                 says = f"calls {function}: build it from {allowed}"
                 self.found.append(Found(CALL, function, node.lineno, says))
-        elif tool := _tool(name, self.closed):
+        elif tool := _suspicious_tool(name, self.closed):
             self._flag(tool if tool.startswith("os.") else name, node.lineno)
 
     def _check_change(self, of: ast.expr, name: str) -> None:
         base = self._full_name(of)
-        if base.partition(".")[0] in OURS:
+        if base.partition(".")[0] in PROTECTED:
             self._flag(f"{base}.{name} = …", of.lineno)
 
     def _flag(self, name: str, line: int) -> None:
         name = name.removeprefix("builtins.")
-        self.found.append(Found(MACHINERY, name, line, f"uses {name}, which no answer needs"))
+        self.found.append(Found(SUSPICIOUS, name, line, f"uses {name}, which no answer needs"))
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -243,7 +243,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
         for name in (f"{module}{alias.name}" for alias in node.names):
-            if _tool(name, self.closed) and name != "autograder.check":
+            if _suspicious_tool(name, self.closed) and name != "autograder.check":
                 self._flag(name, node.lineno)
 
     visit_ImportFrom = visit_Import
@@ -256,11 +256,11 @@ class _Reader(ast.NodeVisitor):
         value = node.value
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
-        if isinstance(value, str) and (telling := TELLING_TEXT.search(value)):
-            self._flag(repr(telling[0]), node.lineno)
+        if isinstance(value, str) and (suspicious := SUSPICIOUS_TEXT.search(value)):
+            self._flag(repr(suspicious[0]), node.lineno)
 
     def _read_text(self, text: str) -> None:
-        """A source within a string, as far as it is written there."""
+        """Search source code in a string literal."""
         if not text or self.depth > 3:
             return
         try:
@@ -268,7 +268,7 @@ class _Reader(ast.NodeVisitor):
         except (SyntaxError, ValueError):
             return
         self.depth += 1
-        self.learn(tree)
+        self.collect_names(tree)
         self.generic_visit(tree)
         self.depth -= 1
 
@@ -277,16 +277,16 @@ def _joined(base: str, name: str) -> str:
     return f"{base}.{name}" if base and name else ""
 
 
-@functools.lru_cache(maxsize=4096)  # a class's notebooks name the same few things
-def _tool(name: str, closed: tuple[str, ...]) -> str:
-    """The one of TOOLS, or of what is closed, that this is or is below."""
-    home = _home(name) if closed and name.startswith("shardlab.") else name
-    found = (t for t in (*TOOLS, *closed) if _is_below(name, t) or _is_below(home, t))
+@functools.lru_cache(maxsize=4096)  # a class's notebooks use the same few names
+def _suspicious_tool(name: str, closed: tuple[str, ...]) -> str:
+    """The name in TOOLS or ``closed`` that includes this one."""
+    definition = _definition(name) if closed and name.startswith("shardlab.") else name
+    found = (t for t in (*TOOLS, *closed) if _is_below(name, t) or _is_below(definition, t))
     return next(found, "") if name else ""
 
 
-def _home(name: str) -> str:
-    """Where a function of the library is defined: a package may offer those of its modules."""
+def _definition(name: str) -> str:
+    """The full name where a function is defined: a package may re-export those of its modules."""
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(import_module(module), attribute)
@@ -296,14 +296,14 @@ def _home(name: str) -> str:
 
 
 def _is_below(name: str, tool: str) -> bool:
-    """os.exec stands for os.execv as well: its names are families."""
+    """os.exec also includes os.execv: these names are families."""
     if tool in ("os.exec", "os.spawn", "os.posix_spawn"):
         return name.startswith(tool)
     return name == tool or name.startswith(f"{tool}.")
 
 
 def _text(node: ast.expr) -> str:
-    """A string that is written there, in pieces perhaps; "" for anything else."""
+    """The value of a string literal, perhaps concatenated; "" for anything else."""
     match node:
         case ast.Constant(value=str(text)):
             return text

@@ -1,4 +1,4 @@
-"""Which code decided a grade."""
+"""The version of the code that decides a grade."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import shardlab
 
 AUTOGRADER = Path(__file__).parents[1]
-# What a grade depends on; the other rooms move records about, or make notebooks and pages.
+# What a grade depends on; the other packages handle records, or build notebooks and pages.
 DECIDING = (
     *("guest", "exercise", "exercises", "evaluation", "sandbox"),
     *("grading/submission", "grading/notebook", "grading/record"),
@@ -20,7 +20,7 @@ KINDS = (".py", ".js", ".css")
 
 @functools.cache
 def code_version() -> str:
-    """A hash of the checker, the exercises and their references, and the versions below them."""
+    """A hash of the checker, the exercises, their references, and the libraries below them."""
     digest = hashlib.sha256()
     for package in ("torch", "numpy", "cloudpickle"):
         digest.update(f"{package} {version(package)}\n".encode())

@@ -1,1 +1,1 @@
-"""What was handed in: read, repaired, and put into the lab as it was released."""
+"""Submissions: read, repaired, and inserted into the lab as it was released."""

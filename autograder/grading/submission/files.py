@@ -1,4 +1,4 @@
-"""Reading a file from a place where a student may have put anything."""
+"""Reads a file from a place where a student may have put anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Unreadable(Exception):
 
 
 def read_plain_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """What is in ``path`` itself: no link is followed, no pipe waited for, no file read that
-    also has another name, which may be anywhere. Raises Unreadable."""
+    """The content of the file ``path`` itself: follows no symbolic link, does not wait for a pipe,
+    and refuses a hard link, whose other name may be anywhere. Raises Unreadable."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -20,9 +20,9 @@ def read_plain_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     try:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
-            raise Unreadable("it is not a plain file")
+            raise Unreadable("it is not a regular file")
         if state.st_nlink > 1:
-            raise Unreadable("it is a hard link, another name of some other file: hand in a copy")
+            raise Unreadable("it is a hard link to another file: submit a copy")
         with os.fdopen(file, "rb", closefd=False) as stream:
             content = stream.read(max_bytes + 1)
     finally:

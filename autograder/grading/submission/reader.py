@@ -1,7 +1,7 @@
-"""Reading a notebook that may be anything at all.
+"""Reads a notebook that may be anything at all.
 
-The file is taken as JSON and no more: neither its version nor its validity decides what a student
-gets.  Of a cell only type, text, id, grade id and the pictures that the text shows are read.
+The file is treated as plain JSON: neither its version nor its validity affects the grade.  Of a
+cell only its type, text, id, grade id and the pictures that the text shows are read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.grading.submission import attached, repair
+from autograder.grading.submission import attachments, repair
 from autograder.grading.submission.files import Unreadable, read_plain_file
 
 MAX_BYTES = 20_000_000
@@ -21,43 +21,43 @@ MAX_CELLS = 2_000
 
 
 def read_content(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of what was handed in; raises Unreadable."""
+    """The bytes of a submission; raises Unreadable."""
     return read_plain_file(path, MAX_BYTES)
 
 
 def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
-    """The cells in ``content`` and a sentence for each thing mended; raises Unreadable.
+    """The cells in ``content`` and a sentence for each repair; raises Unreadable.
 
     Also reads the JSON of older formats, JSON that a merge or a full disk has damaged, a script
-    exported from a notebook, and a zip that holds one of these.
+    exported from a notebook, and a zip that contains one of these.
     """
     notes: list[str] = []
     try:
         if content.startswith(repair.ZIP):
             content, note = repair.unzip(content, MAX_BYTES)
             notes.append(note)
-        text, heard = repair.decode(content)
-        notes += heard
+        text, more = repair.decode(content)
+        notes += more
         cells_of = repair.cells_of_script if repair.is_script(text) else repair.cells_of_json
-        raw, heard = cells_of(text)
-        notes += heard
+        raw, more = cells_of(text)
+        notes += more
         if len(raw) > MAX_CELLS:
-            notes.append(f"Of {len(raw):,} cells the first {MAX_CELLS:,} were read.")
+            notes.append(f"Only the first {MAX_CELLS:,} of {len(raw):,} cells were read.")
         cells = [cell for cell in map(_cell, raw[:MAX_CELLS]) if cell is not None]
-        if dropped := attached.limit(cells):
-            most = attached.MAX_CHARS * 0.75 / 1_000_000  # in base64, 3 bytes are 4 characters
-            why = f"as all together were larger than {most:g} MB"
+        if dropped := attachments.drop_excess(cells):
+            most = attachments.MAX_CHARS * 0.75 / 1_000_000  # in base64, 3 bytes are 4 characters
+            why = f"because together they were larger than {most:g} MB"
             notes.append(f"Pictures left out: {dropped}, {why}.")
     except Unreadable:
         raise
-    except Exception as error:  # deep nesting, odd shapes: there is no end of what JSON may hold
+    except Exception as error:  # deep nesting, odd types: JSON may contain anything
         raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
     present = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     return nbformat.from_dict(present), notes
 
 
 def _cell(raw: Any) -> dict[str, Any] | None:
-    """What counts of a cell, in the present format; None for what is none."""
+    """The relevant parts of a cell, in the current format; None if it is not a cell."""
     if not isinstance(raw, dict) or not isinstance(raw.get("cell_type"), str):
         return None
     source = raw.get("source", raw.get("input", ""))  # nbformat 3 had "input"
@@ -72,7 +72,7 @@ def _cell(raw: Any) -> dict[str, Any] | None:
     cell["source"] = source.replace("\r\n", "\n").replace("\r", "\n")
     if isinstance(raw.get("id"), str):
         cell["id"] = raw["id"]
-    if pictures := attached.pictures_in(raw.get("attachments"), cell["source"]):
+    if pictures := attachments.pictures_in(raw.get("attachments"), cell["source"]):
         cell["attachments"] = pictures
     metadata = raw.get("metadata")
     nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None
@@ -81,24 +81,24 @@ def _cell(raw: Any) -> dict[str, Any] | None:
     return cell
 
 
-# ---- which file was meant -----------------------------------------------------------------------
+# ---- which file to grade ------------------------------------------------------------------------
 
-KINDS = (".ipynb", ".zip", ".py")  # in the order in which they are taken
+KINDS = (".ipynb", ".zip", ".py")  # in order of preference
 MAX_ENTRIES = 1000
 
 
 def find_notebook(folder: Path, lab: str) -> tuple[Path | None, str]:
     """(the file to grade, a sentence for the student or "").
 
-    That with the lab's own name, whatever it is.  Where there is none: of the plain files of the
-    kinds that can be read the one whose name is most like it, notebooks before zips and scripts.
-    No path: the sentence says what lies there instead.  No link is followed.
+    The file with the lab's own name, whatever it is.  If there is none: the regular file of a
+    readable kind whose name is most similar, notebooks before zips and scripts.  If there is no
+    path, the sentence says what was found instead.  Links are not followed.
     """
     wanted = f"{lab}.ipynb"
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)[:MAX_ENTRIES]
     except OSError:
-        return None, f"Nothing was handed in for {lab}."
+        return None, f"Nothing was submitted for {lab}."
     if any(entry.name == wanted for entry in entries):
         return folder / wanted, ""
     files = [
@@ -110,17 +110,17 @@ def find_notebook(folder: Path, lab: str) -> tuple[Path | None, str]:
     ]
     if not files:
         shown = ", ".join(f"`{_shown(entry.name)}`" for entry in entries[:3]) or "nothing"
-        return None, f"No notebook was handed in: there is {shown} where `{wanted}` belongs."
-    best = min(files, key=lambda name: (KINDS.index(_kind(name)), _unlike(name, lab), name))
-    others = " Of several files it is the one that fits best." if len(files) > 1 else ""
-    return folder / best, f"`{_shown(best)}` was graded, as there was no `{wanted}`.{others}"
+        return None, f"No notebook was submitted: expected `{wanted}`, found {shown}."
+    best = min(files, key=lambda name: (KINDS.index(_kind(name)), _name_distance(name, lab), name))
+    others = " Its name was the closest of several files." if len(files) > 1 else ""
+    return folder / best, f"`{_shown(best)}` was graded, because there was no `{wanted}`.{others}"
 
 
 def _kind(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _unlike(name: str, lab: str) -> int:
+def _name_distance(name: str, lab: str) -> int:
     """How far a name is from the lab's: 0 for 03_Ring_All_Reduce (1).ipynb, -Copy1, _final."""
     name, lab = _letters(name.rpartition(".")[0]), _letters(lab)
     if lab in name:
@@ -133,6 +133,6 @@ def _letters(name: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """A file's name is the student's text, too."""
+    """A file name is student input, too."""
     plain = "".join(c for c in name if c.isprintable() and c not in "`<>&")
     return plain[:80].encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,7 @@
-"""A submission is put back in order: the lab as released, with the student's own text in it.
+"""Rebuilds a submission: the lab as released, with the student's own text in it.
 
-Of the rest only pictures pasted into written text are taken over: no metadata, no tags, no outputs,
-no check cells.
+Except for pictures pasted into written text, nothing else is taken over: no metadata, no tags, no
+outputs, no check cells.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from autograder.grading.submission.attached import pictures_for
+from autograder.grading.submission.attachments import pictures_for
 from autograder.grading.submission.repair import has_conflict, sides_of
 from autograder.grading.submission.template import grade_id, is_answer
 
 Cells = list[NotebookNode]
 
 MAX_CHARS = 200_000  # of one cell's text
-MAX_COPIES = 20  # of one answer that are looked at one by one
-# By their looks, not by IPython's own transformer: that takes minutes for a cell of 400 magics.
+MAX_COPIES = 20  # of one answer that are tried one by one
+# Regular expressions, because IPython's own transformer takes minutes for a cell of 400 magics.
 MAGIC_LINE = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
 MAGIC_VALUE = re.compile(r"(?<==)[ \t]*[%!].*$", re.MULTILINE)
 DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+| *)=(?!=)", re.M)
@@ -32,17 +32,17 @@ DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+|
 def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNode, list[str]]:
     """``template`` with the student's answers and own cells, and a sentence for each repair.
 
-    A cell is known by its nbgrader grade id, else by its cell id (the builder makes them the
-    same), else by being word for word a cell of the lab.  What is not known is the student's own
-    and stays behind the cell it stood behind: helpers are part of an answer.  So is what a
-    student changed in a cell of the lab that asks for nothing, an import say.  An answer that is
-    not in its cell is looked for in all others.
+    A cell is matched by its nbgrader grade id, else by its cell id (the builder makes them the
+    same), else by having exactly the text of a cell of the lab.  Any other cell is the student's
+    own and stays after the cell that it followed: helpers are part of an answer.  So are changes
+    to a cell of the lab that asks for no answer, such as an import.  An answer that is not in its
+    cell is searched for in all others.
     """
     rebuilt = nbformat.from_dict(template)
-    found = _sort_out(rebuilt, submitted)
+    found = _match_cells(rebuilt, submitted)
     notes: list[str] = []
     if not found.copies:
-        notes.append("No cell of the lab is in what you handed in: is it the right notebook?")
+        notes.append("Your submission contains no cell of the lab: is it the right notebook?")
     for position, cell in enumerate(rebuilt.cells):
         if is_answer(cell):
             cell.source = _answer(cell, found, rebuilt.cells[:position], notes)
@@ -52,111 +52,116 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
         elif grade_id(cell):
             _note_changes(cell, found.copies.get(cell.id, []), notes)
     if list(found.copies) != [cell.id for cell in rebuilt.cells if cell.id in found.copies]:
-        notes.append("Cells had changed places: they were graded in the lab's own order.")
+        notes.append("Cells had been moved: they were graded in the lab's own order.")
     rebuilt.cells = _with_own_cells(rebuilt.cells, found.own)
     return rebuilt, notes
 
 
 @dataclass
-class FoundAnswer:
-    """The submission's cells, by the id of the lab's cell that they are or stood behind."""
+class SubmittedCells:
+    """The submission's cells, by the id of the lab's cell that they match or follow."""
 
-    copies: dict[str, Cells] = field(default_factory=dict)  # as they first came
+    copies: dict[str, Cells] = field(default_factory=dict)  # in the order of the submission
     own: dict[str, Cells] = field(default_factory=lambda: defaultdict(list))
-    code: list[tuple[str, NotebookNode]] = field(default_factory=list)  # copies and own alike
+    code: list[tuple[str, NotebookNode]] = field(default_factory=list)  # copies and own cells
 
 
-def _sort_out(lab: NotebookNode, submitted: NotebookNode) -> FoundAnswer:
+def _match_cells(lab: NotebookNode, submitted: NotebookNode) -> SubmittedCells:
     known = {cell.id: cell for cell in lab.cells}
-    ids_by_essence = {_essence(cell): cell.id for cell in lab.cells}
-    found = FoundAnswer()
-    behind = ""
+    ids_by_text = {_type_and_text(cell): cell.id for cell in lab.cells}
+    found = SubmittedCells()
+    previous_id = ""
     for cell in submitted.cells:
         cell_id = next(
             (i for i in (grade_id(cell), cell.get("id")) if isinstance(i, str) and i in known),
-            ids_by_essence.get(_essence(cell)),
+            ids_by_text.get(_type_and_text(cell)),
         )
         own_types = ["code", "markdown"]
         if cell_id is not None:
             found.copies.setdefault(cell_id, []).append(cell)
-            behind, lab_cell = cell_id, known[cell_id]
-            is_changed = grade_id(lab_cell) is None and _essence(cell) != _essence(lab_cell)
+            previous_id, lab_cell = cell_id, known[cell_id]
+            is_changed = grade_id(lab_cell) is None and _type_and_text(cell) != _type_and_text(
+                lab_cell
+            )
             own_types = ["code"] if is_changed else []
         if cell.cell_type in own_types and _text(cell).strip():
-            found.own[behind].append(cell)
+            found.own[previous_id].append(cell)
         if cell.cell_type != "markdown":
-            found.code.append((behind, cell))
+            found.code.append((previous_id, cell))
     return found
 
 
-def _answer(cell: NotebookNode, found: FoundAnswer, before: Cells, notes: list[str]) -> str:
-    """The text of one answer cell, out of however many cells claim to be it, or out of others.
+def _answer(cell: NotebookNode, found: SubmittedCells, before: Cells, notes: list[str]) -> str:
+    """The text of one answer cell, from all cells that claim to be it, or else from other cells.
 
-    ``before`` are the lab's cells that stand before it.
+    ``before``: the lab's cells before it.
     """
     copies, name = found.copies.get(cell.id, []), f"`{cell.id}`"
     if any(copy.cell_type != cell.cell_type for copy in copies):
-        notes.append(f"The answer cell {name} had become another type of cell: it was turned back.")
+        notes.append(f"The answer cell {name} had another cell type: it was changed back.")
     if any(len(copy.source) > MAX_CHARS for copy in copies if isinstance(copy.source, str)):
-        notes.append(f"The answer cell {name} was cut at {MAX_CHARS:,} characters.")
-    texts = _filled_in(cell, copies, notes)
+        notes.append(f"The answer cell {name} was truncated to {MAX_CHARS:,} characters.")
+    texts = _distinct_answers(cell, copies, notes)
     if not texts:
         look = _written_elsewhere if cell.cell_type == "markdown" else _defined_elsewhere
         if (elsewhere := look(cell, found, before)) is not None:
-            notes.append(f"The answer to {name} stood in another cell: it was taken from there.")
+            notes.append(f"The answer to {name} was in another cell: it was taken from there.")
             return elsewhere
     if not copies:
         notes.append(f"The answer cell {name} was missing: it counts as not answered.")
     elif len(copies) > 1 and len(texts) < 2:
-        notes.append(f"The answer cell {name} was there {len(copies)} times: one was kept.")
+        notes.append(f"The answer cell {name} appeared {len(copies)} times: one was kept.")
     if not texts:
         return str(cell.source)
     text = texts[0] if len(texts) == 1 else _joined(cell, texts, len(copies), notes)
-    return _with_its_rest(cell, text, found, notes) if cell.cell_type == "code" else text
+    return _with_continuation(cell, text, found, notes) if cell.cell_type == "code" else text
 
 
-def _filled_in(cell: NotebookNode, copies: Cells, notes: list[str]) -> list[str]:
-    """The different texts of the copies that are not the stub, merge conflicts settled."""
-    bare = _bones if cell.cell_type == "code" else str.strip  # a heading is an answer
-    blank = bare(cell.source)
+def _distinct_answers(cell: NotebookNode, copies: Cells, notes: list[str]) -> list[str]:
+    """The distinct texts of the copies, without stubs and with merge conflicts resolved."""
+    # In Markdown a # starts a heading.
+    normalize = _without_comments if cell.cell_type == "code" else str.strip
+    blank = normalize(cell.source)
     texts: dict[str, str] = {}
     for copy in copies:
         text = _text(copy)
         if has_conflict(text):
-            sides = [side for side in sides_of(text) if bare(side) != blank] or [""]
+            sides = [side for side in sides_of(text) if normalize(side) != blank] or [""]
             text = next(filter(_compiles, sides), sides[0])
-            marks = "held the marks of a merge conflict: one side was graded"
-            notes.append(f"The answer cell `{cell.id}` {marks}.")
-        if bare(text) not in ("", blank):
+            markers = "contained merge conflict markers: one side was graded"
+            notes.append(f"The answer cell `{cell.id}` {markers}.")
+        if normalize(text) not in ("", blank):
             texts.setdefault(text.strip(), text)
     return list(texts.values())
 
 
 def _joined(cell: NotebookNode, texts: list[str], times: int, notes: list[str]) -> str:
-    """A cell that was split, or copied and changed. Both read right when joined: run one after
-    the other is what the notebook did."""
+    """For a cell that was split, or copied and changed: joining the parts gives the same result as
+    running them one after the other, as the notebook did."""
     joined = "\n".join(texts)
-    there = f"The answer cell `{cell.id}` was there {times} times, with different text"
+    found = f"The answer cell `{cell.id}` appeared {times} times, with different text"
     if len(joined) <= MAX_CHARS and (cell.cell_type == "markdown" or _compiles(joined)):
-        notes.append(f"{there}: the copies were joined in their order.")
+        notes.append(f"{found}: the copies were joined in order.")
         return joined
-    notes.append(f"{there} that cannot be joined: the last one that Python can read was kept.")
+    notes.append(f"{found} that cannot be joined: the last one that Python can parse was kept.")
     return next((text for text in texts[: -MAX_COPIES - 1 : -1] if _compiles(text)), texts[-1])
 
 
-def _with_its_rest(cell: NotebookNode, text: str, found: FoundAnswer, notes: list[str]) -> str:
-    """Split in an editor that keeps no ids, an answer goes on in the cell behind it."""
-    behind = found.own.get(cell.id, [])
-    rest = _text(behind[0]) if behind and behind[0].cell_type == "code" else ""
+def _with_continuation(
+    cell: NotebookNode, text: str, found: SubmittedCells, notes: list[str]
+) -> str:
+    """In an editor that keeps no ids, splitting an answer moves its end to the next cell."""
+    following = found.own.get(cell.id, [])
+    rest = _text(following[0]) if following and following[0].cell_type == "code" else ""
     if not rest.startswith((" ", "\t")) or _compiles(rest) or not _compiles(f"{text}\n{rest}"):
         return text
-    del behind[0]
+    del following[0]
     notes.append(f"The answer cell `{cell.id}` had been split: its parts were joined.")
     return f"{text}\n{rest}"
 
 
-def _written_elsewhere(cell: NotebookNode, found: FoundAnswer, before: Cells) -> str | None:
-    """What the student wrote behind the blank or, where that is gone, behind the question."""
+def _written_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells) -> str | None:
+    """What the student wrote after the answer cell or, if that is gone, after the question."""
     for place in [cell.id, *(above.id for above in before[-1:])]:
         if written := [own for own in found.own[place] if own.cell_type == "markdown"]:
             found.own[place] = [own for own in found.own[place] if own.cell_type != "markdown"]
@@ -164,37 +169,41 @@ def _written_elsewhere(cell: NotebookNode, found: FoundAnswer, before: Cells) ->
     return None
 
 
-def _defined_elsewhere(cell: NotebookNode, found: FoundAnswer, before: Cells) -> str | None:
-    """The last cell that defines what this one should, moved here unless it stands before it."""
+def _defined_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells) -> str | None:
+    """The last cell that defines what this one should, moved here unless it is before it."""
     names = _defined(cell.source)
     wanted = {cell.id} if cell.id in names else names
     for place, other in reversed(found.code):
         text = _text(other)
-        if not wanted or not wanted <= _defined(text) or _bones(text) == _bones(cell.source):
+        if (
+            not wanted
+            or not wanted <= _defined(text)
+            or _without_comments(text) == _without_comments(cell.source)
+        ):
             continue
         if place == cell.id and other.cell_type == "code":
-            return str(cell.source)  # blank, and made good by the cell behind it
+            return str(cell.source)  # still the stub, and the next cell replaces it
         if other.cell_type == "code" and place in ("", *(above.id for above in before)):
-            return "# The answer stands in a cell above."
+            return "# The answer is in a cell above."
         found.own[place] = [own for own in found.own[place] if own is not other]
         return text
     return None
 
 
 def _defined(source: str) -> set[str]:
-    """Names that a cell makes at its outermost level."""
+    """Names that a cell defines at its top level."""
     return {function or value for function, value in DEFINITION.findall(source)}
 
 
 def _note_changes(cell: NotebookNode, copies: Cells, notes: list[str]) -> None:
-    """A check or read-only cell is always the lab's own; say so where the student's was not."""
+    """A check or read-only cell is always the lab's own; note it if the student's differed."""
     name = f"`{cell.id}`"
     if not copies:
-        notes.append(f"The cell {name} was missing: it was put back.")
-    elif any(_essence(copy) != _essence(cell) for copy in copies):
+        notes.append(f"The cell {name} was missing: it was restored.")
+    elif any(_type_and_text(copy) != _type_and_text(cell) for copy in copies):
         notes.append(f"The cell {name} had been changed: the lab's own text was used.")
     elif len(copies) > 1:
-        notes.append(f"The cell {name} was there {len(copies)} times: it was graded once.")
+        notes.append(f"The cell {name} appeared {len(copies)} times: it was graded once.")
 
 
 def _with_own_cells(cells: Cells, own: dict[str, Cells]) -> Cells:
@@ -215,34 +224,34 @@ def _attach(cell: NotebookNode, sources: Cells) -> None:
 
 
 def insert_notes(notebook: NotebookNode, notes: list[str]) -> None:
-    """At the top, what was mended; nothing where nothing was."""
+    """Insert a cell at the top that lists the repairs, if there are any."""
     if notes:
         lines = "\n".join(f"- {note}" for note in notes)
-        text = f"**Before grading, this notebook was mended:**\n\n{lines}"
+        text = f"**This notebook was repaired before grading:**\n\n{lines}"
         notebook.cells.insert(0, new_markdown_cell(text, id="note"))
 
 
 def _text(cell: NotebookNode) -> str:
-    """A cell's text, whatever the file had in that place."""
+    """A cell's text, whatever type its source has."""
     source = cell.get("source", "")
     if not isinstance(source, str):
         return ""
     return source[:MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
-def _essence(cell: NotebookNode) -> tuple[str, str]:
-    """The same for two cells that say the same: editors differ in the space at the end."""
+def _type_and_text(cell: NotebookNode) -> tuple[str, str]:
+    """Equal for two cells with the same text: editors differ in trailing whitespace."""
     return cell.cell_type, "\n".join(line.rstrip() for line in _text(cell).strip().split("\n"))
 
 
-def _bones(source: str) -> str:
-    """Code without its comments: a blank is one with or without the lab's own."""
+def _without_comments(source: str) -> str:
+    """Code without comments: a stub stays one if the lab's comments are removed."""
     lines = (line.strip() for line in source.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("#"))
 
 
 def _compiles(source: str) -> bool:
-    """Whether Python can read it, IPython's magics aside."""
+    """Whether it is valid Python, apart from IPython's magics."""
     plain = MAGIC_VALUE.sub(" None", MAGIC_LINE.sub(r"\1pass", source))
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The trusted side of a lab: the notebook that students were given, made from its source."""
+"""The trusted copy of a lab: the notebook that students were given, made from its source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_template(owner: Configurable, resources: dict[str, Any]) -> NotebookNod
     try:
         notebook = nbformat.read(path, as_version=4)
     except FileNotFoundError as error:
-        raise CourseError(f"no {path}: run `python -m autograder build`") from error
+        raise CourseError(f"{path} is missing: run `python -m autograder build`") from error
     for step in (LockCells, ClearSolutions, ClearOutput, ComputeChecksums):
         notebook, _ = step(parent=owner).preprocess(notebook, {})
     _require_same_points(notebook, resources)
@@ -35,7 +35,7 @@ def load_template(owner: Configurable, resources: dict[str, Any]) -> NotebookNod
 
 
 def _require_same_points(template: NotebookNode, resources: dict[str, Any]) -> None:
-    """The gradebook must know this very version, or scores would be lost on the way into it."""
+    """The gradebook must contain this version of the lab, or scores would be lost."""
     lab, name = resources["nbgrader"]["assignment"], resources["nbgrader"]["notebook"]
     graded = [cell.metadata.nbgrader for cell in template.cells if utils.is_grade(cell)]
     ours = {meta.grade_id: float(meta.points) for meta in graded}
@@ -47,6 +47,6 @@ def _require_same_points(template: NotebookNode, resources: dict[str, Any]) -> N
             theirs = {}
     if ours != theirs:
         changed = ", ".join(sorted({cell for cell, _ in ours.items() ^ theirs.items()}))
-        other = f"holds another version of {lab} (it differs in {changed})"
-        found = other if theirs else f"does not know {lab} yet"
+        other = f"contains another version of {lab} (it differs in {changed})"
+        found = other if theirs else f"does not contain {lab} yet"
         raise CourseError(f"the gradebook {found}: run `nbgrader generate_assignment {lab}`")

@@ -1,7 +1,7 @@
-"""Getting the cells out of a file that is not quite a notebook, and saying what was done.
+"""Extracts the cells from a file that is not quite a notebook, and reports the repairs.
 
 Each repair is one that a patient person would make in an editor.  Nothing is invented: a cell
-whose text cannot be read in full is left out.
+whose text cannot be read completely is left out.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from autograder.grading.submission.files import Unreadable
 
 ZIP = b"PK\x03\x04"
-BLANK = "raise NotImplementedError()"  # nbgrader's stub of an answer not given
+BLANK = "raise NotImplementedError()"  # nbgrader's stub for an answer
 SIDES = {"<<<<<<<": "ours", "|||||||": "base", "=======": "theirs", ">>>>>>>": "both"}
 CELL_START = re.compile(r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|source)"\s*:')
 CELLS = re.compile(r'"cells"\s*:\s*\[')
-# A string, to be kept as it is, or a comma before a closing bracket.  A string without an end is
-# one to the last character, so that no file makes this slow.
+# A string, which is kept as it is, or a comma before a closing bracket.  An unterminated string
+# extends to the last character, so that no file makes this slow.
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(\s*+[\]}])')
 SCRIPT_CELL = re.compile(r"^# (?:%%(.*)|In\s?\[[ \d]*\]:)\s*$", re.MULTILINE)
 
@@ -34,7 +34,7 @@ Notes = list[str]
 
 
 def unzip(content: bytes, max_bytes: int) -> tuple[bytes, str]:
-    """The one notebook (or script) in a zip, read in memory: nothing of it is put on a disk."""
+    """The one notebook (or script) in a zip, read in memory: nothing is written to disk."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             files = [
@@ -45,33 +45,35 @@ def unzip(content: bytes, max_bytes: int) -> tuple[bytes, str]:
             found = [entry for entry in files if entry.filename.endswith(".ipynb")]
             found = found or [entry for entry in files if entry.filename.endswith(".py")]
             if found and found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise Unreadable("it is a zip of an unusual kind")  # others take memory at will
+                raise Unreadable("it is a zip of an unusual kind")  # may need any amount of memory
             if len(found) != 1:
-                raise Unreadable(f"it is a zip with {len(found) or 'no'} notebooks in it, not one")
+                raise Unreadable(
+                    f"it is a zip with {len(found) or 'no'} notebooks in it instead of one"
+                )
             with archive.open(found[0]) as stream:
-                inside = stream.read(max_bytes + 1)  # whatever its header says of its size
+                inside = stream.read(max_bytes + 1)  # whatever size its header claims
     except Unreadable:
         raise
-    except Exception as error:  # encrypted, damaged, a method unknown here
+    except Exception as error:  # encrypted, damaged, an unknown method
         raise Unreadable(f"it is a zip that cannot be opened ({type(error).__name__})") from error
     if len(inside) > max_bytes:
         raise Unreadable(f"the notebook in the zip is larger than {max_bytes // 1_000_000} MB")
     if inside.startswith(ZIP):
         raise Unreadable("it is a zip in a zip")
-    return inside, "You handed in a zip: the notebook in it was graded."
+    return inside, "You submitted a zip: the notebook in it was graded."
 
 
 def decode(content: bytes) -> tuple[str, Notes]:
-    """Text in whatever encoding an editor may have left it in."""
+    """Text in any encoding that an editor may have used."""
     if not content.strip(b"\x00 \t\r\n"):
         raise Unreadable("it is empty")
     encoding = json.detect_encoding(content)
     notes = []
     if not encoding.startswith("utf-8"):
-        notes.append(f"The file was in {encoding.upper()}, not UTF-8: it was read all the same.")
+        notes.append(f"The file was in {encoding.upper()}, not UTF-8: it was converted.")
     text = content.decode(encoding, "replace")
     if "\ufffd" in text and "\ufffd".encode() not in content:
-        notes.append("The file held bytes that are no text: each was replaced by `\ufffd`.")
+        notes.append("The file contained bytes that are not text: each was replaced by `\ufffd`.")
     return text, notes
 
 
@@ -79,25 +81,25 @@ def decode(content: bytes) -> tuple[str, Notes]:
 
 
 def cells_of_json(text: str) -> tuple[Cells, Notes]:
-    """Raises Unreadable where no cells can be found."""
+    """Raises Unreadable if no cells can be found."""
     notes: Notes = []
     document = _parse(text)
     if document is None and has_conflict(text):
-        document, note = _take_a_side(text)
+        document, note = _choose_side(text)
         notes.append(note)
     if document is None:
         document = _parse(TRAILING_COMMA.sub(lambda match: match[1] or match[2], text))
-        notes += ["The file was not valid JSON: commas too many were removed."] if document else []
+        notes += ["The file was not valid JSON: trailing commas were removed."] if document else []
     if document is not None:
         return _cells_in(document), notes
     cells, lost = _cells_one_by_one(_side(text, "ours") if has_conflict(text) else text)
     if not cells:
-        raise Unreadable(_what_else(text))
-    rest = ", and what was left of the others could not" if lost else ""
+        raise Unreadable(_why_unreadable(text))
+    rest = ", the rest could not" if lost else ""
     return cells, [*notes, f"The file was damaged: {len(cells)} cells could be read{rest}."]
 
 
-def _what_else(text: str) -> str:
+def _why_unreadable(text: str) -> str:
     first = text.lstrip()[:15].lower()
     if first.startswith("%pdf"):
         return "it is a PDF, not a notebook"
@@ -107,7 +109,7 @@ def _what_else(text: str) -> str:
 
 
 def _parse(text: str) -> Any:
-    """None where it is not JSON."""
+    """None if it is not JSON."""
     try:
         return json.loads(text.strip("\x00\ufeff \t\r\n"), strict=False)
     except (ValueError, RecursionError):
@@ -115,7 +117,7 @@ def _parse(text: str) -> Any:
 
 
 def _cells_in(document: Any) -> Cells:
-    """Of nbformat 4, or the worksheets of 3."""
+    """The cells of nbformat 4, or of the worksheets in nbformat 3."""
     if isinstance(document, list) and any(_looks_like_cell(item) for item in document):
         return document  # the list of cells alone
     if isinstance(document, dict):
@@ -133,7 +135,7 @@ def _looks_like_cell(item: Any) -> bool:
 
 
 def _cells_one_by_one(text: str) -> tuple[Cells, bool]:
-    """(every cell that can be read whole, whether something was left over)."""
+    """(every cell that can be read completely, whether anything was lost)."""
     begin = CELLS.search(text)
     at, cells, lost = begin.end() if begin else 0, [], 0
     decoder = json.JSONDecoder(strict=False)
@@ -157,7 +159,7 @@ def has_conflict(text: str) -> bool:
 
 
 def sides_of(text: str) -> tuple[str, str]:
-    """The text as it was on either side of a merge, the student's own branch first."""
+    """The text on both sides of a merge conflict, the student's own branch first."""
     return _side(text, "ours"), _side(text, "theirs")
 
 
@@ -172,14 +174,14 @@ def _side(text: str, wanted: str) -> str:
     return "".join(kept)
 
 
-def _take_a_side(text: str) -> tuple[Any, str]:
-    """Of the sides that can be read the one with fewer answers not given; else the first."""
-    found = "The file held the marks of a merge conflict"
-    names = ("first (your own branch)", "second (the other branch)")
+def _choose_side(text: str) -> tuple[Any, str]:
+    """The readable side with fewer unwritten answers; the first if they are equal."""
+    found = "The file contained merge conflict markers"
+    names = ("first side (your own branch)", "second side (the other branch)")
     sides = zip(sides_of(text), names, strict=True)
     for side, which in sorted(sides, key=lambda each: each[0].count(BLANK)):
         if (document := _parse(side)) is not None:
-            return document, f"{found}: the {which} side was graded."
+            return document, f"{found}: the {which} was graded."
     return None, f"{found}."
 
 
@@ -187,15 +189,15 @@ def _take_a_side(text: str) -> tuple[Any, str]:
 
 
 def is_script(text: str) -> bool:
-    """No JSON at all: what `Save as .py` or a copy of one's code leaves."""
+    """Whether it is Python instead of JSON, from `Save as .py` or a copy of the code."""
     first = text.lstrip("\ufeff \t\r\n")[:1]
     return first not in ("{", "[", "<") and bool(re.search(r"(?m)^(def|class) ", text))
 
 
 def cells_of_script(text: str) -> tuple[Cells, Notes]:
-    """Jupytext's and VS Code's `# %%` and nbconvert's `# In[1]:`; without these, one cell."""
+    """Split at the `# %%` of Jupytext and VS Code or nbconvert's `# In[1]:`; else one cell."""
     text = text.lstrip("\ufeff").replace("\r\n", "\n")
-    # [source, what the next marker says, source, ...]
+    # [marker, source, marker, source, ...]
     parts = ["", *SCRIPT_CELL.split(text)]
     cells: Cells = []
     for mark, source in zip(parts[::2], parts[1::2], strict=True):
@@ -203,4 +205,4 @@ def cells_of_script(text: str) -> tuple[Cells, Notes]:
         if kind == "markdown":
             source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
         cells.append({"cell_type": kind, "source": source})
-    return cells, ["You handed in a Python script: its code was graded in the lab's notebook."]
+    return cells, ["You submitted a Python script: its code was graded in the lab's notebook."]

@@ -1,6 +1,6 @@
-"""What the cells of a released lab are: which are decided by a check, which hold an answer.
+"""The cells of a released lab: which are graded by a check, and which contain an answer.
 
-Workers import this, and no nbgrader: that takes two seconds.
+Workers import this module, so it does not import nbgrader, which takes two seconds.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from nbformat import NotebookNode
 
 
 class CourseError(Exception):
-    """The course itself is not in order; nothing to do with the submission at hand."""
+    """The course itself is broken, whatever the submission."""
 
 
 class BadCheck(ValueError):
-    """A graded cell that does not hold one ``check("exercise", subject)``."""
+    """A graded cell that does not contain exactly one ``check("exercise", subject)``."""
 
 
 @dataclass(frozen=True)
 class Check:
     exercise: str  # "ring_all_reduce.reduce_scatter"
-    subject: str  # the expression handed over, as written: "reduce_scatter"
+    subject: str  # the expression passed, as written: "reduce_scatter"
 
 
 def find_check(source: str) -> Check:
-    """The only check call in a cell; raises BadCheck where there is none, or more than one.
+    """The only check call in a cell; raises BadCheck if there is none, or more than one.
 
-    The cell must name its exercise in plain text: it is read, not run, so that nothing a student
-    does can change which exercise is decided.
+    The exercise must be a string literal: the cell is parsed, not run, so that nothing a student
+    does can change which exercise is graded.
     """
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
-        raise BadCheck(f"cannot be read: {error.msg}") from error
+        raise BadCheck(f"cannot be parsed: {error.msg}") from error
     calls = []
     for node in ast.walk(tree):
         match node:
@@ -45,11 +45,11 @@ def find_check(source: str) -> Check:
             return Check(exercise, ast.unparse(subject))
         case [_]:
             raise BadCheck('must call check("exercise", subject) with the exercise in quotes')
-    raise BadCheck(f'must hold one check("exercise", subject), and holds {len(calls)}')
+    raise BadCheck(f'must contain one check("exercise", subject), but contains {len(calls)}')
 
 
 def checks_of(template: NotebookNode) -> dict[str, Check]:
-    """{grade id: what to decide} of every cell that is graded by a check."""
+    """{grade id: its check} of every cell that is graded by a check."""
     return {
         cell.metadata.nbgrader.grade_id: find_check(cell.source)
         for cell in template.cells
@@ -67,7 +67,7 @@ def is_answer(cell: NotebookNode) -> bool:
 
 
 def grade_id(cell: NotebookNode) -> str | None:
-    """None for a cell that has no part in grading."""
+    """None for a cell that grading ignores."""
     meta = cell.metadata.get("nbgrader") if isinstance(cell.metadata, dict) else None
     found = meta.get("grade_id") if isinstance(meta, dict) else None
     return found if isinstance(found, str) else None

@@ -1,4 +1,4 @@
-"""The page that a student gets."""
+"""A student's feedback page."""
 
 from autograder.pages.feedback.exchange import ReleaseFeedback
 from autograder.pages.feedback.exporter import FeedbackExporter

@@ -1,4 +1,4 @@
-"""nbgrader's way in: an autograded notebook becomes one page that stands alone."""
+"""nbgrader's entry point: an autograded notebook becomes one self-contained page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autograder.pages.scores import read_scores
 
 
 class NotInGradebook(Exception):
-    """There is nothing to report yet; says what to do."""
+    """There is nothing to report yet; the message says what to do."""
 
 
 class FeedbackExporter(Exporter):

@@ -1,7 +1,7 @@
-"""What stands on a student's feedback page: the values of its template.
+"""The contents of a student's feedback page: the values for its template.
 
-Whatever comes from the student goes through ``inert``; tables and pictures are made from the
-grader's record, so that nothing in a notebook can pass for them.
+Everything from the student goes through ``inert``; tables and pictures are made from the grader's
+record, so that nothing in a notebook can imitate them.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from autograder.grading.record.record import Record
-from autograder.grading.submission.attached import MAX_CHARS
+from autograder.grading.submission.attachments import MAX_CHARS
 from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
 from autograder.pages.html.page import prose
-from autograder.pages.record_of import grade_id, told
+from autograder.pages.record_of import check_output, grade_id
 from autograder.pages.scores import Mark, Scores
 
 MAX_CELLS = 400
 MAX_PAGE = 3_000_000 + MAX_CHARS  # characters of cells, outputs and pasted pictures
 NOTHING = Markup("")
-OWN_CELL = "own-"  # how the ids of cells begin that are the student's alone
-NOTE_CELL = "note"  # what was repaired, which the top of the page says
+OWN_CELL = "own-"  # prefix of the ids of the student's own cells
+NOTE_CELL = "note"  # the repairs, which the top of the page lists
 
 
 @dataclass(frozen=True)
 class ShownExercise:
     grade_id: str
     heading: Markup
-    mark: Mark | None  # None: the gradebook has none, though the notebook asks for one
+    mark: Mark | None  # None: the gradebook has none for this cell
     cases: list[bool]  # passed or not
     unwritten: bool
     table: Markup
-    sentence: str  # where there is no table: why
+    sentence: str  # why there is no table
     pictures: Sequence[Mapping[str, Any]]  # title and svg; or title, heads and rows
     comments: list[Markup]
 
     @property
-    def look(self) -> str:
-        return self.mark.outcome if self.mark else "waits"
+    def css_class(self) -> str:
+        return self.mark.outcome if self.mark else "pending"
 
     @property
     def share(self) -> float:
@@ -56,14 +56,14 @@ class ShownExercise:
         return min(self.mark.points / self.mark.max_points, 1.0)
 
     @property
-    def how(self) -> str:
-        """In a few words: what the points stand for."""
+    def status(self) -> str:
+        """In a few words: where the points come from."""
         if self.mark is None:
             return "not in the gradebook"
-        if self.mark.waits:
-            return "waits for a person to read it"
+        if self.mark.is_pending:
+            return "waiting for manual grading"
         if self.mark.by_hand:
-            return "graded by a person"
+            return "graded manually"
         if self.unwritten:
             return "not written yet"
         return f"{sum(self.cases)} of {len(self.cases)} cases" if self.cases else ""
@@ -75,7 +75,7 @@ class Cell:
     source: Markup
     role: str  # "answer", "check", "own" or ""
     outputs: list[Markup]
-    exercise: ShownExercise | None  # decided by this cell
+    exercise: ShownExercise | None  # graded by this cell
     comment: Markup
 
 
@@ -84,8 +84,8 @@ def content_of(
 ) -> dict[str, Any]:
     """The values of page.html."""
     exercises = {found.grade_id: found for found in _exercises(notebook, scores, record)}
-    told = bool(record and record.notes)
-    shown = [c for c in notebook.cells if not (told and c.get("id") == NOTE_CELL)]
+    lists_repairs = bool(record and record.notes)
+    shown = [c for c in notebook.cells if not (lists_repairs and c.get("id") == NOTE_CELL)]
     cells: list[Cell] = []
     length = 0
     for cell in shown[:MAX_CELLS]:
@@ -111,13 +111,13 @@ def _when(scores: Scores) -> str:
     if at is None:
         return ""
     until = f", due {_date(due)}{': late' if at > due else ''}" if due else ""
-    return f"handed in {_date(at)}{until}"
+    return f"submitted {_date(at)}{until}"
 
 
 def _exercises(
     notebook: NotebookNode, scores: Scores, record: Record | None
 ) -> Iterator[ShownExercise]:
-    """In the notebook's order. A comment belongs to the exercise whose answer it stands below."""
+    """In the notebook's order. A comment belongs to the exercise that its answer belongs to."""
     heading, comments = NOTHING, list[Markup]()
     for cell in notebook.cells:
         heading = _heading(cell) or heading
@@ -129,7 +129,7 @@ def _exercises(
         if not cell.metadata.nbgrader.get("grade") and not cell.metadata.nbgrader.get("task"):
             continue
         decided = record.verdicts.get(name, {}) if record else {}
-        table, sentence = told(record, name)
+        table, sentence = check_output(record, name)
         yield ShownExercise(
             grade_id=name,
             heading=heading or escape(name),
@@ -155,7 +155,7 @@ def _cell(
     if cell.cell_type != "code":
         prose = Markup(inert.markdown(cell.source, cell.get("attachments")))
         return Cell("prose", prose, role, [], exercise, comment)
-    # The outputs of a check that was decided stand above, from the record.
+    # The outputs of a graded check are shown above, from the record.
     shown_above = is_check(cell) and exercise is not None and exercise.cases
     outputs = [] if shown_above else [Markup(inert.output(out)) for out in cell.get("outputs", [])]
     return Cell("code", code(cell.source), role, outputs, exercise, comment)
@@ -169,7 +169,7 @@ def code(source: str) -> Markup:
 
 
 def _heading(cell: NotebookNode, level: int = 2) -> Markup:
-    """Of a lab's own cell: what a student writes gives no section its name."""
+    """Only from the lab's own cells: a student's text does not name a section."""
     if cell.cell_type != "markdown" or is_answer(cell) or str(cell.id).startswith(OWN_CELL):
         return NOTHING
     found = re.search(rf"^#{{{level}}} +(.+?) *$", cell.source, re.MULTILINE)

@@ -1,7 +1,7 @@
-"""formgrader with a whole class in it: the same pages as nbgrader's own, in less time.
+"""formgrader for a whole class: the same pages as nbgrader's own, in less time.
 
-A Jupyter server extension, named in jupyter/jupyter_server_config.py. nbgrader has no setting for
-what its pages ask; they look this one name up at each request.
+A Jupyter server extension, enabled in jupyter/jupyter_server_config.py. nbgrader has no setting for
+its pages' queries, but looks up ``NbGraderAPI`` at each request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    # Here and not above: an export imports this package for its outputs, and needs no server.
+    # Imported here: an export imports this package for its outputs, and needs no server.
     from nbgrader.server_extensions.formgrader import base
 
     from autograder.pages.formgrader.api import ClassAPI

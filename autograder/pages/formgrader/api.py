@@ -1,4 +1,4 @@
-"""What formgrader's pages ask about a class, without asking anew for each student in it."""
+"""The queries of formgrader's pages about a class, without a separate one for each student."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from sqlalchemy.orm import joinedload, object_session
 from autograder.grading.gradebook import indexes
 from autograder.pages.formgrader.gradebook import ClassGradebook
 
-_indexed: set[str] = set()  # databases that this process has given their indexes
+_indexed: set[str] = set()  # databases that have their indexes, as this process knows
 
 
 class ClassAPI(NbGraderAPI):
-    """Lives for one request. Answers what nbgrader's own answers."""
+    """Serves one request, with the same results as nbgrader's own."""
 
     _first: ClassGradebook | None = None
-    _only: str | None = None  # the one student that files are looked through for
+    _only: str | None = None  # the one student whose files are searched
 
     @property
     def gradebook(self) -> ClassGradebook:
-        # nbgrader's looks through the whole schema each time, which is up to 20 times a page.
+        # nbgrader's inspects the whole schema each time, which is up to 20 times a page.
         if self._first is None:
             self._first = ClassGradebook(self.coursedir.db_url, self.course_id)
             if self.coursedir.db_url not in _indexed:
                 _indexed.add(self.coursedir.db_url)
                 with self._first.engine.connect() as connection:
                     indexes.add(connection)
-        return self._first.again()
+        return self._first.new_session()
 
     def _filter_existing_notebooks(
         self, assignment_id: str, notebooks: list[SubmittedNotebook]
     ) -> list[SubmittedNotebook]:
-        # nbgrader asks for each one's student. What the session holds it does not ask for again.
+        # nbgrader queries the student of each. The session does not query loaded objects again.
         session = object_session(notebooks[0]) if notebooks else None
-        held = session and (
+        loaded = session and (
             session.query(SubmittedAssignment)
             .options(joinedload(SubmittedAssignment.student))
             .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
@@ -45,10 +45,10 @@ class ClassAPI(NbGraderAPI):
             .all()
         )
         found = super()._filter_existing_notebooks(assignment_id, notebooks)
-        del held  # a session keeps only what somebody holds
+        del loaded  # kept until here: a session has only weak references
         return found
 
-    # ---- one student's page: nbgrader looks through the whole class for each lab on it
+    # ---- one student's page: nbgrader goes through the whole class for each lab on it
 
     def get_submission(
         self,
@@ -71,7 +71,7 @@ class ClassAPI(NbGraderAPI):
     def get_submitted_students(self, assignment_id: str) -> set[str]:
         if self._only is None:
             return super().get_submitted_students(assignment_id)
-        return self._if_there(self.coursedir.submitted_directory, assignment_id)
+        return self._only_if_folder(self.coursedir.submitted_directory, assignment_id)
 
     def get_autograded_students(self, assignment_id: str) -> set[str]:
         if self._only is None:
@@ -82,10 +82,10 @@ class ClassAPI(NbGraderAPI):
             except MissingEntry:
                 return set()
         if self.get_submitted_timestamp(assignment_id, self._only) != written:
-            return set()  # handed in again since
-        return self._if_there(self.coursedir.autograded_directory, assignment_id)
+            return set()  # submitted again since then
+        return self._only_if_folder(self.coursedir.autograded_directory, assignment_id)
 
-    def _if_there(self, step: str, lab: str) -> set[str]:
+    def _only_if_folder(self, step: str, lab: str) -> set[str]:
         assert self._only is not None
         there = os.path.isdir(self.coursedir.format_path(step, self._only, lab))
         return {self._only} if there else set()

@@ -1,7 +1,7 @@
-"""nbgrader's gradebook, with the two questions that its longest lists ask put in one pass.
+"""nbgrader's gradebook, with a single pass for each of its two longest lists.
 
-nbgrader joins seven subqueries, each over all labs; on PostgreSQL one of them goes through all
-grades once for each grade. Here each grade of the lab is read once.
+nbgrader joins seven subqueries, each over all labs; on PostgreSQL one of them scans all grades once
+for each grade. Here each grade of the lab is read once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqlalchemy import Boolean, ColumnElement, and_, case, cast, func, select
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 _cell, _task = GradeCell.__table__, TaskCell.__table__
-# {nbgrader's name: (which grades, the most points of one)}
+# {nbgrader's name: (which grades, the maximum points of one)}
 _KINDS = {
     "code": (_cell.c.cell_type == "code", _cell.c.max_score),
     "written": (_cell.c.cell_type == "markdown", _cell.c.max_score),
@@ -52,10 +52,10 @@ _SUMS |= {
 
 
 class ClassGradebook(Gradebook):
-    """The same answers as nbgrader's own, in any order."""
+    """The same results as nbgrader's own, in any order."""
 
-    def again(self) -> ClassGradebook:
-        """Another session with the same database, whose tables were seen to once."""
+    def new_session(self) -> ClassGradebook:
+        """Another session with the same database, without checking its tables again."""
         other = ClassGradebook.__new__(ClassGradebook)
         other.engine = self.engine
         other.db = scoped_session(sessionmaker(autoflush=True, bind=self.engine, future=True))
@@ -76,7 +76,7 @@ class ClassGradebook(Gradebook):
     def _read(
         self, submitted: Any, released: Any, about: dict[str, Any], where: ColumnElement[bool]
     ) -> list[dict[str, Any]]:
-        """Submissions without a grade are in no list of nbgrader's either."""
+        """Without submissions that have no grade, like nbgrader's own lists."""
         columns = {
             "id": submitted.id,
             "name": released.name,

@@ -1,7 +1,7 @@
-"""What an instructor opens in formgrader: the same care, in nbgrader's own page.
+"""Makes what an instructor opens in formgrader inert, too, in nbgrader's own page.
 
-formgrader shows an autograded notebook by nbconvert's HTMLExporter, which nbgrader_config.py
-gives this preprocessor, a filter for Markdown (``markdown``) and ``formgrader.html``.
+formgrader shows an autograded notebook with nbconvert's HTMLExporter. nbgrader_config.py gives that
+this preprocessor, a filter for Markdown (``markdown``) and ``formgrader.html``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from nbformat.v4 import new_output
 
 from autograder.grading.record.record import Record
 from autograder.pages.html import inert
-from autograder.pages.record_of import grade_id, record_of, told
+from autograder.pages.record_of import check_output, grade_id, record_of
 
 
 class InertOutputs(Preprocessor):
-    """Outputs as HTML that does nothing; a check's table anew from the grader's record."""
+    """Outputs as inert HTML; a check's table comes from the grader's record."""
 
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
@@ -40,15 +40,15 @@ class InertOutputs(Preprocessor):
 
 @pass_context
 def markdown(context: Context, source: str) -> str:
-    """In the place of nbconvert's filter ``markdown2html``; ``context`` has the cell."""
+    """Replaces nbconvert's filter ``markdown2html``; ``context`` has the cell."""
     cell = context.get("cell") or {}
     return inert.markdown(source, cell.get("attachments"))
 
 
 def _outputs(cell: NotebookNode, record: Record | None) -> list[str]:
-    table, _ = told(record, grade_id(cell))
+    table, _ = check_output(record, grade_id(cell))
     if not table:
         return [inert.output(out) for out in cell.outputs]
-    # Besides its table the cell has the points, or the error that says why there are none.
+    # In addition to its table the cell has its points, or the error that says why there are none.
     others = [out for out in cell.outputs if "text/html" not in out.get("data", {})]
     return [table, *map(inert.output, others)]

@@ -1,1 +1,1 @@
-"""What students made, as HTML that does nothing."""
+"""Students' work as inert HTML, which runs and loads nothing."""

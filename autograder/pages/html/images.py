@@ -1,4 +1,4 @@
-"""Images out of student processes, as ``data:`` addresses that a browser can only draw."""
+"""Images from student processes, as ``data:`` URIs that a browser can only draw."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from PIL import Image
 
 MAX_IMAGE_BYTES = 1_500_000
 MAX_PASTED_BYTES = 6_000_000  # base64 of a photograph of a sheet of paper
-MAX_PIXELS = 40_000_000  # drawn they take four bytes each
+MAX_PIXELS = 40_000_000  # four bytes each once decoded
 MAX_SVG_ELEMENTS = 20_000
 RASTER = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF"}
 SVG = "image/svg+xml"
 KINDS = (SVG, *RASTER)
-TOO_BIG = "An image is left out here: it is too large."
-UNREADABLE = "An image is left out here: it cannot be read."
-OTHER_KIND = "An image is left out here: it is not a PNG, JPEG, GIF or SVG."
-UNUSUAL = "A drawing is left out here: it holds more than shapes and text."
+TOO_BIG = "An image is left out here, because it is too large."
+UNREADABLE = "An image is left out here, because it cannot be read."
+OTHER_KIND = "An image is left out here, because it is not a PNG, JPEG, GIF or SVG."
+UNUSUAL = "A drawing is left out here, because it contains more than shapes and text."
 
 _SHAPES = """
     svg g defs title desc style path rect circle ellipse line polyline polygon text tspan
@@ -43,7 +43,7 @@ def image_uri(mime: str, data: str, max_bytes: int = MAX_IMAGE_BYTES) -> str:
     if len(data) > max_bytes:
         raise NotShown(TOO_BIG)
     try:
-        if mime == SVG and "<" in data:  # which no base64 has, and every drawing
+        if mime == SVG and "<" in data:  # in every SVG, but never in base64
             content = _checked_svg(data)
         else:
             raw = base64.b64decode("".join(data.split()), validate=True)
@@ -51,14 +51,14 @@ def image_uri(mime: str, data: str, max_bytes: int = MAX_IMAGE_BYTES) -> str:
     except Image.DecompressionBombError as error:
         raise NotShown(TOO_BIG) from error
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
-        # Pillow's, the two decodings', and of elements within elements within elements.
+        # From Pillow, from decoding, and from deeply nested elements.
         raise NotShown(UNREADABLE) from error
     return f"data:{mime};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def pasted_uri(forms: Any) -> str:
-    """``forms`` is a cell's attachment, {type: base64}. Raises NotShown."""
-    found = forms if isinstance(forms, Mapping) else {}
+def pasted_uri(formats: Any) -> str:
+    """``formats`` is a cell's attachment, {type: base64}. Raises NotShown."""
+    found = formats if isinstance(formats, Mapping) else {}
     mime = next((mime for mime in KINDS if mime in found), "")
     data = found.get(mime, "")
     if not isinstance(data, str):
@@ -66,8 +66,8 @@ def pasted_uri(forms: Any) -> str:
     return image_uri(mime, data, MAX_PASTED_BYTES)
 
 
-def same_uri_checked(uri: str) -> str | None:
-    """A ``data:`` address that a student wrote, if what is in it may be drawn."""
+def checked_uri(uri: str) -> str | None:
+    """A ``data:`` URI that a student wrote, if its content may be drawn."""
     match = re.fullmatch(r"data:(image/[a-z+]+);base64,([A-Za-z0-9+/=\s]*)", uri.strip())
     try:
         return image_uri(match[1], match[2]) if match else None
@@ -76,7 +76,7 @@ def same_uri_checked(uri: str) -> str | None:
 
 
 def _checked_raster(mime: str, content: bytes) -> bytes:
-    """Only the head is read: a small file may unpack to any number of pixels."""
+    """Reads only the header: a small file may decode to any number of pixels."""
     with Image.open(io.BytesIO(content), formats=[RASTER[mime]]) as image:
         if image.width * image.height > MAX_PIXELS:
             raise NotShown(TOO_BIG)
@@ -84,16 +84,16 @@ def _checked_raster(mime: str, content: bytes) -> bytes:
 
 
 def _checked_svg(text: str) -> bytes:
-    """Shapes and text only, written anew.
+    """Shapes and text only, serialized again.
 
-    In an ``<img>`` nothing of an SVG runs or is fetched whatever it holds; but drawings that
-    repeat themselves within themselves, and filters, can keep a browser busy without end.
+    In an ``<img>`` an SVG cannot run or fetch anything; but nested references and filters can keep
+    a browser busy forever.
     """
     if len(text) > MAX_IMAGE_BYTES:
         raise NotShown(TOO_BIG)
     try:
         root = fromstring(text, forbid_dtd=False, forbid_entities=True, forbid_external=True)
-    except Exception as error:  # expat's, defusedxml's, and whatever odd bytes lead to
+    except Exception as error:  # from expat, from defusedxml, or from odd bytes
         raise NotShown(UNREADABLE) from error
     for parent in list(root.iter()):
         for child in list(parent):
@@ -113,16 +113,16 @@ def _checked_svg(text: str) -> bytes:
 
 
 def _require_flat(root: ElementTree.Element) -> None:
-    """What is drawn by reference holds no reference: eight levels of ten are 10**8 shapes."""
+    """A referenced element must not contain references: eight levels of ten are 10**8 shapes."""
     referred: set[str] = set()
     referring: set[ElementTree.Element] = set()
     for element in root.iter():
-        said = list(element.attrib.values())
+        values = list(element.attrib.values())
         if _name(element) == "style":
-            said.append(element.text or "")
-        targets = [target for text in said for target in _PAINT.findall(text)]
-        # CSS may spell anything with a backslash.
-        if any("\\" in text for text in said) or (targets and _name(element) == "style"):
+            values.append(element.text or "")
+        targets = [target for text in values for target in _PAINT.findall(text)]
+        # With a backslash, CSS can encode any character.
+        if any("\\" in text for text in values) or (targets and _name(element) == "style"):
             raise NotShown(UNUSUAL)
         if _name(element) == "use":
             targets.append((element.get("href") or element.get(_XLINK) or "").lstrip("#"))
@@ -135,5 +135,5 @@ def _require_flat(root: ElementTree.Element) -> None:
 
 
 def _name(element: ElementTree.Element) -> str:
-    """Without its namespace; a comment or an instruction has none."""
+    """The tag without its namespace; "" for a comment or an instruction."""
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""

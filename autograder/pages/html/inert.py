@@ -1,7 +1,7 @@
-"""What students wrote and printed, as HTML that does nothing.
+"""What students wrote and printed, as inert HTML.
 
-No script, no style, no form, no class or id that the page around it knows, no address that a
-browser fetches by itself; links go to the web only, in a tab of their own, and only when clicked.
+No script, no style, no form, no class or id that the surrounding page uses, no URL that a browser
+fetches by itself; links lead only to the web, in a new tab, and only when clicked.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from nbconvert.filters import ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.token import STANDARD_TYPES
 
-from autograder.grading.submission.attached import plain
-from autograder.pages.html.images import KINDS, NotShown, image_uri, pasted_uri, same_uri_checked
-from autograder.pages.html.mathematics import NotSet, mathml
+from autograder.grading.submission.attachments import decode
+from autograder.pages.html.images import KINDS, NotShown, checked_uri, image_uri, pasted_uri
+from autograder.pages.html.mathematics import NotConvertible, mathml
 
 MAX_TEXT = 20_000  # characters of one output or one cell's prose; more is cut in the middle
 MAX_HTML = 200_000
 MAX_ELEMENTS = 10_000
-MAX_DEPTH = 200  # of elements within elements: cleaning takes the square of it
-MAX_ENVIRONMENTS = 50  # of LaTeX: finding their ends takes the square of it
-MAX_FORMULAS = 200  # of one cell; what follows is shown as TeX
+MAX_DEPTH = 200  # of nested elements: cleaning time grows with its square
+MAX_ENVIRONMENTS = 50  # of LaTeX: the time to find their ends grows with its square
+MAX_FORMULAS = 200  # of one cell; later ones are shown as TeX
 MAX_MATHEMATICS = 6_000  # characters of TeX in them, all together
 
 _TAGS = """
@@ -35,7 +35,7 @@ _TAGS = """
     h1 h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p pre q s samp small span strong sub summary sup
     table tbody td tfoot th thead tr u ul var"""
 _ELEMENT = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]*)")
-# Of these an end may be left out, or there is none.
+# Elements whose end tag is optional or does not exist.
 _OPEN_ENDED = {"p", "li", "br", "hr", "img", "td", "th", "tr", "dt", "dd", "col", "tbody", "thead"}
 _SPANS = {"colspan", "rowspan"}
 ATTACHMENT = "attachment:"
@@ -51,7 +51,7 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
     if name == "href":
         return value if value.lower().startswith(("https://", "http://", "mailto:")) else None
     if name == "src":
-        return same_uri_checked(value)
+        return checked_uri(value)
     if name in _SPANS:
         return value if value.isdecimal() and int(value) <= 100 else None
     return value
@@ -100,17 +100,17 @@ def markdown(source: str, attachments: Mapping[str, Any] | None = None) -> str:
 class _Renderer(IPythonRenderer):
     """Formulas become MathML, or stay as they were written; attachments become images.
 
-    While the HTML around them is made harmless, a word that nobody can know stands for each: so no
-    MathML and no large address gets through but what is made here.
+    While the surrounding HTML is sanitized, a placeholder that nobody can guess stands for each: so
+    the only MathML and the only large URIs on the page are those made here.
     """
 
     def __init__(self, attachments: Mapping[str, Any]) -> None:
         super().__init__(escape=False, exclude_anchor_links=True)
-        self._word = secrets.token_hex(16)
-        self._pieces: list[tuple[str, str]] = []  # HTML, what it is in plain text
+        self._placeholder = secrets.token_hex(16)
+        self._pieces: list[tuple[str, str]] = []  # HTML, the same as plain text
         self._formulas = 0
         self._room = MAX_MATHEMATICS
-        self._pasted = {plain(name): forms for name, forms in attachments.items()}
+        self._pasted = {decode(name): forms for name, forms in attachments.items()}
         self._shown: set[str] = set()
 
     def inline_math(self, body: str) -> str:
@@ -128,7 +128,7 @@ class _Renderer(IPythonRenderer):
             return as_written
         try:
             made = mathml(tex, display=display)
-        except NotSet:
+        except NotConvertible:
             return as_written
         self._formulas += 1
         return self._piece(made, tex)
@@ -148,43 +148,43 @@ class _Renderer(IPythonRenderer):
         return _PASTED_IMG.sub(lambda found: self._picture("".join(found.groups(""))), html)
 
     def _picture(self, name: str, words: str = "") -> str:
-        """At most once: a short text may name a large picture a thousand times."""
-        name = plain(name)
-        called = shorten(name, 80)
+        """Each picture only once: a short text may refer to a large picture a thousand times."""
+        name = decode(name)
+        shown_name = shorten(name, 80)
         words = unescape(striptags(words))
-        words = called if not words or self._word in words else words
+        words = shown_name if not words or self._placeholder in words else words
         if name not in self._pasted:
-            shown = _aside(f"The picture {called} is not in the notebook that was graded.")
+            shown = _aside(f"The picture {shown_name} is not in the notebook that was graded.")
         elif name in self._shown:
-            shown = _aside(f"The picture {called} again.")
+            shown = _aside(f"The picture {shown_name} is shown above.")
         else:
             self._shown.add(name)
             try:
                 shown = f'<img src="{pasted_uri(self._pasted[name])}" alt="{escape(words)}">'
             except NotShown as why:
-                shown = _aside(f"{called}: {why}")
-        return self._piece(shown, called)
+                shown = _aside(f"{shown_name}: {why}")
+        return self._piece(shown, shown_name)
 
     def _piece(self, html: str, as_text: str) -> str:
         self._pieces.append((html, as_text))
-        return f"<var>{self._word}{len(self._pieces) - 1}</var>"
+        return f"<var>{self._placeholder}{len(self._pieces) - 1}</var>"
 
     def complete(self, cleaned: str) -> str:
-        """In an attribute, such as an image's words, "<" is written "&lt;": there text is put."""
+        """In an attribute, such as an image's alt text, "<" is escaped: insert plain text there."""
 
-        def put(found: re.Match[str]) -> str:
+        def insert(found: re.Match[str]) -> str:
             html, as_text = self._pieces[int(found[2])]
             return html if found[1] else escape(as_text)
 
-        return re.sub(rf"(<var>)?{self._word}(\d+)(?(1)</var>)", put, cleaned)
+        return re.sub(rf"(<var>)?{self._placeholder}(\d+)(?(1)</var>)", insert, cleaned)
 
     def block_mermaidjs(self, code: str) -> str:
         return f"<pre>{escape(code)}</pre>"
 
 
-def text(said: str) -> str:
+def text(plain: str) -> str:
     """Plain text with a terminal's colours."""
-    return f"<pre>{ansi2html(shorten(said))}</pre>"
+    return f"<pre>{ansi2html(shorten(plain))}</pre>"
 
 
 def output(out: Mapping[str, Any]) -> str:
@@ -195,15 +195,15 @@ def output(out: Mapping[str, Any]) -> str:
         return f'<div class="output {look}">{text(_joined(out.get("text")))}</div>'
     if kind == "error":
         lines = out.get("traceback")
-        told = "\n".join(map(_joined, lines)) if isinstance(lines, list) else ""
-        told = told or f"{_joined(out.get('ename'))}: {_joined(out.get('evalue'))}"
-        return f'<div class="output error">{text(told)}</div>'
+        trace = "\n".join(map(_joined, lines)) if isinstance(lines, list) else ""
+        trace = trace or f"{_joined(out.get('ename'))}: {_joined(out.get('evalue'))}"
+        return f'<div class="output error">{text(trace)}</div>'
     data = out.get("data")
     return f'<div class="output data">{_richest(data if isinstance(data, Mapping) else {})}</div>'
 
 
 def _richest(data: Mapping[str, Any]) -> str:
-    """Of the forms that one output comes in the first that can be shown."""
+    """The first of an output's formats that can be shown."""
     if "text/html" in data:
         return html(_joined(data["text/html"]))
     if "text/markdown" in data:
@@ -218,22 +218,22 @@ def _richest(data: Mapping[str, Any]) -> str:
             return f'<img src="{uri}" alt="{escape(words)}">'
     if "text/latex" in data:
         return markdown(_joined(data["text/latex"]))
-    return _plain(data) or _note("An output of a kind that is not shown here.")
+    return _plain(data) or _note("An output of a type that is not shown here.")
 
 
 def _plain(data: Mapping[str, Any]) -> str:
     return text(_joined(data["text/plain"])) if "text/plain" in data else ""
 
 
-def shorten(said: str, most: int = MAX_TEXT) -> str:
-    if len(said) <= most:
-        return said
-    cut = len(said) - most
-    return f"{said[: most // 2]}\n… {cut:,} characters left out …\n{said[-(most - most // 2) :]}"
+def shorten(text: str, most: int = MAX_TEXT) -> str:
+    if len(text) <= most:
+        return text
+    cut = len(text) - most
+    return f"{text[: most // 2]}\n… {cut:,} characters left out …\n{text[-(most - most // 2) :]}"
 
 
 def _joined(value: Any) -> str:
-    """nbformat has text as one string or as a list of lines."""
+    """nbformat stores text as one string or as a list of lines."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -251,7 +251,7 @@ def _aside(sentence: str) -> str:
 
 
 def _depth(fragment: str) -> int:
-    """How deep elements may lie in one another, at most: elements without an end count as open."""
+    """An upper bound on the nesting of elements: one without an end tag counts as open."""
     depth = deepest = 0
     for closes, name in _ELEMENT.findall(fragment):
         if name not in _OPEN_ENDED:

@@ -1,8 +1,8 @@
-"""TeX as MathML, which a browser sets by itself: no script and no font from the web.
+"""TeX as MathML, which a browser renders by itself: no script and no font from the web.
 
-latex2mathml reads the TeX, and what it makes is not trusted: it has commands for links, styles and
-macros, and leaves markup in text as it stands.  Its tree is written anew here, of elements that lay
-out formulas and attributes that stay within the line.
+latex2mathml parses the TeX, but its output is not trusted: it has commands for links, styles and
+macros, and leaves markup in text as it is.  Its tree is serialized again here, with only those
+elements that lay out formulas and attributes that stay within the line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_DEPTH = 20  # of groups within groups
 MAX_ELEMENTS = 2_000  # of one formula's MathML
 MAX_LENGTH_EM = 3.0  # of a space or a bracket
 
-# It defines something, which later may be many times as long; or it opens an address, a style.
+# Definitions, which may expand to any length, and commands for URLs and styles.
 _REFUSED = re.compile(
     r"\\(def|let|edef|gdef|xdef|(re|provide)?newcommand|renewcommand|providecommand|newenvironment"
     r"|DeclareMathOperator|href|url|html[A-Za-z]*|class|style|cssId|require|input|include)(?![a-zA-Z])"
@@ -42,7 +42,7 @@ _LENGTH = re.compile(r"(\d*\.?\d+)(em|ex|px|pt|mu)?")
 _EM = {"em": 1.0, "ex": 0.5, "px": 1 / 16, "pt": 1 / 12, "mu": 1 / 18, None: 1 / 16}
 ATTRIBUTES = _WORDS | _LENGTHS | {"alttext"}
 
-# latex2mathml knows none of these; a table of columns that lean on their signs is the same.
+# latex2mathml supports none of these; an array with alternating alignment looks the same.
 _ENVIRONMENT = re.compile(r"\\begin\s*\{(?!(?:[pbBvV]?matrix|smallmatrix|array|cases)\})")
 _ALIGNED = re.compile(r"\\(begin|end)\s*\{(?:aligned|align|split|eqnarray)\*?\}")
 _COLUMNS = "{" + "rl" * 4 + "}"
@@ -52,29 +52,29 @@ _cleaner = nh3.Cleaner(
 )
 
 
-class NotSet(ValueError):
+class NotConvertible(ValueError):
     """This TeX is shown as it was written."""
 
 
 def mathml(tex: str, *, display: bool = False) -> str:
-    """A ``<math>`` element. Raises NotSet."""
+    """A ``<math>`` element. Raises NotConvertible."""
     if len(tex) > MAX_TEX or _REFUSED.search(tex) or not _is_balanced(tex):
-        raise NotSet
-    told = _ALIGNED.sub(lambda of: f"\\{of[1]}{{array}}{_COLUMNS * (of[1] == 'begin')}", tex)
-    if _ENVIRONMENT.search(told):
-        raise NotSet
+        raise NotConvertible
+    rewritten = _ALIGNED.sub(lambda of: f"\\{of[1]}{{array}}{_COLUMNS * (of[1] == 'begin')}", tex)
+    if _ENVIRONMENT.search(rewritten):
+        raise NotConvertible
     try:
-        root = Converter(display="block" if display else "inline").convert_to_element(told)
-    except Exception as error:  # whatever its parser trips over
-        raise NotSet from error
+        root = Converter(display="block" if display else "inline").convert_to_element(rewritten)
+    except Exception as error:  # any failure of its parser
+        raise NotConvertible from error
     elements = list(root.iter())
     for element in elements:
         element.text = unescape(element.text or "")  # "&#x0003D;" in latex2mathml's tree
     if len(elements) > MAX_ELEMENTS or not all(map(_is_known, elements)):
-        raise NotSet
-    if not set('<>"') & set(tex):  # no markup in an attribute, not even in disguise
+        raise NotConvertible
+    if not set('<>"') & set(tex):  # no markup in an attribute, not even escaped
         root.set("alttext", tex.strip())
-    return _cleaner.clean("".join(_written(root)))
+    return _cleaner.clean("".join(_serialized(root)))
 
 
 def _is_balanced(tex: str) -> bool:
@@ -87,29 +87,29 @@ def _is_balanced(tex: str) -> bool:
 
 
 def _is_known(element: Element) -> bool:
-    """Not a command, or a table's mark outside a table: latex2mathml leaves them as they stand."""
-    said = element.text or ""
+    """Not a command or a "&" outside a table: latex2mathml leaves these as they are."""
+    text = element.text or ""
     if element.tag not in ELEMENTS or element.get("linebreak"):
         return False
-    return element.tag == "mtext" or (said not in ("&", "~") and "\\" not in said)
+    return element.tag == "mtext" or (text not in ("&", "~") and "\\" not in text)
 
 
-def _written(element: Element) -> Iterator[str]:
-    said = "".join(
-        f' {name}="{escape(value)}"' for name, value in element.items() if _may_be(name, value)
+def _serialized(element: Element) -> Iterator[str]:
+    attributes = "".join(
+        f' {name}="{escape(value)}"' for name, value in element.items() if _is_allowed(name, value)
     )
-    yield f"<{element.tag}{said}>{escape(element.text or '')}"
+    yield f"<{element.tag}{attributes}>{escape(element.text or '')}"
     before = None
     for child in element:
-        if before is not None and element.tag in _ROWS and _are_apart(before, child):
+        if before is not None and element.tag in _ROWS and _needs_space(before, child):
             yield '<mspace width="0.167em"></mspace>'
-        yield from _written(child)
+        yield from _serialized(child)
         before = child
     yield f"</{element.tag}>"
 
 
-def _are_apart(left: Element, right: Element) -> bool:
-    """A function's name and what it is of: "log n", as TeX sets them."""
+def _needs_space(left: Element, right: Element) -> bool:
+    """Between a function's name and its argument: "log n", as TeX sets them."""
     pairs = ((left, right), (right, left))
     return any(_is_name(one) and other.tag not in ("mo", "mspace") for one, other in pairs)
 
@@ -121,7 +121,7 @@ def _is_name(element: Element) -> bool:
     return element.tag in ("mi", "mo") and len(name) > 1 and name.isalpha()
 
 
-def _may_be(name: str, value: str) -> bool:
+def _is_allowed(name: str, value: str) -> bool:
     if name == "alttext":
         return True
     if name in _WORDS:

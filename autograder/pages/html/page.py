@@ -1,4 +1,4 @@
-"""A page that stands alone: its template with the course's style in it."""
+"""A self-contained page: its template with the course's style in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def prose(sentence: str) -> Markup:
-    """A sentence of the grader's: `names` in it are set as code, all else is plain text."""
+    """A sentence from the grader: `names` become code, everything else is plain text."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(sentence))))
 
 
@@ -23,7 +23,7 @@ def points(value: float) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """``template`` lies below autograder/pages."""
+    """``template``: a path below autograder/pages."""
     environment = Environment(
         loader=FileSystemLoader(HERE.parent),
         autoescape=True,

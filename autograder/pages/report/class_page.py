@@ -1,5 +1,5 @@
-"""The class report as one page that stands alone. Its two charts are standing SVG in the course's
-colours; tables say the same in numbers."""
+"""The class report as one self-contained page. Its two charts are static SVG in the course's
+colours; tables give the same numbers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PARTS = {
     "part": (MEASURED, "some"),
     "none": (ERROR, "none"),
     "unwritten": (WAIT, "not written"),
-    "waits": (PREDICTED, "waits for a person"),
+    "pending": (PREDICTED, "waiting for manual grading"),
 }
 
 
 def report(labs: list[Lab], to: Path | None) -> None:
-    """Of the one lab: its page as a file, and the same as text."""
+    """Write the page of the one lab to a file, and print the same as text."""
     (lab,) = labs
     summary = summarize(lab)
     charts = {"totals": Markup(_totals(summary)), "exercises": Markup(_exercises(summary))}
@@ -50,7 +50,7 @@ def _exercises(summary: Summary) -> str:
             marks.append(Rect(x=x, y=bottom, width=10, height=10, fill=color, radius=2))
             marks.append(Text(x=x + 16, y=bottom + 9, text=words, size=11, fill="muted"))
             x += 34 + text_width(words, 11)
-    footer = "In each part: how many students. At the right: the mean of the points."
+    footer = "In each segment: number of students. Right: mean points."
     return _chart(summary, marks, bottom, "Points by exercise", footer)
 
 
@@ -94,8 +94,8 @@ def _totals(summary: Summary) -> str:
     for place in range(len(bins) + 1):
         words = f"{summary.max_points * place / len(bins):g}"
         marks.append(_number(left + place * step, bottom + 16, words, "muted"))
-    footer = "Above each bar: how many students. Below: points, less what being late cost."
-    return _chart(summary, marks, bottom, "Points of the whole lab", footer)
+    footer = "Above each bar: number of students. Below: points after late penalties."
+    return _chart(summary, marks, bottom, "Points for the whole lab", footer)
 
 
 def _chart(summary: Summary, marks: list[Mark], bottom: float, title: str, footer: str) -> str:

@@ -13,39 +13,39 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import grading_folder, refused_names, students_who_handed_in
+from autograder.grading.pool.tasks import grading_folder, students_who_submitted, unusable_names
 from autograder.grading.record.record import BrokenRecord, Record
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
-NOT_GRADED, NOT_HANDED_IN = "not graded yet", "not handed in"
+NOT_GRADED, NOT_SUBMITTED = "not graded yet", "not submitted"
 
 
 class NothingToReport(Exception):
-    """What was asked for is not there: what to do."""
+    """There is nothing to report: what to do."""
 
 
 @dataclass(frozen=True)
 class Lab:
-    """All that is known of one lab's class."""
+    """Everything known about a class in one lab."""
 
     name: str
     cells: tuple[str, ...]  # grade ids, in the notebook's order
-    scores: tuple[Scores, ...]  # of everybody in the gradebook, by id
-    records: dict[str, Record]  # {student: ...} by student, of those the grader has seen
-    waiting: frozenset[str]  # who handed in, whether graded or not
-    refused: dict[str, str]  # names of folders: why none is graded
+    scores: tuple[Scores, ...]  # of everybody in the gradebook, sorted by id
+    records: dict[str, Record]  # {student: ...} of those that the grader has graded
+    submitted: frozenset[str]  # students with a submission, graded or not
+    unusable: dict[str, str]  # {folder name: why it is not graded}
 
     def state(self, scores: Scores) -> str:
-        """One of the record's states, or what else may be said."""
+        """The state of the record, or why there is none."""
         if record := self.records.get(scores.student):
             return record.state
         if scores.marks:
             return "graded without a record"
-        return NOT_GRADED if scores.student in self.waiting else NOT_HANDED_IN
+        return NOT_GRADED if scores.student in self.submitted else NOT_SUBMITTED
 
 
 def read_labs(wanted: str | None) -> list[Lab]:
-    """One lab, or all that the gradebook knows. Raises NothingToReport."""
+    """One lab, or all in the gradebook. Raises NothingToReport."""
     app = NbGrader()
     app.initialize([])
     course = CourseDirectory(parent=app)
@@ -53,8 +53,8 @@ def read_labs(wanted: str | None) -> list[Lab]:
         known = labs_of(gradebook)
         if wanted is not None and wanted not in known:
             raise NothingToReport(
-                f"the gradebook knows no lab {wanted!r} (it has: {', '.join(known) or 'none'}): "
-                "see that you are in the course's folder, and grade first"
+                f"the gradebook contains no lab {wanted!r} (it has: {', '.join(known) or 'none'}): "
+                "run this in the course's folder, after grading"
             )
         return [_read(course, gradebook, lab) for lab in ([wanted] if wanted else known)]
 
@@ -63,20 +63,20 @@ def _read(course: CourseDirectory, gradebook: Gradebook, lab: str) -> Lab:
     journal = Journal(grading_folder(course) / "records", lab)
     records = {}
     for student in journal.students():
-        with suppress(BrokenRecord):  # the next grading makes it anew, and says so
+        with suppress(BrokenRecord):  # the next grading replaces and reports it
             if record := journal.read(student):
                 records[student] = record
     scores = read_scores(gradebook, lab)
-    waiting = frozenset(students_who_handed_in(course, lab))
+    submitted = frozenset(students_who_submitted(course, lab))
     most = max((found.max_points for found in scores), default=0.0)
-    unknown = (waiting | set(records)) - {found.student for found in scores}
+    unknown = (submitted | set(records)) - {found.student for found in scores}
     scores += [Scores(student, max_points=most) for student in sorted(unknown)]
     cells = _in_order(course, lab, cells_of(gradebook, lab))
-    return Lab(lab, cells, tuple(scores), records, waiting, refused_names(course, lab))
+    return Lab(lab, cells, tuple(scores), records, submitted, unusable_names(course, lab))
 
 
 def _in_order(course: CourseDirectory, lab: str, cells: list[str]) -> tuple[str, ...]:
-    """As in the lab's source, where that can be read."""
+    """In the order of the lab's source, if that can be read."""
     path = Path(course.format_path(course.source_directory, ".", lab)) / f"{lab}.ipynb"
     try:
         found: list[Any] = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -87,5 +87,5 @@ def _in_order(course: CourseDirectory, lab: str, cells: list[str]) -> tuple[str,
 
 
 def exercise_of(cell: str) -> str:
-    """A check is called after its answer: check_reduce_scatter."""
+    """A check is named after its answer: check_reduce_scatter."""
     return cell.removeprefix("check_")

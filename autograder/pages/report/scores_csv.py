@@ -11,14 +11,14 @@ from typing import TextIO
 from autograder.pages.report.course import Lab, exercise_of
 from autograder.pages.scores import Scores
 
-BEFORE = ("student", "last_name", "first_name", "lab", "state", "handed_in_utc")
+BEFORE = ("student", "last_name", "first_name", "lab", "state", "submitted_utc")
 AFTER = ("to_grade_by_hand", "late_penalty", "total", "max")
 
 
 def export(labs: Sequence[Lab], to: Path | None) -> None:
     for lab in labs:
-        for name, why in lab.refused.items():
-            print(f"{lab.name}: {name!r} is left out: its name {why}", file=sys.stderr)
+        for name, why in lab.unusable.items():
+            print(f"{lab.name}: {name!r} is left out, because its name {why}", file=sys.stderr)
     if to is None:
         _write(labs, sys.stdout)
         return
@@ -31,7 +31,7 @@ def export(labs: Sequence[Lab], to: Path | None) -> None:
 def _write(labs: Sequence[Lab], out: TextIO) -> None:
     """With several labs an exercise's column is named LAB.EXERCISE.
 
-    What a person has yet to grade is empty, not 0, and is not in the total.
+    An answer that waits for manual grading is empty, not 0, and not in the total.
     """
     several = len(labs) > 1
     columns = [(lab, cell) for lab in labs for cell in lab.cells]
@@ -44,19 +44,19 @@ def _write(labs: Sequence[Lab], out: TextIO) -> None:
             at = f"{scores.submitted_at:%Y-%m-%d %H:%M:%S}" if scores.submitted_at else ""
             points = [_points(scores, cell) if other is lab else "" for other, cell in columns]
             sums = map(_number, (scores.penalty, scores.total, scores.max_points))
-            row = [*person, lab.name, lab.state(scores), at, *points, scores.waits, *sums]
+            row = [*person, lab.name, lab.state(scores), at, *points, scores.pending, *sums]
             writer.writerow(row)
 
 
 def _points(scores: Scores, cell: str) -> str:
     mark = scores.marks.get(cell)
-    return "" if mark is None or mark.waits else _number(mark.points)
+    return "" if mark is None or mark.is_pending else _number(mark.points)
 
 
 def _number(value: float) -> str:
     return f"{round(value, 4):.10g}"
 
 
-def _text(said: str) -> str:
-    """A spreadsheet takes what begins like this for a formula."""
-    return f"'{said}" if said.startswith(("=", "+", "-", "@", "\t", "\r")) else said
+def _text(value: str) -> str:
+    """Quote a text that a spreadsheet would take for a formula."""
+    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

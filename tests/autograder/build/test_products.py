@@ -1,4 +1,4 @@
-"""Building a small repository: what is written, what is left alone, what is told."""
+"""Building a small repository: what is written, what is left alone, what is reported."""
 
 import json
 import shutil
@@ -47,9 +47,7 @@ def snapshot(repo: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in repo.rglob("*") if path.is_file()}
 
 
-def test_build_makes_everything_and_a_second_time_nothing(
-    repo: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_build_writes_nothing(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(repo, "--check") == 1
     assert "labs/03_lab/03_lab.ipynb is not built yet: run `python -m" in capsys.readouterr().err
     assert run(repo) == 0
@@ -65,22 +63,22 @@ def test_build_makes_everything_and_a_second_time_nothing(
     assert [path.name for path in (repo / "labs").rglob("*") if path.is_file()] == ["03_lab.ipynb"]
 
 
-def test_drift_is_told(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_drift_is_reported(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(repo)
     built = repo / "course/chapters/00_hello.ipynb"
     built.write_bytes(built.read_bytes().replace(b"hello", b"bye"))
     assert run(repo, "--check") == 1
-    assert "00_hello.ipynb is not what its source makes: run" in capsys.readouterr().err
+    assert "00_hello.ipynb is out of date: run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stray", ["labs/03_lab/notes.md", "solutions/03_lab/reference.npz"])
-def test_what_students_would_get_by_accident_is_told(
+def test_a_file_that_students_would_get_by_accident_is_reported(
     repo: Path, stray: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(repo)
     (repo / stray).write_text("x")
     assert run(repo, "--check") == 1
-    assert f"{stray} is made by no source" in capsys.readouterr().err
+    assert f"{stray} has no source" in capsys.readouterr().err
 
 
 def test_a_broken_source_changes_nothing(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,23 +93,23 @@ def test_a_broken_source_changes_nothing(repo: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('chunk_bounds",', 'chunk_round",', "no exercise 'ring_all_reduce.chunk_round'"),
-        ('"points": 2', '"points": 7', "says 7 points, its exercise is worth 2"),
+        ('"points": 2', '"points": 7', "has 7 points, but its exercise is worth 2"),
     ],
 )
-def test_a_check_must_fit_its_exercise(
-    repo: Path, old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_a_check_must_match_its_exercise(
+    repo: Path, old: str, new: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = repo / "solutions/03_lab/03_lab.nb.py"
     assert LAB.count(f"ring_all_reduce.{old}") == 1 or LAB.count(old) == 1
     source.write_text(LAB.replace(old, new))
     assert run(repo) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_lab_that_was_worked_in_is_left_alone(
+def test_a_lab_that_was_run_is_not_overwritten(
     repo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(repo)
@@ -121,7 +119,7 @@ def test_a_lab_that_was_worked_in_is_left_alone(
     lab.write_text(json.dumps(notebook))
     before = lab.read_bytes()
     assert run(repo) == 1
-    assert "maybe someone's work: add --overwrite" in capsys.readouterr().err
+    assert "maybe someone's work: to replace it, add --overwrite" in capsys.readouterr().err
     assert lab.read_bytes() == before
     assert run(repo, "--overwrite") == 0
     assert lab.read_bytes() != before

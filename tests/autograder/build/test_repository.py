@@ -1,4 +1,4 @@
-"""The notebooks in this repository: built from their texts, empty, and labs without answers."""
+"""The notebooks in this repository: up to date, without outputs, and labs without answers."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from autograder import build, exercises
 
 REPO = Path(__file__).parents[3]
 SOURCES = sorted((REPO / "solutions").glob("*/*.nb.py"))
-# What labs 04 and 10 give, and the checker puts beside an answer as well.
+# Lines that labs 04 and 10 give, and that the checker runs next to an answer, too.
 GIVEN = {
     "if self.scaler.step(self.optimizer, self.parameters):",
     "self.scheduler.step()",
@@ -22,11 +22,11 @@ GIVEN = {
 SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", re.DOTALL)
 
 
-def test_every_notebook_is_what_its_source_makes() -> None:
+def test_every_notebook_is_up_to_date() -> None:
     assert [f"{drift.path} {drift.why}" for drift in build.check(REPO)] == []
 
 
-def test_notebooks_hold_no_outputs() -> None:
+def test_notebooks_have_no_outputs() -> None:
     made = [path for folder in ("course", "solutions", "labs") for path in notebooks(folder)]
     assert made
     for path in made:
@@ -40,7 +40,7 @@ def notebooks(folder: str) -> list[Path]:
 
 
 def lab_cells(lab: str = "*") -> list[str]:
-    """All that students are given, as they read it."""
+    """The text of all cells that students get."""
     return [
         "".join(cell["source"])
         for path in notebooks("labs")
@@ -49,14 +49,14 @@ def lab_cells(lab: str = "*") -> list[str]:
     ]
 
 
-def telling(lines: str) -> list[str]:
-    """Lines that say something: not `return`, not a lone bracket."""
+def content_lines(lines: str) -> list[str]:
+    """Lines with some content: not `return`, not a lone bracket."""
     return [line.strip() for line in lines.splitlines() if len(line.strip()) >= 12]
 
 
 def passages(text: str) -> set[tuple[str, str]]:
-    """Every two lines that follow each other, for `loss.backward()` alone is nobody's secret."""
-    return set(pairwise(telling(text)))
+    """Every two consecutive lines, because `loss.backward()` alone is not secret."""
+    return set(pairwise(content_lines(text)))
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
@@ -67,12 +67,12 @@ def test_no_solution_reaches_students(source: Path) -> None:
         if cell.metadata.get("nbgrader", {}).get("solution")
         for answer in SOLUTION.findall(cell.source) or [cell.source]
     ]
-    # A line that students are given elsewhere on purpose (a signature, an import) is no secret.
-    given = set(telling(SOLUTION.sub("", source.read_text().replace("\n# ", "\n"))))
-    secret = {line for answer in answers for line in telling(answer)} - given
-    assert secret, "no solution found: does this test still know how they are marked?"
+    # A line that students get elsewhere on purpose (a signature, an import) is not secret.
+    given = set(content_lines(SOLUTION.sub("", source.read_text().replace("\n# ", "\n"))))
+    secret = {line for answer in answers for line in content_lines(answer)} - given
+    assert secret, "no solution found: did its markers change?"
     for text in lab_cells(source.parent.name):
-        assert secret & set(telling(text)) == set()
+        assert secret & set(content_lines(text)) == set()
     for text in lab_cells():
         for answer in answers:
             leaked = passages(answer) & passages(text)
@@ -97,5 +97,5 @@ def test_no_passage_of_the_checker_reaches_students() -> None:
     files = [path for folder in ours for path in folder.rglob("*") if path.suffix != ".pyc"]
     text = "\n".join(path.read_text("utf-8", "replace") for path in files if path.is_file())
     reached = {pair for cell in lab_cells() for pair in passages(cell)} & passages(text)
-    told = {pair for pair in reached if len("".join(pair)) > 60 and not GIVEN.issuperset(pair)}
-    assert told == set()
+    leaked = {pair for pair in reached if len("".join(pair)) > 60 and not GIVEN.issuperset(pair)}
+    assert leaked == set()

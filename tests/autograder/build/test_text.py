@@ -1,4 +1,4 @@
-"""One .nb.py to one notebook, and what is said of a broken one."""
+"""One .nb.py becomes one notebook, and errors in it are reported."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
 
-SOUND = """\
+VALID = """\
 # %% [markdown]
 # # Double
 
@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_cell_ids_are_grade_ids_or_positions(source: Path) -> None:
-    source.write_text(SOUND)
+    source.write_text(VALID)
     notebook = notebook_from_text(source)
     assert [cell.id for cell in notebook.cells] == [
         "cell-001", "cell-002", "double", "double_check",
@@ -39,20 +39,20 @@ def test_cell_ids_are_grade_ids_or_positions(source: Path) -> None:
 
 
 def test_the_bytes_are_the_same_each_time(source: Path) -> None:
-    source.write_text(SOUND)
+    source.write_text(VALID)
     assert notebook_bytes(notebook_from_text(source)) == notebook_bytes(notebook_from_text(source))
 
 
 def test_nbgrader_metadata_is_completed(source: Path) -> None:
-    source.write_text(SOUND)
+    source.write_text(VALID)
     answer, check = notebook_from_text(source).cells[2:]
     assert not answer.metadata.nbgrader.locked
     assert check.metadata.nbgrader.locked
     assert check.metadata.nbgrader.schema_version == 3
 
 
-def test_no_outputs_and_no_book_keeping_of_jupytext(source: Path) -> None:
-    source.write_text(SOUND)
+def test_there_are_no_outputs_and_no_jupytext_metadata(source: Path) -> None:
+    source.write_text(VALID)
     notebook = notebook_from_text(source)
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
     assert notebook.cells[1].outputs == []
@@ -63,7 +63,7 @@ BREAKAGES = {
     "syntax error": ("return 2 * x", "return 2 *", "cell 3 (line 11): SyntaxError"),
     "metadata that is not JSON": ('"solution": true', '"solution": tru', "cell 3 (line 8): cannot"),
     "an id used twice": ('"double_check"', '"double"', "cell 4 (line 14): grade_id 'double' is"),
-    "an id that is none": ('"double_check"', '"double check"', "cell 4 (line 14): grade_id"),
+    "an invalid id": ('"double_check"', '"double check"', "cell 4 (line 14): grade_id"),
     "no END SOLUTION": ("    ### END SOLUTION\n", "", "cell 3 (line 8): BEGIN SOLUTION without"),
     "a solution in an open cell": (', "solution": true', "", "cell 3 (line 10): a solution in a"),
     "a check without points": (', "points": 2', "", "cell 4 (line 14): 'double_check' is graded"),
@@ -82,17 +82,17 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES)
-def test_a_broken_source_is_named_with_its_cell_and_line(source: Path, breakage: str) -> None:
-    old, new, said = BREAKAGES[breakage]
-    assert SOUND.count(old) == 1
-    source.write_text(SOUND.replace(old, new))
+def test_an_error_names_its_file_cell_and_line(source: Path, breakage: str) -> None:
+    old, new, message = BREAKAGES[breakage]
+    assert VALID.count(old) == 1
+    source.write_text(VALID.replace(old, new))
     with pytest.raises(SourceError) as raised:
         notebook_from_text(source)
     assert str(source) in str(raised.value)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_an_empty_file_is_no_notebook(source: Path) -> None:
+def test_an_empty_file_is_an_error(source: Path) -> None:
     source.write_text("")
     with pytest.raises(SourceError, match="no cells"):
         notebook_from_text(source)

@@ -1,4 +1,4 @@
-"""A course in a folder of its own, graded by nbgrader's own commands into its own gradebook."""
+"""A course in a separate folder, graded by nbgrader's commands into a separate gradebook."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Notebook = dict[str, Any]
 
 @dataclass(frozen=True)
 class Course:
-    """A copy of the repository's grading side. ``db_url``: another database than its own file."""
+    """A copy of the repository's grading side. ``db_url``: another database than SQLite's file."""
 
     root: Path
     db_url: str = ""
 
     @classmethod
-    def begin(cls, root: Path, db_url: str = "") -> Course:
+    def create(cls, root: Path, db_url: str = "") -> Course:
         shutil.copy(REPO / "nbgrader_config.py", root)
         shutil.copytree(REPO / "solutions", root / "solutions")
         return cls(root, db_url)
@@ -35,9 +35,9 @@ class Course:
         """Without the venv's bin folder on the PATH, as after `make lab`."""
         return self._run("-m", "nbgrader", *arguments)
 
-    def nbgrader_in_turn(self, *commands: str) -> subprocess.CompletedProcess[str]:
-        """`nbgrader_in_turn("autograde 04_zero", ...)`: one process, and one sandbox, for all."""
-        return self._run("-P", str(Path(__file__).with_name("in_turn.py")), *commands)
+    def nbgrader_in_one_process(self, *commands: str) -> subprocess.CompletedProcess[str]:
+        """`nbgrader_in_one_process("autograde 04_zero", ...)`: all share one sandbox."""
+        return self._run("-P", str(Path(__file__).with_name("run_in_one_process.py")), *commands)
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -67,13 +67,13 @@ class Course:
     def autograded(self, lab: str, student: str) -> Notebook:
         return read(self.root / "grading/autograded" / student / notebook_of(lab))
 
-    def hand_in(self, lab: str, student: str, content: Notebook | str) -> None:
+    def submit(self, lab: str, student: str, content: Notebook | str) -> None:
         path = self.root / "grading/submitted" / student / notebook_of(lab)
         path.parent.mkdir(parents=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
 
     def scores(self, lab: str, student: str) -> dict[str, float]:
-        """{answer: points} as the gradebook has them."""
+        """{answer: points} from the gradebook."""
         with self.gradebook as gradebook:
             grades = gradebook.find_submission_notebook(lab, lab, student).grades
             return {grade.name.removeprefix("check_"): grade.auto_score for grade in grades}

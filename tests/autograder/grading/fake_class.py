@@ -1,6 +1,6 @@
-"""Grading without running anything: what an answer earns is written in it, "# worth 1.5".
+"""Grading without running anything: a comment in an answer sets its points, "# worth 1.5".
 
-As a program it is `python -m autograder` with such workers:
+As a program it is `python -m autograder` with such fake workers:
 
     python fake_class.py grade 03_ring_all_reduce --jobs 2
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import nbformat
 from nbformat.v4 import new_output
 
-from autograder.grading.pool import local as engine
+from autograder.grading.pool import local
 from autograder.grading.pool import worker as work
 from autograder.grading.pool.local import OnStart
 from autograder.grading.record.record import GRADED, STUDENT_ERROR, Record, Task, failed
@@ -56,12 +56,12 @@ def decide(task: Task, bonus: float = 0.0) -> Record:
 
 
 class FakePool:
-    """An engine.Pool in this process. It remembers whom it graded."""
+    """A local.Pool in this process that records whom it graded."""
 
     def __init__(self) -> None:
         self.graded: list[str] = []
         self.bonus = 0.0
-        self.fails_at: dict[str, str] = {}  # student -> why the machine fails
+        self.fails_at: dict[str, str] = {}  # {student: why the machine fails}
 
     def __enter__(self) -> FakePool:
         return self
@@ -84,7 +84,7 @@ def fake_work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
 
 
 def grade_slowly(self: work.Grader, task: Task) -> Record:
-    """Notes down who is graded, and takes as long as the file GATE is not there, or 0.05 s."""
+    """Records who is graded; if the student is in SLOW, waits until the file GATE exists."""
     with Path(os.environ["GRADED"]).open("a") as file:
         file.write(f"{task.student}\n")
     gate = Path(os.environ["GATE"])
@@ -96,5 +96,5 @@ def grade_slowly(self: work.Grader, task: Task) -> Record:
 if __name__ == "__main__":
     from autograder.__main__ import main
 
-    engine.work = fake_work
+    local.work = fake_work
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Stand-ins for ``cluster.grade_here`` on Dask workers: what can happen there, without grading."""
+"""Fakes of ``cluster.grade_on_worker``: what can happen on Dask workers, without grading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def quick(text: str, round_name: str, unsandboxed: bool) -> str:
     return answer(from_text(text))
 
 
-def deadly(text: str, round_name: str, unsandboxed: bool) -> str:
+def kills_its_worker(text: str, round_name: str, unsandboxed: bool) -> str:
     """Kills its worker, every time."""
     task = from_text(text)
     if task.student == "bomb":
@@ -24,19 +24,19 @@ def deadly(text: str, round_name: str, unsandboxed: bool) -> str:
     return answer(task)
 
 
-def unlucky(text: str, round_name: str, unsandboxed: bool) -> str:
-    """Fails and says so; where a file was named, only until that file is there."""
+def fails(text: str, round_name: str, unsandboxed: bool) -> str:
+    """Reports a failure; if ``unreadable`` names a file, only until that file exists."""
     task = from_text(text)
-    cure = Path(task.unreadable)
-    if task.student == "unlucky" and not (task.unreadable and cure.exists()):
+    fixed = Path(task.unreadable)
+    if task.student == "unlucky" and not (task.unreadable and fixed.exists()):
         if task.unreadable:
-            cure.touch()
+            fixed.touch()
         return json.dumps({"failed": "the disk is full", "worker": "somewhere"})
     return answer(task)
 
 
-def confused(text: str, round_name: str, unsandboxed: bool) -> str:
-    """Sends what is no record, and another student's."""
+def answers_wrongly(text: str, round_name: str, unsandboxed: bool) -> str:
+    """Sends an invalid record, and another student's."""
     task = from_text(text)
     if task.student == "garbled":
         return json.dumps({"record": '{"lab": 3}', "worker": "somewhere"})
@@ -44,8 +44,8 @@ def confused(text: str, round_name: str, unsandboxed: bool) -> str:
     return answer(other)
 
 
-def endless(text: str, round_name: str, unsandboxed: bool) -> str:
-    """Until the file that ``unreadable`` names is there."""
+def waits_for_file(text: str, round_name: str, unsandboxed: bool) -> str:
+    """Grades once the file that ``unreadable`` names exists."""
     task = from_text(text)
     while not Path(task.unreadable).exists():
         time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""What happens to notebooks without anybody's ill will: each gets the best grade there is to give.
+"""Notebooks that were damaged by accident: each gets the best possible grade.
 
-Read and rebuilt as for grading; answers are tried here, as far as that needs no ranks.  Some of
-these go through the real command in test_attacks.py.
+They are read and rebuilt as for grading; answers are tried here, as far as that needs no ranks.
+Some of them go through the real command in test_attacks.py.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ def released() -> NotebookNode:
 
 
 def graded(released: NotebookNode, folder: Path) -> tuple[NotebookNode, str]:
-    """(the notebook to run, all that the student is told)."""
-    path, said = find_notebook(folder, LAB)
+    """(the notebook to run, all notes for the student)."""
+    path, note = find_notebook(folder, LAB)
     if path is None:
-        return released, said
+        return released, note
     try:
-        submitted, mended = read_notebook(read_content(path))
+        submitted, repairs = read_notebook(read_content(path))
     except Unreadable as error:
-        return released, f"{said} {error}"
+        return released, f"{note} {error}"
     rebuilt, notes = rebuild(released, submitted)
-    return rebuilt, " ".join([said, *mended, *notes])
+    return rebuilt, " ".join([note, *repairs, *notes])
 
 
 def answered(notebook: NotebookNode) -> set[str]:
-    """Which answers reach their checks, and are not the blank that students find."""
+    """The answers that reach their checks and are not the released stub."""
     namespace: dict[str, Any] = {}
     found = set()
     for cell in notebook.cells:
         if is_check(cell):
             subject = namespace.get(find_check(cell.source).subject)
-            if subject is not None and not is_blank(subject):
+            if subject is not None and not is_stub(subject):
                 found.add(grade_id(cell).removeprefix("check_"))
         elif grade_id(cell) == WRITTEN:
             found |= {WRITTEN} if "latency" in cell.source else set()
@@ -80,7 +80,7 @@ def definitions(source: str) -> Any:
     return compile(tree, "<answer>", "exec")
 
 
-def is_blank(subject: FunctionType) -> bool:
+def is_stub(subject: FunctionType) -> bool:
     if subject.__name__ == "chunk_bounds" and "Not" not in str(subject.__code__.co_names):
         return bool(subject(10, 4) != [(0, 3), (3, 6), (6, 8), (8, 10)])
     return "NotImplementedError" in subject.__code__.co_names
@@ -95,17 +95,17 @@ def test_an_accident_costs_no_more_than_it_must(
     all_answers = answered(nbformat.from_dict(solved))
     assert len(all_answers) == 6
     accident.hand_in(solved, tmp_path)
-    notebook, said = graded(released, tmp_path)
+    notebook, notes = graded(released, tmp_path)
     lost = getattr(accident, "LOST", ())
-    assert answered(notebook) == (set() if lost is True else all_answers - set(lost)), said
-    assert accident.SAYS in said
+    assert answered(notebook) == (set() if lost is True else all_answers - set(lost)), notes
+    assert accident.SAYS in notes
     if not accident.SAYS:
-        assert said.strip() == ""
+        assert notes.strip() == ""
     again = graded(released, tmp_path)
-    assert (json.dumps(again[0]), again[1]) == (json.dumps(notebook), said)
+    assert (json.dumps(again[0]), again[1]) == (json.dumps(notebook), notes)
 
 
-def test_the_right_name_is_taken_whatever_lies_beside_it(tmp_path: Path) -> None:
+def test_the_right_name_is_taken_whatever_is_next_to_it(tmp_path: Path) -> None:
     for name in (f"{LAB}.ipynb", f"{LAB} (1).ipynb", "a.zip"):
         (tmp_path / name).write_text("{}")
     assert find_notebook(tmp_path, LAB) == (tmp_path / f"{LAB}.ipynb", "")
@@ -113,6 +113,6 @@ def test_the_right_name_is_taken_whatever_lies_beside_it(tmp_path: Path) -> None
 
 def test_a_link_is_not_taken_for_the_notebook(tmp_path: Path) -> None:
     (tmp_path / "homework.ipynb").symlink_to("/etc/passwd")
-    path, said = find_notebook(tmp_path, LAB)
+    path, note = find_notebook(tmp_path, LAB)
     assert path is None
-    assert "there is `homework.ipynb` where" in said
+    assert "found `homework.ipynb`" in note

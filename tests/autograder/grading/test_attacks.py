@@ -1,8 +1,8 @@
 """The corpus through the real command: a class of attackers, with honest neighbours among them.
 
-For each attack: no undeserved points, the state named, nothing of what it was after in anything
-that was recorded.  For all of them together: nobody else's grade and no file changed, nothing
-left running, nothing left behind.
+Each attack earns no undeserved points and ends in its state, and nothing that it tried to read is
+in its record.  Together they change nobody else's grade and no file, and leave no process and no
+file behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.submissions.corpus import LAB, NAME, Entry, Place
 
 pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(1800)]
 
-# Small and short, so that a whole class of bombs is cheap.
+# Low limits, so that a whole class of bombs is quick to grade.
 LIMITS = {
     "cell_s": 5, "submission_s": 20, "run_s": 3, "interrupt_grace_s": 1, "deaths": 1,
     "cpu_s": 60, "memory_bytes": 1_000_000_000, "processes": 160,
@@ -42,13 +42,13 @@ LIMITS = {
 SECRET = "CANARY-7f3a"
 MARK = f"mark{os.getpid()}"
 WITH_NEIGHBOUR = ("fork_bomb", "kills_the_parent", "opens_the_gradebook", "shared_memory_bomb")
-# What depends on who grades; an ordinary user's class has these.
+# Attacks that depend on the user who grades; an ordinary user's class has only these.
 OF_AN_ORDINARY_USER = (
     "disk_bomb", "fork_bomb", "fork_bomb_on_a_rank", "goes_online", "hard_link", "kills_the_parent",
     "malicious_pickle", "memory_bomb_of_many", "opens_the_gradebook", "orphans", "ptrace",
     "raises_its_limits", "reads_all_files", "reads_the_environment", "uses_the_shell",
 )  # fmt: skip
-# Names or kinds, to try these alone: SHARDLAB_CORPUS=theft,fork_bomb
+# Names or kinds, to try only these: SHARDLAB_CORPUS=theft,fork_bomb
 CHOSEN = set(filter(None, os.environ.get("SHARDLAB_CORPUS", "").split(",")))
 ENTRIES = [
     entry
@@ -72,9 +72,9 @@ class Class:
     course: Course
     home: Path
     temporary: Path
-    calls: list[str]  # who reached the sockets outside
+    calls: list[str]  # sockets outside that were reached
     before: dict[str, str] = field(default_factory=dict)  # {path: hash} of all that may not change
-    said: str = ""
+    output: str = ""
 
     def record(self, student: str) -> Record:
         path = self.course.root / f"grading/records/{LAB}/{student}.json"
@@ -96,10 +96,10 @@ class Class:
             timeout=1700,
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        self.said += done.stdout + done.stderr
+        self.output += done.stdout + done.stderr
 
     def fingerprints(self) -> dict[str, str]:
-        """Of everything but what grading writes."""
+        """Of all files except those that grading writes."""
         found = {}
         for root in (self.course.root, self.home):
             for path in sorted(root.rglob("*")):
@@ -115,7 +115,7 @@ class Class:
 
 @contextlib.contextmanager
 def listeners(calls: list[str]) -> Iterator[int]:
-    """The port of somebody on this machine's loopback, who is also at an abstract unix address."""
+    """Listens on a loopback port, which it yields, and at an abstract unix address."""
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = socket.socket(socket.AF_UNIX)
     unix.bind(f"\0{MARK}")
@@ -139,7 +139,7 @@ def listeners(calls: list[str]) -> Iterator[int]:
 
 
 def without_demonstrations(lab: Path) -> None:
-    """Of the lab's own code only the imports and the checks: a class of attackers runs faster."""
+    """Keeps only the imports and checks of the lab's own code: the class runs faster."""
     notebook = json.loads(lab.read_text())
     notebook["cells"] = [
         cell
@@ -156,7 +156,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     root = tmp_path_factory.mktemp("attacks")
     for name in ("course", "home", "tmp"):
         (root / name).mkdir()
-    course = Course.begin(root / "course")
+    course = Course.create(root / "course")
     with (course.root / "nbgrader_config.py").open("a") as config:
         config.write(f"\nc.RunAndDecide.limits = {LIMITS!r}\n")
     without_demonstrations(course.root / "solutions" / LAB / NAME)
@@ -173,7 +173,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     present = {entry.name for entry in ENTRIES}
     neighbours = [f"{name}-neighbour" for name in WITH_NEIGHBOUR if name in present]
     for student in ("alone", *neighbours):
-        course.hand_in(LAB, student, honest)
+        course.submit(LAB, student, honest)
     for accident in ACCIDENTS:
         folder = course.root / "grading/submitted" / accident / LAB
         folder.mkdir(parents=True)
@@ -202,7 +202,7 @@ def test_an_attack_earns_nothing_and_is_named(graded: Class, entry: Entry) -> No
     if record.state != "graded":
         assert record.reason
     for cell in record.notebook["cells"]:
-        cell["source"] = ""  # where the word stands anyhow
+        cell["source"] = ""  # which contains the word anyway
     recorded = record.to_json()
     for loot in ("LOOT", SECRET):
         at = recorded.find(loot)
@@ -252,7 +252,7 @@ def test_no_file_was_changed_or_left(graded: Class) -> None:
     assert {entry.name for entry in ENTRIES} < rows
 
 
-def test_nobody_left_the_machine(graded: Class) -> None:
+def test_nothing_outside_was_reached(graded: Class) -> None:
     assert graded.calls == []
 
 
@@ -266,19 +266,19 @@ def test_nothing_is_left_running(graded: Class) -> None:
     assert left == []
 
 
-def test_the_grader_tells_how_each_ended(graded: Class) -> None:
+def test_no_attack_is_an_infrastructure_error(graded: Class) -> None:
     assert "infrastructure error" not in {graded.record(entry.name).state for entry in ENTRIES}, (
-        graded.said[-3000:]
+        graded.output[-3000:]
     )
 
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
-@pytest.mark.skipif(os.geteuid() != 0, reason="this is one already")
+@pytest.mark.skipif(os.geteuid() != 0, reason="this is an ordinary user already")
 def test_an_ordinary_user_grades_them_as_safely() -> None:
-    """This file again without root, with the attacks that could tell the difference, or those that
-    SHARDLAB_CORPUS asks for."""
+    """This file again without root, with the attacks for which that could matter, or those in
+    SHARDLAB_CORPUS."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
-    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's are root's alone
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's folders are only for root
         done = run_as_ordinary_user(
             [*command, f"--basetemp={home}/t"],
             Path(home),

@@ -1,4 +1,4 @@
-"""A class graded in earnest: by the command with two workers, and by nbgrader's with one."""
+"""A class that is really graded: by our command with two workers, and by nbgrader's with one."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Graded:
 class TwoWays:
     by_command: Graded
     by_nbgrader: Graded
-    said: str
+    output: str
 
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> TwoWays:
-    course = Course.begin(tmp_path_factory.mktemp("course"))
+    course = Course.create(tmp_path_factory.mktemp("course"))
     assert course.nbgrader("generate_assignment", LAB).returncode == 0
-    for student, notebook in the_class(course).items():
-        course.hand_in(LAB, student, notebook)
+    for student, notebook in submissions(course).items():
+        course.submit(LAB, student, notebook)
     done = subprocess.run(
         [sys.executable, "-m", "autograder", "grade", LAB, "--jobs", "2"],
         cwd=course.root,
@@ -47,16 +47,16 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> TwoWays:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    by_command = look(course)
+    by_command = results_of(course)
     journal = Journal(course.root / "grading/records", LAB)
     for student in by_command.records:
         journal.path(student).unlink()
     again = course.nbgrader("autograde", LAB, "--force")
     assert again.returncode == 0, again.stderr[-3000:]
-    return TwoWays(by_command, look(course), done.stdout)
+    return TwoWays(by_command, results_of(course), done.stdout)
 
 
-def the_class(course: Course) -> dict[str, Notebook | str]:
+def submissions(course: Course) -> dict[str, Notebook | str]:
     solution, lab = course.solution(LAB), course.released(LAB)
     easy = {name: source_of(solution, name) for name in ("chunk_bounds", "bytes_per_rank")}
     return {
@@ -69,7 +69,7 @@ def the_class(course: Course) -> dict[str, Notebook | str]:
     }
 
 
-def look(course: Course) -> Graded:
+def results_of(course: Course) -> Graded:
     journal = Journal(course.root / "grading/records", LAB)
     records = {student: journal.read(student) for student in journal.students()}
     return Graded(
@@ -78,7 +78,7 @@ def look(course: Course) -> Graded:
     )
 
 
-def test_the_same_submission_is_decided_alike_to_the_byte(graded: TwoWays) -> None:
+def test_both_commands_give_identical_records(graded: TwoWays) -> None:
     for student, record in graded.by_command.records.items():
         again = graded.by_nbgrader.records[student]
         assert again.decided() == record.decided()
@@ -97,8 +97,8 @@ def test_each_ends_in_its_state(graded: TwoWays) -> None:
     }  # fmt: skip
     assert "exited with status 7" in records["crash"].reason
     assert "could not be read" in records["no_notebook"].reason
-    assert "graded                    2" in graded.said
-    assert "student error             2" in graded.said
+    assert "graded                    2" in graded.output
+    assert "student error             2" in graded.output
 
 
 def test_points_are_those_of_the_verdicts(graded: TwoWays) -> None:

@@ -25,7 +25,7 @@ NOTEBOOK = notebook_of(LAB)
 POINTS = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
 QUESTION = "from_8_to_64_ranks"
 MISTAKES = {mistake.name: mistake for mistake in planted.of_lab(LAB)}
-MADE = [  # one for each answer; test_labs.py has them all
+PLANTED = [  # one for each answer; test_planted.py has all of them
     "skips_the_remainder",
     "stops_one_step_early",
     "receives_from_the_wrong_neighbour",
@@ -50,7 +50,7 @@ class Class:
 
 
 def damaged(solution: Notebook, lab: Notebook) -> Notebook:
-    """One check deleted, another there twice, a warning on stderr; the long answers are open."""
+    """One check deleted, another one twice, a warning on stderr; no long answers."""
     easy = {name: source_of(solution, name) for name in ("chunk_bounds", "bytes_per_rank")}
     easy["bytes_per_rank"] = (
         "import sys; print('look out', file=sys.stderr)\n" + easy["bytes_per_rank"]
@@ -64,20 +64,20 @@ def damaged(solution: Notebook, lab: Notebook) -> Notebook:
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
-    course = Course.begin(tmp_path_factory.mktemp("course"))
+    course = Course.create(tmp_path_factory.mktemp("course"))
     assert course.nbgrader("generate_assignment", LAB).returncode == 0
 
     solution, lab = course.solution(LAB), course.released(LAB)
     easy = {"chunk_bounds": source_of(solution, "chunk_bounds")}
-    course.hand_in(LAB, "solution", solution)
-    course.hand_in(LAB, "untouched", lab)
+    course.submit(LAB, "solution", solution)
+    course.submit(LAB, "untouched", lab)
     crash = {**easy, "reduce_scatter": "import os\nos._exit(7)"}
-    course.hand_in(LAB, "crash", with_answers(lab, crash))
-    course.hand_in(LAB, "damaged", damaged(solution, lab))
-    course.hand_in(LAB, "damaged_file", '{"cells": [')
-    course.hand_in(LAB, "zoe_comes_last", with_answers(lab, easy))
-    wrong = {grade_id: text for m in MADE for grade_id, text in MISTAKES[m].answers.items()}
-    course.hand_in(LAB, "mistaken", with_answers(lab, wrong))
+    course.submit(LAB, "crash", with_answers(lab, crash))
+    course.submit(LAB, "damaged", damaged(solution, lab))
+    course.submit(LAB, "damaged_file", '{"cells": [')
+    course.submit(LAB, "zoe_comes_last", with_answers(lab, easy))
+    wrong = {grade_id: text for m in PLANTED for grade_id, text in MISTAKES[m].answers.items()}
+    course.submit(LAB, "mistaken", with_answers(lab, wrong))
 
     done = course.nbgrader("autograde", LAB)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -91,14 +91,14 @@ def test_the_release_is_the_one_in_git(graded: Class) -> None:
 
 
 def test_the_solution_earns_full_marks(graded: Class) -> None:
-    assert graded.scores("solution") == {**POINTS, QUESTION: None}  # a person reads that one
+    assert graded.scores("solution") == {**POINTS, QUESTION: None}  # graded manually
 
 
 def test_an_untouched_lab_earns_nothing(graded: Class) -> None:
     assert set(graded.scores("untouched").values()) == {0.0}
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_mistake_costs_its_own_points_and_is_named(graded: Class, name: str) -> None:
     ((answer, lost),) = MISTAKES[name].loses.items()
     assert graded.scores("mistaken")[answer] == pytest.approx(POINTS[answer] - lost)
@@ -120,8 +120,8 @@ def test_damaged_cells_and_warnings_cost_nothing(graded: Class) -> None:
     assert scores["chunk_bounds"] == POINTS["chunk_bounds"]
     assert scores["bytes_per_rank"] == POINTS["bytes_per_rank"]
     note = source_of(graded.course.autograded(LAB, "damaged"), "note")
-    assert "`check_chunk_bounds` was missing: it was put back" in note
-    assert "`check_bytes_per_rank` was there 2 times: it was graded once" in note
+    assert "`check_chunk_bounds` was missing: it was restored" in note
+    assert "`check_bytes_per_rank` appeared 2 times: it was graded once" in note
 
 
 def test_a_damaged_file_is_a_zero_with_a_reason(graded: Class) -> None:
@@ -156,13 +156,13 @@ def test_nothing_is_written_outside_grading(graded: Class) -> None:
 
 
 @pytest.mark.parametrize("answer", ["solution", "mistake"])
-def test_validate_says_what_a_student_needs(graded: Class, answer: str) -> None:
+def test_validate_reports_success_or_the_mistake(graded: Class, answer: str) -> None:
     mistake = MISTAKES["skips_the_remainder"]
     if answer == "solution":
         notebook = graded.course.solution(LAB)
-        said = "Success! Your notebook passes all the tests."
+        message = "Success! Your notebook passes all the tests."
     else:
         notebook = with_answers(graded.course.released(LAB), mistake.answers)
-        said = mistake.says["chunk_bounds"]
+        message = mistake.says["chunk_bounds"]
     (graded.course.root / "grading/mine.ipynb").write_text(json.dumps(notebook))
-    assert said in graded.course.nbgrader("validate", "grading/mine.ipynb").stdout
+    assert message in graded.course.nbgrader("validate", "grading/mine.ipynb").stdout

@@ -1,4 +1,4 @@
-"""nbgrader's own rules for marks, with our checks: late work, extra credit, a person's marks."""
+"""nbgrader's own rules for marks, with our checks: late work, extra credit, manual marks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.autograder.grading.course import (
 )
 
 LAB = "03_ring_all_reduce"
-QUESTION = "from_8_to_64_ranks"  # a person reads the answer
+QUESTION = "from_8_to_64_ranks"  # graded manually
 POINTS = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
 DUE = datetime(2026, 10, 1, 12)
 EARNED = POINTS["chunk_bounds"]
-PENALTY = 0.5 * 2  # see LATE: two days begun
+PENALTY = 0.5 * 2  # see LATE: on the second day
 MANUAL, EXTRA = 1.5, 0.5
 
-# As docs/instructors.md has it.
+# As in docs/instructors.md.
 LATE = """
 from nbgrader.plugins import LateSubmissionPlugin
 
@@ -42,11 +42,11 @@ pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(600)]
 
 @dataclass(frozen=True)
 class Marks:
-    """What the gradebook says of one student."""
+    """One student in the gradebook."""
 
-    score: float  # what is exported is this less the penalty
+    score: float  # exported after subtracting the penalty
     penalty: float
-    of_question: float | None  # as a person marked it
+    of_question: float | None  # its manual score
     extra: float | None
 
 
@@ -69,38 +69,41 @@ def nbgrader(course: Course, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
-    """Graded: the same answers of two students, one of whom handed them in 25 hours late."""
-    course = Course.begin(tmp_path_factory.mktemp("course"))
+    """Graded: two students with the same answers, one of them 25 hours late."""
+    course = Course.create(tmp_path_factory.mktemp("course"))
     config = course.root / "nbgrader_config.py"
     config.write_text(config.read_text() + LATE)
     nbgrader(course, "generate_assignment", LAB)
     with course.gradebook as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate=DUE)
     answers = {
-        **dict.fromkeys(POINTS, "0"),  # no answer at all: nothing to start ranks for
+        **dict.fromkeys(POINTS, "0"),  # not an answer, so no ranks are started
         "chunk_bounds": source_of(course.solution(LAB), "chunk_bounds"),
         QUESTION: "Twice as many hops of half the size.",
     }
-    for student, handed_in in (("early", "2026-10-01 11:59:59"), ("late", "2026-10-02 13:00:00")):
-        course.hand_in(LAB, student, with_answers(course.released(LAB), answers))
+    for student, submitted_at in (
+        ("early", "2026-10-01 11:59:59"),
+        ("late", "2026-10-02 13:00:00"),
+    ):
+        course.submit(LAB, student, with_answers(course.released(LAB), answers))
         folder = (course.root / "grading/submitted" / student / notebook_of(LAB)).parent
-        (folder / "timestamp.txt").write_text(f"{handed_in} UTC")
+        (folder / "timestamp.txt").write_text(f"{submitted_at} UTC")
         (folder / "submission_secret.txt").write_text(student * 16)  # as `nbgrader submit` does
     nbgrader(course, "autograde", LAB)
     return course
 
 
-def test_late_costs_what_the_instructor_said(course: Course) -> None:
+def test_a_late_submission_gets_the_configured_penalty(course: Course) -> None:
     assert marks(course, "early") == Marks(EARNED, 0, None, None)
     assert marks(course, "late") == Marks(EARNED, PENALTY, None, None)
 
 
-def test_the_written_answer_waits_for_a_person(course: Course) -> None:
+def test_a_written_answer_needs_manual_grading(course: Course) -> None:
     with course.gradebook as gradebook:
         assert gradebook.find_submission(LAB, "early").needs_manual_grade
 
 
-def test_a_persons_marks_and_extra_credit_stay_when_graded_again(course: Course) -> None:
+def test_manual_marks_and_extra_credit_survive_grading_again(course: Course) -> None:
     for student in ("early", "late"):
         with course.gradebook as gradebook:  # the same fields as formgrader's
             question = gradebook.find_grade(QUESTION, LAB, LAB, student)
@@ -120,7 +123,7 @@ def test_a_persons_marks_and_extra_credit_stay_when_graded_again(course: Course)
     )
 
 
-def test_feedback_goes_back_through_the_exchange(course: Course) -> None:
+def test_feedback_is_released_through_the_exchange(course: Course) -> None:
     nbgrader(course, "generate_feedback", LAB)
     nbgrader(course, "release_feedback", LAB)
     released = course.root / "grading/exchange/shardlab/feedback"
@@ -129,7 +132,7 @@ def test_feedback_goes_back_through_the_exchange(course: Course) -> None:
     }
 
 
-def test_the_export_has_the_penalty_taken_off(course: Course) -> None:
+def test_the_export_subtracts_the_penalty(course: Course) -> None:
     nbgrader(course, "export")
     with (course.root / "grading/grades.csv").open() as file:
         rows: dict[str, dict[str, Any]] = {row["student_id"]: row for row in csv.DictReader(file)}

@@ -1,4 +1,4 @@
-"""The students' package: it works by itself, and it holds no answer."""
+"""The students' package: it works alone, and it contains no answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from autograder.exercise.recorded import SUFFIX, OtherInputs, RecordedHalf, reco
 from autograder.release.package import package
 from autograder.release.write import ReleaseError, archives, write
 from shardlab.ranks.trust import Trust
-from tests.autograder.build.test_repository import SOLUTION, SOURCES, passages, telling
+from tests.autograder.build.test_repository import SOLUTION, SOURCES, content_lines, passages
 from tests.autograder.made import on_ranks
 from tests.submissions import planted
 
@@ -46,7 +46,7 @@ def files() -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def texts(files: dict[str, bytes]) -> dict[str, str]:
-    """All that a student can read: of tables their words, of notebooks their cells."""
+    """All text that a student can read: the headers of recorded tables, the cells of notebooks."""
     words = {}
     for name, content in files.items():
         if name.endswith(SUFFIX):
@@ -88,31 +88,31 @@ def test_the_package_is_the_course_the_labs_and_checks(files: dict[str, bytes]) 
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
-def test_no_passage_of_a_solution_is_in_it(source: Path, read: dict[str, Passages]) -> None:
+def test_it_contains_no_passage_of_a_solution(source: Path, read: dict[str, Passages]) -> None:
     answers = [
         answer
         for cell in build.notebook_from_text(source).cells
         if cell.metadata.get("nbgrader", {}).get("solution")
         for answer in SOLUTION.findall(cell.source) or [cell.source]
     ]
-    given = set(telling(SOLUTION.sub("", source.read_text().replace("\n# ", "\n"))))
+    given = set(content_lines(SOLUTION.sub("", source.read_text().replace("\n# ", "\n"))))
     secret = {pair for answer in answers for pair in passages(answer) if not given & set(pair)}
     assert secret
-    assert {name: found for name, said in read.items() if (found := secret & said)} == {}
+    assert {name: found for name, text in read.items() if (found := secret & text)} == {}
 
 
-def test_no_passage_of_a_hidden_half_is_in_it(read: dict[str, Passages]) -> None:
+def test_it_contains_no_passage_of_a_hidden_half(read: dict[str, Passages]) -> None:
     folder = REPO / "autograder/exercises"
     hidden = {
         path: path.read_text() for path in folder.rglob("*.py") if path.parent.name == "hidden"
     }
     public = "".join(path.read_text() for path in folder.rglob("*.py") if path not in hidden)
-    # What public modules say as well is nobody's secret, nor is an import.
+    # Passages of public modules are not secret, and imports are not either.
     secret = {pair for text in hidden.values() for pair in passages(text)} - passages(public)
     secret = {pair for pair in secret if not pair[1].startswith(("from ", "import "))}
     assert len(secret) > 2 * len(EXERCISES)
-    checks = {name: said for name, said in read.items() if name.startswith("autograder/")}
-    assert {name: found for name, said in checks.items() if (found := secret & said)} == {}
+    checks = {name: text for name, text in read.items() if name.startswith("autograder/")}
+    assert {name: found for name, text in checks.items() if (found := secret & text)} == {}
 
 
 def test_recorded_references_are_small(files: dict[str, bytes]) -> None:
@@ -121,22 +121,22 @@ def test_recorded_references_are_small(files: dict[str, bytes]) -> None:
     assert sum(recorded.values()) <= 5_000_000, sorted(recorded.items(), key=lambda item: -item[1])
 
 
-def test_no_hidden_case_is_in_it(texts: dict[str, str]) -> None:
+def test_it_contains_no_hidden_case(texts: dict[str, str]) -> None:
     visible = {case.name for exercise in EXERCISES for case in exercise.cases if not case.hidden}
     hidden = {case.name for exercise in EXERCISES for case in exercise.cases if case.hidden}
     assert hidden - visible
     for name, text in texts.items():
-        if not name.startswith("autograder/exercise/"):  # the form's own words
+        if not name.startswith("autograder/exercise/"):  # the form's own text
             assert [case for case in hidden - visible if case in text] == [], name
         assert "hidden=True" not in text or not name.startswith("autograder/exercises"), name
 
 
-# ---- it works by itself --------------------------------------------------------------------------
+# ---- it works alone --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def students_python(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of an environment as the package's `make lab` makes it, without this repository."""
+    """Of an environment as the package's `make lab` creates it, without this repository."""
     root = tmp_path_factory.mktemp("student")
     write(files, root / "course")
     venv.create(root / "venv", with_pip=False, symlinks=True)
@@ -153,7 +153,7 @@ CHECKS = """
 import sys
 from autograder import check, exercises
 from autograder.evaluation.trial import VISIBLE_SEED, rng_for
-name, told = sys.argv[1], []
+name = sys.argv[1]
 for source in sys.argv[2:]:
     cells = {}
     exec(compile("import torch\\nfrom torch import nn\\n" + source, "<answer>", "exec"), cells)
@@ -164,7 +164,7 @@ for source in sys.argv[2:]:
 for lab in exercises.labs():
     for exercise in exercises.of_lab(lab):
         assert not any(case.hidden for case in exercise.cases)
-        for case in exercise.cases:  # all that it looks up without an answer is there
+        for case in exercise.cases:  # everything that it looks up without an answer exists
             inputs = exercise.draw(case, rng_for(exercise, case, VISIBLE_SEED))
             assert len(exercise.expect(case, inputs)) == case.world_size
             for mistake, outputs in exercise.decides.mistakes(case, inputs):
@@ -177,21 +177,23 @@ print("from here:", *[path for module in list(sys.modules.values())
 
 
 @pytest.mark.ranks
-def test_a_copy_alone_says_what_the_repository_says(students_python: Path, tmp_path: Path) -> None:
+def test_the_package_gives_the_same_output_as_the_repository(
+    students_python: Path, tmp_path: Path
+) -> None:
     right = planted.solution(LAB)[EXERCISE.partition(".")[2]]
     (wrong,) = (
         mistake.answers[EXERCISE.partition(".")[2]]
         for mistake in planted.of_lab(LAB)
         if mistake.name == MISTAKE
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [students_python, "-c", f"REPO = {str(REPO)!r}\n{CHECKS}", EXERCISE, right, wrong],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
-    assert told.returncode == 0, told.stderr
+    assert done.returncode == 0, done.stderr
     exercise = exercises.load(EXERCISE)
     expected = ""
     for source in (right, wrong):
@@ -202,8 +204,8 @@ def test_a_copy_alone_says_what_the_repository_says(students_python: Path, tmp_p
         if not verdict.passed:
             expected += f"CheckFailed {verdict.headline}\n"
     assert "never writes back" in expected
-    assert told.stdout == f"{expected}from here:\n"
-    assert told.stderr == ""
+    assert done.stdout == f"{expected}from here:\n"
+    assert done.stderr == ""
 
 
 # ---- recorded results ----------------------------------------------------------------------------
@@ -234,22 +236,22 @@ def inputs_of(exercise: Exercise) -> Callable[[Case], Sequence[Any]]:
     return lambda case: exercise.draw(case, rng_for(exercise, case, VISIBLE_SEED))
 
 
-def test_a_recorded_half_gives_what_the_hidden_one_gave(tmp_path: Path) -> None:
+def test_a_recorded_half_gives_the_same_results_as_the_hidden_one(tmp_path: Path) -> None:
     exercise, half = recorded_half(tmp_path)
     visible, hidden = exercise.cases
     inputs = inputs_of(exercise)(visible)
     expected = half.expected(visible, inputs)
     assert equal(list(exercise.expect(visible, inputs)), list(expected))
     (halves, outputs), (fills, none) = half.mistakes(visible, inputs)
-    assert (halves, fills, none) == ("halves", "fills", None)  # too large to be worth it
+    assert (halves, fills, none) == ("halves", "fills", None)  # too large to be recorded
     assert equal({"y": expected[1]["y"] / 2}, outputs[1])
-    expected[0]["y"].zero_()  # who changes what it was given changes nothing here
+    expected[0]["y"].zero_()  # changing a result does not change the record
     assert equal(list(exercise.expect(visible, inputs)), list(half.expected(visible, inputs)))
     with pytest.raises(KeyError):
         half.expected(hidden, inputs)
 
 
-def test_another_machines_last_digits_are_no_other_inputs(tmp_path: Path) -> None:
+def test_rounding_differences_are_not_other_inputs(tmp_path: Path) -> None:
     exercise, half = recorded_half(tmp_path)
     inputs = inputs_of(exercise)(exercise.cases[0])
     half.expected(exercise.cases[0], [tensor * (1 + 1e-9) for tensor in inputs])
@@ -263,21 +265,21 @@ def test_another_machines_last_digits_are_no_other_inputs(tmp_path: Path) -> Non
 FILES = {"labs/01/01.ipynb": b"{}", "README.md": b"read", "autograder/x.plain": bytes(range(256))}
 
 
-def test_a_release_takes_the_place_of_a_release_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_release_replaces_only_an_unchanged_release(tmp_path: Path) -> None:
     folder = tmp_path / "to"
     folder.mkdir()
     write(FILES, folder)
     write({**FILES, "README.md": b"new"}, folder)
     assert (folder / "README.md").read_bytes() == b"new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]  # nothing half-made
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]  # no partial files
 
     (folder / "labs/01/01.ipynb").write_text("somebody's work")
-    with pytest.raises(ReleaseError, match=r"somebody has worked there, labs/01/01\.ipynb"):
+    with pytest.raises(ReleaseError, match=r"somebody has worked here, labs/01/01\.ipynb"):
         write(FILES, folder)
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("")
-    with pytest.raises(ReleaseError, match="no release made: name an empty folder"):
+    with pytest.raises(ReleaseError, match="no release wrote: choose an empty folder"):
         write(FILES, other)
 
 
@@ -296,8 +298,8 @@ def test_archives_are_the_same_bytes_each_time(tmp_path: Path) -> None:
 def test_nothing_is_released_while_a_lab_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stale = build.Drift(REPO / "labs/x.ipynb", "is not what its source makes")
+    stale = build.Drift(REPO / "labs/x.ipynb", "is out of date")
     monkeypatch.setattr(build, "check", lambda repo: [stale])
     assert main(["release", "--repo", str(REPO), "--to", str(tmp_path / "to")]) == 1
-    assert "labs/x.ipynb is not what its source makes" in capsys.readouterr().err
+    assert "labs/x.ipynb is out of date" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, save
 
-SAYS = "`all_gather` had become another type of cell"
+SAYS = "`all_gather` had another cell type"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

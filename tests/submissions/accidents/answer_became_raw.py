@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, bare, index, save
 
-SAYS = "`all_gather` stood in another cell"
+SAYS = "`all_gather` was in another cell"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, save
 
-SAYS = "`chunk_bounds` was there 2 times: one was kept"
+SAYS = "`chunk_bounds` appeared 2 times: one was kept"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, index, save, text_of
 
-SAYS = "the copies were joined in their order"
+SAYS = "the copies were joined in order"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

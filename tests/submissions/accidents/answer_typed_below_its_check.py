@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, bare, cell, save, text_of
 
-SAYS = "`bytes_per_rank` stood in another cell"
+SAYS = "`bytes_per_rank` was in another cell"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
 
-SAYS = "`reduce_scatter` stood in another cell"
+SAYS = "`reduce_scatter` was in another cell"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, save
 
-SAYS = "`check_chunk_bounds` was there 2 times: it was graded once"
+SAYS = "`check_chunk_bounds` appeared 2 times: it was graded once"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

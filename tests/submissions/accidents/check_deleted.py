@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, save
 
-SAYS = "`check_chunk_bounds` was missing: it was put back"
+SAYS = "`check_chunk_bounds` was missing: it was restored"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
 
-SAYS = "bytes that are no text"
+SAYS = "bytes that are not text"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

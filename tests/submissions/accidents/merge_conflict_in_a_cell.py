@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
 
-SAYS = "`chunk_bounds` held the marks of a merge conflict"
+SAYS = "`chunk_bounds` contained merge conflict markers"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, save
 
-SAYS = "marks of a merge conflict: the first (your own branch) side was graded"
+SAYS = "merge conflict markers: the first side (your own branch) was graded"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
 
-SAYS = "the second (the other branch) side was graded"
+SAYS = "the second side (the other branch) was graded"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, bare, save
 
-SAYS = "`chunk_bounds` stood in another cell"
+SAYS = "`chunk_bounds` was in another cell"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, save
 
-SAYS = "there is `ring.pdf` where `03_ring_all_reduce.ipynb` belongs"
+SAYS = "expected `03_ring_all_reduce.ipynb`, found `ring.pdf`"
 LOST = True
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, save
 
-SAYS = "No notebook was handed in"
+SAYS = "No notebook was submitted"
 LOST = True
 
 

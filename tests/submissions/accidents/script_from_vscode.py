@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, save, text_of
 
-SAYS = "You handed in a Python script"
+SAYS = "You submitted a Python script"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

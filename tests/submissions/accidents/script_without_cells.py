@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
 
-SAYS = "You handed in a Python script"
+SAYS = "You submitted a Python script"
 LOST = ("from_8_to_64_ranks",)
 
 

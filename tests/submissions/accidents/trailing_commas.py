@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, save
 
-SAYS = "commas too many were removed"
+SAYS = "trailing commas were removed"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

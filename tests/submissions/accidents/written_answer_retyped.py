@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import Notebook, bare, index, save
 
-SAYS = "`from_8_to_64_ranks` stood in another cell"
+SAYS = "`from_8_to_64_ranks` was in another cell"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

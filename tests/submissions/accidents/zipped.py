@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.by_hand import NAME, Notebook, save
 
-SAYS = "You handed in a zip"
+SAYS = "You submitted a zip"
 
 
 def hand_in(notebook: Notebook, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Instructors are told what looks odd in a student's source, and not what the lab itself says."""
+"""Instructors see what looks odd in a student's source, but not in the lab's own code."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LABS = sorted((Path(__file__).parents[4] / "labs").glob("*/*.ipynb"))
 CHECK = [Check("one_device.DynamicLossScaler", "DynamicLossScaler")]
 
 
-def test_an_untouched_lab_has_none_and_an_odd_answer_has() -> None:
+def test_an_odd_answer_is_flagged_and_an_untouched_lab_is_not() -> None:
     template = nbformat.read(next(p for p in LABS if p.stem == "01_one_device"), as_version=4)
     assert list(_flags(template, template, CHECK)) == []
     odd = copy.deepcopy(template)
     next(
         c for c in odd.cells if c.id == "DynamicLossScaler"
     ).source = "class DynamicLossScaler:\n    def step(self, o):\n        dist.broadcast(o, 0)\n"
-    assert any("broadcast" in said for said in _flags(odd, template, CHECK))
+    assert any("broadcast" in flag for flag in _flags(odd, template, CHECK))

@@ -1,6 +1,6 @@
-"""`python -m autograder grade`: to the end, into nbgrader's gradebook, nobody lost or twice.
+"""`python -m autograder grade`: grades everybody once, into nbgrader's gradebook.
 
-What runs and decides is a stand-in here; test_grade_class.py has the real thing.
+Grading itself is faked here; test_grade_class.py runs the real thing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.autograder.grading.course import REPO, Course, with_answers
 from tests.autograder.grading.fake_class import FakePool
 
 LAB = "03_ring_all_reduce"
-QUESTION = "from_8_to_64_ranks"  # a person reads that one
+QUESTION = "from_8_to_64_ranks"  # graded manually
 
 pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Course:
-    course = Course.begin(tmp_path_factory.mktemp("released"))
+    course = Course.create(tmp_path_factory.mktemp("released"))
     done = course.nbgrader("generate_assignment", LAB)
     assert done.returncode == 0, done.stderr[-3000:]
     return course
@@ -46,7 +46,7 @@ class Class:
     capsys: pytest.CaptureFixture[str]
     pool: FakePool = field(default_factory=FakePool)
 
-    def hand_in(self, **worth: float) -> None:
+    def submit(self, **worth: float) -> None:
         for student, points in worth.items():
             answer = {"chunk_bounds": f"# worth {points}\npass"}
             notebook = with_answers(self.course.released(LAB), answer)
@@ -58,12 +58,12 @@ class Class:
         return self.course.root / "grading" / step / student / LAB / f"{LAB}.ipynb"
 
     def grade(self, *options: str) -> int:
-        """The exit code; ``pool.graded`` then has those that were graded in this run."""
+        """Returns the exit code; ``pool.graded`` then lists who was graded in this run."""
         self.pool.graded.clear()
         return main(["grade", LAB, *options])
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         out, err = self.capsys.readouterr()
         return out + err
 
@@ -72,7 +72,7 @@ class Class:
         return Journal(self.course.root / "grading/records", LAB)
 
     def points(self) -> dict[str, float | None]:
-        """{student: points of the first answer} as the gradebook has them."""
+        """{student: points of the first answer} from the gradebook."""
         with self.gradebook() as gradebook:
             return {
                 submission.student.id: grade.auto_score
@@ -92,7 +92,7 @@ def lab(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Class:
-    """Nobody has handed in anything yet."""
+    """A class without submissions."""
     root = tmp_path / "course"
     subprocess.run(["cp", "-r", released.root, root], check=True)
     monkeypatch.chdir(root)
@@ -102,33 +102,33 @@ def lab(
 
 
 def test_a_class_is_graded_once(lab: Class) -> None:
-    lab.hand_in(ann=2, bob=0.5, cid=0)
+    lab.submit(ann=2, bob=0.5, cid=0)
     assert lab.grade() == 0
-    said = lab.said
-    assert "[3/3] cid: graded, 0 points" in said
-    assert "graded                    3" in said
+    output = lab.output
+    assert "[3/3] cid: graded, 0 points" in output
+    assert "graded                    3" in output
     assert lab.points() == {"ann": 2, "bob": 0.5, "cid": 0}
     assert lab.journal.students() == ["ann", "bob", "cid"]
 
     written = lab.path("autograded", "ann").stat().st_mtime_ns
     assert lab.grade("--jobs", "1") == 0
     assert lab.pool.graded == []
-    assert "3 submissions, none to be graded" in lab.said
+    assert "3 submissions, nothing to grade" in lab.output
     assert lab.path("autograded", "ann").stat().st_mtime_ns == written
 
-    lab.hand_in(bob=1.5, dan=1)
+    lab.submit(bob=1.5, dan=1)
     assert lab.grade() == 0
     assert lab.pool.graded == ["bob", "dan"]
     assert lab.points() == {"ann": 2, "bob": 1.5, "cid": 0, "dan": 1}
 
 
-def test_a_machine_that_fails_writes_no_zero(lab: Class) -> None:
-    lab.hand_in(ann=2, bob=1)
+def test_a_failing_machine_writes_no_zero(lab: Class) -> None:
+    lab.submit(ann=2, bob=1)
     lab.pool.fails_at = {"bob": "its worker died (killed by SIGKILL)"}
     assert lab.grade() == 3
-    said = lab.said
-    assert "infrastructure error      1" in said
-    assert "bob: its worker died (killed by SIGKILL)" in said
+    output = lab.output
+    assert "infrastructure error      1" in output
+    assert "bob: its worker died (killed by SIGKILL)" in output
     assert lab.points() == {"ann": 2}
 
     lab.pool.fails_at = {}
@@ -137,35 +137,37 @@ def test_a_machine_that_fails_writes_no_zero(lab: Class) -> None:
     assert lab.points() == {"ann": 2, "bob": 1}
 
     lab.pool.fails_at = {"bob": "no memory"}
-    lab.hand_in(bob=2)
+    lab.submit(bob=2)
     assert lab.grade() == 3
-    assert lab.points() == {"ann": 2, "bob": 1}  # what there was is kept
+    assert lab.points() == {"ann": 2, "bob": 1}  # the earlier grade is kept
     record = lab.journal.read("bob")
     assert record is not None
     assert record.points["check_chunk_bounds"] == 1
 
 
-def test_what_was_lost_is_made_again(
+def test_lost_results_are_restored(
     lab: Class, released: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.hand_in(ann=2, bob=1, cid=0.5)
+    lab.submit(ann=2, bob=1, cid=0.5)
     written: list[str] = []
     write = Journal.write
 
     def full_after_one(self: Journal, record: object) -> None:
         if written:
-            raise JournalError("bob.json cannot be written (No space left on device): make room")
+            raise JournalError(
+                "bob.json cannot be written (No space left on device): free disk space"
+            )
         written.append("ann")
         write(self, record)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Journal, "write", full_after_one)
     assert lab.grade() == 3
-    assert "No space left on device" in lab.said
+    assert "No space left on device" in lab.output
     assert lab.points() == {"ann": 2}
     monkeypatch.setattr(Journal, "write", write)
     assert lab.grade() == 0
     assert lab.pool.graded == ["bob", "cid"]
-    lab.said  # noqa: B018
+    lab.output  # noqa: B018
 
     # a broken record, and half a notebook
     lab.journal.path("bob").write_text(lab.journal.path("bob").read_text()[:-50])
@@ -174,13 +176,13 @@ def test_what_was_lost_is_made_again(
     notebook.write_text(notebook.read_text()[:-50])
     assert lab.grade() == 0
     assert lab.pool.graded == ["bob"]
-    assert "graded anew, their records were broken:\n  bob: not a record" in lab.said
+    assert "graded again: unreadable record:\n  bob: not a record" in lab.output
     assert json.loads(notebook.read_text())["cells"]
 
-    # the gradebook: grades come back from the records, once somebody has said that it is lost
+    # the gradebook: grades are restored from the records once autograded/ has been moved away
     shutil.copy(released.root / "grading/gradebook.db", lab.course.root / "grading")
     assert lab.grade() == 2
-    assert "has no submission of ann, bob, cid" in lab.said
+    assert "has no submission of ann, bob, cid" in lab.output
     assert lab.points() == {}
     (lab.course.root / "grading/autograded").rename(lab.course.root / "grading/autograded.old")
     assert lab.grade() == 0
@@ -188,36 +190,36 @@ def test_what_was_lost_is_made_again(
     assert lab.points() == {"ann": 2, "bob": 1, "cid": 0.5}
 
 
-def test_another_gradebook_gets_no_grades_beside_those_that_people_gave(
+def test_another_gradebook_is_rejected_to_keep_manual_marks(
     lab: Class, released: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.hand_in(ann=2, **{f"s{number}": 1 for number in range(9)})
+    lab.submit(ann=2, **{f"s{number}": 1 for number in range(9)})
     assert lab.grade() == 0
     with lab.gradebook() as gradebook:
         notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
         notebook.comments[0].manual_comment = "Well put."
         gradebook.db.commit()
-    lab.said  # noqa: B018
+    lab.output  # noqa: B018
 
     other = lab.course.root / "other.db"
     shutil.copy(released.root / "grading/gradebook.db", other)
     with Gradebook(f"sqlite:///{other}") as gradebook:
         gradebook.add_student("ann")
     monkeypatch.setenv("SHARDLAB_DB_URL", f"sqlite:///{other}")
-    lab.hand_in(zoe=1)
+    lab.submit(zoe=1)
     for arguments in (["grade", LAB], ["grade", LAB, "--student", "zoe"], ["grade", "04_zero"]):
         assert main(arguments) == 2
-        said = lab.said
-        assert "has no submission of ann, s0, s1, s2, s3 and 5 others" in said
-        assert "SHARDLAB_DB_URL" in said
-        assert "grading/autograded" in said
+        output = lab.output
+        assert "has no submission of ann, s0, s1, s2, s3 and 5 others" in output
+        assert "SHARDLAB_DB_URL" in output
+        assert "grading/autograded" in output
     with Gradebook(f"sqlite:///{other}") as gradebook:
         assert gradebook.assignment_submissions(LAB) == []
     assert lab.path("autograded", "ann").exists()
 
     monkeypatch.delenv("SHARDLAB_DB_URL")
     assert main(["grade", "04_zero"]) == 2
-    assert "does not know 04_zero yet" in lab.said  # a new lab is no other gradebook
+    assert "does not contain 04_zero yet" in lab.output  # a new lab is not another gradebook
     assert lab.grade() == 0
     assert lab.pool.graded == ["zoe"]
     with lab.gradebook() as gradebook:
@@ -225,10 +227,10 @@ def test_another_gradebook_gets_no_grades_beside_those_that_people_gave(
         assert notebook.comments[0].manual_comment == "Well put."
 
 
-def test_records_that_never_reached_a_gradebook_are_written(
+def test_records_missing_in_the_gradebook_are_written(
     lab: Class, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.hand_in(ann=2, bob=1)
+    lab.submit(ann=2, bob=1)
 
     def fails(*_: object) -> None:
         raise NotWritten("the database is locked")
@@ -243,10 +245,10 @@ def test_records_that_never_reached_a_gradebook_are_written(
     assert lab.points() == {"ann": 2, "bob": 1}
 
 
-def test_a_regrade_shows_who_changes_and_keeps_what_people_did(
+def test_a_regrade_shows_changes_and_keeps_manual_marks(
     lab: Class, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.hand_in(ann=2, bob=1)
+    lab.submit(ann=2, bob=1)
     assert lab.grade() == 0
     with lab.gradebook() as gradebook:
         notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
@@ -260,20 +262,20 @@ def test_a_regrade_shows_who_changes_and_keeps_what_people_did(
     lab.pool.bonus = 0.5
     assert lab.grade() == 0
     assert lab.pool.graded == []
-    assert "2 were graded by an older version: --regrade" in lab.said
+    assert "2 were graded by an older version: grade again with --regrade" in lab.output
 
     monkeypatch.setattr("builtins.input", lambda: "n")
     assert lab.grade("--regrade") == 0
     assert lab.pool.graded == ["ann", "bob"]
-    said = lab.said
-    assert "Regraded 2 by the present version: 1 change.\n" in said
-    assert "  bob: 1 → 1.5 (+0.5): chunk_bounds 1 → 1.5\n" in said
-    assert "Nothing was changed" in said
+    output = lab.output
+    assert "Regraded 2 with the current version: points change for 1.\n" in output
+    assert "  bob: 1 → 1.5 (+0.5): chunk_bounds 1 → 1.5\n" in output
+    assert "Nothing was changed" in output
     assert lab.points() == {"ann": 2, "bob": 1}
 
     assert lab.grade("--regrade", "--yes") == 0
     assert lab.pool.graded == []  # kept from before
-    assert "bob: 1 → 1.5" in lab.said
+    assert "bob: 1 → 1.5" in lab.output
     assert lab.points() == {"ann": 2, "bob": 1.5}
     with lab.gradebook() as gradebook:
         notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")
@@ -283,117 +285,125 @@ def test_a_regrade_shows_who_changes_and_keeps_what_people_did(
 
     assert lab.grade("--regrade") == 0
     assert lab.pool.graded == []
-    assert "older version" not in lab.said
+    assert "older version" not in lab.output
 
 
 def test_everybody_with_a_folder_has_a_row(lab: Class) -> None:
-    lab.hand_in(ann=2, eve=1)
+    lab.submit(ann=2, eve=1)
     lab.path("submitted", "ben").parent.mkdir(parents=True)
-    lab.hand_in(cas=1)
+    lab.submit(cas=1)
     lab.path("submitted", "cas").rename(lab.path("submitted", "cas").with_name("homework.ipynb"))
     (lab.course.root / "grading/submitted/dot").symlink_to("ann")
     (lab.path("submitted", "eve").parent / "notes.txt").symlink_to("/etc/passwd")
     with lab.gradebook() as gradebook:
         gradebook.add_student("zoe")
     assert lab.grade() == 0
-    assert "1 student handed in nothing: zoe" in lab.said
+    assert "1 student without a submission: zoe" in lab.output
     assert lab.points() == {"ann": 2, "ben": 0, "cas": 1, "dot": 0, "eve": 1}
     record = lab.journal.read("ben")
     assert record is not None
-    assert "No notebook was handed in" in record.reason
+    assert "No notebook was submitted" in record.reason
     assert [path.name for path in lab.path("autograded", "eve").parent.iterdir()] == [
         f"{LAB}.ipynb"
     ]
 
 
-ODD_NAMES = ["O'Brien & Söhne (2)", "a+b@x.org", "-x", "12", "$HOME {0} ^", "x" * 128, "ä" * 120]
+UNUSUAL_NAMES = [
+    "O'Brien & Söhne (2)",
+    "a+b@x.org",
+    "-x",
+    "12",
+    "$HOME {0} ^",
+    "x" * 128,
+    "ä" * 120,
+]
 
 
-def test_names_that_people_use_work_to_the_end(lab: Class) -> None:
-    lab.hand_in(**dict.fromkeys(ODD_NAMES, 1.5))
+def test_unusual_names_work_from_grading_to_export(lab: Class) -> None:
+    lab.submit(**dict.fromkeys(UNUSUAL_NAMES, 1.5))
     assert lab.grade() == 0
-    assert lab.points() == dict.fromkeys(ODD_NAMES, 1.5)
+    assert lab.points() == dict.fromkeys(UNUSUAL_NAMES, 1.5)
     done = lab.course.nbgrader("generate_feedback", LAB)
     assert done.returncode == 0, done.stderr[-3000:]
     pages = lab.course.root / "grading/feedback"
-    assert {path.parts[-3] for path in pages.glob(f"*/{LAB}/{LAB}.html")} == set(ODD_NAMES)
+    assert {path.parts[-3] for path in pages.glob(f"*/{LAB}/{LAB}.html")} == set(UNUSUAL_NAMES)
     assert main(["export", LAB]) == 0
-    exported = lab.said
-    assert exported.count(",graded,") == len(ODD_NAMES)
+    exported = lab.output
+    assert exported.count(",graded,") == len(UNUSUAL_NAMES)
     assert lab.course.nbgrader("export").returncode == 0
 
 
-REFUSED = {
+UNUSABLE = {
     "x" * 252: "is longer than 128 characters",
     "😀" * 63: "is longer than 240 bytes",
     "caf\udce9": "is not UTF-8",
     ".hidden": "begins with a dot",
     "...": "begins with a dot",
-    "two\nlines": "holds a line break or another character that cannot be shown",
+    "two\nlines": "contains a line break or another unprintable character",
     "ada ": "begins or ends with a space",
-    "b[o]b": "holds [",
-    "*": "holds *",
-    "Lovelace, Ada": "holds ,",
+    "b[o]b": "contains [",
+    "*": "contains *",
+    "Lovelace, Ada": "contains ,",
 }
 
 
-def test_a_name_that_cannot_be_used_stops_nobody_and_is_named(lab: Class) -> None:
-    lab.hand_in(**dict.fromkeys(REFUSED, 1), ann=2)
+def test_an_unusable_name_is_reported_and_others_are_graded(lab: Class) -> None:
+    lab.submit(**dict.fromkeys(UNUSABLE, 1), ann=2)
     assert lab.grade() == 3
     assert lab.points() == {"ann": 2}
-    said = lab.said
-    assert "11 submissions" in said
-    assert "not graded, the folder has a name that cannot be used (rename it, then " in said
-    for name, why in REFUSED.items():
-        assert f"  {name!r} {why}" in said
+    output = lab.output
+    assert "11 submissions" in output
+    assert "not graded: unusable folder name (rename the folder, then " in output
+    for name, why in UNUSABLE.items():
+        assert f"  {name!r} {why}" in output
     assert main(["report", LAB]) == 0
-    said = lab.said
-    for name in REFUSED:
-        assert f"{name!r}: not graded yet. The name of this folder " in said
+    output = lab.output
+    for name in UNUSABLE:
+        assert f"{name!r}: not graded yet. The folder name " in output
     assert main(["export", LAB]) == 0
-    assert f"{LAB}: '.hidden' is left out: its name begins with a dot" in lab.said
+    assert f"{LAB}: '.hidden' is left out, because its name begins with a dot" in lab.output
 
     assert lab.grade("--student", "ann") == 0
-    assert "cannot be used" not in lab.said
+    assert "unusable folder name" not in lab.output
     assert lab.grade("--student", ".hidden") == 2
-    assert "'.hidden' begins with a dot" in lab.said
+    assert "'.hidden' begins with a dot" in lab.output
 
 
-def test_a_class_of_names_that_cannot_be_used_is_no_empty_class(lab: Class) -> None:
-    lab.hand_in(**{".hidden": 1})
+def test_a_class_of_unusable_names_is_not_empty(lab: Class) -> None:
+    lab.submit(**{".hidden": 1})
     assert lab.grade() == 3
-    assert "'.hidden' begins with a dot" in lab.said
+    assert "'.hidden' begins with a dot" in lab.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["grade", "03_ring"], "no lab is called '03_ring': there are 01_one_device, "),
+        (["grade", "03_ring"], "there is no lab '03_ring': choose from 01_one_device, "),
         (
             ["grade", "04_zero"],
-            "gradebook does not know 04_zero yet: run `nbgrader generate_assignment 04_zero`",
+            "gradebook does not contain 04_zero yet: run `nbgrader generate_assignment 04_zero`",
         ),
-        (["grade", LAB], f"nobody has handed in {LAB}: put notebooks at "),
-        (["grade", LAB, "--jobs", "0"], "--jobs 0: one worker at least has to grade"),
-        (["grade", LAB, "--student", "anm"], "anm has not handed in 03_ring_all_reduce: did you "),
+        (["grade", LAB], f"there are no submissions for {LAB}: put notebooks at "),
+        (["grade", LAB, "--jobs", "0"], "--jobs 0: at least one worker is needed"),
+        (["grade", LAB, "--student", "anm"], "anm has not submitted 03_ring_all_reduce: did you "),
     ],
 )
 def test_wrong_usage_says_what_to_do(lab: Class, arguments: list[str], says: str) -> None:
     if "--student" in arguments:
-        lab.hand_in(ann=1)
+        lab.submit(ann=1)
     assert main(arguments) == 2
-    assert says in lab.said
+    assert says in lab.output
 
 
-def test_one_at_a_time(lab: Class) -> None:
-    lab.hand_in(ann=1)
+def test_one_process_at_a_time(lab: Class) -> None:
+    lab.submit(ann=1)
     with lab.journal.locked():
         assert lab.grade() == 3
-    assert "is being graded already" in lab.said
+    assert "is already being graded" in lab.output
 
 
-def test_killed_at_any_moment_it_goes_on_where_it_was(lab: Class, tmp_path: Path) -> None:
-    lab.hand_in(**{f"s{number}": number / 4 for number in range(5)})
+def test_a_killed_run_continues_where_it_stopped(lab: Class, tmp_path: Path) -> None:
+    lab.submit(**{f"s{number}": number / 4 for number in range(5)})
     graded, gate = tmp_path / "graded", tmp_path / "gate"
     environment = {
         **os.environ,
@@ -401,7 +411,7 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(lab: Class, tmp_path: Path
         "PYTHONPATH": str(REPO), "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     command_line = [sys.executable, "-m", "tests.autograder.grading.fake_class"]
-    command_line += ["grade", LAB, "--jobs", "2", "--unsandboxed"]  # workers that only play
+    command_line += ["grade", LAB, "--jobs", "2", "--unsandboxed"]  # fake workers
     first = subprocess.Popen(
         command_line, env=environment, cwd=lab.course.root, stdout=subprocess.PIPE, text=True
     )

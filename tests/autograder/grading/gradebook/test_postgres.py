@@ -19,7 +19,7 @@ from tests.running_postgres import running_postgres
 from tools import postgres
 
 LAB = "03_ring_all_reduce"
-QUESTION = "from_8_to_64_ranks"  # a person's to grade; nobody answered it here
+QUESTION = "from_8_to_64_ranks"  # graded manually; nobody answered it here
 
 pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(600)]
 
@@ -38,14 +38,14 @@ def server() -> Iterator[str]:
 @pytest.mark.ranks
 def test_a_class_from_release_to_export(server: str, tmp_path: Path) -> None:
     """The points are those that test_nbgrader.py finds in nbgrader's own SQLite file."""
-    course = Course.begin(tmp_path, server)
+    course = Course.create(tmp_path, server)
     nbgrader(course, "generate_assignment", LAB)
     lab = course.released(LAB)
     points = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}
-    blank = dict.fromkeys(points, "0")  # no answer at all: nothing to start ranks for
+    blank = dict.fromkeys(points, "0")  # not an answer, so no ranks are started
     one_answer = {"chunk_bounds": source_of(course.solution(LAB), "chunk_bounds")}
-    course.hand_in(LAB, "ada", with_answers(lab, blank | one_answer))
-    course.hand_in(LAB, "damaged", '{"cells": [')
+    course.submit(LAB, "ada", with_answers(lab, blank | one_answer))
+    course.submit(LAB, "damaged", '{"cells": [')
     nbgrader(course, "autograde", LAB)
     nbgrader(course, "export")
 
@@ -63,23 +63,23 @@ def nbgrader(course: Course, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_any_number_of_processes_may_meet_an_empty_database(server: str) -> None:
+def test_processes_may_create_the_tables_concurrently(server: str) -> None:
     with create_engine(server, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("CREATE DATABASE crowded"))
-    crowded = make_url(server).set(database="crowded").render_as_string(hide_password=False)
+        connection.execute(text("CREATE DATABASE shared"))
+    shared = make_url(server).set(database="shared").render_as_string(hide_password=False)
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(prepare, [crowded] * 6))
-    with Gradebook(crowded) as gradebook:
+        list(pool.map(prepare, [shared] * 6))
+    with Gradebook(shared) as gradebook:
         assert gradebook.students == []
 
 
-def test_a_server_that_is_away_is_named_without_its_password(server: str) -> None:
+def test_an_unreachable_server_is_named_without_its_password(server: str) -> None:
     gone = make_url(server).set(password="sesame").update_query_dict({"host": "/tmp/no-such"})
     with pytest.raises(GradebookError, match=r"/tmp/no-such.*SHARDLAB_DB_URL") as caught:
         prepare(gone.render_as_string(hide_password=False))
     assert "sesame" not in str(caught.value)
 
 
-def test_an_address_that_is_none_says_how_one_looks() -> None:
+def test_an_invalid_address_is_answered_with_the_right_form() -> None:
     with pytest.raises(GradebookError, match="postgresql\\+psycopg://user@host/database"):
         prepare("postgres at localhost")

@@ -1,4 +1,4 @@
-"""What is written into a check cell is what nbgrader reads out of it, whatever the verdict."""
+"""nbgrader reads from a check cell the points that were written into it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_table_names_the_mistake_and_escapes_it() -> None:
     assert "doubles &lt;nothing&gt;" in html
 
 
-def test_an_answer_that_never_came_is_explained() -> None:
+def test_a_missing_answer_is_explained() -> None:
     answer = new_code_cell(metadata={"nbgrader": {"grade_id": "double", "solution": True}})
     cells = [answer, check_cell()]
     check = Check("lab.double", "double")
@@ -93,8 +93,8 @@ def test_the_seed_is_kept_and_differs_by_lab_and_course(tmp_path: Path) -> None:
     assert (tmp_path / "grading/seed").stat().st_mode & 0o077 == 0
 
 
-def test_an_unknown_exercise_is_the_course_s_error() -> None:
-    with pytest.raises(CourseError, match="no exercise is called"):
+def test_an_unknown_exercise_is_an_error_in_the_course() -> None:
+    with pytest.raises(CourseError, match="there is no exercise"):
         exercise_of(Check("ring_all_reduce.sort", "sort"), Limits())
 
 
@@ -107,7 +107,7 @@ def with_trouble(trouble: str) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "said", "expected"),
+    ("verdicts", "reasons", "expected"),
     [
         ([verdict((1, False))], {}, (GRADED, "")),
         ([with_trouble("resource limit")], {}, (RESOURCE_LIMIT, "double, two ranks: it hangs")),
@@ -126,7 +126,7 @@ def with_trouble(trouble: str) -> Verdict:
     ],
 )
 def test_a_submission_ends_in_the_first_state_that_applies(
-    verdicts: list[Verdict], said: dict[str, list[str]], expected: tuple[str, str]
+    verdicts: list[Verdict], reasons: dict[str, list[str]], expected: tuple[str, str]
 ) -> None:
-    sentences = {"tampering": [], "limits_hit": [], "missing": [], **said}
+    sentences = {"tampering": [], "limits_hit": [], "missing": [], **reasons}
     assert state_of(verdicts, **sentences) == expected

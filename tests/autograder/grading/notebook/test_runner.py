@@ -1,4 +1,4 @@
-"""Student code may die, hang, flood and lie: the notebook runs to its end, and holds the rest."""
+"""Student code may die, hang, flood or forge messages: the rest of the notebook still runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.evaluation.trial import InfrastructureError
 from autograder.grading.notebook import process
-from autograder.grading.notebook.outputs import TOO_MUCH
+from autograder.grading.notebook.outputs import TRUNCATED
 from autograder.grading.notebook.runner import CellsRun, name_of, run_cells
 from autograder.sandbox import Limits
 from autograder.sandbox.contained import Ending
@@ -44,7 +44,7 @@ def run(*sources: str, limits: Limits = QUICK) -> tuple[list[NotebookNode], Cell
     return list(notebook.cells), done
 
 
-def said(cell: NotebookNode) -> str:
+def text_of(cell: NotebookNode) -> str:
     parts = [output.get("text") or output.get("evalue") or "" for output in cell.outputs]
     parts += [output.data.get("text/plain", "") for output in cell.outputs if "data" in output]
     return "\n".join(filter(None, parts))
@@ -54,26 +54,28 @@ def how(done: CellsRun) -> list[str]:
     return [end.how for _, end in sorted(done.ends.items())]
 
 
-def test_cells_after_a_dead_process_run_with_what_came_before() -> None:
+def test_cells_after_a_dead_process_see_earlier_state() -> None:
     (before, exits, after, crashes, last), done = run(
         "from autograder import check\nkept = 41\nprint('once')",
-        "import os; print('said before'); os._exit(3)",
+        "import os; print('printed before'); os._exit(3)",
         "check('lab.one', lambda: kept)",
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         "kept += 1; kept",
     )
-    assert said(before) == "once\n"
-    assert said(exits) == "said before\n\nThe kernel died in this cell: it exited with status 3."
+    assert text_of(before) == "once\n"
+    assert (
+        text_of(exits) == "printed before\n\nThe kernel died in this cell: it exited with status 3."
+    )
     assert after.outputs == []
-    assert said(crashes) == "The kernel died in this cell: killed by SIGKILL."
-    assert said(last) == "42"
+    assert text_of(crashes) == "The kernel died in this cell: killed by SIGKILL."
+    assert text_of(last) == "42"
     assert [cell.execution_count for cell in (before, exits, after, last)] == [1, 2, 2, 3]
     assert how(done) == ["ran", "died", "ran", "died", "ran"]
     assert cloudpickle.loads(done.answers["lab.one"])() == 41
     assert (done.limits_hit, done.tampering) == ([], [])
 
 
-def test_a_cell_is_stopped_at_its_limit_whatever_it_holds() -> None:
+def test_a_cell_is_stopped_at_its_time_limit() -> None:
     (endless, waits, holds_the_gil, last), done = run(
         "print('begun')\nwhile True: pass",
         "import asyncio; await asyncio.sleep(99)",
@@ -81,27 +83,27 @@ def test_a_cell_is_stopped_at_its_limit_whatever_it_holds() -> None:
         "'still here'",
         limits=Limits(cell_s=1, interrupt_grace_s=2),
     )
-    assert said(endless).startswith("begun\n")
+    assert text_of(endless).startswith("begun\n")
     assert [output.get("ename") for output in endless.outputs][1:] == [
         "KeyboardInterrupt",
         "CellTimeout",
     ]
-    assert "This cell was stopped after 1 s." in said(waits)
-    assert "did not stop when asked to: its kernel was ended." in said(holds_the_gil)
-    assert said(last) == "'still here'"
+    assert "This cell was stopped after 1 s." in text_of(waits)
+    assert "did not stop when interrupted: its kernel was killed." in text_of(holds_the_gil)
+    assert text_of(last) == "'still here'"
     assert how(done) == ["limit", "limit", "limit", "ran"]
     assert len(done.limits_hit) == 3
 
 
-def test_a_notebook_that_only_dies_ends() -> None:
+def test_a_notebook_that_keeps_dying_ends() -> None:
     limits = Limits(cell_s=3, deaths=1)
     (*dead, unrun), done = run(*["import os; os._exit(1)"] * 2, "1", limits=limits)
-    assert all("died in this cell" in said(cell) for cell in dead)
-    assert said(unrun) == "This cell was not run: the kernel had died 2 times."
+    assert all("died in this cell" in text_of(cell) for cell in dead)
+    assert text_of(unrun) == "This cell was not run: the kernel had died 2 times."
     assert how(done) == ["died", "died", "not run"]
 
 
-def test_output_is_bounded_and_an_error_behind_it_is_kept() -> None:
+def test_output_is_limited_and_a_later_error_is_kept() -> None:
     (lines, raw, image, animation, error), done = run(
         "for i in range(1_000_000): print('50 MB of this' * 4)",
         "import os; os.system('head -c 50000000 /dev/zero'); os.write(1, b'x' * 50_000_000)",
@@ -111,8 +113,8 @@ def test_output_is_bounded_and_an_error_behind_it_is_kept() -> None:
         limits=Limits(output_bytes=10_000),
     )
     assert all(10_000 <= len(cell.outputs[0].text) <= 10_001 for cell in (lines, raw, error))
-    assert all(TOO_MUCH in said(cell) for cell in (lines, raw, error))
-    assert said(image) == TOO_MUCH
+    assert all(TRUNCATED in text_of(cell) for cell in (lines, raw, error))
+    assert text_of(image) == TRUNCATED
     assert len(animation.outputs) == 1
     assert animation.outputs[0].data["text/html"].endswith("x19")
     assert error.outputs[-1].evalue == "the reason"
@@ -120,7 +122,7 @@ def test_output_is_bounded_and_an_error_behind_it_is_kept() -> None:
     assert how(done) == ["ran"] * 4 + ["raised"]
 
 
-def test_an_error_that_speaks_of_a_limit_is_one() -> None:
+def test_an_error_about_a_limit_counts_as_a_limit() -> None:
     _, done = run(
         "raise MemoryError",
         "import os\nwith open('file', 'wb') as file:\n    os.ftruncate(file.fileno(), 1 << 40)",
@@ -128,8 +130,8 @@ def test_an_error_that_speaks_of_a_limit_is_one() -> None:
     )
     assert how(done) == ["raised"] * 3
     assert done.limits_hit == [
-        "The cell that begins with `raise MemoryError`: It was to use more memory than it may.",
-        "The cell that begins with `import os`: It was to use more disk than it may.",
+        "The cell that begins with `raise MemoryError`: It needed more memory than the limit.",
+        "The cell that begins with `import os`: It needed more disk than the limit.",
     ]
 
 
@@ -145,33 +147,33 @@ def test_a_cell_is_named_so_that_a_student_finds_it(cell: NotebookNode, name: st
     assert name_of(cell) == name
 
 
-def test_all_outputs_together_are_bounded() -> None:
+def test_all_outputs_together_are_limited() -> None:
     limits = Limits(output_bytes=1000)
     cells, done = run(*["print('x' * 900)"] * 15, limits=limits)
-    assert sum(len(said(cell)) for cell in cells if TOO_MUCH not in said(cell)) <= 10_000
+    assert sum(len(text_of(cell)) for cell in cells if TRUNCATED not in text_of(cell)) <= 10_000
     assert how(done) == ["ran"] * 15
     assert done.limits_hit
 
 
-def test_garbage_on_the_graders_socket_ends_the_process_and_is_named() -> None:
+def test_garbage_on_the_graders_socket_kills_the_process_and_is_reported() -> None:
     cells, done = run(
         FIND_SOCKET + "for one in grader: one.sendall(b'garbage' * 100)",
         "'goes on'",
     )
-    assert "sent the grader what no kernel sends" in said(cells[0])
-    assert said(cells[1]) == "'goes on'"
+    assert "sent the grader a forged message" in text_of(cells[0])
+    assert text_of(cells[1]) == "'goes on'"
     assert len(done.tampering) == 1
     assert how(done) == ["died", "ran"]
 
 
 class Scripted:
-    """In the place of a contained process: says what it is told to, once asked to run a cell."""
+    """Replaces a contained process: sends the given messages when asked to run a cell."""
 
     pid = os.getpid()
 
-    def __init__(self, *said: bytes) -> None:
+    def __init__(self, *sent: bytes) -> None:
         self.sock, self.inside = socket.socketpair()
-        self.inside.sendall(messages.pack({"is": "ready"}) + b"".join(said))
+        self.inside.sendall(messages.pack({"is": "ready"}) + b"".join(sent))
 
     def interrupt(self) -> None: ...
     def kill(self) -> None: ...
@@ -190,7 +192,7 @@ class Scripted:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "forged",
     [
         messages.pack({"is": "done", "cell": 7, "raised": False}),  # another cell's
         messages.pack({"is": "done", "cell": 1, "raised": "no"}),
@@ -206,17 +208,17 @@ class Scripted:
         messages.pack({"is": "mark"}) * 300,
     ],
 )
-def test_forged_messages_are_named(lie: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_messages_are_reported(forged: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "MAX_MESSAGES", 200)
     notebook = new_notebook(cells=[new_code_cell("1")])
     limits = Limits(cell_s=5, deaths=0)
-    with Scripted(lie) as scripted:
+    with Scripted(forged) as scripted:
         done = run_cells(notebook, lambda: scripted, limits, {"lab.one"})
     assert how(done) == ["died"]
     assert len(done.tampering) == 1
 
 
-def test_what_a_forger_could_say_is_no_more_than_any_cell_may() -> None:
+def test_a_forger_can_send_no_more_than_any_cell() -> None:
     (forger, last), done = run(
         FIND_SOCKET
         + """
@@ -240,12 +242,12 @@ os.ftruncate(100, 1 << 27)
         "'last'",
     )
     assert len(forger.outputs) <= 12
-    assert said(last) == "'last'"
+    assert text_of(last) == "'last'"
     assert done.answers == {"lab.two": b"not a pickle"}
 
 
-def test_nothing_survives(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = f"600.{os.getpid()}"  # nobody else sleeps for so long
+def test_no_process_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = f"600.{os.getpid()}"  # no other process sleeps that long
     kept: list[PlainCells] = []
     monkeypatch.setattr(
         "autograder.sandbox.plain_kernel.PlainCells.kill",
@@ -265,15 +267,15 @@ if os.fork() == 0:
         "import os; os.fork() or __import__('time').sleep(605); os.closerange(3, 4096)",
     )
     assert how(done) == ["ran", "died"]
-    assert "The kernel died in this cell" in said(closes)
+    assert "The kernel died in this cell" in text_of(closes)
     commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert not [command for command in commands if command == f"sleep {seconds}"]
     assert all(not psutil.pid_exists(cells.pid) for cells in kept)
     assert all(cells.server.returncode is not None for cells in kept)
 
 
-def test_time_in_a_queue_for_a_processor_is_not_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine that gives this process next to nothing."""
+def test_waiting_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that gives this process hardly any time."""
     begun: dict[int | None, float] = {}
 
     def waited_ns(pid: int | None) -> int:
@@ -287,19 +289,19 @@ def test_time_in_a_queue_for_a_processor_is_not_the_cells(monkeypatch: pytest.Mo
         answer = messages.pack({"is": "done", "cell": 1, "raised": False})
         threading.Timer(0.4, scripted.inside.sendall, [answer]).start()
         assert how(run_cells(notebook, lambda: scripted, limits, ())) == ["ran"]
-    monkeypatch.setattr(process, "PATIENCE", 3)
+    monkeypatch.setattr(process, "MAX_SLOWDOWN", 3)
     monkeypatch.setattr(process, "START_S", 0.6)
     with Scripted() as scripted, pytest.raises(InfrastructureError, match="too busy"):
         run_cells(notebook, lambda: scripted, limits, ())
 
 
-def test_formgrader_calls_it_inside_its_event_loop() -> None:
+def test_it_runs_inside_an_event_loop_as_in_formgrader() -> None:
     async def handler() -> list[NotebookNode]:
         return run("6 * 7")[0]
 
     with ThreadPoolExecutor(1) as pool:  # this thread's event loop may be Playwright's
         (cell,) = pool.submit(lambda: asyncio.run(handler())).result()
-    assert said(cell) == "42"
+    assert text_of(cell) == "42"
 
 
 def test_no_file_of_the_grader_is_left_open() -> None:

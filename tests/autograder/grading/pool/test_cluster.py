@@ -1,4 +1,4 @@
-"""A Dask scheduler and its workers, each a process of its own on this machine."""
+"""A Dask scheduler and its workers, each a separate process on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autograder import exercises
 from autograder.grading.pool import cluster
 from autograder.grading.pool.cluster import ClusterPool, from_text, to_text
 from autograder.grading.pool.local import LocalPool
-from autograder.grading.pool.worker import Refused
+from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import (
     GRADED,
     INFRASTRUCTURE_ERROR,
@@ -37,7 +37,7 @@ from tests.autograder.grading.course import REPO, notebook_of, read, source_of, 
 
 LAB = "03_ring_all_reduce"
 START_LIMIT_S = 60
-DEATHS = 2  # of workers, until this scheduler gives a task up: its default 3 + 1 takes longer
+DEATHS = 2  # of workers before this scheduler gives up a task: its default of 4 takes longer
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
 
@@ -69,7 +69,7 @@ class Cluster:
 
 @contextmanager
 def dask(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One of Dask's commands as a process group of its own, ended as one."""
+    """A Dask command in a separate process group, which is stopped as a whole."""
     log = (folder / f"{time.monotonic_ns()}.log").open("wb")
     process = subprocess.Popen(
         [sys.executable, "-m", "dask", *arguments],
@@ -106,7 +106,7 @@ def wait_for(done, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A scheduler and one worker, started as an instructor starts them."""
+    """A scheduler and one worker, started as by an instructor."""
     folder = tmp_path_factory.mktemp("dask")
     record = folder / "scheduler.json"
     with ExitStack() as started:
@@ -140,7 +140,7 @@ def task_of(student: str, submitted: bytes | None = b"", unreadable: str = "") -
 
 
 def a_class() -> list[Task]:
-    """Right, wrong and unreadable; what is no answer at all needs no ranks."""
+    """A right, a wrong and an unreadable submission; their other answers need no ranks."""
     solution, lab = (read(REPO / side / notebook_of(LAB)) for side in ("solutions", "labs"))
     answers = {
         "ada": {"chunk_bounds": source_of(solution, "chunk_bounds")},
@@ -158,7 +158,7 @@ def test_a_killed_worker_costs_nobody_a_grade(running: Cluster) -> None:
     records: dict[str, Record] = {}
     with ClusterPool(running.address) as pool:
         for record in pool.grade_all(tasks):
-            if not records:  # both workers have something to do at this moment
+            if not records:  # both workers are busy now
                 killed.kill()
             assert record.student not in records
             records[record.student] = record
@@ -172,47 +172,47 @@ def test_a_killed_worker_costs_nobody_a_grade(running: Cluster) -> None:
 
 
 def graded_by(monkeypatch: pytest.MonkeyPatch, stand_in, running: Cluster, *tasks: Task):
-    monkeypatch.setattr(cluster, "grade_here", stand_in)
+    monkeypatch.setattr(cluster, "grade_on_worker", stand_in)
     with ClusterPool(running.address) as pool:
         records = list(pool.grade_all(tasks))
     assert sorted(record.student for record in records) == sorted(task.student for task in tasks)
     return {record.student: record for record in records}
 
 
-def test_one_that_kills_its_worker_every_time_stops_nobody(
+def test_a_submission_that_always_kills_its_worker_stops_no_other(
     running: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = [task_of(name) for name in ("ada", "bomb", "cleo")]
-    records = graded_by(monkeypatch, fake_graders.deadly, running, *tasks)
+    records = graded_by(monkeypatch, fake_graders.kills_its_worker, running, *tasks)
     assert records["bomb"].state == INFRASTRUCTURE_ERROR
     assert records["bomb"].reason == f"{DEATHS} workers died while grading it"
     assert records["ada"].state == records["cleo"].state == GRADED
 
 
-@pytest.mark.parametrize("cure", [True, False])
-def test_a_worker_that_fails_is_asked_again(
-    running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cure: bool
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_a_failed_submission_is_retried(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_fixed: bool
 ) -> None:
-    task = task_of("unlucky", unreadable=str(tmp_path / "cured") if cure else "")
-    record = graded_by(monkeypatch, fake_graders.unlucky, running, task)["unlucky"]
-    assert record.state == (GRADED if cure else INFRASTRUCTURE_ERROR)
-    assert record.reason == ("" if cure else "the disk is full")
+    task = task_of("unlucky", unreadable=str(tmp_path / "fixed") if is_fixed else "")
+    record = graded_by(monkeypatch, fake_graders.fails, running, task)["unlucky"]
+    assert record.state == (GRADED if is_fixed else INFRASTRUCTURE_ERROR)
+    assert record.reason == ("" if is_fixed else "the disk is full")
 
 
-def test_what_is_no_record_of_this_task_is_no_grade(
+def test_a_record_of_something_else_is_not_a_grade(
     running: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = [task_of("garbled"), task_of("exchanged")]
-    records = graded_by(monkeypatch, fake_graders.confused, running, *tasks)
+    records = graded_by(monkeypatch, fake_graders.answers_wrongly, running, *tasks)
     assert {record.state for record in records.values()} == {INFRASTRUCTURE_ERROR}
     assert "not a record" in records["garbled"].reason
     assert "another submission" in records["exchanged"].reason
 
 
-def test_who_stops_leaves_nothing_on_the_cluster(
+def test_an_interrupted_run_leaves_nothing_on_the_cluster(
     running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cluster, "grade_here", fake_graders.endless)
+    monkeypatch.setattr(cluster, "grade_on_worker", fake_graders.waits_for_file)
     done, never = tmp_path / "done", tmp_path / "never"
     done.touch()
     tasks = [task_of("ada", unreadable=str(done)), task_of("bob", unreadable=str(never))]
@@ -220,7 +220,7 @@ def test_who_stops_leaves_nothing_on_the_cluster(
         records = pool.grade_all(tasks)
         assert next(records).student == "ada"
         records.close()  # as an interrupt does
-        # what is cancelled goes a moment later
+        # cancelled tasks disappear a moment later
         until = time.monotonic() + 30
         while left := running.client.run_on_scheduler(
             lambda dask_scheduler: [*dask_scheduler.tasks]
@@ -230,7 +230,7 @@ def test_who_stops_leaves_nothing_on_the_cluster(
         never.touch()
 
 
-def test_a_stop_ends_what_is_graded_for_its_round_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_only_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow:
         def __init__(self, unsandboxed: bool) -> None:
             self.interrupted = threading.Event()
@@ -242,25 +242,27 @@ def test_a_stop_ends_what_is_graded_for_its_round_alone(monkeypatch: pytest.Monk
         def interrupt(self) -> None:
             self.interrupted.set()
 
-        def hang_up(self) -> None:
+        def disconnect(self) -> None:
             pass
 
     monkeypatch.setattr(cluster, "Worker", Slow)
     begun = threading.Semaphore(0)
-    said: dict[str, str] = {}
+    answers: dict[str, str] = {}
 
     def grade(round_name: str) -> None:
-        said[round_name] = json.loads(cluster.grade_here(to_text(task_of("x")), round_name, False))
+        answers[round_name] = json.loads(
+            cluster.grade_on_worker(to_text(task_of("x")), round_name, False)
+        )
 
     threads = [threading.Thread(target=grade, args=(name,)) for name in ("mine", "yours")]
     for thread in threads:
         thread.start()
         begun.acquire()
-    cluster.stop_here("mine")
+    cluster.stop_on_worker("mine")
     threads[0].join()
-    assert said["mine"]["failed"] == "stopped"
+    assert answers["mine"]["failed"] == "stopped"
     assert threads[1].is_alive()
-    cluster.stop_here("yours")
+    cluster.stop_on_worker("yours")
     threads[1].join()
 
 
@@ -268,34 +270,36 @@ def test_workers_with_other_code_are_refused(
     running: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "code_version", lambda: "0123abcd")
-    with pytest.raises(Refused, match=rf"0123abcd.*\n.*{code_version()}.*\n.*same commit"):
+    with pytest.raises(CannotGrade, match=rf"0123abcd.*\n.*{code_version()}.*\n.*same commit"):
         ClusterPool(running.address).__enter__()
 
 
-def test_a_worker_whose_code_was_changed_meanwhile_grades_nothing() -> None:
-    said = json.loads(cluster.grade_here(to_text(replace(task_of("x"), code="old")), "r", False))
-    assert said["failed"].endswith(f"has version {code_version()} of the course, not old")
+def test_a_worker_with_changed_code_grades_nothing() -> None:
+    answer = json.loads(
+        cluster.grade_on_worker(to_text(replace(task_of("x"), code="old")), "r", False)
+    )
+    assert answer["failed"].endswith(f"has version {code_version()} of the course, not old")
 
 
-def test_a_scheduler_that_is_not_there_is_named() -> None:
-    with pytest.raises(Refused, match=r"tcp://127\.0\.0\.1:9 .*dask scheduler"):
+def test_an_unreachable_scheduler_is_named() -> None:
+    with pytest.raises(CannotGrade, match=r"tcp://127\.0\.0\.1:9 .*dask scheduler"):
         ClusterPool("127.0.0.1:9").__enter__()
-    with pytest.raises(Refused, match="nonsense://there"):
+    with pytest.raises(CannotGrade, match="nonsense://there"):
         ClusterPool("nonsense://there").__enter__()
 
 
-def test_a_task_comes_out_of_its_text_as_it_went_in() -> None:
+def test_a_task_is_the_same_after_a_round_trip_as_text() -> None:
     task = replace(task_of("ada", submitted=bytes(range(256))), notes=("one", "two"))
     assert from_text(to_text(task)) == task
     assert from_text(to_text(task)).key == task.key
     assert from_text(to_text(task_of("bob", None, "it is a link"))).submitted is None
 
 
-def test_a_scheduler_that_ends_is_told(
+def test_a_dead_scheduler_is_reported(
     running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The last in this file: there is no scheduler afterwards."""
-    monkeypatch.setattr(cluster, "grade_here", fake_graders.endless)
+    monkeypatch.setattr(cluster, "grade_on_worker", fake_graders.waits_for_file)
     done, never = tmp_path / "done", tmp_path / "never"
     done.touch()
     tasks = [task_of("ada", unreadable=str(done)), task_of("bob", unreadable=str(never))]
@@ -304,6 +308,6 @@ def test_a_scheduler_that_ends_is_told(
         assert next(records).student == "ada"
         running.client.close()
         running.scheduler.kill()
-        with pytest.raises(Refused, match="is gone: every grade that was reported is kept"):
+        with pytest.raises(CannotGrade, match=r"is gone\. All reported grades are saved"):
             next(records)
     never.touch()

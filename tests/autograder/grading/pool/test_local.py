@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autograder.grading.pool import local as engine
+from autograder.grading.pool import local
 from autograder.grading.pool.local import LocalPool
-from autograder.grading.pool.worker import Refused
+from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import GRADED, INFRASTRUCTURE_ERROR
 from tests.autograder.grading.fake_work import fake_work, task
 
@@ -23,7 +23,7 @@ REPO = Path(__file__).parents[4]
 
 @pytest.fixture(autouse=True)
 def _no_real_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "work", fake_work)
+    monkeypatch.setattr(local, "work", fake_work)
 
 
 def test_every_task_comes_back_once() -> None:
@@ -38,14 +38,14 @@ def test_every_task_comes_back_once() -> None:
         assert again.student == "late"
 
 
-def test_a_worker_that_dies_or_fails_is_followed_by_another(tmp_path: Path) -> None:
+def test_submissions_of_dead_and_failed_workers_are_retried(tmp_path: Path) -> None:
     tasks = [
         task("ann"),
         task("bomb", f"die {tmp_path / 'bomb'}"),
         task("unlucky", f"die_once {tmp_path / 'unlucky'}"),
         task("poor", f"fail {tmp_path / 'poor'}"),
         task("once", f"fail_once {tmp_path / 'once'}"),
-        task("slow", "hang", patience_s=0.5),
+        task("slow", "hang", timeout_s=0.5),
         task("zoe"),
     ]
     with LocalPool(2, unsandboxed=True) as pool:
@@ -62,12 +62,12 @@ def test_a_worker_that_dies_or_fails_is_followed_by_another(tmp_path: Path) -> N
     assert tries == {"bomb": 3, "poor": 3, "unlucky": 2, "once": 2}
 
 
-def test_a_machine_that_refuses_ends_the_run() -> None:
-    with LocalPool(1) as pool, pytest.raises(Refused, match="install bubblewrap"):
+def test_a_machine_that_cannot_grade_ends_the_run() -> None:
+    with LocalPool(1) as pool, pytest.raises(CannotGrade, match="install bubblewrap"):
         list(pool.grade_all([task("ann", "refuse"), task("bob")]))
 
 
-def test_who_wants_no_more_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_stopping_early_leaves_no_process(tmp_path: Path) -> None:
     with LocalPool(2, unsandboxed=True) as pool:
         for record in pool.grade_all([task("ann"), task("endless", f"hang {tmp_path / 'pid'}")]):
             assert record.student == "ann"
@@ -76,19 +76,19 @@ def test_who_wants_no_more_leaves_nothing_behind(tmp_path: Path) -> None:
     wait_for(lambda: not psutil.pid_exists(int((tmp_path / "pid").read_text())))
 
 
-GRADES_FOR_EVER = """
+GRADES_FOREVER = """
 import sys
-from autograder.grading.pool import local as engine
+from autograder.grading.pool import local
 from tests.autograder.grading.fake_work import fake_work, task
-engine.work = fake_work
+local.work = fake_work
 if __name__ == "__main__":
-    with engine.LocalPool(1) as pool:
+    with local.LocalPool(1) as pool:
         list(pool.grade_all([task("ann", f"hang {sys.argv[1]}")]))
 """
 
 
-def test_workers_and_what_they_started_die_with_whoever_started_them(tmp_path: Path) -> None:
-    (tmp_path / "grades.py").write_text(GRADES_FOR_EVER)
+def test_workers_and_their_children_die_with_their_parent(tmp_path: Path) -> None:
+    (tmp_path / "grades.py").write_text(GRADES_FOREVER)
     parent = subprocess.Popen(
         [sys.executable, tmp_path / "grades.py", tmp_path / "pid"],
         env={**os.environ, "PYTHONPATH": str(REPO)},
@@ -105,11 +105,11 @@ def test_workers_and_what_they_started_die_with_whoever_started_them(tmp_path: P
 
 
 def has_text(path: Path) -> bool:
-    """A file is there before what is written into it."""
+    """A file exists before it has content."""
     return path.exists() and path.read_text() != ""
 
 
 def wait_for(condition: object) -> None:
-    """Fails by the test's own limit, on however busy a machine."""
+    """Fails only at the test's own time limit, even on a busy machine."""
     while not condition():  # type: ignore[operator]
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What the feedback shows of a student's own run, made from plain data alone."""
+"""What the feedback shows of a student's own run, made from plain data only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autograder.evaluation.trial import rng_for
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import Attempt, Case, Curves, Exercise, Plain
 from autograder.grading.record import curves
-from autograder.grading.record.pictures import MAX_BYTES, MAX_ROWS, Seen
+from autograder.grading.record.pictures import MAX_BYTES, MAX_ROWS, VisibleAttempts
 from shardlab.live_memory import CATEGORIES, Memory, RankMemory
 from shardlab.run import Run, Traffic
 
@@ -34,7 +34,7 @@ def memory_of(most: int) -> RankMemory:
 
 
 def attempt_at(exercise: Exercise, case: Case, got: Plain = None, **facts: Any) -> Attempt:
-    """The right one, or one in which the only rank returned ``got``."""
+    """A right attempt, or one in which the only rank returned ``got``."""
     inputs = list(exercise.draw(case, rng_for(exercise, case, SEED)))
     expected = list(exercise.expect(case, inputs))
     outputs = [got] if got is not None else expected
@@ -44,20 +44,20 @@ def attempt_at(exercise: Exercise, case: Case, got: Plain = None, **facts: Any) 
 def pictures_of(
     exercise: Exercise, attempts: Sequence[Attempt], failing: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    seen = Seen(exercise)
+    visible_attempts = VisibleAttempts(exercise)
     for attempt in attempts:
-        seen(attempt)
+        visible_attempts(attempt)
     cases = [
         CaseResult(case.name, case.hidden, 1.0, case.name not in failing) for case in exercise.cases
     ]
-    return seen.pictures(Verdict(exercise.name, 5.0, tuple(cases), SEED))
+    return visible_attempts.pictures(Verdict(exercise.name, 5.0, tuple(cases), SEED))
 
 
 def visible(exercise: Exercise) -> list[Case]:
     return [case for case in exercise.cases if not case.hidden]
 
 
-def test_a_formula_is_shown_with_what_it_was_asked() -> None:
+def test_a_formula_is_shown_with_its_questions() -> None:
     exercise = exercises.load("ring_all_reduce.chunk_bounds")
     first, *others = visible(exercise)
     wrong = [[[0, 1], [1, 2], [2, 3], [3, 12]]]
@@ -76,7 +76,7 @@ def test_a_formula_is_shown_with_what_it_was_asked() -> None:
     assert 1 < len(table["rows"]) <= MAX_ROWS
 
 
-def test_an_answer_with_names_has_a_row_for_each() -> None:
+def test_a_dict_has_a_row_for_each_key() -> None:
     exercise = exercises.load("one_device.step_bytes")
     case = visible(exercise)[0]
     (table,) = pictures_of(exercise, [attempt_at(exercise, case)])
@@ -86,7 +86,7 @@ def test_an_answer_with_names_has_a_row_for_each() -> None:
     assert table["rows"][0] == [True, ["fp32, Adam · parameters", "19,488", "19,488"]]
 
 
-def test_right_numbers_are_not_shown_of_a_case_that_failed_otherwise() -> None:
+def test_right_numbers_are_not_shown_if_the_case_failed_for_another_reason() -> None:
     exercise = exercises.load("one_device.step_bytes")
     case = visible(exercise)[0]
     assert pictures_of(exercise, [attempt_at(exercise, case)], [case.name]) == []
@@ -95,12 +95,12 @@ def test_right_numbers_are_not_shown_of_a_case_that_failed_otherwise() -> None:
 @pytest.mark.parametrize("lab", exercises.labs())
 def test_hidden_cases_are_in_no_table(lab: str) -> None:
     for exercise in exercises.of_lab(lab):
-        seen = Seen(exercise)
+        visible_attempts = VisibleAttempts(exercise)
         hidden = [case for case in exercise.cases if case.hidden]
         for case in hidden:
-            seen(Attempt(case, [[1]], [[1]], [[1]], run_of([[1]]), None))
+            visible_attempts(Attempt(case, [[1]], [[1]], [[1]], run_of([[1]]), None))
         results = tuple(CaseResult(case.name, case.hidden, 1.0, False) for case in exercise.cases)
-        assert seen.pictures(Verdict(exercise.name, 5.0, results, SEED)) == []
+        assert visible_attempts.pictures(Verdict(exercise.name, 5.0, results, SEED)) == []
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_hidden_cases_are_in_no_table(lab: str) -> None:
     [7, "text", [], [None], {}, [{"a": 1}], [10**5000], [float("nan")], [[]] * 50, [b"\x00" * 9999],
      ["<script>" * 9999], [np.zeros(3)], [object()]],
 )  # fmt: skip
-def test_an_output_of_any_form_stops_no_grade(got: Plain) -> None:
+def test_an_output_of_any_type_does_not_stop_grading(got: Plain) -> None:
     for name in ("ring_all_reduce.chunk_bounds", "one_device.step_bytes"):
         exercise = exercises.load(name)
         case = visible(exercise)[0]
         for table in pictures_of(exercise, [attempt_at(exercise, case, got)], [case.name]):
             for _, texts in table["rows"]:
-                assert all(type(said) is str and len(said) < 1000 for said in texts)
+                assert all(type(text) is str and len(text) < 1000 for text in texts)
 
 
 def test_memory_is_drawn_where_it_was_recorded() -> None:
@@ -125,19 +125,19 @@ def test_memory_is_drawn_where_it_was_recorded() -> None:
     assert len(picture["svg"]) <= MAX_BYTES
 
 
-def test_the_scale_of_each_rank_is_drawn_beside_the_right_one() -> None:
+def test_the_scale_of_each_rank_is_drawn_next_to_the_expected_one() -> None:
     exercise = exercises.load("one_device.DynamicLossScaler")
     alone, _, several = visible(exercise)[:3]
     sent = [[0 if a == b else 8 for a in range(3)] for b in range(3)]
     attempts = [attempt_at(exercise, alone), attempt_at(exercise, several, sent=sent)]
     traffic, scale = pictures_of(exercise, attempts)
-    assert traffic["title"] == f"Who sent how much to whom: {several.name}"  # not the silent one
+    assert traffic["title"] == f"Who sent how much to whom: {several.name}"  # not `alone`
     assert scale["title"] == f"log₂ of the scale: {several.name}"
     assert all(name in scale["svg"] for name in ("rank 0", "rank 1", "rank 2", "expected"))
 
 
 @pytest.mark.parametrize("path", [[], [float("nan")] * 3, "abc", None, 7])
-def test_a_path_of_any_form_stops_no_grade(path: Plain) -> None:
+def test_a_path_of_any_type_does_not_stop_grading(path: Plain) -> None:
     exercise = exercises.load("one_device.sgd_with_master_weights")
     case = visible(exercise)[0]
     right = attempt_at(exercise, case).expected[0]
@@ -146,7 +146,7 @@ def test_a_path_of_any_form_stops_no_grade(path: Plain) -> None:
     ))  # fmt: skip
 
 
-def test_curves_leave_gaps_and_name_what_they_are() -> None:
+def test_curves_have_gaps_and_labels() -> None:
     svg = curves.draw(Curves("a < b", {"yours": [1.0, float("inf"), 2.0]}, level=1.5))
     assert "a &lt; b" in svg
     assert "expected at the end" in svg

@@ -1,4 +1,4 @@
-"""A record and its task: plain data, whole or refused."""
+"""A record and its task: plain data, complete or rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASK = Task("03_ring", "ann", b"{}", "", {"cells": []}, seed=1, limits={"cell_s"
 def record(student: str = "ann", points: float = 2.0) -> Record:
     return Record(
         "03_ring", student, TASK.key, TASK.submission_hash, GRADED, "",
-        notes=("Cells had changed places.",), notebook={"cells": []},
+        notes=("Cells had been moved.",), notebook={"cells": []},
         points={"check_a": points}, verdicts={"check_a": {"points": points}},
         pictures={"check_a": [{"title": "traffic", "svg": "<svg/>"}]}, timing={"ran_s": 1.5},
     )  # fmt: skip
@@ -34,7 +34,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
     + [record().to_json().replace('"graded"', bad) for bad in ('"great"', "1", "null")]
     + [record().to_json()[:-20], record().to_json().replace('"points": {', '"pints": {')],
 )
-def test_half_a_record_is_refused(text: str) -> None:
+def test_an_incomplete_record_is_rejected(text: str) -> None:
     with pytest.raises(BrokenRecord):
         Record.from_json(text)
 
@@ -44,18 +44,18 @@ def test_half_a_record_is_refused(text: str) -> None:
     [
         {"submitted": b"{ }"}, {"submitted": None}, {"unreadable": "why"}, {"seed": 2},
         {"template": {"cells": [1]}}, {"limits": {"cell_s": 61}}, {"code": "c1"}, {"lab": "04"},
-        {"notes": ("mended",)},
+        {"notes": ("repaired",)},
     ],
 )  # fmt: skip
-def test_whatever_decides_a_grade_is_in_its_key(change: dict[str, object]) -> None:
+def test_everything_that_decides_a_grade_is_in_its_key(change: dict[str, object]) -> None:
     assert replace(TASK, **change).key != TASK.key  # type: ignore[arg-type]
 
 
-def test_the_key_is_nobodys_own() -> None:
-    assert replace(TASK, student="bob", patience_s=1).key == TASK.key
+def test_the_key_does_not_depend_on_the_student() -> None:
+    assert replace(TASK, student="bob", timeout_s=1).key == TASK.key
 
 
-def test_two_gradings_differ_in_what_the_clock_shows_alone() -> None:
+def test_two_gradings_differ_only_in_times() -> None:
     again = replace(record(), timing={"ran_s": 9.0}, notebook={"cells": [1]}, pictures={})
     assert again.decided() == record().decided()
     assert record(points=1).decided() != record().decided()
@@ -82,7 +82,7 @@ def test_records_are_kept_by_lab_and_student(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_full_disk_leaves_what_was_there(
+def test_a_full_disk_leaves_the_earlier_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     journal = Journal(tmp_path, "03_ring")
@@ -92,18 +92,18 @@ def test_a_full_disk_leaves_what_was_there(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, step, no_room)
-    with pytest.raises(JournalError, match=r"No space left on device.*make room"):
+    with pytest.raises(JournalError, match=r"No space left on device.*free disk space"):
         journal.write(record(points=1))
     monkeypatch.undo()
     assert journal.read("ann") == record(points=2)
     assert [path.name for path in journal.folder.iterdir()] == ["ann.json"]
 
 
-def test_a_broken_or_swapped_file_is_no_record(tmp_path: Path) -> None:
+def test_a_broken_or_swapped_file_is_rejected(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "03_ring")
     journal.write(record("ann"))
     os.replace(journal.path("ann"), journal.path("bob"))
-    with pytest.raises(BrokenRecord, match="that of ann"):
+    with pytest.raises(BrokenRecord, match="the record of ann"):
         journal.read("bob")
     journal.path("bob").write_text('{"lab": "03_ring", ')
     with pytest.raises(BrokenRecord):
@@ -113,7 +113,7 @@ def test_a_broken_or_swapped_file_is_no_record(tmp_path: Path) -> None:
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
         Journal(tmp_path, "03_ring").locked(),
-        pytest.raises(JournalError, match=f"graded already, by process {os.getpid()}"),
+        pytest.raises(JournalError, match=f"already being graded by process {os.getpid()}"),
         Journal(tmp_path, "03_ring").locked(),
     ):
         pass

@@ -1,11 +1,11 @@
-"""Forbidden calls are found however they are said; honest answers and prose are left alone."""
+"""Forbidden calls are found however they are written; honest answers and prose are not flagged."""
 
 from __future__ import annotations
 
 import pytest
 
 from autograder import exercises
-from autograder.grading.record.source_rules import CALL, MACHINERY, find_forbidden
+from autograder.grading.record.source_rules import CALL, SUSPICIOUS, find_forbidden
 from tests.submissions import planted
 
 P2P = frozenset({"send", "recv"})
@@ -46,7 +46,7 @@ def test_a_call_is_found_by_any_name(source):
     assert set(names(source)) == {"all_reduce"}
 
 
-def test_it_says_what_the_run_would_have_said():
+def test_the_message_is_the_same_as_from_a_run():
     (found,) = find_forbidden("x = 1\ndist.all_reduce(t)", P2P)
     assert found.says == "calls all_reduce: build it from send and recv"
     assert found.line == 2
@@ -68,11 +68,11 @@ def test_it_says_what_the_run_would_have_said():
         "this is not python (",
     ],
 )
-def test_what_is_allowed(source):
+def test_allowed_calls_are_not_found(source):
     assert find_forbidden(source, P2P) == []
 
 
-def test_only_what_an_answer_can_reach():
+def test_only_code_that_the_answer_can_reach_is_searched():
     source = (
         "def spec(t):\n    dist.all_reduce(t)\n"
         "def helper(t):\n    dist.broadcast(t, 0)\n"
@@ -105,11 +105,11 @@ def test_only_what_an_answer_can_reach():
         ("def f():\n    yield\nf().gi_frame.f_back", "f_back"),
     ],
 )
-def test_machinery_is_told(source, name):
-    assert name in names(source, kind=MACHINERY)
+def test_suspicious_tools_are_found(source, name):
+    assert name in names(source, kind=SUSPICIOUS)
 
 
-def test_sources_without_end_are_no_harm():
+def test_huge_sources_do_no_harm():
     assert find_forbidden("(" * 100_000, P2P) == []
     assert find_forbidden("x" + ".y" * 50_000, P2P) == []
     assert find_forbidden("-" * 50_000 + "1", P2P) == []
@@ -124,7 +124,7 @@ def test_right_answers_are_not_flagged(lab):
 
 
 @pytest.mark.parametrize("lab", exercises.labs())
-def test_of_planted_mistakes_only_forbidden_calls_are(lab):
+def test_planted_mistakes_are_flagged_only_for_forbidden_calls(lab):
     right = planted.solution(lab)
     for mistake in planted.of_lab(lab):
         if mistake.cheats:
@@ -132,9 +132,9 @@ def test_of_planted_mistakes_only_forbidden_calls_are(lab):
         source = "\n\n".join((right | mistake.answers).values())
         for exercise in exercises.of_lab(lab):
             found = find_forbidden(source, exercise.allows, exercise.answer)
-            said = mistake.says.get(exercise.answer, "")
+            message = mistake.says.get(exercise.answer, "")
             assert {one.kind for one in found} <= {CALL}
-            assert not found or any(one.says.startswith(said) or said in one.says for one in found)
+            assert not found or any(message in one.says for one in found)
 
 
 @pytest.mark.parametrize("lab", exercises.labs())
@@ -142,4 +142,4 @@ def test_planted_cheats_are_flagged(lab):
     for cheat in (each for each in planted.of_lab(lab) if each.cheats):
         for answer in cheat.loses:
             found = find_forbidden("\n\n".join(cheat.answers.values()), None, answer)
-            assert {one.kind for one in found} == {MACHINERY}, cheat.name
+            assert {one.kind for one in found} == {SUSPICIOUS}, cheat.name

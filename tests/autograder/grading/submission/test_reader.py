@@ -1,4 +1,4 @@
-"""Files that are no notebooks are told apart, and none is followed elsewhere."""
+"""Files that are not notebooks are recognized, and no link is followed."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.submission import attached, reader
+from autograder.grading.submission import attachments, reader
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.reader import read_content, read_notebook
 
@@ -18,7 +18,7 @@ from autograder.grading.submission.reader import read_content, read_notebook
     "content",
     [b"", b"{", b"[]", b"null", b'{"cells": 5, "nbformat": 4}', b"\xff\xfe", b'{"nbformat": 99}'],
 )
-def test_what_is_no_notebook_is_unreadable(content: bytes) -> None:
+def test_a_file_that_is_not_a_notebook_is_unreadable(content: bytes) -> None:
     with pytest.raises(Unreadable, match=r"not a Jupyter notebook|empty"):
         read_notebook(content)
 
@@ -33,25 +33,25 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
             read_content(tmp_path / name)
 
 
-def test_a_giant_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MAX_BYTES", 10)
     (tmp_path / "lab.ipynb").write_bytes(b"x" * 11)
     with pytest.raises(Unreadable, match="larger than"):
         read_content(tmp_path / "lab.ipynb")
 
 
-def test_cells_that_are_none_are_left_out() -> None:
+def test_invalid_cells_are_left_out() -> None:
     cells = [7, {"cell_type": 1}, {"cell_type": "code", "source": 4}, {"source": "2"}, None, [[]]]
     good = {"cell_type": "code", "metadata": {}, "source": ["1"]}
     notebook, _ = read_notebook(json.dumps({"cells": [*cells, good]}).encode())
     assert [cell.source for cell in notebook.cells] == ["1"]
 
 
-def test_no_more_cells_are_read_than_anybody_writes() -> None:
+def test_the_number_of_cells_is_limited() -> None:
     cells = [{"cell_type": "code"}] * (reader.MAX_CELLS + 1)
     notebook, notes = read_notebook(json.dumps({"cells": cells}).encode())
     assert len(notebook.cells) == reader.MAX_CELLS
-    assert "the first 2,000 were read" in notes[0]
+    assert "Only the first 2,000 of 2,001 cells were read" in notes[0]
 
 
 def bomb(inside: bytes, name: str = "a.ipynb", method: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -65,20 +65,20 @@ HOSTILE = {
     "deep lists": b"[" * 200_000,
     "deep cells": b'{"cells": [' + b'{"id":' * 200_000,
     "deep, in order": b'{"cells":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "quotes without end": b'{"cells": [' + b'\\"' * 1_000_000,
+    "unterminated quotes": b'{"cells": [' + b'\\"' * 1_000_000,
     "commas": b'{"cells": [' + b", " * 500_000,
     "spaces": b'{"cells": [,' + b" " * 3_000_000,
     "an endless number": b'{"cells": ' + b"9" * 1_000_000 + b"}",
     "zip of zeros": bomb(bytes(30_000_000)),
     "zip in a zip": bomb(bomb(b"{}")),
     "zip of an unusual kind": bomb(b"{}", method=zipfile.ZIP_LZMA),
-    "zip that climbs out": bomb(b"no notebook", name="../../../etc/cron.d/x.ipynb"),
+    "zip with a path outside its folder": bomb(b"no notebook", name="../../../etc/cron.d/x.ipynb"),
     "zip cut short": bomb(b"{}" * 9000)[:60],
 }
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_files_are_refused_in_no_time(kind: str) -> None:
+def test_hostile_files_are_rejected_quickly(kind: str) -> None:
     begun_s = time.process_time()
     with pytest.raises(Unreadable):
         read_notebook(HOSTILE[kind])
@@ -108,13 +108,13 @@ def test_pictures_that_the_text_shows_are_kept() -> None:
         {"a\udc80.png": {"image/png": "AAAA"}}, {"b.png": {"image/png": "AAAA"}},
     ],
 )  # fmt: skip
-def test_attachments_of_any_shape_can_be_read(attachments: object) -> None:
+def test_attachments_of_any_type_can_be_read(attachments: object) -> None:
     source = "![](attachment:a.png) ![](attachment:) ![](attachment:a\udc80.png)"
     assert pictures_of(attachments, source) is None
 
 
-def test_pictures_have_a_size_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attached, "MAX_CHARS", 2_000_000)
+def test_the_total_size_of_pictures_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachments, "MAX_CHARS", 2_000_000)
     cell = {
         "cell_type": "markdown",
         "source": "![](attachment:a.png)",
@@ -122,4 +122,4 @@ def test_pictures_have_a_size_all_together(monkeypatch: pytest.MonkeyPatch) -> N
     }
     notebook, notes = read_notebook(json.dumps({"cells": [cell, cell]}).encode())
     assert [bool(cell.attachments) for cell in notebook.cells] == [True, False]
-    assert notes == ["Pictures left out: 1, as all together were larger than 1.5 MB."]
+    assert notes == ["Pictures left out: 1, because together they were larger than 1.5 MB."]

@@ -1,4 +1,4 @@
-"""What a student may have done to a notebook, and what is graded then."""
+"""What students may do to a notebook, and what is graded then."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def copy_of(cell: NotebookNode, source: str | None = None) -> NotebookNode:
     return copied
 
 
-def test_an_orderly_submission_needs_no_note(template: NotebookNode, solved: NotebookNode) -> None:
+def test_an_intact_submission_needs_no_note(template: NotebookNode, solved: NotebookNode) -> None:
     rebuilt, notes = rebuild(template, solved)
     assert notes == []
     assert sources(rebuilt) == sources(solved)
 
 
-def test_nothing_but_text_is_taken_over(template: NotebookNode, solved: NotebookNode) -> None:
+def test_only_text_is_taken_over(template: NotebookNode, solved: NotebookNode) -> None:
     solved.cells[1].metadata["tags"] = ["skip-execution"]
     solved.cells[2].metadata["tags"] = ["raises-exception"]
     solved.cells[2].metadata["nbgrader"]["points"] = 1000
@@ -79,15 +79,15 @@ def drop(*positions: int) -> Callable[[list[NotebookNode]], list[NotebookNode]]:
 
 
 DAMAGES: dict[str, tuple[Callable[[list[NotebookNode]], list[NotebookNode]], str]] = {
-    "check deleted": (drop(2), "`test` was missing: it was put back"),
-    "check copied": (lambda c: [*c, copy_of(c[2])], "`test` was there 2 times: it was graded once"),
+    "check deleted": (drop(2), "`test` was missing: it was restored"),
+    "check copied": (lambda c: [*c, copy_of(c[2])], "`test` appeared 2 times: it was graded once"),
     "check changed": (
         lambda c: [*c[:2], copy_of(c[2], "pass"), c[3]],
         "`test` had been changed",
     ),
-    "answer copied": (lambda c: [*c, copy_of(c[1])], "`double` was there 2 times: one was kept"),
-    "stub copied behind": (lambda c: [*c, copy_of(c[1], STUB)], "`double` was there 2 times: one"),
-    "stub copied before": (lambda c: [copy_of(c[1], STUB), *c], "`double` was there 2 times: one"),
+    "answer copied": (lambda c: [*c, copy_of(c[1])], "`double` appeared 2 times: one was kept"),
+    "stub copied after": (lambda c: [*c, copy_of(c[1], STUB)], "`double` appeared 2 times: one"),
+    "stub copied before": (lambda c: [copy_of(c[1], STUB), *c], "`double` appeared 2 times: one"),
     "answer split": (
         lambda c: [
             c[0],
@@ -99,25 +99,25 @@ DAMAGES: dict[str, tuple[Callable[[list[NotebookNode]], list[NotebookNode]], str
     ),
     "a broken copy": (
         lambda c: [c[0], copy_of(c[1], "def double(x:"), *c[1:]],
-        "the last one that Python can read was kept",
+        "the last one that Python can parse was kept",
     ),
     "moved": (lambda c: [c[3], c[2], c[1], c[0]], "graded in the lab's own order"),
-    "retyped": (
+    "cell type changed": (
         lambda c: [c[0], new_markdown_cell(c[1].source, metadata=c[1].metadata), *c[2:]],
-        "had become another type",
+        "had another cell type",
     ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_mended_and_told(
+def test_damage_is_repaired_and_reported(
     template: NotebookNode, solved: NotebookNode, damage: str
 ) -> None:
-    wreck, said = DAMAGES[damage]
-    submitted = new_notebook(cells=wreck([from_dict(cell) for cell in solved.cells]))
+    apply, note = DAMAGES[damage]
+    submitted = new_notebook(cells=apply([from_dict(cell) for cell in solved.cells]))
     rebuilt, notes = rebuild(template, submitted)
     assert sources(rebuilt) == sources(solved)
-    assert said in " ".join(notes)
+    assert note in " ".join(notes)
 
 
 def test_a_deleted_answer_is_the_stub(template: NotebookNode, solved: NotebookNode) -> None:
@@ -126,14 +126,14 @@ def test_a_deleted_answer_is_the_stub(template: NotebookNode, solved: NotebookNo
     assert "`double` was missing: it counts as not answered" in notes[0]
 
 
-def test_metadata_lost_on_the_way_is_no_loss(template: NotebookNode, solved: NotebookNode) -> None:
+def test_lost_metadata_costs_nothing(template: NotebookNode, solved: NotebookNode) -> None:
     for cell in solved.cells:
         cell.metadata = from_dict({})
     rebuilt, notes = rebuild(template, solved)
     assert (sources(rebuilt), notes) == (sources(solved), [])
 
 
-def test_own_cells_stay_where_they_stood(template: NotebookNode, solved: NotebookNode) -> None:
+def test_own_cells_stay_in_their_place(template: NotebookNode, solved: NotebookNode) -> None:
     solved.cells.insert(1, new_code_cell("two = 2", metadata={"tags": ["skip-execution"]}))
     rebuilt, notes = rebuild(template, solved)
     assert sources(rebuilt) == sources(solved)
@@ -141,7 +141,7 @@ def test_own_cells_stay_where_they_stood(template: NotebookNode, solved: Noteboo
     assert notes == []
 
 
-def test_odd_cells_do_not_stop_it(template: NotebookNode) -> None:
+def test_odd_cells_are_tolerated(template: NotebookNode) -> None:
     odd = [
         from_dict({"cell_type": "code", "metadata": {"nbgrader": 5}, "source": 7}),
         from_dict({"cell_type": "code", "metadata": {"nbgrader": {"grade_id": ["double"]}}}),
@@ -163,7 +163,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_text_takes_no_time_in_the_grader(template: NotebookNode, kind: str) -> None:
+def test_hostile_text_is_rebuilt_quickly(template: NotebookNode, kind: str) -> None:
     first, second = (
         copy_of(template.cells[1], text) for text in (HOSTILE[kind], f"{HOSTILE[kind]}\n1")
     )
@@ -191,13 +191,13 @@ def test_pictures_stay_with_the_text_that_shows_them(
     validate(rebuilt)
 
 
-def test_an_answer_that_stood_elsewhere_keeps_its_picture(
+def test_an_answer_from_another_cell_keeps_its_picture(
     template: NotebookNode, solved: NotebookNode
 ) -> None:
     solved.cells[3] = with_picture(new_markdown_cell("Because."), "ANSWER")
     solved.cells.insert(0, with_picture(new_markdown_cell("My plan"), "OWN"))
     rebuilt, notes = rebuild(template, solved)
-    assert "The answer to `why` stood in another cell: it was taken from there." in notes
+    assert "The answer to `why` was in another cell: it was taken from there." in notes
     answer = next(cell for cell in rebuilt.cells if cell.id == "why")
     assert answer.attachments["image.png"]["image/png"] == "ANSWER"
 

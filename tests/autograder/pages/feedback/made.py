@@ -1,4 +1,4 @@
-"""A graded class without grading: records, gradebook and autograded/ as the grader leaves them."""
+"""A graded class without grading: records, gradebook and autograded/ as the grader writes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHECKS = ("chunk_bounds", "reduce_scatter", "all_gather", "ring_all_reduce", "by
 
 @dataclass
 class HandedIn:
-    """What a student handed in, and what was decided of it. ``failing``: {answer: CaseResult}s."""
+    """A submission and its results. ``failing``: {answer: {case: CaseResult}}."""
 
     failing: dict[str, dict[str, CaseResult]] = field(default_factory=dict)
     unwritten: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class HandedIn:
 
 
 class Made:
-    """A course of one lab in a folder of its own."""
+    """A course with one lab in a separate folder."""
 
     def __init__(self, root: Path, lab: str = LAB) -> None:
         self.root, self.lab = root, lab
@@ -89,7 +89,7 @@ class Made:
             gradebook.add_student(student, **names)
 
     def grade(self, student: str, handed_in: HandedIn) -> None:
-        """Everything that `nbgrader autograde` and a person leave behind."""
+        """Writes everything that `nbgrader autograde` and manual grading do."""
         notebook, verdicts = self._decide(handed_in)
         key = f"key-of-{student}"
         record = Record(
@@ -222,7 +222,7 @@ def prose_cell(source: str) -> NotebookNode:
 
 
 def shown(**data: str) -> dict[str, Any]:
-    """A display with these forms: text_html="<b>"."""
+    """A display with these formats: text_html="<b>"."""
     return {
         "output_type": "display_data",
         "metadata": {},

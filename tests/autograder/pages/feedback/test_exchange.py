@@ -1,4 +1,4 @@
-"""`nbgrader release_feedback`, with work that came another way than by the exchange."""
+"""`nbgrader release_feedback`, with a submission that did not come through the exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAB = "03_ring_all_reduce"
 
 
 @pytest.mark.nbgrader
-def test_whose_work_came_another_way_is_named_and_the_others_get_theirs(tmp_path: Path) -> None:
+def test_a_submission_from_elsewhere_is_named_and_others_are_released(tmp_path: Path) -> None:
     shutil.copy(REPO / "nbgrader_config.py", tmp_path)
     for student, secret in (("ann", ""), ("bea", "b" * 16)):
         folder = tmp_path / "grading/feedback" / student / LAB
@@ -27,7 +27,7 @@ def test_whose_work_came_another_way_is_named_and_the_others_get_theirs(tmp_path
     command = [sys.executable, "-m", "nbgrader", "release_feedback", LAB]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert "ann gets nothing from here" in ran.stderr
+    assert "ann gets no feedback from here" in ran.stderr
     assert "Traceback" not in ran.stderr
     (released,) = (tmp_path / "grading/exchange/shardlab/feedback").iterdir()
     assert released.stem == notebook_hash(secret="b" * 16, notebook_id=LAB)

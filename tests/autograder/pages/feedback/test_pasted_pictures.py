@@ -1,4 +1,4 @@
-"""A picture pasted into a written answer, from what was handed in to what people read."""
+"""A picture pasted into a written answer, from the submission to the pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def picture() -> str:
 
 
 def formgraders_page(path: Path, student: str) -> str:
-    """As formgrader makes it of ``path``, with the configuration of the folder that we are in."""
+    """As formgrader makes it from ``path``, with the current folder's configuration."""
     app = NbGrader()
     app.initialize([])
     app.config.HTMLExporter.template_name = "formgrade"
@@ -48,7 +48,7 @@ def formgraders_page(path: Path, student: str) -> str:
 def test_it_is_shown_to_the_student_and_to_the_grader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course = Course.begin(tmp_path)
+    course = Course.create(tmp_path)
     assert course.nbgrader("generate_assignment", LAB).returncode == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_pool", lambda *_: FakePool())
@@ -56,7 +56,7 @@ def test_it_is_shown_to_the_student_and_to_the_grader(
     notebook = with_answers(course.released(LAB), {QUESTION: text})
     (answer,) = [cell for cell in notebook["cells"] if cell["id"] == QUESTION]
     answer["attachments"] = {"sketch.png": {"image/png": picture()}}
-    course.hand_in(LAB, "ann", json.dumps(notebook))
+    course.submit(LAB, "ann", json.dumps(notebook))
 
     assert main(["grade", LAB]) == 0
     done = course.nbgrader("generate_feedback", LAB)

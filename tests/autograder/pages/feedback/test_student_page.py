@@ -1,4 +1,4 @@
-"""`nbgrader generate_feedback` makes one page for each student, with what they want to know."""
+"""`nbgrader generate_feedback` makes one page for each student."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             penalty=1.0,
             state="resource limit",
             reason="`ring_all_reduce`, 4 ranks: used more than 2 GB.",
-            notes=("The answer cell `chunk_bounds` was there 2 times: one was kept.",),
+            notes=("The answer cell `chunk_bounds` appeared 2 times: one was kept.",),
         ),
     )
     hidden = [case.name for case in CASES if case.hidden]
@@ -73,7 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def text_of(html: str) -> str:
-    """Roughly what is read on the page."""
+    """Roughly the visible text of the page."""
     body = re.sub(r"<(style|head)\b.*?</\1>", "", html, flags=re.DOTALL)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
 
@@ -87,9 +87,9 @@ def test_points_by_exercise_add_up_to_the_total(made: Made) -> None:
     assert row_of(page, "check_chunk_bounds") == "1 · chunk_bounds 5 of 5 cases 2 / 2"
     assert row_of(page, "check_ring_all_reduce") == "4 · ring_all_reduce 9 of 10 cases 4.5 / 5"
     assert row_of(page, "check_bytes_per_rank") == "5 · bytes_per_rank not written yet 0 / 2"
-    assert row_of(page, QUESTION) == "6 · From 8 to 64 ranks graded by a person 1.5 / 2"
+    assert row_of(page, QUESTION) == "6 · From 8 to 64 ranks graded manually 1.5 / 2"
     assert 'data-total="16.0"' in page  # 2 + 5 + 4 + 4.5 + 1.5, less 1 for being late
-    assert "Taken off for handing in late −1" in text_of(page)
+    assert "Late penalty −1" in text_of(page)
     assert "Lab 03 · Ring all-reduce" in text_of(page)
     assert "Ada Lovelace" in text_of(page)
     assert ", due 12 November 2026, 12:00 UTC: late" in text_of(page)
@@ -104,22 +104,22 @@ def test_the_failing_case_is_named_with_its_mistake_and_pictures(made: Made) -> 
     assert "<p>See <code>op</code>.</p>" in card
 
 
-def test_state_repairs_and_comments_are_told(made: Made) -> None:
+def test_state_repairs_and_comments_are_shown(made: Made) -> None:
     page = made.feedback("ada")
     assert 'data-state="resource limit"' in page
     assert "<code>ring_all_reduce</code>, 4 ranks: used more than 2 GB." in page
-    assert "The answer cell <code>chunk_bounds</code> was there 2 times" in page
+    assert "The answer cell <code>chunk_bounds</code> appeared 2 times" in page
     assert "<em>Which</em> term wins?" in page
 
 
-def test_what_waits_for_a_person_is_no_zero(made: Made) -> None:
+def test_a_pending_answer_is_not_a_zero(made: Made) -> None:
     page = made.feedback("grace")
-    assert row_of(page, QUESTION).endswith("waits for a person to read it ? / 2")
+    assert row_of(page, QUESTION).endswith("waiting for manual grading ? / 2")
     assert "so far" in text_of(page)
     assert "data-state" not in page
 
 
-def test_hidden_cases_keep_their_names_and_inputs(made: Made) -> None:
+def test_names_and_inputs_of_hidden_cases_are_not_shown(made: Made) -> None:
     page = made.feedback("grace")
     assert f"a rank {MISTAKE}" in page
     for exercise in exercises.of_lab(LAB):
@@ -130,14 +130,14 @@ def test_hidden_cases_keep_their_names_and_inputs(made: Made) -> None:
     assert "seed" not in text_of(page)
 
 
-def test_without_a_record_the_gradebook_and_the_notebook_are_told(made: Made) -> None:
+def test_without_a_record_the_page_shows_gradebook_and_notebook(made: Made) -> None:
     page = made.feedback("hand")
     assert 'data-total="20.0"' in page
     assert row_of(page, "check_chunk_bounds").endswith("2 / 2")
     assert "chunk_bounds: all 5 cases pass" in text_of(page)  # in the notebook, as text
 
 
-def test_pages_stand_alone_and_are_small(made: Made) -> None:
+def test_pages_are_self_contained_and_small(made: Made) -> None:
     for student in ("ada", "grace", "hand", "mallory"):
         page = made.feedback(student)
         assert len(page) < 400_000
@@ -148,16 +148,16 @@ def test_pages_stand_alone_and_are_small(made: Made) -> None:
         assert page.index("default-src 'none'") < page.index("<style")
 
 
-def test_a_hostile_notebook_is_text(made: Made) -> None:
+def test_a_hostile_notebook_is_shown_as_text(made: Made) -> None:
     page = made.feedback("mallory")
     for attribute in ("onerror=", "onload=", "ontoggle=", "onfocus=", "srcdoc=", "position:fixed"):
         unescaped = re.findall(rf"<[^>]*{attribute}", page)
         assert unescaped == []
-    assert page.count('class="shardlab-check"') == 5  # ours alone, one for each check
+    assert page.count('class="shardlab-check"') == 5  # only ours, one for each check
     assert page.count("</body>") == 1
 
 
-def test_a_student_who_is_not_in_the_gradebook_is_graded_first(made: Made) -> None:
+def test_feedback_needs_the_student_in_the_gradebook(made: Made) -> None:
     of = {"assignment": LAB, "notebook": LAB, "student": "nobody", "db_url": made.db_url}
     with pytest.raises(NotInGradebook, match=f"run `nbgrader autograde {LAB} --student nobody`"):
         FeedbackExporter().from_notebook_node(made.released, {"nbgrader": of})

@@ -1,4 +1,4 @@
-"""formgrader's pages by ClassAPI: nbgrader's own answers, with fewer questions to the database."""
+"""formgrader's pages with ClassAPI: nbgrader's own results, with fewer queries to the database."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def course(db_url: str, tmp_path_factory: pytest.TempPathFactory) -> CourseDirec
         for student in ("ada", "bob", "cy", "eve", "not in the gradebook"):
             (root / "submitted" / student / lab).mkdir(parents=True)
     (root / "autograded/cy/one/work.ipynb").unlink()
-    (root / "submitted/eve/two/timestamp.txt").write_text("2026-10-02 13:00:00 UTC")  # anew
+    # Submitted again:
+    (root / "submitted/eve/two/timestamp.txt").write_text("2026-10-02 13:00:00 UTC")
     (root / "submitted/without work/two").mkdir(parents=True)
     config = Config()
     config.CourseDirectory.update(root=str(root), db_url=db_url, course_id="shardlab")
@@ -109,14 +110,14 @@ PAGES: dict[str, Callable[[NbGraderAPI], Any]] = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_tells_what_nbgraders_own_tells(course: CourseDirectory, page: str) -> None:
+def test_a_page_has_the_same_content_as_nbgraders_own(course: CourseDirectory, page: str) -> None:
     ours = PAGES[page](ClassAPI(course, config=course.config))
     assert ours == PAGES[page](NbGraderAPI(course, config=course.config))
     assert ours
 
 
-def test_a_bigger_class_asks_the_database_no_more(course: CourseDirectory) -> None:
-    few = {page: questions(course, page) for page in PAGES}
+def test_a_larger_class_needs_no_more_queries(course: CourseDirectory) -> None:
+    few = {page: query_count(course, page) for page in PAGES}
     with Gradebook(course.db_url, "shardlab") as gradebook:
         for student in ("fay", "gus", "hal"):
             gradebook.add_student(student)
@@ -126,28 +127,28 @@ def test_a_bigger_class_asks_the_database_no_more(course: CourseDirectory) -> No
             (folder / "work.ipynb").touch()
             Path(course.root, "submitted", student, "one").mkdir(parents=True)
         gradebook.db.commit()
-    assert {page: questions(course, page) for page in PAGES} == few
+    assert {page: query_count(course, page) for page in PAGES} == few
     assert 0 not in few.values()
 
 
-def questions(course: CourseDirectory, page: str) -> int:
-    with counted_queries() as asked:
+def query_count(course: CourseDirectory, page: str) -> int:
+    with counted_queries() as queries:
         PAGES[page](ClassAPI(course, config=course.config))
-    return len(asked)
+    return len(queries)
 
 
 @contextmanager
 def counted_queries() -> Iterator[list[str]]:
-    """What is asked within this block, but for looking which tables there are."""
-    asked: list[str] = []
+    """The queries within this block, except those for the schema."""
+    queries: list[str] = []
 
     def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "PRAGMA" not in statement and "pg_catalog" not in statement:
-            asked.append(statement)
+            queries.append(statement)
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        yield asked
+        yield queries
     finally:
         event.remove(Engine, "before_cursor_execute", note)
 
@@ -155,7 +156,7 @@ def counted_queries() -> Iterator[list[str]]:
 def test_a_gradebook_gets_its_indexes_once(
     course: CourseDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one whose tables nbgrader made, and where they are there already."""
+    """Also if nbgrader made its tables, and if the indexes exist already."""
     monkeypatch.setattr(api, "_indexed", set())
     engine = create_engine(course.db_url)
     with engine.begin() as connection:
@@ -169,7 +170,7 @@ def test_a_gradebook_gets_its_indexes_once(
     engine.dispose()
 
 
-def test_a_gradebook_that_takes_no_index_is_shown_all_the_same(
+def test_a_gradebook_without_indexes_is_still_shown(
     course: CourseDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
@@ -181,13 +182,13 @@ def test_a_gradebook_that_takes_no_index_is_shown_all_the_same(
     assert "must be owner of table grade" in caplog.text
 
 
-def test_the_servers_extension_takes_formgraders_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_extension_replaces_nbgraders_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "NbGraderAPI", NbGraderAPI)
     formgrader._load_jupyter_server_extension(None)
     assert base.NbGraderAPI is ClassAPI
 
 
-def test_make_lab_loads_it_for_instructors_alone(tmp_path: Path) -> None:
+def test_make_lab_loads_it_only_for_instructors(tmp_path: Path) -> None:
     settings = "jupyter_server_config.py"
     students = tmp_path / "jupyter"
     students.mkdir()

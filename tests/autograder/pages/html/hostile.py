@@ -1,6 +1,6 @@
-"""What a student may put in a notebook so that a page runs it, fetches it or hides behind it.
+"""What a student may put in a notebook so that a page runs it, fetches it or is covered by it.
 
-Whatever runs sets ``window.pwned`` or the document's title; whatever is fetched is at EVIL.
+Everything that runs sets ``window.pwned`` or the document's title; everything fetched is at EVIL.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MARKDOWN = {
 
 
 def outputs() -> dict[str, list[Any]]:
-    """As a kernel that says what it likes leaves them: {name: outputs of a cell}."""
+    """Outputs that a hostile kernel may send: {name: outputs of a cell}."""
     tag = f'<script>{RUN}</script><img src=x onerror="{RUN}">'
     svg = (
         f"<svg xmlns='http://www.w3.org/2000/svg' onload=\"{RUN}\"><script>{RUN}</script>"

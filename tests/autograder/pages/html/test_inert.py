@@ -1,4 +1,4 @@
-"""What students made does nothing on a page, and what they meant is still there to read."""
+"""Students' work is inert on a page, and still readable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HARMLESS = {"alt", "title", "href", "src", "rel", "target", "colspan", "rowspan"
 
 
 class Reader(HTMLParser):
-    """What a page would act upon, and whether every element is closed."""
+    """What a browser would act upon, and whether every element is closed."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if not self.open or self.open.pop() != tag:
-            self.harm.append(f"</{tag}> that nothing opened")
+            self.harm.append(f"</{tag}> without a start tag")
 
 
 def is_ours(tag: str, classes: str) -> bool:
@@ -93,11 +93,11 @@ def test_outputs_do_nothing(name: str, outputs: list[Any]) -> None:
         {"output_type": "error", "traceback": [["<b>"], 4], "ename": None},
     ],
 )
-def test_an_output_of_any_shape_can_be_shown(output: dict[str, Any]) -> None:
+def test_an_output_of_any_type_can_be_shown(output: dict[str, Any]) -> None:
     assert harm_of(inert.output(output)) == []
 
 
-def test_what_was_meant_is_still_there() -> None:
+def test_formatting_is_kept() -> None:
     html = inert.markdown(
         "# A plan\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n**bold** `x<y` [web](https://a.example)\n\n"
         "```python\nfor x in y: pass\n```\n\n<details><summary>Hint</summary>\n\n*this*\n</details>"
@@ -108,7 +108,7 @@ def test_what_was_meant_is_still_there() -> None:
         "<em>this</em>",
     ):  # fmt: skip
         assert part in html
-    assert 'rel="noopener noreferrer nofollow"' in html  # an address of formgrader's stays there
+    assert 'rel="noopener noreferrer nofollow"' in html  # formgrader's URL stays private
 
 
 def test_a_table_of_pandas_keeps_its_cells() -> None:
@@ -145,7 +145,7 @@ def test_pictures_of_the_course_and_of_matplotlib_are_shown() -> None:
         "<pattern id='p'><rect fill='url(#q)'/></pattern><rect fill=\"url( '#p' )\"/>",
     ],
 )  # fmt: skip
-def test_drawings_of_more_than_shapes_and_text_are_left_out(inside: str) -> None:
+def test_drawings_with_more_than_shapes_and_text_are_left_out(inside: str) -> None:
     assert (
         shown(**{"image/svg+xml": f"<svg xmlns='http://www.w3.org/2000/svg'>{inside}</svg>"}) == ""
     )
@@ -157,7 +157,7 @@ def test_a_drawing_of_deep_groups_is_left_out() -> None:
     assert shown(**{"image/svg+xml": svg}) == ""
 
 
-def test_an_image_that_unpacks_to_too_much_is_left_out() -> None:
+def test_a_decompression_bomb_is_left_out() -> None:
     side = int(MAX_PIXELS**0.5) + 1
     bomb = io.BytesIO()
     Image.new("1", (side, side)).save(bomb, "PNG")
@@ -198,7 +198,7 @@ def test_a_pasted_drawing_is_shown_or_refused() -> None:
 
     head = "<svg xmlns='http://www.w3.org/2000/svg'>"
     assert 'src="data:image/svg+xml;base64,' in markdown(f"{head}<rect/></svg>")
-    assert "it holds more than shapes" in markdown(f"{head}<script>alert(1)</script></svg>")
+    assert "it contains more than shapes" in markdown(f"{head}<script>alert(1)</script></svg>")
     assert "src=" not in markdown(f"{head}<image href='{hostile.EVIL}'/></svg>")
 
 
@@ -226,10 +226,10 @@ def test_a_picture_that_is_not_shown_is_named(kind: str) -> None:
         assert harm_of(html) == []
 
 
-def test_a_large_picture_is_shown_once_however_often_it_is_named() -> None:
+def test_a_large_picture_is_shown_only_once() -> None:
     html = inert.markdown("![](attachment:a.png) " * 500, {"a.png": {"image/png": png(400)}})
     assert html.count("<img") == 1
-    assert html.count("The picture a.png again.") == 499
+    assert html.count("The picture a.png is shown above.") == 499
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,15 @@ def test_names_and_words_of_a_picture_are_text(name: str, words: str) -> None:
 
 
 def shown(**data: str) -> str:
-    """The address of the image that stands for this output; "" where none does."""
+    """The URI of the image that shows this output; "" if none does."""
     html = inert.output({"output_type": "display_data", "data": data})
     return html.partition('src="')[2].partition('"')[0]
+
+
+def test_a_plain_result_is_shown() -> None:
+    assert "<pre>42</pre>" in inert.output(
+        {"output_type": "execute_result", "data": {"text/plain": "42"}}
+    )
 
 
 def test_long_text_is_cut_in_the_middle() -> None:
@@ -268,4 +274,4 @@ def test_nothing_takes_long(piece: str) -> None:
     begun_s = time.process_time()
     inert.markdown(piece * (inert.MAX_TEXT // len(piece)))
     inert.html(piece * (inert.MAX_HTML // len(piece)))
-    assert time.process_time() - begun_s < 20  # without its bounds the worst takes minutes
+    assert time.process_time() - begun_s < 20  # without limits the worst takes minutes

@@ -1,4 +1,4 @@
-"""TeX becomes MathML that a browser can set, and nothing else."""
+"""TeX becomes MathML that a browser can render, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autograder.pages.html import inert
-from autograder.pages.html.mathematics import MAX_TEX, NotSet, mathml
+from autograder.pages.html.mathematics import MAX_TEX, NotConvertible, mathml
 from tests.autograder.pages.html.test_inert import harm_of
 
 REPO = Path(__file__).parents[4]
@@ -23,7 +23,7 @@ def prose_of(notebook: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
 
 
-def test_all_mathematics_of_the_course_are_set() -> None:
+def test_all_formulas_of_the_course_are_converted() -> None:
     found = 0
     for notebook in NOTEBOOKS:
         for source in prose_of(notebook):
@@ -52,12 +52,12 @@ def test_all_mathematics_of_the_course_are_set() -> None:
         (r"\left( a \right)", ['stretchy="true"']),
     ],
 )  # fmt: skip
-def test_what_students_write_is_set(tex: str, parts: list[str]) -> None:
-    set_in_mathml = mathml(tex, display=True)
+def test_common_tex_is_converted(tex: str, parts: list[str]) -> None:
+    converted = mathml(tex, display=True)
     for part in parts:
-        assert part in set_in_mathml
+        assert part in converted
     if "<" not in tex and ">" not in tex:
-        assert f'alttext="{escape(tex, quote=False)}"' in set_in_mathml
+        assert f'alttext="{escape(tex, quote=False)}"' in converted
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_what_students_write_is_set(tex: str, parts: list[str]) -> None:
         r"\begin{x}a\end{x}", r"\left(", r"x^", "_", "x_1_2", r"\end{a}",
     ],
 )  # fmt: skip
-def test_what_is_not_set_stays_as_written(tex: str) -> None:
-    with pytest.raises(NotSet):
+def test_unsupported_tex_stays_as_written(tex: str) -> None:
+    with pytest.raises(NotConvertible):
         mathml(tex)
     if tex.strip():
         html = inert.markdown(f"before ${tex}$ after")
@@ -94,7 +94,7 @@ def test_markup_in_a_formula_is_text(command: str, inside: str) -> None:
         assert harm_of(without_ours) == []
 
 
-def test_nothing_of_a_formula_reaches_beyond_its_line() -> None:
+def test_a_formula_stays_within_its_line() -> None:
     for tex in (
         r"\hspace{-999px}x",
         r"\hspace{9999em}x",
@@ -102,13 +102,13 @@ def test_nothing_of_a_formula_reaches_beyond_its_line() -> None:
         r"\raise{99em}{x}",
     ):
         try:
-            set_in_mathml = mathml(tex)
-        except NotSet:
+            converted = mathml(tex)
+        except NotConvertible:
             continue
-        assert not re.search(r"\d{2,}(\.\d+)?(em|px)|-\d|voffset", set_in_mathml.replace(tex, ""))
+        assert not re.search(r"\d{2,}(\.\d+)?(em|px)|-\d|voffset", converted.replace(tex, ""))
 
 
-def test_a_student_writes_no_mathml_and_no_place_for_it() -> None:
+def test_mathml_written_by_a_student_is_removed() -> None:
     html = inert.markdown("<math><mi>x</mi></math> $x$ ![words $y^2$](data:image/png;base64,AA==)")
     assert html.count("<math") == 1
     assert 'alt="words y^2"' in html

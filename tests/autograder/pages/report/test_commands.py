@@ -1,4 +1,4 @@
-"""`python -m autograder export` and `report`: what an instructor takes away."""
+"""`python -m autograder export` and `report`: results for the instructor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VISIBLE = [case.name for case in RING if not case.hidden]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = Made(tmp_path_factory.mktemp("course"))
-    Made(made.root, OTHER)  # nobody has handed it in
+    Made(made.root, OTHER)  # without submissions
     (made.root / "solutions").symlink_to(Path(__file__).parents[4] / "solutions")
     made.enrol("ada", first_name="Ada", last_name="Lovelace")
     made.enrol("absent", last_name="=1+2")
@@ -54,7 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def run(
     made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
-    """A command of `python -m autograder`, and what it says."""
+    """Runs a command of `python -m autograder` and returns its output."""
     monkeypatch.chdir(made.root)
 
     def run(*arguments: str) -> str:
@@ -82,7 +82,7 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     assert float(ben["ring_all_reduce"]) == pytest.approx(half)
     assert float(ben["total"]) == pytest.approx(13 + half - 1)
     assert (ben["late_penalty"], ben[QUESTION], ben["to_grade_by_hand"]) == ("1", "", "1")
-    assert (absent["state"], absent["total"], absent["chunk_bounds"]) == ("not handed in", "0", "")
+    assert (absent["state"], absent["total"], absent["chunk_bounds"]) == ("not submitted", "0", "")
     assert absent["last_name"] == "'=1+2"  # no formula
     assert rows["eve"]["state"] == "tampering"
     fay = rows["fay"]
@@ -93,11 +93,11 @@ def test_without_a_lab_all_labs_are_exported(run: Callable[..., str]) -> None:
     rows = list(csv.DictReader(run("export").splitlines()))
     assert [row["lab"] for row in rows] == [OTHER] * 6 + [LAB] * 7
     ada_01, ada_03 = (row for row in rows if row["student"] == "ada")
-    assert (ada_01["state"], ada_01[f"{OTHER}.accumulate"]) == ("not handed in", "")
+    assert (ada_01["state"], ada_01[f"{OTHER}.accumulate"]) == ("not submitted", "")
     assert ada_03[f"{LAB}.ring_all_reduce"] == "5"
 
 
-def test_an_unknown_lab_is_refused_with_what_there_is(
+def test_an_unknown_lab_is_rejected_with_a_list_of_labs(
     run: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("export", "report"):
@@ -108,25 +108,25 @@ def test_an_unknown_lab_is_refused_with_what_there_is(
 def test_the_report_counts_points_mistakes_time_and_states(
     run: Callable[..., str], made: Made
 ) -> None:
-    said = run("report", LAB)
-    assert "7 students (4 graded, 1 tampering, 1 not graded yet, 1 not handed in)" in said
-    assert "1 late" in said
-    assert "4 wait for a person" in said
-    row = re.search(r"  ring_all_reduce  (.*)", said)
+    output = run("report", LAB)
+    assert "7 students (4 graded, 1 tampering, 1 not graded yet, 1 not submitted)" in output
+    assert "1 late" in output
+    assert "4 waiting for manual grading" in output
+    row = re.search(r"  ring_all_reduce  (.*)", output)
     assert row is not None
-    assert row[1].split()[:5] == ["1", "2", "1", "1", "0"]  # full, part, none, stub, waits
-    mistakes = [line.strip() for line in said.splitlines() if "  ring_all_reduce: " in line]
+    assert row[1].split()[:5] == ["1", "2", "1", "1", "0"]  # full, part, none, stub, pending
+    mistakes = [line.strip() for line in output.splitlines() if "  ring_all_reduce: " in line]
     assert mistakes == [
         f"2  ring_all_reduce: {MEAN}",
         f"1  ring_all_reduce: {ORDER} (in hidden cases only)",
     ]
-    assert re.search(r"the notebook's cells +4.0 s +80.0 s +80.0 s", said)
-    assert "eve: tampering. `import ctypes` <b>" in said
+    assert re.search(r"the notebook's cells +4.0 s +80.0 s +80.0 s", output)
+    assert "eve: tampering. `import ctypes` <b>" in output
     for student in ("ada", "ben", "cyd", "dee"):
-        assert student not in said  # by name only those whom somebody should look at
+        assert student not in output  # names only of those that need attention
 
 
-def test_the_reports_page_stands_alone(run: Callable[..., str], tmp_path: Path) -> None:
+def test_the_report_page_is_self_contained(run: Callable[..., str], tmp_path: Path) -> None:
     run("report", LAB, "--to", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert len(page) < 100_000

@@ -1,4 +1,4 @@
-"""What counts as a mistake of the class."""
+"""What the report counts as a mistake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERDICT = Verdict("ring_all_reduce.all_gather", 4.0, (CASE,), seed=1)
 
 
 @pytest.mark.parametrize(("unwritten", "counted"), [(True, 0), (False, 1)])
-def test_a_stub_is_no_mistake(unwritten: bool, counted: int) -> None:
+def test_a_stub_is_not_a_mistake(unwritten: bool, counted: int) -> None:
     verdict = replace(VERDICT, unwritten=unwritten).to_plain()
     record = Record("03_ring", "ann", "k", "h", GRADED, "", verdicts={"check_all_gather": verdict})
     assert len(_mistakes([record])) == counted
