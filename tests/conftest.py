@@ -100,7 +100,7 @@ def lab(lab_page: JupyterLab) -> JupyterLab:
 
 
 @pytest.fixture(scope="module")
-def desk(lab: JupyterLab) -> JupyterLab:
+def loaded_lab(lab: JupyterLab) -> JupyterLab:
     """The same page, loaded: for tests that open one notebook after another."""
     if not lab.is_loaded():
         lab.visit()

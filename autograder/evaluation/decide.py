@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from autograder.evaluation.judge import Judged, explained, is_unwritten
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import KeptRanks, Trials
+from autograder.evaluation.trial import RankPool, Trials
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import Attempt, Case, Exercise
 from shardlab.errors import DeadlockError, RunTimeout
@@ -30,7 +30,7 @@ def decide(
     trust: Trust = Trust.UNTRUSTED,
     on_case: OnCase | None = None,
     on_attempt: OnAttempt | None = None,
-    ranks: KeptRanks | None = None,
+    ranks: RankPool | None = None,
 ) -> Verdict:
     """Runs an answer on its cases. ``subject_blob`` is a cloudpickle of the answer, or None.
 
@@ -46,7 +46,7 @@ def decide(
     unwritten = False
     skipped = "no answer was submitted" if subject_blob is None else ""
     with contextlib.ExitStack() as stack:
-        ranks = ranks or stack.enter_context(KeptRanks(trust=trust))
+        ranks = ranks or stack.enter_context(RankPool(trust=trust))
         ranks.expect(exercise, cases)
         trials = Trials(exercise, subject_blob or b"", seed, ranks)
         for case in cases:

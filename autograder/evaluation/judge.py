@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Trouble
 from autograder.evaluation.wording import deterministic, printable
-from autograder.exercise import NAMED, SENT, Attempt, Exercise, Finding
+from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_closed_function
@@ -114,7 +114,7 @@ _KINDS_AT_A_LIMIT = {"SIGKILL", "SIGXCPU", "SIGXFSZ", "SIGBUS", "MemoryError", "
 
 def _general(who: str, mistake: str, in_full: str = "") -> Finding:
     """``who`` reveals nothing about a case, so it is shown for a hidden case as well."""
-    return Finding(who, mistake, anyone=who, in_full=in_full)
+    return Finding(who, mistake, who_if_hidden=who, in_full=in_full)
 
 
 def _limit_met(error: LaunchError | None) -> Trouble:
@@ -139,11 +139,13 @@ def _named_by_exercise(
     wanted = max(map(size_of, attempt.expected))
     if any(size_of(output) > MAX_TIMES * wanted + MAX_BYTES for output in attempt.outputs):
         return None, None  # diagnosing it could take forever
-    order = exercise.signs if NAMED in exercise.signs else (*exercise.signs, NAMED)
+    order = (
+        exercise.signs if NAMED_MISTAKES in exercise.signs else (*exercise.signs, NAMED_MISTAKES)
+    )
     named: tuple[Named, ...] | None = None
     for sign in (calls_closed_function, *order):
         try:
-            if sign is NAMED:
+            if sign is NAMED_MISTAKES:
                 named = exercise.named(attempt, suspects) if suspects else None
                 if not certain_in(named):
                     named = exercise.named(attempt)
@@ -228,7 +230,7 @@ def _unrecorded_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
     difference is not tampering: numpy arrays or another thread's tensors also cause one."""
     if attempt.error is not None or attempt.run is None:
         return None
-    if exercise.memory and not all(memory.is_told for memory in attempt.run.memory):
+    if exercise.memory and not all(memory.is_recorded for memory in attempt.run.memory):
         return _general("the run", "has lost its record of live tensors")
     if attempt.unmeasured:
         mistake = "bypassed the memory measurement: do the work in the calling thread"
@@ -311,4 +313,4 @@ def _deadlock(error: DeadlockError) -> Finding:
         mistake = "make calls that do not match, and wait forever"
         return _general("the ranks", mistake, error.headline)
     who = ranks_text([row.rank for row in waiting])
-    return Finding(who, mistake, waiting[0].source, anyone="neighbours")
+    return Finding(who, mistake, waiting[0].source, who_if_hidden="neighbours")

@@ -47,8 +47,8 @@ class RankKind(NamedTuple):
     is_clean: bool = False
 
 
-class KeptRanks:
-    """`with KeptRanks() as ranks`: keeps ranks running from case to case and answer to answer.
+class RankPool:
+    """`with RankPool() as ranks`: keeps ranks running from case to case and answer to answer.
 
     Starting them takes far longer than running an answer on them.
     """
@@ -59,7 +59,7 @@ class KeptRanks:
         self._timeout_s: dict[RankKind, float] = defaultdict(float)
         self._rank_sets: dict[RankKind, RankSet] = {}
 
-    def __enter__(self) -> KeptRanks:
+    def __enter__(self) -> RankPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +78,7 @@ class KeptRanks:
 
     def get(self, kind: RankKind) -> RankSet:
         """Ranks that earlier cases used, or new ones: as many as any expected case needs."""
-        if self.has(kind) and not self._rank_sets[kind].can_go_on:
+        if self.has(kind) and not self._rank_sets[kind].is_reusable:
             self.end(kind)
         if not self.has(kind):
             self._rank_sets[kind] = self.new(kind, self._sizes[kind], self._timeout_s[kind])
@@ -127,9 +127,7 @@ class Trials:
     ``subject_blob``: a cloudpickle of the answer.
     """
 
-    def __init__(
-        self, exercise: Exercise, subject_blob: bytes, seed: int, ranks: KeptRanks
-    ) -> None:
+    def __init__(self, exercise: Exercise, subject_blob: bytes, seed: int, ranks: RankPool) -> None:
         self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
         self.ranks, self.trust = ranks, ranks.trust
         self.last_passed = True
@@ -149,7 +147,7 @@ class Trials:
             were_new = ranks.is_fresh
             attempt = self._attempt(ranks, case, inputs, expected)
             judged = judge(exercise, attempt, self.suspects)
-            if not ranks.can_go_on:
+            if not ranks.is_reusable:
                 self.ranks.end(kind)
             result = judged.result
             is_known = result.mistake in self.mistakes and not result.trouble
@@ -236,7 +234,11 @@ class Trials:
         error: LaunchError | None = None
         try:
             # Student code can forge file names in tracebacks: do not read these files here.
-            with contextlib.nullcontext() if self.trust is Trust.OWN else source.without_files():
+            with (
+                contextlib.nullcontext()
+                if self.trust is Trust.OWN
+                else source.without_source_text()
+            ):
                 run = ranks.run(
                     fn,
                     *given,

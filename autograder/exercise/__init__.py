@@ -3,13 +3,13 @@
 from autograder.exercise.attempt import SENT, Attempt, Curves, Finding, Spent
 from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
 from autograder.exercise.compare import equal
-from autograder.exercise.form import NAMED, Exercise
+from autograder.exercise.form import NAMED_MISTAKES, Exercise
 from autograder.exercise.formula import Formula, questions
 from autograder.exercise.on_ranks import OnRanks
 from autograder.guest.case import Case, Plain
 
 __all__ = [
-    "NAMED",
+    "NAMED_MISTAKES",
     "SENT",
     "Attempt",
     "Budget",

@@ -25,12 +25,12 @@ class Finding:
     who: str  # "rank 2", "ranks 0 and 1", "chunk_bounds(10, 4)"
     mistake: str  # starts with a verb; reveals nothing about a case's inputs or sizes
     evidence: str = ""
-    anyone: str = "a rank"  # replaces ``who`` if the case is hidden
+    who_if_hidden: str = "a rank"  # replaces ``who`` if the case is hidden
     in_full: str = ""  # replaces the whole text if the case is visible, such as an error message
 
     def text(self, hidden: bool) -> str:
         if hidden:
-            return f"{self.anyone} {self.mistake}"
+            return f"{self.who_if_hidden} {self.mistake}"
         if self.in_full:
             return shorten(self.in_full)
         evidence = f" ({shorten(self.evidence)})" if self.evidence else ""

@@ -37,7 +37,7 @@ def find_difference(
     for rank, wanted in enumerate(expected):
         if found := difference(wanted, outputs[rank], tolerance):
             if len(expected) == 1:
-                return Finding("your answer", *found, anyone="your answer")
+                return Finding("your answer", *found, who_if_hidden="your answer")
             return Finding(f"rank {rank}", *found)
     return None
 

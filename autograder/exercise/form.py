@@ -55,7 +55,7 @@ class Half(Protocol):
     def limit(self, label: str, case: Case) -> Limit | None: ...
 
 
-def NAMED(attempt: Attempt) -> Finding | None:
+def NAMED_MISTAKES(attempt: Attempt) -> Finding | None:
     """Placeholder in ``signs`` for the named mistakes; by default they come after all signs."""
     raise TypeError("a placeholder for the hidden half's mistakes: see evaluation.judge")
 
@@ -94,7 +94,9 @@ class Exercise:
         if len({case.name for case in self.cases}) < len(self.cases):
             raise ValueError(f"{self.name}: two cases share a name and would share inputs")
 
-    def joined(self, half: Half, chapter: str, module: str, closed: tuple[str, ...]) -> Exercise:
+    def with_hidden_half(
+        self, half: Half, chapter: str, module: str, closed: tuple[str, ...]
+    ) -> Exercise:
         """This public half combined with its hidden half."""
         answer, cases = self.answer or module, (*self.cases, *half.cases)
         name = f"{chapter}.{answer}"
@@ -107,7 +109,7 @@ class Exercise:
         return self.allows is not None and self.allows <= {"send", "recv"}
 
     @property
-    def decides(self) -> Half:
+    def required_half(self) -> Half:
         if self.half is None:
             raise ValueError(f"{self.answer} has no hidden half: load it with exercises.load")
         return self.half
@@ -119,10 +121,10 @@ class Exercise:
     def expect(self, case: Case, inputs: Sequence[Plain]) -> Outputs:
         """In the checker's process. If the output is a dict, only the expected keys are compared;
         other keys that ``drive`` returns are evidence for the signs."""
-        return self.decides.expected(case, inputs)
+        return self.required_half.expected(case, inputs)
 
     def limit_of(self, budget: Budget, case: Case) -> Limit | None:
-        return budget.limit(case) if budget.limit else self.decides.limit(budget.label, case)
+        return budget.limit(case) if budget.limit else self.required_half.limit(budget.label, case)
 
     def difference(self, attempt: Attempt) -> Finding | None:
         """The first place where the outputs differ from the expected ones."""

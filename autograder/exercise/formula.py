@@ -13,7 +13,7 @@ from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import difference, equal, is_number, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
-from autograder.guest.on_rank import answers_of, as_it_is
+from autograder.guest.on_rank import as_it_is, formula_results
 
 Question = Any  # a list of arguments, or a dict of named ones
 # (question, right answer, answer) -> what is wrong with the form of the answer, not its numbers
@@ -49,13 +49,13 @@ class Formula(Exercise):
     drive: Callable[[Any, Plain, Case], Plain] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "drive", _partial(answers_of, self.read))
+        object.__setattr__(self, "drive", _partial(formula_results, self.read))
         super().__post_init__()
 
     def draw(self, case: Case, rng: np.random.Generator) -> Sequence[Plain]:
         if "questions" in case.params:
             return [case.params["questions"]]
-        return [[_plain(question) for question in self.decides.draw(case, rng)]]
+        return [[_plain(question) for question in self.required_half.draw(case, rng)]]
 
     def difference(self, attempt: Attempt) -> Finding | None:
         wrong = self._wrong(attempt)
@@ -79,7 +79,7 @@ class Formula(Exercise):
         first = wrong[0]
         evidence = with_key(*difference(expected[first], got[first], self.tolerance) or ("", ""))
         found = []
-        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs, among):
+        for mistake, outputs in self.required_half.mistakes(attempt.case, attempt.inputs, among):
             if outputs is None or all(
                 outputs[0][i] is not None
                 and equal(outputs[0][i], got[i], self.tolerance)
@@ -101,7 +101,7 @@ class Formula(Exercise):
         return next((text for form in self.forms if (text := form(question, right, got))), "")
 
     def _finding(self, question: Question, mistake: str, evidence: str) -> Finding:
-        return Finding(call_of(self.answer, question), mistake, evidence, anyone=self.answer)
+        return Finding(call_of(self.answer, question), mistake, evidence, who_if_hidden=self.answer)
 
 
 def call_of(answer: str, question: Question) -> str:

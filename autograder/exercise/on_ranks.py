@@ -40,7 +40,7 @@ class OnRanks(Exercise):
             return None
         within = self.tolerance if self.named_within is None else self.named_within
         found = []
-        for mistake, outputs in self.decides.mistakes(attempt.case, attempt.inputs, among):
+        for mistake, outputs in self.required_half.mistakes(attempt.case, attempt.inputs, among):
             if outputs is None or (
                 _all_equal(outputs, attempt.outputs, within)
                 and not _all_equal(outputs, attempt.expected, within)
@@ -52,12 +52,12 @@ class OnRanks(Exercise):
     def _finding(self, attempt: Attempt, mistake: str, difference: Finding) -> Finding:
         if len(attempt.outputs) == 1:
             evidence = with_key(difference.mistake, difference.evidence)
-            return Finding(self.answer, mistake, evidence, anyone=self.answer)
+            return Finding(self.answer, mistake, evidence, who_if_hidden=self.answer)
         pairs = enumerate(zip(attempt.expected, attempt.outputs, strict=True))
         wrong = [rank for rank, pair in pairs if not equal(*pair, self.tolerance)]
         evidence = f"{difference.who}: {with_key(difference.mistake, difference.evidence)}"
         if len(wrong) == len(attempt.outputs):
-            return Finding("every rank", mistake, evidence, anyone="every rank")
+            return Finding("every rank", mistake, evidence, who_if_hidden="every rank")
         each_of = "each of " if len(wrong) > 1 else ""  # mistakes are worded for one rank
         return Finding(f"{each_of}{ranks_text(wrong)}", mistake, evidence)
 

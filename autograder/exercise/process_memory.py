@@ -18,7 +18,7 @@ from shardlab.run import Run
 ROOM_BYTES = 4 << 20
 
 
-def no_more_than_tensors(
+def process_memory_budget(
     moment: str, tensors_bytes: Callable[[Case], float | None], before: str = BEGUN
 ) -> Budget:
     """``tensors_bytes``: bytes of a correct answer's tensors at that moment; None: too few to
@@ -26,7 +26,7 @@ def no_more_than_tensors(
 
     def rise(run: Run) -> list[int]:
         """Raises KeyError if a rank did not complete one of the two moments."""
-        seen = [memory.seen_bytes for memory in run.memory]
+        seen = [memory.process_bytes for memory in run.memory]
         return [blocks[moment].most - blocks[before].least for blocks in seen]
 
     def limit(case: Case) -> Limit | None:

@@ -105,7 +105,7 @@ def record(exercise: Exercise, inputs_of: InputsOf, facts: Mapping[str, Plain]) 
 def _of_case(
     exercise: Exercise, case: Case, inputs: Sequence[Plain], store: _Store
 ) -> dict[str, Plain]:
-    half = exercise.decides
+    half = exercise.required_half
     limits = {
         budget.label: [by_rank(part, case.world_size) for part in (limit.most, limit.least)]
         for budget in exercise.budgets

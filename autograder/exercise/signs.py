@@ -16,18 +16,18 @@ from typing import Any
 from autograder.exercise.attempt import SENT, Attempt, Finding
 from autograder.exercise.form import Sign
 from autograder.guest.case import Case
-from autograder.guest.library import CLOSED
+from autograder.guest.closed_modules import CLOSED
 from shardlab.errors import RankError
 
-Said = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
-RankSign = Callable[[Any, int, Attempt], Said]
+MistakeText = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
+RankSign = Callable[[Any, int, Attempt], MistakeText]
 
 
-def finding(who: str, found: Said, anyone: str = "a rank") -> Finding | None:
+def finding(who: str, found: MistakeText, who_if_hidden: str = "a rank") -> Finding | None:
     if found is None or isinstance(found, Finding):
         return found
     mistake, evidence = (found, "") if isinstance(found, str) else found
-    return Finding(who, mistake, evidence, anyone)
+    return Finding(who, mistake, evidence, who_if_hidden)
 
 
 def finished(attempt: Attempt) -> Iterator[tuple[int, Any]]:
@@ -80,7 +80,7 @@ def over_budget(
     """A rank is over the budget of that heading, and used more than ``beyond``."""
 
     @on_each_rank
-    def sign(output: Any, rank: int, attempt: Attempt) -> Said:
+    def sign(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         for spent in attempt.spent:
             over = spent.heading == heading and rank in spent.ranks_over
             if over and spent.used[rank] > beyond(attempt.case):
@@ -119,6 +119,6 @@ def calls_closed_function(attempt: Attempt) -> Finding | None:
     return Finding(
         "your answer",
         f"calls {which}",
-        anyone="your answer",
+        who_if_hidden="your answer",
         in_full=f"your answer calls {found[1]}, which {CLOSED}",
     )

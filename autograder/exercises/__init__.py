@@ -62,7 +62,7 @@ def of_lab(lab: str) -> tuple[Exercise, ...]:
             half: Any = HiddenHalf(import_module(f"{hidden}.{name}"))
         else:
             half = RecordedHalf(HERE / f"lab{lab}" / "recorded" / f"{name}{SUFFIX}")
-        found.append(public.joined(half, lab.partition("_")[2], name, closed))
+        found.append(public.with_hidden_half(half, lab.partition("_")[2], name, closed))
     return tuple(found)
 
 

@@ -12,13 +12,13 @@ import cloudpickle
 import torch.distributed as dist
 
 from autograder.guest.case import Case, Plain
-from autograder.guest.library import modules_closed
+from autograder.guest.closed_modules import modules_closed
 from shardlab import source
 
-source.leave_out(str(Path(__file__).parents[1]))  # so that errors point to the student's line
+source.exclude_folder(str(Path(__file__).parents[1]))  # so that errors point to the student's line
 
 # The communication functions of torch.distributed.
-COMMUNICATES = {
+COMMUNICATION_FUNCTIONS = {
     name
     for name in dir(dist)
     if callable(getattr(dist, name, None))
@@ -52,7 +52,7 @@ def on_clean_rank(
     return execute(returned, given, case)
 
 
-def answers_of(
+def formula_results(
     read: Callable[[Any], Plain], subject: Callable[..., Any], questions: Sequence[Any], case: Case
 ) -> list[Plain]:
     """A formula's result for each question, a list of arguments or a dict of named ones."""
@@ -65,7 +65,7 @@ def as_it_is(answer: Plain) -> Plain:
     return answer
 
 
-def standing_in(subject: Any, **pieces: Callable[..., Any]) -> Any:
+def with_functions_replaced(subject: Any, **pieces: Callable[..., Any]) -> Any:
     """Replaces functions that ``subject`` calls by name with ours.
 
     A mistake in an earlier answer then costs points once, not again in the answers that call it.

@@ -75,7 +75,7 @@ class ForkServer(server.Server):
                 return
             self.containers.discard(pid)
 
-    def _become_container(self, run: server.RunOfRanks, limits: Mapping[str, float]) -> None:
+    def _become_container(self, run: server.ServedRun, limits: Mapping[str, float]) -> None:
         """In the forked child, which never returns; its own child is the container's PID 1."""
         try:
             container.die_with_parent()
@@ -107,8 +107,8 @@ class FirstProcess(server.Server):
         self.kind = kind
         self.limits = limits
 
-    def answer_other(
-        self, run: server.RunOfRanks, question: dict[str, Any], fds: list[int]
+    def handle_other_request(
+        self, run: server.ServedRun, question: dict[str, Any], fds: list[int]
     ) -> None:
         if "cells" in question:
             self.fork(run, CELLS, fds)
@@ -122,7 +122,7 @@ class FirstProcess(server.Server):
         container.enclose(self.limits)
         rank.refuse_connections = seccomp.refuse_connections
 
-    def become_other(self, run: server.RunOfRanks, name: str, fds: list[int]) -> None:
+    def run_other_child(self, run: server.ServedRun, name: str, fds: list[int]) -> None:
         """Runs a notebook's cells, with a separate rank server for `launch` in a cell."""
         os.close(run.setup_fd)
         os.close(run.store_fd)
@@ -134,7 +134,7 @@ class FirstProcess(server.Server):
 
 
 def _serve_as_pid_1(
-    run: server.RunOfRanks, kind: str, limits: Mapping[str, float], tap: socket.socket | None
+    run: server.ServedRun, kind: str, limits: Mapping[str, float], tap: socket.socket | None
 ) -> None:
     try:
         container.become_first_process()

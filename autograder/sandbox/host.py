@@ -328,7 +328,7 @@ class Sandbox:
     def cells(self) -> Cells:
         return Cells(self.host, self.kind)
 
-    def take_account(self) -> dict[str, float]:
+    def take_usage(self) -> dict[str, float]:
         """What containers have used since the last call."""
         used, self.host.account = self.host.account, dict(NOTHING_USED)
         return used

@@ -48,7 +48,7 @@ class Unsandboxed:
     def cells(self) -> AbstractContextManager[ContainedCells]:
         return start_cells(self.limits)
 
-    def take_account(self) -> dict[str, float]:
+    def take_usage(self) -> dict[str, float]:
         """Not counted."""
         return {}
 
@@ -131,12 +131,12 @@ class CellsServer(server.Server):
             (resource.RLIMIT_FSIZE, file_bytes),
         )
 
-    def answer_other(
-        self, run: server.RunOfRanks, question: dict[str, Any], fds: list[int]
+    def handle_other_request(
+        self, run: server.ServedRun, question: dict[str, Any], fds: list[int]
     ) -> None:
         self.fork(run, "cells", fds)
 
-    def become_other(self, run: server.RunOfRanks, name: str, fds: list[int]) -> None:
+    def run_other_child(self, run: server.ServedRun, name: str, fds: list[int]) -> None:
         from autograder.guest import kernel
 
         for kind, limit in self.limits:

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import DeadlockError, RankError, launch
-from shardlab.machine import choose_device, most_ranks
+from shardlab.machine import choose_device, max_ranks
 from shardlab.widgets import format_bytes, timeline, traffic_map
 
 # %% [markdown]
@@ -182,7 +182,7 @@ launch(nap, 0.5, world_size=2).outputs
 print("cores       ", len(os.sched_getaffinity(0)))
 print("free memory ", format_bytes(psutil.virtual_memory().available))
 print("GPUs        ", torch.cuda.device_count())
-print("most ranks  ", most_ranks(), "(the limit of launch here)")
+print("most ranks  ", max_ranks(), "(the limit of launch here)")
 
 # %% [markdown]
 # There may be more ranks than cores; they then take turns. The default, `device="auto"`, uses GPUs if there is one for each rank, and CPUs otherwise:

@@ -305,7 +305,7 @@ for name, run, n in (("tensor parallel", plain, 1), ("with sequence parallelism"
 # %%
 assert abs(measured - formula - 2 * (1 - 1 / N)) < 0.05
 again = traffic.tensor_parallel_layer(
-    T, D, N, element_bytes=4, sequence_parallel=True, gathers_again=True
+    T, D, N, element_bytes=4, sequence_parallel=True, gather_inputs_again=True
 )
 print("sent in backward, gathering again:", again.backward_bytes / S, "S")
 print("without gathering again:          ", without.backward_bytes / S, "S")
@@ -388,7 +388,7 @@ print(f"gathering all logits: {scatter_or_gather_sent_bytes(4 * T * V, N):,.0f} 
 
 # %%
 forward = traffic.tensor_parallel_layer(T, D, N, element_bytes=4) * 2
-forward += traffic.vocabulary_parallel_ends(T, D, N, element_bytes=4)
+forward += traffic.vocabulary_parallel_embedding_and_loss(T, D, N, element_bytes=4)
 for name, run in (("gathered", gathered), ("split", split)):
     print(f"{name}: forward sent {format_bytes(run.traffic['forward 0'].sent_by_rank.mean())}")
 measured = split.traffic["forward 0"].sent_by_rank.mean()

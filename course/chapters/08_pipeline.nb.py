@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from shardlab import DeadlockError, data, launch, measure, models
 from shardlab.estimate.model_traffic import pipeline_boundaries
 from shardlab.pipeline import cut_gpt, messages, run_schedule
-from shardlab.simulate.pipeline import Costs, Illegal, simulate
+from shardlab.simulate.pipeline import Costs, IllegalSchedule, simulate
 from shardlab.widgets import format_bytes, palette, pipeline_schedule, timeline
 
 # %config InlineBackend.figure_formats = ["svg"]
@@ -83,13 +83,13 @@ def train(schedule, pace=None):
     if pace:  # time the second step: the first includes one-time setup
         run_schedule(schedule, mine, tokens, targets, loss_of, between=(B, T, D))
         torch.nn.ModuleList(mine.values()).zero_grad()
-    sizes = {"between": (B, T, D), "at_least_s": pace}
+    sizes = {"between": (B, T, D), "minimum_s": pace}
     with measure("step"):
         ran = run_schedule(schedule, mine, tokens, targets, loss_of, **sizes)
     return ran, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}
 
 # %% [markdown]
-# Four ranks that share the cores of a laptop cannot compute in parallel as four devices would. So each rank simulates a device: `at_least_s` gives each action a duration, and a rank that finishes earlier sleeps for the rest. Messages, waiting and order are real; only the durations are simulated, as long as your machine is fast enough. A forward takes one unit, here 20 ms. A backward takes two, because it has two matrix products for each one of the forward.
+# Four ranks that share the cores of a laptop cannot compute in parallel as four devices would. So each rank simulates a device: `minimum_s` gives each action a duration, and a rank that finishes earlier sleeps for the rest. Messages, waiting and order are real; only the durations are simulated, as long as your machine is fast enough. A forward takes one unit, here 20 ms. A backward takes two, because it has two matrix products for each one of the forward.
 #
 # **For what share of the step does a device compute, on average?**
 
@@ -326,7 +326,7 @@ swapped = [list(actions) for actions in one_f_one_b(2, 3)]
 swapped[1] = [action._replace(micro_batch=2 - action.micro_batch) for action in swapped[1]]
 try:
     simulate(swapped)
-except Illegal as error:
+except IllegalSchedule as error:
     print(error)
 
 # %% [markdown]

@@ -543,20 +543,20 @@ assert ended.returncode == 0, ended.stderr
 predicted_minutes = None
 
 # %%
-failure_s = 54 * 24 * 3600 / 419
-best_s = checkpoint.best_interval_s(60, failure_s)
-lost = checkpoint.lost_share(best_s, 60, failure_s)
-print(f"a failure every {failure_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} are lost")
+mtbf_s = 54 * 24 * 3600 / 419
+best_s = checkpoint.best_interval_s(60, mtbf_s)
+lost = checkpoint.overhead_fraction(best_s, 60, mtbf_s)
+print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} are lost")
 print("your prediction:", predicted_minutes)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
 minutes = np.geomspace(0.5, 240, 200)
 for save_s, style in ((300, ":"), (60, "-"), (5, "--")):
-    shares = [100 * checkpoint.lost_share(60 * each, save_s, failure_s) for each in minutes]
+    shares = [100 * checkpoint.overhead_fraction(60 * each, save_s, mtbf_s) for each in minutes]
     axes.plot(minutes, shares, style, color=palette.PREDICTED)
-    best = checkpoint.best_interval_s(save_s, failure_s)
-    least = best / 60, 100 * checkpoint.lost_share(best, save_s, failure_s)
+    best = checkpoint.best_interval_s(save_s, mtbf_s)
+    least = best / 60, 100 * checkpoint.overhead_fraction(best, save_s, mtbf_s)
     axes.plot(*least, "o", color=palette.PREDICTED)
     axes.annotate(f"δ = {save_s} s", least, (0, 7), textcoords="offset points", ha="center")
 axes.set(xscale="log", ylim=(0, 60), xlabel="minutes between checkpoints", ylabel="% of the time lost")

@@ -59,9 +59,9 @@ class RankMemory:
     peak_s: float
     peaks: Mapping[str, int]  # category -> its highest value at any time
     at_peak: Mapping[str, int]  # when their sum was highest
-    is_told: bool = True  # False: the rank ended before it could report
+    is_recorded: bool = True  # False: the rank ended before it could report
     # By label of a measured block: the process's private memory, tensors or not, read from outside.
-    seen_bytes: Mapping[str, ByteRange] = field(default_factory=dict)
+    process_bytes: Mapping[str, ByteRange] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:
@@ -166,7 +166,7 @@ def _by_category(values: Any) -> dict[str, int]:
 ZERO_BYTES = dict.fromkeys(CATEGORIES, 0)
 
 
-def nothing_known() -> RankMemory:
+def unknown_memory() -> RankMemory:
     """For a rank that ended before it could report."""
     zero = {category: np.zeros(1, np.int64) for category in CATEGORIES}
-    return RankMemory(np.zeros(1), zero, (), 0.0, ZERO_BYTES, ZERO_BYTES, is_told=False)
+    return RankMemory(np.zeros(1), zero, (), 0.0, ZERO_BYTES, ZERO_BYTES, is_recorded=False)

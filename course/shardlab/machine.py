@@ -31,7 +31,7 @@ def _gpu_count() -> int:
     return torch.cuda.device_count() if torch.distributed.is_nccl_available() else 0
 
 
-def most_ranks() -> int:
+def max_ranks() -> int:
     """The most ranks this machine has memory (12 MiB each) and open files (7 each) for."""
     import resource
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence, Sized
 from typing import Any
 
 from shardlab.errors import LaunchError, RankError
-from shardlab.live_memory import Memory, RankMemory, nothing_known
-from shardlab.machine import choose_device, most_ranks
+from shardlab.live_memory import Memory, RankMemory, unknown_memory
+from shardlab.machine import choose_device, max_ranks
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.execution import Execution
@@ -87,7 +87,7 @@ class RankSet:
         return self._last is None
 
     @property
-    def can_go_on(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether another function can run here: the last one returned or raised on every rank and
         left nothing open in the ranks' groups."""
         return self._supervisor is not None and (
@@ -144,7 +144,7 @@ class RankSet:
         run = self._collect(execution, world_size, outputs, bool(memory))
         run.startup_s, run.wall_s = startup_s, time.monotonic() - begun_s
         if error is not None:
-            if not (isinstance(error, RankError) and self.can_go_on):
+            if not (isinstance(error, RankError) and self.is_reusable):
                 self.close()
             error.run = run
             raise error.with_traceback(None)
@@ -246,9 +246,9 @@ def _memory(processes: Sequence[RankProcess], log: CallLog, origin_s: float) -> 
         try:
             measured = RankMemory.from_summary(log.memory[rank], origin_s)
         except (KeyError, ValueError, TypeError, IndexError, OverflowError):  # it ended early
-            measured = nothing_known()
-        seen = processes[rank].seen_bytes if processes else {}
-        ranks.append(dataclasses.replace(measured, seen_bytes=seen))
+            measured = unknown_memory()
+        seen = processes[rank].process_bytes if processes else {}
+        ranks.append(dataclasses.replace(measured, process_bytes=seen))
     return Memory(ranks)
 
 
@@ -259,7 +259,7 @@ def _check_set(world_size: Any, timeout_s: Any) -> None:
         )
     if isinstance(world_size, bool) or not isinstance(world_size, int):
         raise TypeError(f"world_size must be an integer, not {world_size!r}")
-    most = most_ranks()
+    most = max_ranks()
     if not 1 <= world_size <= most:
         raise ValueError(
             f"world_size={world_size}: this machine has memory and open files for 1 to {most} ranks"

@@ -23,7 +23,7 @@ _reads_files = ContextVar("reads_files", default=True)
 
 
 @contextmanager
-def without_files() -> Iterator[None]:
+def without_source_text() -> Iterator[None]:
     """In this context no line's text is shown: file names from untrusted code are not opened."""
     token = _reads_files.set(False)
     try:
@@ -32,7 +32,7 @@ def without_files() -> Iterator[None]:
         _reads_files.reset(token)
 
 
-def leave_out(folder: str) -> None:
+def exclude_folder(folder: str) -> None:
     """From now on, files in this folder do not count as user code."""
     _LIBRARY_PATHS.append(os.path.abspath(folder) + os.sep)
 

@@ -35,7 +35,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from autograder import check
-from shardlab import data, launch, models, reader
+from shardlab import bigram, data, launch, models
 from shardlab.widgets import memory_timeline, palette
 
 # %config InlineBackend.figure_formats = ["svg"]
@@ -47,7 +47,7 @@ plt.style.use(palette.PLOT_STYLE)
 # This model predicts each next token from one token alone: B tokens in the batch, V entries in the vocabulary, D numbers for each token.
 
 # %%
-print(inspect.getsource(reader.Reader))
+print(inspect.getsource(bigram.BigramModel))
 
 # %% [markdown]
 # Return the bytes that one training step of this model keeps, as a dict with four entries:
@@ -62,7 +62,7 @@ print(inspect.getsource(reader.Reader))
 def step_bytes_spec(**setting):
     """Measured: live bytes of a real step, by category, when forward, backward and step end."""
     def one_step():
-        reader.train_one_step(**setting)
+        bigram.train_one_step(**setting)
     memory = launch(one_step, memory=True, world_size=1, device="cpu").memory[0]
     moments = {"parameters": "backward", "gradients": "backward"}
     moments |= {"optimizer": "step", "activations": "forward"}

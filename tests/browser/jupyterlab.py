@@ -123,7 +123,9 @@ class JupyterLab:
             "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
         )
 
-    def photograph(self, folder: Path, views: dict[str, Callable[[], Locator]]) -> None:
+    def screenshot_in_both_themes(
+        self, folder: Path, views: dict[str, Callable[[], Locator]]
+    ) -> None:
         """Screenshots of the views in both themes: `name-dark.png` and `name-light.png`."""
         # The current theme first: a change redraws the whole page.
         themes = {LIGHT: "light", DARK: "dark"}
@@ -188,7 +190,7 @@ class Notebook:
               (course.code(panel.id).some(course.failed) && course.isIdle(panel))"""
         )
 
-    def complaints(self) -> list[str]:
+    def errors_and_stderr(self) -> list[str]:
         """Errors and stderr output of the whole notebook."""
         return [
             f"cell {cell.index}: {output.get('evalue') or _joined(output['text'])}"

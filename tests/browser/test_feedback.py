@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
-from tests.autograder.pages.feedback.made import (
-    HandedIn,
-    Made,
+from tests.autograder.pages.feedback.graded_course import (
+    GradedCourse,
+    Submission,
     code_cell,
     fail,
     prose_cell,
@@ -33,12 +33,12 @@ DOT = (  # one pixel
 
 
 @pytest.fixture(scope="module")
-def made(lab_server: LabServer) -> Made:
+def made(lab_server: LabServer) -> GradedCourse:
     """ada, whose page has every kind of content, and mallory, whose notebook attacks the page."""
-    made = Made(lab_server.root, LAB)
+    made = GradedCourse(lab_server.root, LAB)
     made.grade(
         "ada",
-        HandedIn(
+        Submission(
             failing={"accumulate": fail("accumulate", MISTAKE, ["some targets are -100"], LAB)},
             pictures={"check_accumulate": ring_pictures()},
             comments={"accumulate": "Close. Which sum do you **divide** by?"},
@@ -55,7 +55,7 @@ def made(lab_server: LabServer) -> Made:
     cells += [prose_cell(source) for source in hostile.MARKDOWN.values()]
     cells.append(prose_cell("![dot](attachment:dot.png)"))
     cells[-1].attachments = {"dot.png": {"image/png": DOT}}
-    made.grade("mallory", HandedIn(own_cells=cells))
+    made.grade("mallory", Submission(own_cells=cells))
     for student in ("ada", "mallory"):
         (made.root / "grading/submitted" / student / LAB).mkdir(parents=True)
     return made
@@ -111,7 +111,7 @@ def watch(browser: Browser) -> Iterator[Callable[[str], Watch]]:
 
 
 def test_formgrader_shows_a_hostile_notebook_safely(
-    made: Made, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
+    made: GradedCourse, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
 ) -> None:
     with made.gradebook as gradebook:
         submission = gradebook.find_submission_notebook(LAB, LAB, "mallory").id
@@ -130,7 +130,7 @@ def test_formgrader_shows_a_hostile_notebook_safely(
 
 
 def test_formgraders_button_makes_self_contained_pages(
-    made: Made, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
+    made: GradedCourse, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
 ) -> None:
     window = watch(lab_server.url)
     page = window.page

@@ -67,7 +67,9 @@ def test_both_scores_are_shown(lab: JupyterLab, formgrader: FrameLocator, artifa
         row = formgrader.locator("tr", has_text=student)
         expect(row.locator(".score")).to_have_text(f"{points:g} / 20")
         expect(row.locator(".status")).to_have_text("needs manual grading")
-    lab.photograph(artifacts, {"formgrader-submissions": lambda: lab.page.locator("#main")})
+    lab.screenshot_in_both_themes(
+        artifacts, {"formgrader-submissions": lambda: lab.page.locator("#main")}
+    )
 
 
 def test_a_submission_can_be_read_and_the_question_graded(
@@ -92,7 +94,9 @@ def test_a_submission_can_be_read_and_the_question_graded(
     expect(page).to_contain_text("returned the sum, not the mean: divide by world_size")
     table = formgrader.locator(".shardlab-check[data-exercise$='.ring_all_reduce']")
     table.scroll_into_view_if_needed()
-    lab.photograph(artifacts, {"formgrader-submission": lambda: lab.page.locator("#main")})
+    lab.screenshot_in_both_themes(
+        artifacts, {"formgrader-submission": lambda: lab.page.locator("#main")}
+    )
 
 
 def test_the_assignment_list_offers_the_lab(
@@ -102,4 +106,4 @@ def test_the_assignment_list_offers_the_lab(
     released = lab.page.locator("#released_assignments_list")
     expect(released).to_contain_text(LAB)
     expect(released.get_by_role("button", name="Fetch")).to_be_visible()
-    lab.photograph(artifacts, {"assignment-list": lambda: lab.page.locator("#main")})
+    lab.screenshot_in_both_themes(artifacts, {"assignment-list": lambda: lab.page.locator("#main")})

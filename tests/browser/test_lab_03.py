@@ -37,7 +37,7 @@ def validate(lab: JupyterLab, notebook: Notebook, folder: Path, name: str) -> st
     dialog = lab.page.locator(".jp-Dialog")
     dialog.wait_for(timeout=RUN_LIMIT_MS)
     text = " ".join(dialog.inner_text().split())
-    lab.photograph(folder, {name: lambda: dialog})
+    lab.screenshot_in_both_themes(folder, {name: lambda: dialog})
     dialog.get_by_role("button", name="Ok").click()
     return text
 
@@ -122,7 +122,7 @@ def test_validate_saves_and_names_what_fails(
 
 def test_screenshots_in_both_themes(lab: JupyterLab, notebook: Notebook, artifacts: Path) -> None:
     answer(notebook, "ring_all_reduce", WRONG["sends_whole_tensors_around"])
-    lab.photograph(
+    lab.screenshot_in_both_themes(
         artifacts,
         {
             "lab-03-passes": lambda: notebook.cell("check_reduce_scatter").element,
@@ -131,7 +131,7 @@ def test_screenshots_in_both_themes(lab: JupyterLab, notebook: Notebook, artifac
         },
     )
     answer(notebook, "reduce_scatter", WRONG["both_send_first"])
-    lab.photograph(
+    lab.screenshot_in_both_themes(
         artifacts,
         {
             "lab-03-fails": lambda: notebook.cell("check_reduce_scatter").element,

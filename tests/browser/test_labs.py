@@ -26,9 +26,9 @@ TYPED = {
 
 
 @pytest.fixture(params=TYPED)
-def notebook(desk: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+def notebook(loaded_lab: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
     """The lab as released, after running the cells above its first exercise."""
-    notebook = desk.open(f"labs/{request.param}/{request.param}.ipynb")
+    notebook = loaded_lab.open(f"labs/{request.param}/{request.param}.ipynb")
     notebook.cell("from autograder import check").run()
     if above := TYPED[request.param].above:
         notebook.cell(above).run()
@@ -46,7 +46,7 @@ def test_a_wrong_answer_is_diagnosed_and_the_right_one_passes(
     expect(wrong).to_have_attribute("data-passed", "false")
     expect(wrong.locator("[data-diagnosis]").first).to_contain_text(mistake.says[grade_id])
     check = notebook.cell(f"check_{grade_id}")
-    lab.photograph(artifacts, {f"lab-{name[:2]}-fails": lambda: check.element})
+    lab.screenshot_in_both_themes(artifacts, {f"lab-{name[:2]}-fails": lambda: check.element})
 
     right = answer(notebook, grade_id, solution_of(name)[grade_id])
     expect(right).to_have_attribute("data-passed", "true")

@@ -35,11 +35,11 @@ class Chapter:
     notebook: NotebookNode
     seconds: float = 0.0
 
-    def said(self, code: str) -> str:
+    def text_of(self, code: str) -> str:
         """The text output of the only cell with ``code``: what it printed, and its value."""
         return "".join(self._texts(self._cell(code)))
 
-    def drew(self, code: str) -> str:
+    def svg_of(self, code: str) -> str:
         """The SVG output of the only cell with ``code``."""
         pictures = [
             output.data["image/svg+xml"]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.chapters.reopened import play_with_pictures
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -25,23 +25,23 @@ def numbers(text):
 
 def test_it_learns(chapter):
     first, last = re.search(
-        r"loss (\S+) at first, (\S+) over", chapter.said("launch(learn")
+        r"loss (\S+) at first, (\S+) over", chapter.text_of("launch(learn")
     ).groups()
     assert float(first) == pytest.approx(5.5, abs=0.2)
     assert float(last) < 4
-    assert "<svg" in chapter.drew("axes.plot(losses")
+    assert "<svg" in chapter.svg_of("axes.plot(losses")
 
 
 def test_the_peak_is_where_forward_ends_and_backward_begins(chapter):
     cell = "run = measure()"
-    assert "your prediction: step    highest in: backward" in chapter.said(cell)
-    picture = chapter.drew(cell)
+    assert "your prediction: step    highest in: backward" in chapter.text_of(cell)
+    picture = chapter.svg_of(cell)
     for word in ("activations", "optimizer", "forward", "backward", "step"):
         assert word in picture
 
 
 def test_after_backward_gradients_exist_and_activations_are_freed(chapter):
-    forward, backward, _ = chapter.said("table(run.memory[0])").splitlines()
+    forward, backward, _ = chapter.text_of("table(run.memory[0])").splitlines()
     assert "activations" in forward
     assert "gradients" not in forward
     assert "gradients" in backward
@@ -50,26 +50,26 @@ def test_after_backward_gradients_exist_and_activations_are_freed(chapter):
 
 def test_model_states_and_activations_match_the_prediction(chapter):
     """The cells assert the match themselves; here we check that they print what they compare."""
-    states = chapter.said("wanted_bytes in predicted.items()").splitlines()
+    states = chapter.text_of("wanted_bytes in predicted.items()").splitlines()
     assert [line.split()[0] for line in states] == ["parameters", "gradients", "optimizer"]
-    batches = chapter.said("runs = {(8, 64)").splitlines()
+    batches = chapter.text_of("runs = {(8, 64)").splitlines()
     assert len(batches) == 4
     for line in batches:
         predicted, measured = numbers(line)[-2:]
         assert measured == pytest.approx(predicted, rel=1e-3)
-    assert "<svg" in chapter.drew("12Ψ + activations")
+    assert "<svg" in chapter.svg_of("12Ψ + activations")
 
 
 def test_twice_the_batch_takes_less_than_twice_the_peak(chapter):
-    printed = chapter.said("larger = measure(")
+    printed = chapter.text_of("larger = measure(")
     guess, factor = re.search(r"your prediction: (\S+) +measured: (\S+)", printed).groups()
     assert guess == "2"
     assert 1.5 < float(factor) < 1.9
-    assert "batch 8" in chapter.drew("larger = measure(")
+    assert "batch 8" in chapter.svg_of("larger = measure(")
 
 
 def test_autocast_shrinks_activations_and_no_model_states(chapter):
-    printed = chapter.said('print("your prediction:", predicted_bytes)')
+    printed = chapter.text_of('print("your prediction:", predicted_bytes)')
     found = re.findall(r"(.+?) +(\d+\.\d+) bytes .* activations (\S+) MiB", printed)
     states = {name.strip(): float(bytes_) for name, bytes_, _ in found}
     kept = {name.strip(): float(mib) for name, _, mib in found}
@@ -78,7 +78,7 @@ def test_autocast_shrinks_activations_and_no_model_states(chapter):
 
 
 def test_fp16_loses_small_gradients_and_a_loss_scale_keeps_them(chapter):
-    printed = chapter.said("for name, share, error in zip(SETTINGS")
+    printed = chapter.text_of("for name, share, error in zip(SETTINGS")
     found = re.findall(r"^(.+?) +(\d+\.\d)% +(\d+\.\d\d)%$", printed, re.MULTILINE)
     zeros = {name: float(share) for name, share, _ in found}
     errors = {name: float(error) for name, _, error in found}
@@ -90,41 +90,41 @@ def test_fp16_loses_small_gradients_and_a_loss_scale_keeps_them(chapter):
 
 
 def test_the_scale_halves_until_it_fits_and_later_overflows_again(chapter):
-    lines = chapter.said("enumerate(history[:8])").splitlines()
+    lines = chapter.text_of("enumerate(history[:8])").splitlines()
     skipped = [line.endswith("skipped") for line in lines]
     assert skipped[0]
     assert not all(skipped)
     assert [("inf" in line or "nan" in line) for line in lines] == skipped
-    assert "<svg" in chapter.drew('label="overflow: skipped"')
+    assert "<svg" in chapter.svg_of('label="overflow: skipped"')
 
 
 def test_ranks_with_separate_scalers_drift_apart(chapter):
-    printed = chapter.said("launch(own_scaler_on_each_rank")
+    printed = chapter.text_of("launch(own_scaler_on_each_rank")
     (_, weight_0, scale_0, _), (_, weight_1, scale_1, _) = map(numbers, printed.splitlines())
     assert weight_0 < weight_1
     assert scale_0 > scale_1
 
 
 def test_layer_norm_weights_do_not_move_in_bf16(chapter):
-    printed = chapter.said("launch(norm_weights_after")
+    printed = chapter.text_of("launch(norm_weights_after")
     assert re.search(r"bfloat16 +0 of 320 have moved", printed)
     assert re.search(r"float32 +320 of 320 have moved", printed)
 
 
 def test_accumulation_needs_a_quarter_of_the_activations(chapter):
-    printed = chapter.said("whole, cut = runs.values()")
+    printed = chapter.text_of("whole, cut = runs.values()")
     whole, cut = map(float, re.findall(r"activations up to (\S+) MiB", printed))
     assert cut == pytest.approx(whole / 4, rel=0.05)
-    assert "4 × 2" in chapter.drew('pieces = {"1 × 8": 1')
+    assert "4 × 2" in chapter.svg_of('pieces = {"1 × 8": 1')
 
 
 def test_a_mean_of_means_gives_a_different_gradient(chapter):
-    assert chapter.said("counted = torch").strip() == "targets that count: [128, 96, 32, 8]"
-    (percent,) = numbers(chapter.said("mean_of_means = "))
+    assert chapter.text_of("counted = torch").strip() == "targets that count: [128, 96, 32, 8]"
+    (percent,) = numbers(chapter.text_of("mean_of_means = "))
     assert percent > 10
-    assert float(chapter.said("shares = counted").split()[-1]) < 1e-5
+    assert float(chapter.text_of("shares = counted").split()[-1]) < 1e-5
 
 
 @pytest.mark.browser
-def test_its_pictures_still_respond_when_it_is_reopened(chapter, desk, artifacts):
-    assert play_with_pictures(chapter, desk, artifacts) >= {"memory-timeline"}
+def test_its_pictures_still_respond_when_it_is_reopened(chapter, loaded_lab, artifacts):
+    assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"memory-timeline"}

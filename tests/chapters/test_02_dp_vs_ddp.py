@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.chapters.reopened import play_with_pictures
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -27,14 +27,14 @@ def chapter(tmp_path_factory):
 
 
 def test_all_traffic_is_in_the_hubs_row_and_column(chapter):
-    picture = chapter.drew("run = launch(data_parallel, 1, world_size=4")
+    picture = chapter.svg_of("run = launch(data_parallel, 1, world_size=4")
     assert "predicted" in picture
     assert picture.count(">1.1 MiB<") == 2 * 3 + 3 + 0  # 6 of the map's cells, 3 ranks' bars
     assert "3.4 MiB" in picture
 
 
 def test_each_kind_of_message_has_its_bytes(chapter):
-    rows = re.findall(r"([a-z ]+): +([\d,]+) bytes (\w+) the hub", chapter.said("kinds = ("))
+    rows = re.findall(r"([a-z ]+): +([\d,]+) bytes (\w+) the hub", chapter.text_of("kinds = ("))
     assert [(kind.strip(), size, direction) for kind, size, direction in rows] == [
         ("inputs", "1,024", "from"),
         ("weights", "1,042,944", "from"),
@@ -45,60 +45,60 @@ def test_each_kind_of_message_has_its_bytes(chapter):
 
 
 def test_the_formula_includes_the_outputs(chapter):
-    printed = chapter.said("sent, predicted = run.traffic.sent_by_rank")
+    printed = chapter.text_of("sent, predicted = run.traffic.sent_by_rank")
     shares = [float(share) for share in re.findall(r"(\d\.\d+) of the formula", printed)]
     assert shares == pytest.approx([1] * 4, abs=0.002)
 
 
 def test_other_ranks_wait_for_the_hub(chapter):
-    assert ">loss<" in chapter.drew("run = launch(data_parallel, world_size=4")
-    assert chapter.said("waited_s(run, rank):.0f").count("for the hub") == 3
+    assert ">loss<" in chapter.svg_of("run = launch(data_parallel, world_size=4")
+    assert chapter.text_of("waited_s(run, rank):.0f").count("for the hub") == 3
 
 
 def test_ddp_sends_the_same_from_every_rank(chapter):
-    picture = chapter.drew("run = launch(ddp, 1, world_size=4")
+    picture = chapter.svg_of("run = launch(ddp, 1, world_size=4")
     assert "Bytes sent · step" in picture
     assert "predicted" in picture
-    printed = chapter.said("run = launch(ddp, world_size=4")
+    printed = chapter.text_of("run = launch(ddp, world_size=4")
     assert printed.count("largest difference from one process") == 4
 
 
 def test_the_hubs_traffic_grows_with_every_rank_and_the_rings_does_not(chapter):
-    printed = chapter.said("factors = [")
+    printed = chapter.text_of("factors = [")
     assert re.findall(r"N = (\d)", printed) == ["2", "3", "4", "8"]
     assert printed.strip().endswith("measured: 7.00 and 1.75")
-    assert "<svg" in chapter.drew("DP's hub: (N")
+    assert "<svg" in chapter.svg_of("DP's hub: (N")
 
 
 def test_all_buckets_but_the_last_start_before_the_last_gradient(chapter):
-    printed = chapter.said("your prediction for 1 MiB")
+    printed = chapter.text_of("your prediction for 1 MiB")
     rows = re.findall(
         r"all-reduces +(\d+), started before the last gradient +(\d+), with (\d+)%", printed
     )
     assert rows == [("1", "0", "0"), ("4", "3", "94"), ("13", "12", "94")]
     assert printed.strip().endswith("your prediction for 1 MiB: 4")
-    assert "backward" in chapter.drew("timeline(runs[1])")
-    assert "<svg" in chapter.drew("draw_pass(axes, *second_pass")
+    assert "backward" in chapter.svg_of("timeline(runs[1])")
+    assert "<svg" in chapter.svg_of("draw_pass(axes, *second_pass")
 
 
 def test_no_sync_sends_once_if_it_includes_forward(chapter):
-    printed = chapter.said("each, once = (")
+    printed = chapter.text_of("each, once = (")
     assert re.findall(r"(\S+ MiB), (\d\.\d+) of the formula", printed) == [
         ("6.0 MiB", "1.001"),
         ("1.5 MiB", "1.001"),
     ]
-    assert "despite no_sync: 1.5 MiB" in chapter.said("def only_around_backward")
+    assert "despite no_sync: 1.5 MiB" in chapter.text_of("def only_around_backward")
 
 
 def test_ddp_broadcasts_before_the_first_step(chapter):
-    printed = chapter.said("run = launch(ddp, 0")
+    printed = chapter.text_of("run = launch(ddp, 0")
     assert [line.split()[0] for line in printed.splitlines()] == [
         *("all_gather", "broadcast", "broadcast"),
     ]
 
 
 def test_replicas_stay_as_far_apart_as_they_began(chapter):
-    printed = chapter.said("together, apart =")
+    printed = chapter.text_of("together, apart =")
     assert "your prediction: stay" in printed
     distances = re.findall(r"distance (\d\.\d+)", printed)
     assert distances[0::2] == ["0.000"] * 3
@@ -110,12 +110,12 @@ def test_replicas_stay_as_far_apart_as_they_began(chapter):
 
 
 def test_a_missing_gradient_is_silent_an_error_or_a_hang(chapter):
-    assert "all-reduces: 0" in chapter.said("train_early_exit, [0, 1], 1")
-    assert "Expected to have finished reduction" in chapter.said("train_early_exit, [0, 1], 2")
-    printed = chapter.said("train_early_exit, [1], 1")
+    assert "all-reduces: 0" in chapter.text_of("train_early_exit, [0, 1], 1")
+    assert "Expected to have finished reduction" in chapter.text_of("train_early_exit, [0, 1], 2")
+    printed = chapter.text_of("train_early_exit, [1], 1")
     assert printed.startswith("rank 1 finished without entering all_reduce, where rank 0 waits")
     assert (
-        chapter.said("def find_unused").splitlines()
+        chapter.text_of("def find_unused").splitlines()
         == [
             "all_reduce of 33,280 bytes, float32",
             "all_reduce of 16 bytes, int32",
@@ -125,7 +125,9 @@ def test_a_missing_gradient_is_silent_an_error_or_a_hang(chapter):
 
 
 def test_a_tied_parameter_is_sent_once_and_a_frozen_one_never(chapter):
-    rows = dict(re.findall(r"([a-z ]+): +([\d,]+) trainable", chapter.said('for kind in ("tied"')))
+    rows = dict(
+        re.findall(r"([a-z ]+): +([\d,]+) trainable", chapter.text_of('for kind in ("tied"'))
+    )
     trainable = [int(numel.replace(",", "")) for numel in rows.values()]
     assert [name.strip() for name in rows] == ["tied", "untied", "blocks frozen"]
     assert trainable[1] == trainable[0] + 256 * 96
@@ -133,20 +135,20 @@ def test_a_tied_parameter_is_sent_once_and_a_frozen_one_never(chapter):
 
 
 def test_ddp_keeps_everything_on_every_rank(chapter):
-    printed = chapter.said("def in_copies")
+    printed = chapter.text_of("def in_copies")
     rows = [line.split(": ")[1] for line in printed.splitlines() if line.startswith("N = ")]
     assert len(rows) == 3
     assert len(set(rows)) == 1
     assert rows[0].startswith("parameters 1.00, gradients 1.00, optimizer 2.00,")
     assert "buckets 1.00" in rows[0]
-    assert "buckets 0.00" in chapter.said("def ddp_in_buckets")
+    assert "buckets 0.00" in chapter.text_of("def ddp_in_buckets")
 
 
 def test_dps_hub_runs_out_of_memory_first(chapter):
-    assert float(re.search(r"uses (\d+\.\d) times", chapter.said("DP's hub uses"))[1]) > 2
-    assert "<svg" in chapter.drew("live bytes, in copies of Ψ")
+    assert float(re.search(r"uses (\d+\.\d) times", chapter.text_of("DP's hub uses"))[1]) > 2
+    assert "<svg" in chapter.svg_of("live bytes, in copies of Ψ")
 
 
 @pytest.mark.browser
-def test_its_pictures_still_respond_when_it_is_reopened(chapter, desk, artifacts):
-    assert play_with_pictures(chapter, desk, artifacts) >= {"timeline", "traffic-map"}
+def test_its_pictures_still_respond_when_it_is_reopened(chapter, loaded_lab, artifacts):
+    assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"timeline", "traffic-map"}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.chapters.reopened import play_with_pictures
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -22,14 +22,14 @@ def floats(text):
 
 
 def test_sixteen_bytes_on_every_rank(chapter):
-    assert chapter.said("state_bytes = {").strip().endswith("16  bytes per parameter")
-    said = chapter.said("def states_each")
+    assert chapter.text_of("state_bytes = {").strip().endswith("16  bytes per parameter")
+    said = chapter.text_of("def states_each")
     assert "[ 2.  2. 12.]" in said
     assert said.strip().endswith("measured: 16.0")
 
 
 def test_states_fall_stage_by_stage(chapter):
-    rows = chapter.said('print("stage   paper').splitlines()[1:5]
+    rows = chapter.text_of('print("stage   paper').splitlines()[1:5]
     assert [floats(row)[:3] for row in rows] == [
         [0, 16, 16],
         [1, 7, 5.85],  # below the paper: freed gradients
@@ -39,7 +39,7 @@ def test_states_fall_stage_by_stage(chapter):
 
 
 def test_each_difference_has_a_name(chapter):
-    said = chapter.said("extras = zero_extras(numels, persistence_threshold=0")
+    said = chapter.text_of("extras = zero_extras(numels, persistence_threshold=0")
     ratios = re.findall(r"each rank: \[(.*)\]", said)
     assert [floats(row) for row in ratios] == [pytest.approx([1] * 4, abs=1e-3)] * 4
     for name in ("step counters", "padding", "tensors on a border", "freed gradients"):
@@ -47,42 +47,42 @@ def test_each_difference_has_a_name(chapter):
 
 
 def test_stage_1_holds_whole_gradients_between_two_batches(chapter):
-    stage_1, stage_2 = chapter.said("accumulate = {").splitlines()
+    stage_1, stage_2 = chapter.text_of("accumulate = {").splitlines()
     assert "gradients [2. 2. 2. 2.]" in stage_1
     assert floats(stage_1)[-1] < 0.1 < 1 < floats(stage_2)[-1]
 
 
 def test_a_tensor_lies_on_two_ranks_and_a_layer_is_more_than_a_share(chapter):
-    assert chapter.said("holders = layouts").strip().endswith("are on ranks: [1, 2]")
-    assert "blocks.0 alone is 1.72 times" in chapter.said("largest = max(layers")
+    assert chapter.text_of("holders = layouts").strip().endswith("are on ranks: [1, 2]")
+    assert "blocks.0 alone is 1.72 times" in chapter.text_of("largest = max(layers")
 
 
 def test_the_table_is_the_papers(chapter):
-    rows = chapter.said("for n in (1, 4, 16, 64, 256, 1024)").splitlines()
+    rows = chapter.text_of("for n in (1, 4, 16, 64, 256, 1024)").splitlines()
     assert floats(rows[4]) == [64, 31.41, 16.64, 1.88, 536, 284, 32, 4187.5, 2218.75, 250]
-    assert chapter.said('print("as published")').strip() == "as published"
+    assert chapter.text_of('print("as published")').strip() == "as published"
 
 
 def test_traffic_exceeds_the_papers_for_the_reasons_given(chapter):
-    measured = floats(chapter.said("def sent_each").split("measured:")[1])
+    measured = floats(chapter.text_of("def sent_each").split("measured:")[1])
     assert measured == pytest.approx([2, 3, 3, 4.19], rel=0.06)
-    calls = chapter.said("def calls_of_step").splitlines()
+    calls = chapter.text_of("def calls_of_step").splitlines()
     assert "reduce_scatter" not in calls[1] + calls[2]
     assert "reduce_scatter_single" in calls[3]
-    to_its_owner = re.search(r"(\d\.\d+) Ψ;", chapter.said("each_to_its_owner = "))
+    to_its_owner = re.search(r"(\d\.\d+) Ψ;", chapter.text_of("each_to_its_owner = "))
     assert 2 < float(to_its_owner[1]) < 2.5
-    assert "<svg" in chapter.drew("axes.bar(stages")
+    assert "<svg" in chapter.svg_of("axes.bar(stages")
 
 
 def test_stage_3_with_defaults_holds_more_than_stage_0(chapter):
-    said = chapter.said("default_config = ")
+    said = chapter.text_of("default_config = ")
     assert "measured: 2.5" in said
     assert said.count("953.7 MiB") == 4
-    assert "persistent: 2.0" in chapter.said("persistent = zero_extras")
+    assert "persistent: 2.0" in chapter.text_of("persistent = zero_extras")
 
 
 def test_kept_parameters_take_memory_and_save_a_gather(chapter):
-    freed, kept = chapter.said("kept = launch").strip().splitlines()[-2:]
+    freed, kept = chapter.text_of("kept = launch").strip().splitlines()[-2:]
     (freed_bytes, freed_sent), (kept_bytes, kept_sent) = floats(freed)[-2:], floats(kept)[-2:]
     assert freed_bytes < 1.5  # 0.5, and a block, 0.86, that gloo's threads may still hold
     assert kept_bytes == 2.5
@@ -90,13 +90,13 @@ def test_kept_parameters_take_memory_and_save_a_gather(chapter):
 
 
 def test_peaks_are_in_the_step_and_fall(chapter):
-    rows = [floats(row) for row in chapter.said("most, gradients = ").splitlines()]
+    rows = [floats(row) for row in chapter.text_of("most, gradients = ").splitlines()]
     assert rows[0][1] > 20  # fp32 copies of the gradients: above 16
     assert max(row[1] for row in rows[1:]) < rows[0][1] / 2
 
 
 def test_more_devices_fit_a_larger_model_only_at_stage_3(chapter):
-    rows = chapter.said("most = memory.largest_model").splitlines()[1:]
+    rows = chapter.text_of("most = memory.largest_model").splitlines()[1:]
     most = [floats(row)[1] for row in rows]
     assert most == sorted(most)
     assert most[3] / most[0] == pytest.approx(8, rel=0.05)
@@ -104,13 +104,13 @@ def test_more_devices_fit_a_larger_model_only_at_stage_3(chapter):
 
 def test_pictures_are_drawn(chapter):
     for cell in ("memory_timeline({", "memory_bars(parameters", "shard_map(layouts)"):
-        assert "<svg" in chapter.drew(cell)
+        assert "<svg" in chapter.svg_of(cell)
 
 
 def test_fsdp2_holds_a_slice(chapter):
-    assert "[0.5 0.5]" in chapter.said("fsdp2 = launch")
+    assert "[0.5 0.5]" in chapter.text_of("fsdp2 = launch")
 
 
 @pytest.mark.browser
-def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
-    assert play_with_pictures(chapter, desk, artifacts) >= {"memory-bars", "shard-map"}
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
+    assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"memory-bars", "shard-map"}

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.chapters.reopened import play_with_pictures
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -22,51 +22,51 @@ def chapter(tmp_path_factory):
 
 
 def test_one_operation_cannot_mix_tensors_of_both_pools(chapter):
-    said = chapter.said("on_host + on_device")
+    said = chapter.text_of("on_host + on_device")
     assert "moved to the host: 2000 bytes" in said
     assert "PoolError: add of a bfloat16 tensor" in said
     assert "line 7: on_host + on_device]" in said
 
 
 def test_after_backward_the_device_holds_4_bytes_per_parameter(chapter):
-    said = chapter.said("live_bytes = pools.live_bytes")
+    said = chapter.text_of("live_bytes = pools.live_bytes")
     assert "your prediction: 16   measured: 4.000" in said
 
 
 def test_swapping_moves_12_and_offload_2_bytes_each_way(chapter):
-    assert "your prediction: (2, 2)   measured: 12 up, 12 down" in chapter.said("swap_moved = ")
-    assert "measured: 2 up, 2 down" in chapter.said("offload_moved = ")
-    said = chapter.said("measured = {")
+    assert "your prediction: (2, 2)   measured: 12 up, 12 down" in chapter.text_of("swap_moved = ")
+    assert "measured: 2 up, 2 down" in chapter.text_of("offload_moved = ")
+    said = chapter.text_of("measured = {")
     for predicted, measured in re.findall(r"predicted (\(.*?\)), measured (\(.*?\))", said):
         assert predicted == measured
-    assert "<svg" in chapter.drew("axes.barh")
+    assert "<svg" in chapter.svg_of("axes.barh")
 
 
 def test_the_papers_four_placements_and_13b_on_32_gb(chapter):
-    said = chapter.said("PARAMETERS, GRADIENTS, UPDATE")
+    said = chapter.text_of("PARAMETERS, GRADIENTS, UPDATE")
     assert re.findall(r"(\d+)Ψ bytes, (\S+) times", said) == [
         ("16", "1.00"),
         ("14", "1.14"),
         ("4", "4.00"),
         ("2", "8.00"),
     ]
-    said = chapter.said("offloaded = memory.model_states")
+    said = chapter.text_of("offloaded = memory.model_states")
     assert "208 GB" in said
     assert "26 GB on the device, 182 GB on the host" in said
-    assert "13B leaves 6 GB" in chapter.said("most = memory.largest_model")
-    assert "32" in chapter.drew("memory_bars(")
+    assert "13B leaves 6 GB" in chapter.text_of("most = memory.largest_model")
+    assert "32" in chapter.svg_of("memory_bars(")
 
 
 def test_offloads_share_falls_with_tokens_and_not_with_parameters(chapter):
-    said = chapter.said("small, large = ")
+    said = chapter.text_of("small, large = ")
     assert re.search(r"takes (\S+) times as long for 1B, \1 for 10B", said)
-    times = [float(times) for times in re.findall(r"(\S+) times", chapter.said("for tokens in"))]
+    times = [float(times) for times in re.findall(r"(\S+) times", chapter.text_of("for tokens in"))]
     assert times == sorted(times, reverse=True)
-    assert "<svg" in chapter.drew("offload_times(")
+    assert "<svg" in chapter.svg_of("offload_times(")
 
 
 def test_only_the_new_lines_are_marked(chapter):
-    said = chapter.said("show_change(plain_config")
+    said = chapter.text_of("show_change(plain_config")
     marked = [line for line in said.splitlines() if line.startswith("▶")]
     assert len(marked) == 8
     assert sum("offload_" in line for line in marked) == 2
@@ -74,19 +74,19 @@ def test_only_the_new_lines_are_marked(chapter):
 
 
 def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
-    said = chapter.said("run = launch(train_both")
+    said = chapter.text_of("run = launch(train_both")
     for rank in "01":
         plain, offloaded = re.findall(rf"rank {rank} +\w+ *: (\[.*\])", said)
         assert plain == offloaded
-    places = re.findall(r"optimizer on the (\w+)", chapter.said("for plain, offloaded in"))
+    places = re.findall(r"optimizer on the (\w+)", chapter.text_of("for plain, offloaded in"))
     assert places == ["device", "host"] * 2
 
 
 def test_misplaced_keys_offload_nothing(chapter):
-    said = chapter.said("run = launch(where_things_are")
+    said = chapter.text_of("run = launch(where_things_are")
     assert said.count("optimizer on the device, parameters on the device") == 3
 
 
 @pytest.mark.browser
-def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
-    assert play_with_pictures(chapter, desk, artifacts) >= {"memory-bars", "offload-times"}
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
+    assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"memory-bars", "offload-times"}

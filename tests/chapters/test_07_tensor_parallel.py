@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.chapters.reopened import play_with_pictures
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -28,39 +28,39 @@ def passes(said):
 
 
 def test_columns_are_finished_and_rows_give_partial_sums(chapter):
-    said = chapter.said("by_rows = [own @ part")
+    said = chapter.text_of("by_rows = [own @ part")
     assert "(512, 96) and (512, 384)" in said
-    assert floats(chapter.said("sum_of_gelus = F.gelu"))[0] > 0.5  # GELU is not linear
+    assert floats(chapter.text_of("sum_of_gelus = F.gelu"))[0] > 0.5  # GELU is not linear
 
 
 def test_an_mlp_makes_one_all_reduce_each_way(chapter):
-    said = chapter.said("run = launch(mlp")
+    said = chapter.text_of("run = launch(mlp")
     assert "forward: {'all_reduce': 1}   backward: {'all_reduce': 1}" in said
     # The next cell compares outputs and gradients on every rank, and raises where they differ.
-    assert chapter.said("whole = [each.clone()") == ""
+    assert chapter.text_of("whole = [each.clone()") == ""
 
 
 def test_a_naive_split_gives_a_rank_only_queries(chapter):
-    rows = chapter.said("columns = np.repeat").splitlines()
+    rows = chapter.text_of("columns = np.repeat").splitlines()
     assert rows[0] == "rank 0: {'query': 72}"
     assert "key" in rows[1]
     assert "value" not in rows[1]
 
 
 def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chapter):
-    said = chapter.said("plain = launch")
+    said = chapter.text_of("plain = launch")
     assert "forward: {'all_reduce': 2}   backward: {'all_reduce': 2}" in said
-    sent = passes(chapter.said("def compare"))
+    sent = passes(chapter.text_of("def compare"))
     assert [predicted for predicted, _ in sent] == [3, 3]
     assert all(measured == pytest.approx(predicted, rel=0.01) for predicted, measured in sent)
-    said = chapter.said("def same_as_one_process")
+    said = chapter.text_of("def same_as_one_process")
     assert said.strip() == "same as one process, on every rank"
 
 
 def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
-    ratios = chapter.said('"your prediction:", predicted_ratio').splitlines()[1:]
+    ratios = chapter.text_of('"your prediction:", predicted_ratio').splitlines()[1:]
     assert [floats(row)[-1] for row in ratios] == [1, 1.5]
-    said = chapter.said("compare(sequence")
+    said = chapter.text_of("compare(sequence")
     assert said.count("{'all_gather_single': 2, 'reduce_scatter_single': 2}") == 2
     assert passes(said)[0] == (4.5, pytest.approx(4.5, rel=0.01))
     assert "same as one process, on every rank" in said
@@ -68,69 +68,69 @@ def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
 
 
 def test_activations_match_the_formula(chapter):
-    rows = [floats(row) for row in chapter.said("kernels = activations").splitlines()]
+    rows = [floats(row) for row in chapter.text_of("kernels = activations").splitlines()]
     assert rows[0] == [7, pytest.approx(7, rel=0.02)]
     assert rows[1] == [4, pytest.approx(5.5, rel=0.02)]  # DTensor keeps gathered inputs
-    again = chapter.said("gathers_again=True").splitlines()
+    again = chapter.text_of("gather_inputs_again=True").splitlines()
     assert [floats(row)[-1] for row in again] == [4.5, 3]
 
 
 def test_the_loss_takes_three_numbers_per_token(chapter):
-    gathered, split = floats(chapter.said("gathered = launch").split("first loss:")[1])
+    gathered, split = floats(chapter.text_of("gathered = launch").split("first loss:")[1])
     assert gathered == pytest.approx(split, abs=1e-5)
-    said = chapter.said("all_reduces_of_loss(split)")
+    said = chapter.text_of("all_reduces_of_loss(split)")
     assert "9,216 bytes in 3 all-reduces" in said
     assert "393,216 bytes" in said
-    assert "8.4 GB whole, 1.05 GB split" in chapter.said("logits_bytes = ")
+    assert "8.4 GB whole, 1.05 GB split" in chapter.text_of("logits_bytes = ")
 
 
 def test_two_nodes_are_faster_than_one_but_less_efficient(chapter):
-    rows = [floats(row.split(": ")[1]) for row in chapter.said("groups = {").splitlines()]
+    rows = [floats(row.split(": ")[1]) for row in chapter.text_of("groups = {").splitlines()]
     totals_ms, busy = [row[0] + row[1] for row in rows], [row[2] for row in rows]
     assert totals_ms[:4] == sorted(totals_ms[:4], reverse=True)
     assert busy == sorted(busy, reverse=True)
     assert busy[2:] == [95, 84, 59]  # within a node, over two, one rank per node
-    assert "<svg" in chapter.drew("axes.bar(list(times)")
-    gradients_ms, saved_ms, _ = floats(chapter.said("gradients_ms = "))
+    assert "<svg" in chapter.svg_of("axes.bar(list(times)")
+    gradients_ms, saved_ms, _ = floats(chapter.text_of("gradients_ms = "))
     assert gradients_ms / saved_ms == pytest.approx(7, abs=0.5)
 
 
 def test_a_mesh_trains_like_one_process_and_each_pair_sends_what_is_predicted(chapter):
-    said = chapter.said("mesh_run = launch")
+    said = chapter.text_of("mesh_run = launch")
     places = re.findall(r"rank (\d): \(dp, tp\) = \((\d), (\d)\)", said)
     assert [tuple(map(int, place)) for place in places] == [
         (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)
     ]  # fmt: skip
-    pairs = chapter.said("in_a_column += ").replace(",", "").splitlines()
+    pairs = chapter.text_of("in_a_column += ").replace(",", "").splitlines()
     for row in pairs:
         *_, predicted, measured = floats(row)
         assert measured == pytest.approx(predicted, rel=0.01)
     assert floats(pairs[2])[-1] == 0
-    steps = [floats(row)[1:] for row in chapter.said("rows = [losses[step]").splitlines()]
+    steps = [floats(row)[1:] for row in chapter.text_of("rows = [losses[step]").splitlines()]
     assert all(alone == pytest.approx(mean, abs=2e-5) for alone, mean in steps)
 
 
 def test_mistakes_show(chapter):
-    assert chapter.said("each_adds_it = ").strip().endswith("3.0")
-    three_times = chapter.said("three_times = launch")
+    assert chapter.text_of("each_adds_it = ").strip().endswith("3.0")
+    three_times = chapter.text_of("three_times = launch")
     assert "{'all_reduce': 4}   same as one process" in three_times
     assert "[2. 2. 2. 2.]" in three_times
-    tied, untied = re.findall(r"\[.*\]", chapter.said("untied = launch"))
+    tied, untied = re.findall(r"\[.*\]", chapter.text_of("untied = launch"))
     assert floats(tied)[0] == floats(untied)[0]
     assert floats(untied)[1] > floats(tied)[1] + 0.1
-    assert floats(chapter.said("mixed = launch"))[-1] > 0.01
-    own_seed, same_seed = re.findall(r"differ in (\d+) %", chapter.said("launch(with_dropout"))
+    assert floats(chapter.text_of("mixed = launch"))[-1] > 0.01
+    own_seed, same_seed = re.findall(r"differ in (\d+) %", chapter.text_of("launch(with_dropout"))
     assert int(own_seed) > 10
     assert same_seed == "0"
 
 
 def test_pictures_are_drawn(chapter):
     for cell in ('tensor_split("columns"', 'tensor_split("mlp"', 'tensor_split("sequence"'):
-        assert "<svg" in chapter.drew(cell)
-    assert "measured" in chapter.drew('tensor_split("mlp"')
-    assert "<svg" in chapter.drew("traffic_map(mesh_run")
+        assert "<svg" in chapter.svg_of(cell)
+    assert "measured" in chapter.svg_of('tensor_split("mlp"')
+    assert "<svg" in chapter.svg_of("traffic_map(mesh_run")
 
 
 @pytest.mark.browser
-def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
-    assert play_with_pictures(chapter, desk, artifacts) >= {"tensor-split", "traffic-map"}
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
+    assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"tensor-split", "traffic-map"}

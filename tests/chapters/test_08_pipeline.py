@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.chapters.reopened import play_with_pictures
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -22,76 +22,76 @@ def floats(text):
 
 
 def test_naive_schedule_keeps_one_device_in_four_busy(chapter):
-    assert chapter.said("alone = simulate").strip().endswith("simulated: 0.25")
-    assert "<svg" in chapter.drew("pipeline_schedule(p, 1")
+    assert chapter.text_of("alone = simulate").strip().endswith("simulated: 0.25")
+    assert "<svg" in chapter.svg_of("pipeline_schedule(p, 1")
 
 
 def test_bubbles_match_the_formulas(chapter):
     assert (
-        chapter.said("bubble = simulate(gpipe(p, m)).bubble_over_ideal\nprint")
+        chapter.text_of("bubble = simulate(gpipe(p, m)).bubble_over_ideal\nprint")
         .strip()
         .endswith("simulated: 0.375")
     )
-    said = chapter.said("result.bubble_over_ideal == (p - 1) / (2 * m)")
+    said = chapter.text_of("result.bubble_over_ideal == (p - 1) / (2 * m)")
     assert "ideal: 0.1875" in said
     assert "(11, 9, 7, 5)" in said
-    rows = chapter.said("split, whole_b = ").splitlines()[-2:]
+    rows = chapter.text_of("split, whole_b = ").splitlines()[-2:]
     assert rows[0].endswith("0.125, in flight (4, 4, 4, 4)")
     assert rows[1].endswith("0.375, in flight (4, 3, 2, 1)")
-    assert floats(chapter.said("v_shape = ").split("ideal:")[1])[0] == pytest.approx(0.0625)
+    assert floats(chapter.text_of("v_shape = ").split("ideal:")[1])[0] == pytest.approx(0.0625)
 
 
 def test_real_ranks_compute_the_gradients_of_one_process(chapter):
-    assert "same gradients as one process" in chapter.said("check(launch(train, gpipe(p, m)")
-    rows = chapter.said("for name, run in runs.items():\n    check").splitlines()
+    assert "same gradients as one process" in chapter.text_of("check(launch(train, gpipe(p, m)")
+    rows = chapter.text_of("for name, run in runs.items():\n    check").splitlines()
     assert rows[-2].endswith("in flight by rank: [8, 8, 8, 8]")
     assert rows[-1].endswith("in flight by rank: [4, 3, 2, 1]")
 
 
 def test_measured_activations_match_the_simulation(chapter):
-    said = chapter.said("held = {name: 1 +").splitlines()[-1]
+    said = chapter.text_of("held = {name: 1 +").splitlines()[-1]
     assert floats(said.replace("1f1b", ""))[:8] == pytest.approx([16] * 4 + [4, 3, 2, 1], rel=0.02)
-    assert "<svg" in chapter.drew("figure, axes = plt.subplots")
+    assert "<svg" in chapter.svg_of("figure, axes = plt.subplots")
 
 
 def test_interleaving_sends_across_seven_boundaries_instead_of_three(chapter):
-    factor = re.search(r"measured: (\S+)", chapter.said('factor = sent["interleaved"]'))
+    factor = re.search(r"measured: (\S+)", chapter.text_of('factor = sent["interleaved"]'))
     assert float(factor[1]) == pytest.approx(7 / 3, rel=0.01)
-    assert "predicted 768.0 KiB" in chapter.said("boundary_bytes = ")
+    assert "predicted 768.0 KiB" in chapter.text_of("boundary_bytes = ")
 
 
 def test_every_schedule_ran_and_is_listed(chapter):
-    rows = chapter.said("def makespan").splitlines()[1:]
+    rows = chapter.text_of("def makespan").splitlines()[1:]
     assert [row.split()[0] for row in rows] == ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
     assert [floats(row.split(maxsplit=1)[1])[0] for row in rows] == [660, 660, 570, 540, 510]
 
 
 def test_failures_are_explained(chapter):
-    assert "needs stage 1's backward first: device 0 waits forever" in chapter.said("swapped = ")
-    said = chapter.said("launch(blocking, one_f_one_b(2, 4)")
+    assert "needs stage 1's backward first: device 0 waits forever" in chapter.text_of("swapped = ")
+    said = chapter.text_of("launch(blocking, one_f_one_b(2, 4)")
     assert said.splitlines() == ["GPipe finished", "1F1B did not"]
-    assert "all wait in send" in chapter.drew("timeline(hang)")
-    assert chapter.said("for message in messages").count("gradient") == 3
-    assert chapter.said("together = first").split() == ["alone:", "False", "summed:", "True"]
+    assert "all wait in send" in chapter.svg_of("timeline(hang)")
+    assert chapter.text_of("for message in messages").count("gradient") == 3
+    assert chapter.text_of("together = first").split() == ["alone:", "False", "summed:", "True"]
 
 
 def test_a_slow_stage_makes_the_others_idle(chapter):
-    rows = chapter.said("slow_end = ").splitlines()
+    rows = chapter.text_of("slow_end = ").splitlines()
     steps = [floats(row)[1] for row in rows]
     assert steps == sorted(steps)
     assert steps[-1] > 1.5 * steps[0]
 
 
 def test_more_replicas_have_fewer_micro_batches_and_larger_bubbles(chapter):
-    assert "= 16, as before" in chapter.said('print(f"global batch')
-    rows = [floats(row) for row in chapter.said("for dp in (16, 64, 128)").splitlines()[1:]]
+    assert "= 16, as before" in chapter.text_of('print(f"global batch')
+    rows = [floats(row) for row in chapter.text_of("for dp in (16, 64, 128)").splitlines()[1:]]
     assert rows == [[16, 128, 0.12, 0.03], [64, 32, 0.47, 0.12], [128, 16, 0.94, 0.23]]
 
 
 def test_torch_agrees(chapter):
-    assert "the same gradients" in chapter.said("launch(with_torch")
+    assert "the same gradients" in chapter.text_of("launch(with_torch")
 
 
 @pytest.mark.browser
-def test_reopened_pictures_respond_to_keys_and_sliders(chapter, desk, artifacts):
-    assert play_with_pictures(chapter, desk, artifacts) >= {"timeline", "pipeline-schedule"}
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
+    assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"timeline", "pipeline-schedule"}

@@ -21,7 +21,7 @@ def floats(text):
 
 
 def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter):
-    said = dict(re.findall(r"forgot ([\w ]+): +(.*)", chapter.said("straight = curves.pop")))
+    said = dict(re.findall(r"forgot ([\w ]+): +(.*)", chapter.text_of("straight = curves.pop")))
     assert said.pop("nothing") == "bit-equal"
     in_first_loss = {name for name, found in said.items() if found == "differs from loss 0 on"}
     assert in_first_loss == {"parameters", "position", "random state"}
@@ -30,31 +30,33 @@ def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter)
 
 
 def test_the_optimizer_state_is_twice_as_large_as_the_parameters(chapter):
-    sizes = dict(re.findall(r"([\w ]+?) +([\d.]+) KiB", chapter.said('path = disk / "piece.pt"')))
+    sizes = dict(
+        re.findall(r"([\w ]+?) +([\d.]+) KiB", chapter.text_of('path = disk / "piece.pt"'))
+    )
     assert float(sizes["optimizer"]) / float(sizes["parameters"]) == pytest.approx(2, abs=0.1)
-    assert "328 GiB of weights, 2,298 GiB" in chapter.said("bloom = 176")
+    assert "328 GiB of weights, 2,298 GiB" in chapter.text_of("bloom = 176")
 
 
 def test_rank_0_holds_everything_plus_a_slice_or_only_a_slice(chapter):
-    rank_0, sharded = chapter.said("in S: {held.round(2)}").splitlines()[:2]
+    rank_0, sharded = chapter.text_of("in S: {held.round(2)}").splitlines()[:2]
     assert "[1.25 0.25 0.25 0.25]  sent: 0.75 S" in rank_0
     assert "[0.25 0.25 0.25 0.25]  sent: 0.00 S" in sharded
-    assert "<svg" in chapter.drew("for row, (name, run) in enumerate(saves.items())")
+    assert "<svg" in chapter.svg_of("for row, (name, run) in enumerate(saves.items())")
 
 
 def test_files_written_before_a_kill_remain(chapter):
-    assert "rank 2 was killed by SIGKILL" in chapter.said("launch(train_and_die")
-    said = chapter.said('sorted(disk.glob("died_*"))')
+    assert "rank 2 was killed by SIGKILL" in chapter.text_of("launch(train_and_die")
+    said = chapter.text_of('sorted(disk.glob("died_*"))')
     assert "died_2.txt says step 2" in said
     assert "died_0.txt says step 3" in said
 
 
 def test_a_kill_during_a_save_mixes_two_steps(chapter):
-    assert "in the files: [4, 4, 2, 4]" in chapter.said("launch(save_over_and_over")
+    assert "in the files: [4, 4, 2, 4]" in chapter.text_of("launch(save_over_and_over")
 
 
 def test_renamed_files_are_complete(chapter):
-    said = chapter.said("launch(write_forever")
+    said = chapter.text_of("launch(write_forever")
     assert "renamed: 8 of 8 files are complete" in said
     complete, all_files = floats(re.search(r"in_place: (.*)", said)[1])
     assert all_files <= 8
@@ -62,19 +64,19 @@ def test_renamed_files_are_complete(chapter):
 
 
 def test_dcp_loads_four_ranks_files_on_two(chapter):
-    said = chapter.said("saved = launch(save_with_dcp")
+    said = chapter.text_of("saved = launch(save_with_dcp")
     assert all(f"__{rank}_0.distcp" in said for rank in range(4))
     assert "bit-equal on 2 ranks, where rank 0 has 128 of 256 rows" in said
 
 
 def test_deepspeed_refuses_two_ranks_until_its_tools_convert_the_checkpoint(chapter):
-    assert "used a DP world size of 4" in chapter.said("print(error.message)")
-    assert "29 tensors, equal to the engine's" in chapter.said("merged = launch(merge")
-    assert "on 2 ranks: bit-equal, position 2" in chapter.said("launch(make_universal")
+    assert "used a DP world size of 4" in chapter.text_of("print(error.message)")
+    assert "29 tensors, equal to the engine's" in chapter.text_of("merged = launch(merge")
+    assert "on 2 ranks: bit-equal, position 2" in chapter.text_of("launch(make_universal")
 
 
 def test_torchrun_restarts_and_the_script_continues(chapter):
-    lines = chapter.said("torchrun = [").splitlines()
+    lines = chapter.text_of("torchrun = [").splitlines()
     assert lines == [
         "attempt 0, rank 0: continues at step 0",
         "attempt 0, rank 1: continues at step 0",
@@ -86,5 +88,5 @@ def test_torchrun_restarts_and_the_script_continues(chapter):
 
 
 def test_the_best_interval_between_checkpoints(chapter):
-    assert "every 3.1 h: save every 19 min, 10.4% are lost" in chapter.said("best_s = ")
-    assert "<svg" in chapter.drew("minutes = np.geomspace")
+    assert "every 3.1 h: save every 19 min, 10.4% are lost" in chapter.text_of("best_s = ")
+    assert "<svg" in chapter.svg_of("minutes = np.geomspace")

@@ -77,7 +77,7 @@ def test_if_all_ranks_raise_the_error_is_the_same_as_from_launch_and_the_ranks_s
         pids = ranks.run(pid).outputs
         with pytest.raises(RankError, match="rank 0 failed: KeyError"):
             ranks.run(fail)
-        assert ranks.can_go_on
+        assert ranks.is_reusable
         assert ranks.run(pid).outputs == pids
 
 
@@ -94,7 +94,7 @@ def test_any_other_failure_ends_the_ranks(how: str) -> None:
         pids = ranks.run(pid).outputs
         with pytest.raises(RankError, match="rank 0"):
             ranks.run(fail)
-        assert not ranks.can_go_on
+        assert not ranks.is_reusable
         assert not [each for each in pids if os.path.exists(f"/proc/{each}")]
         with pytest.raises(ValueError, match="create a new RankSet"):
             ranks.run(pid)
@@ -112,9 +112,9 @@ def test_state_left_in_groups_is_detected(leave: str) -> None:
 
     with RankSet(2, quiet=True) as ranks:
         ranks.run(pid)
-        assert ranks.can_go_on
+        assert ranks.is_reusable
         ranks.run(leaves)
-        assert not ranks.can_go_on
+        assert not ranks.is_reusable
 
 
 def test_bytes_through_a_rank_that_does_not_take_part_are_not_counted_between_ranks() -> None:
@@ -201,7 +201,7 @@ def test_memory_of_untrusted_ranks_is_also_measured_from_outside() -> None:
     with RankSet(2, quiet=True, trust=Trust.UNTRUSTED) as ranks:
         memory = ranks.run(allocates_and_frees, memory=True).memory
     for rank in memory:
-        begun, held, freed = (rank.seen_bytes[label] for label in ("begun", "held", "freed"))
+        begun, held, freed = (rank.process_bytes[label] for label in ("begun", "held", "freed"))
         assert held.least - begun.most == pytest.approx(32 << 20, abs=2 << 20)
         assert freed.most - begun.least == pytest.approx(0, abs=2 << 20)
 
@@ -221,8 +221,8 @@ def test_memory_is_read_from_outside_only_for_the_main_thread_of_untrusted_ranks
     trust = Trust.UNTRUSTED if fn is in_a_thread else Trust.OWN
     with RankSet(1, quiet=True, trust=trust) as ranks:
         memory = ranks.run(fn, memory=True).memory
-    assert not memory[0].seen_bytes
-    assert memory[0].is_told
+    assert not memory[0].process_bytes
+    assert memory[0].is_recorded
 
 
 def sends_requests_and_never_reads() -> str:
@@ -239,7 +239,7 @@ def test_endless_requests_for_memory_readings_do_not_block_the_run() -> None:
     with RankSet(1, quiet=True, trust=Trust.UNTRUSTED) as ranks:
         run = ranks.run(sends_requests_and_never_reads, memory=True)
     assert run.outputs == ["done"]
-    assert not run.memory[0].seen_bytes  # an incomplete record is discarded
+    assert not run.memory[0].process_bytes  # an incomplete record is discarded
 
 
 class TestPlainResults:

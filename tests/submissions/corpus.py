@@ -12,7 +12,7 @@
     # ///
 
 All other answers are the stubs that students start from.  ``NAME.py`` does what text cannot: its
-``hand_in(place)`` creates the submission, and its constants are the header.  In the text, @HOME@,
+``submit(place)`` creates the submission, and its constants are the header.  In the text, @HOME@,
 @COURSE@, @MARK@, @HOST@ and @PORT@ are replaced by the real values on the grader's machine: we
 assume that an attacker knows them.
 
@@ -70,7 +70,7 @@ class Entry:
     tries: str
     seen_by: str
     state: str
-    hand_in: Callable[[Place], None]
+    submit: Callable[[Place], None]
     earns: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -92,7 +92,7 @@ def _read_text(path: Path) -> Entry:
     facts = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
     answers = answers_in(text[header.end() :])
 
-    def hand_in(place: Place) -> None:
+    def submit(place: Place) -> None:
         notebook = released()
         for cell in notebook["cells"]:
             if cell["id"] in answers:
@@ -105,7 +105,7 @@ def _read_text(path: Path) -> Entry:
         facts["tries"],
         facts["seen_by"],
         facts["state"],
-        hand_in,
+        submit,
         facts.get("earns", {}),
     )
 
@@ -128,7 +128,7 @@ def _read_module(path: Path) -> Entry:
         module.__doc__ or "",
         module.SEEN_BY,
         module.STATE,
-        module.hand_in,
+        module.submit,
         getattr(module, "EARNS", {}),
     )
 

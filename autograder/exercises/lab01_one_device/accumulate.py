@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from autograder.exercise import NAMED, Attempt, Budget, Case, Limit, OnRanks, Plain, equal
-from autograder.exercise.process_memory import ROOM_BYTES, no_more_than_tensors
-from autograder.exercise.signs import Said, on_each_rank, over_budget
+from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain, equal
+from autograder.exercise.process_memory import ROOM_BYTES, process_memory_budget
+from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import as_number
 from autograder.guest.moments import BEGUN, mark
 from shardlab.models import GPT, IGNORE, GPTConfig
@@ -93,13 +93,13 @@ ONE_AT_A_TIME = Budget(
     heading="activations",
 )
 # Measured only in cases where the activations of several micro-batches would be visible.
-FROM_OUTSIDE = no_more_than_tensors(
+FROM_OUTSIDE = process_memory_budget(
     FORWARD, lambda case: most if (most := activation_limit_bytes(case)) > ROOM_BYTES else None
 )
 
 
 @on_each_rank
-def undefined_mean(output: Any, rank: int, attempt: Attempt) -> Said:
+def undefined_mean(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """torch's mean over no targets is nan, although its gradients are 0."""
     if all(not isinstance(loss, float) or math.isfinite(loss) for loss in output["losses"]):
         return None
@@ -110,7 +110,7 @@ def undefined_mean(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def wrong_loss(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """The step is right, but the returned loss is not."""
     wanted, got = attempt.expected[rank], output["losses"]
     if not equal(wanted["weights"], output["weights"], TOLERANCE):
@@ -144,6 +144,6 @@ EXERCISE = OnRanks(
     named_within=1e-3,  # mistakes may lead to weights of any size
     budgets=(ONE_AT_A_TIME, FROM_OUTSIDE),
     allows=frozenset(),
-    signs=(undefined_mean, NAMED, wrong_loss, keeps_all_activations),
+    signs=(undefined_mean, NAMED_MISTAKES, wrong_loss, keeps_all_activations),
     memory=True,
 )

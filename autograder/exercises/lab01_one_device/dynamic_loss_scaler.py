@@ -98,7 +98,7 @@ def reduces_only_on_overflow(attempt: Attempt) -> Finding | None:
         "do not all call all_reduce: a rank that did not overflow cannot know that another did, so "
         "every rank has to call it in every step",
         f"calls by rank: {by_rank}",
-        anyone="the ranks",
+        who_if_hidden="the ranks",
     )
 
 

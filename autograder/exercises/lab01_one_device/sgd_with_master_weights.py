@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Attempt, Case, Curves, OnRanks, Plain, equal
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab.trace.tensors import tensors_in
 
 # One unit in the last place of bf16 is 2^-8 of a number or less.  fp32 sums in another order may
@@ -62,7 +62,7 @@ def path_of_a_weight(attempt: Attempt) -> Curves:
 
 
 @on_each_rank
-def never_moves(output: Any, rank: int, attempt: Attempt) -> Said:
+def never_moves(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Small updates are lost in three ways; the tensors in ``state`` show which."""
     if not equal(attempt.inputs[rank]["weights"], output["weights"], 0.0):
         return None

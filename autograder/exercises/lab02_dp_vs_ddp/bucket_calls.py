@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from autograder.exercise import Attempt, Case, Finding, equal
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab02_dp_vs_ddp.shared import STEPS, build, parameter_bytes, trainable
 from shardlab.errors import DeadlockError, RunTimeout
 from shardlab.run import Call, Run
@@ -98,7 +98,7 @@ def works_once(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """By the bytes of the first step's collectives."""
     got, wanted = sizes_by_step(attempt.run, rank)[0], attempt.case.params["buckets"]
     if sorted(got) == sorted(wanted):
@@ -129,7 +129,7 @@ def describe(got: list[int], case: Case) -> str:
 
 
 @on_each_rank
-def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> Said:
+def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted, got = attempt.expected[rank]["step 0"], output["step 0"]
     if equal(wanted["gradients"], got["gradients"]):
         return None
@@ -142,7 +142,7 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def starts_late(output: Any, rank: int, attempt: Attempt) -> Said:
+def starts_late(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     run, least = attempt.run, STEPS * (len(attempt.case.params["buckets"]) - 1)
     if run is None or (early := started_early(run)[rank]) >= least:
         return None

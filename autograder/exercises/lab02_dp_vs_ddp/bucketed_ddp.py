@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autograder.exercise import NAMED, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
 from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BACKWARD, BARRIER_DTYPE, GRADIENT
 from autograder.exercises.lab02_dp_vs_ddp.shared import after_step, build_with, sgd_step, trainable
@@ -109,7 +109,7 @@ EXERCISE = OnRanks(
         bucket_calls.never_full,
         bucket_calls.works_once,
         bucket_calls.wrong_buckets,
-        NAMED,
+        NAMED_MISTAKES,
         bucket_calls.right_in_wrong_places,
         bucket_calls.starts_late,
     ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autograder.exercise import NAMED, Attempt, Case, Finding, OnRanks, Plain
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, take_steps
 from shardlab.errors import RunTimeout
@@ -25,12 +25,12 @@ def different_sources(attempt: Attempt) -> Finding | None:
         "the ranks",
         "wait in a broadcast with different sources: src has to be the same on every rank",
         waiting[0].source,
-        anyone="the ranks",
+        who_if_hidden="the ranks",
     )
 
 
 @on_each_rank
-def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
+def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     enough = shared.start_bytes(attempt.case)
     broadcast_bytes = shared.bytes_passed_to("broadcast", attempt, rank)
     if broadcast_bytes <= enough:
@@ -50,7 +50,7 @@ EXERCISE = OnRanks(
     allows=frozenset({"broadcast", "all_reduce"}),
     signs=(
         different_sources,
-        NAMED,
+        NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
         broadcasts_too_much,
     ),

@@ -7,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, sent_bytes
-from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    OnRanks,
+    Plain,
+    sent_bytes,
+)
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, take_steps
 from shardlab.errors import DeadlockError
@@ -39,12 +48,12 @@ def hangs(attempt: Attempt) -> Finding | None:
             "send tensors in one order and receive them in another: go through model.parameters() "
             "the same way on both sides",
             error.headline,
-            anyone="the ranks",
+            who_if_hidden="the ranks",
         )
     waiting = {rank: row.call.split(" ")[0] for rank, row in rows.items() if row.state == "waiting"}
     mistake = name_hang(attempt, waiting, rows[0].waits_for)
     row = rows[0] if 0 in waiting else rows[min(waiting)]
-    return Finding("rank 0", mistake, row.source, anyone="the hub") if mistake else None
+    return Finding("rank 0", mistake, row.source, who_if_hidden="the hub") if mistake else None
 
 
 def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[int, ...]) -> str:
@@ -74,7 +83,7 @@ def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[in
 
 
 @on_each_rank
-def sends_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
+def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     peers = 1 if rank else attempt.case.world_size - 1
     enough = peers * shared.STEPS * shared.parameter_bytes(attempt.case)
     by_name = peers * shared.STEPS * shared.parameter_bytes(attempt.case, by_name=True)
@@ -106,7 +115,7 @@ EXERCISE = OnRanks(
             "sends to itself or receives from itself: its partners are the N - 1 others",
         ),
         hangs,
-        NAMED,
+        NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
         sends_too_much,
     ),

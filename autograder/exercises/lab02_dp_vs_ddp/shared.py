@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Plain, equal, sent_bytes
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab import models
 
 LR, STEPS = 0.1, 2
@@ -143,7 +143,7 @@ def sgd_step(model: nn.Module) -> None:
 
 
 @on_each_rank
-def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     are_right = [equal(wanted, output[step]) for step, wanted in attempt.expected[rank].items()]
     if all(are_right) or not are_right[0]:
         return None

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab03_ring_all_reduce import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import (
     Bounds,
@@ -37,7 +37,7 @@ def drive(
 
 
 @on_each_rank
-def missing_chunks(output: Any, rank: int, attempt: Attempt) -> Said:
+def missing_chunks(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted, before, got = (
         chunks_of(attempt.case, tensor)
         for tensor in (attempt.expected[rank]["tensor"], attempt.inputs[rank], output["tensor"])
@@ -56,5 +56,5 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=shared.HALVES_BUDGETS,
     allows=shared.P2P_ONLY,
-    signs=(*shared.RING_SIGNS, shared.works_on_a_copy, NAMED, missing_chunks),
+    signs=(*shared.RING_SIGNS, shared.works_on_a_copy, NAMED_MISTAKES, missing_chunks),
 )

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab03_ring_all_reduce import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import Bounds, bounds_in
 
@@ -23,7 +23,7 @@ def drive(
 
 
 @on_each_rank
-def nothing_added(output: Any, rank: int, attempt: Attempt) -> Said:
+def nothing_added(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Chunk r reaches rank r in the last step, so stopping early leaves it unchanged.
 
     So does starting with the rank's own chunk: the sum of chunk r + 1 then ends on rank r.
@@ -46,5 +46,5 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=shared.HALVES_BUDGETS,
     allows=shared.P2P_ONLY,
-    signs=(*shared.RING_SIGNS, NAMED, nothing_added),
+    signs=(*shared.RING_SIGNS, NAMED_MISTAKES, nothing_added),
 )

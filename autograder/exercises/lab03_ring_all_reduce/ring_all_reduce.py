@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autograder.exercise import NAMED, Case, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
 from autograder.exercises.lab03_ring_all_reduce import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import (
     Bounds,
@@ -16,7 +16,7 @@ from autograder.exercises.lab03_ring_all_reduce.shared import (
     ring_case,
     tensor_or_none,
 )
-from autograder.guest.on_rank import standing_in
+from autograder.guest.on_rank import with_functions_replaced
 
 
 def direct_reduce_scatter(tensor: torch.Tensor, bounds: Bounds) -> torch.Tensor:
@@ -51,7 +51,7 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
             raise ValueError(f"chunk_bounds{length, world_size} is not for this tensor and group")
         return bounds_in(case)
 
-    subject = standing_in(
+    subject = with_functions_replaced(
         subject,
         chunk_bounds=chunk_bounds,
         reduce_scatter=direct_reduce_scatter,
@@ -74,5 +74,5 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=(shared.WITHIN_ONE_PERCENT,),
     allows=shared.P2P_ONLY,
-    signs=(shared.works_on_a_copy, NAMED, shared.hub, shared.whole_tensors),
+    signs=(shared.works_on_a_copy, NAMED_MISTAKES, shared.hub, shared.whole_tensors),
 )

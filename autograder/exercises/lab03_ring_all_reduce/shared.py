@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain, equal, sent_bytes
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab.run import Run
 
 Bounds = list[tuple[int, int]]
@@ -82,7 +82,7 @@ def hub(attempt: Attempt) -> Finding | None:
     return Finding(
         f"rank {centre}",
         "is a hub: every other rank sends it everything, and it sends everything back",
-        anyone="one rank",
+        who_if_hidden="one rank",
     )
 
 
@@ -121,7 +121,7 @@ RING_SIGNS = (hub, wrong_neighbour, whole_tensors)
 
 
 @on_each_rank
-def works_on_a_copy(output: Any, rank: int, attempt: Attempt) -> Said:
+def works_on_a_copy(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted = attempt.expected[rank]["tensor"]
     if equal(wanted, output["returned"]) and not equal(wanted, output["tensor"]):
         return "modifies a copy: it returns the right values but leaves tensor itself unchanged"

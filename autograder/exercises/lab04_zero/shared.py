@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Budget, Case, Limit, Plain, sent_bytes
-from autograder.exercise.process_memory import no_more_than_tensors
+from autograder.exercise.process_memory import process_memory_budget
 from autograder.exercise.signs import expensive_calls, raises
 from autograder.exercises.common import linear_of
-from autograder.guest.on_rank import standing_in
+from autograder.guest.on_rank import with_functions_replaced
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
 
@@ -57,7 +57,7 @@ def with_reference_bounds(subject: Any, case: Case) -> Any:
         return list(known[length])
 
     for function in vars(subject).values() if inspect.isclass(subject) else [subject]:
-        standing_in(function, shard_bounds=shard_bounds)
+        with_functions_replaced(function, shard_bounds=shard_bounds)
     return subject
 
 
@@ -145,7 +145,7 @@ def process_memory(moment: str, most: Size) -> Budget:
     def tensors_bytes(case: Case) -> float | None:
         return most(case) if FLOAT_BYTES * sum(sizes_of(case)) >= LARGE_BYTES else None
 
-    return no_more_than_tensors(moment, tensors_bytes)
+    return process_memory_budget(moment, tensors_bytes)
 
 
 def live_at_end(run: Run, *categories: str) -> list[int]:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said, is_over, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import AT_END, loss_of, mlp, with_reference_bounds
 from autograder.guest.moments import BEGUN, mark
@@ -55,7 +55,7 @@ HELD_STATES = shared.live(
 
 
 @on_each_rank
-def never_gathers(output: Any, rank: int, attempt: Attempt) -> Said:
+def never_gathers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Only the rank's own slice has changed."""
     before = parameters_to_vector(attempt.inputs[rank]["layers"])
     after = parameters_to_vector(output["parameters"])
@@ -69,7 +69,7 @@ def never_gathers(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def holds_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
+def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """States for everything, or a second copy of the slice in addition to its states."""
     if attempt.run is None or rank not in is_over(attempt, HELD_STATES.heading):
         return None
@@ -99,6 +99,6 @@ EXERCISE = OnRanks(
         HELD_STATES,
         shared.process_memory(AT_END, lambda case: shared.WITHIN * states_bytes(case)),
     ),
-    signs=(shared.unpadded, never_gathers, NAMED, shared.expensive, holds_too_much),
+    signs=(shared.unpadded, never_gathers, NAMED_MISTAKES, shared.expensive, holds_too_much),
     memory=True,
 )

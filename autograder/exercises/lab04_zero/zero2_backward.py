@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said, is_over, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import (
     AT_END,
@@ -44,7 +44,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def no_slices(output: Any, rank: int, attempt: Attempt) -> Said:
+def no_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     slices = output["slices"]
     if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(attempt.case)):
         return "should return a list with one slice per bucket, in the buckets' order"
@@ -54,7 +54,7 @@ def no_slices(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def holds_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
+def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Too many live gradients during backward, or all of them still live at the end."""
     over = is_over(attempt, LIVE_GRADIENTS) + is_over(attempt, IN_EXCHANGE)
     if attempt.run is None or rank not in over:
@@ -102,6 +102,6 @@ EXERCISE = OnRanks(
         shared.process_memory(BACKWARD, partial(shared.held_bytes, units=4)),
         shared.process_memory(AT_END, partial(shared.held_bytes, units=4)),
     ),
-    signs=(shared.unpadded, no_slices, NAMED, shared.expensive, holds_too_much),
+    signs=(shared.unpadded, no_slices, NAMED_MISTAKES, shared.expensive, holds_too_much),
     memory=True,
 )

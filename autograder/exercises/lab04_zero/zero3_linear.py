@@ -7,8 +7,17 @@ from typing import Any
 
 from torch import nn
 
-from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, equal
-from autograder.exercise.signs import Said, finished, is_over, on_each_rank
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    OnRanks,
+    Plain,
+    equal,
+)
+from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import held_bytes, with_reference_bounds
@@ -72,12 +81,12 @@ def frees_early(attempt: Attempt) -> Finding | None:
     gathers = sum(call.rank == rank and call.op.startswith("all_gather") for call in run.calls)
     if wrong and gathers == len(shared.unit_bytes(attempt.case)):
         mistake = "frees its units before backward and does not gather them again"
-        return Finding("every rank", mistake, anyone="every rank")
+        return Finding("every rank", mistake, who_if_hidden="every rank")
     return None
 
 
 @on_each_rank
-def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
+def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for got, size in zip(output["slices"], shared.sizes_of(attempt.case), strict=True):
         if isinstance(got, str):
             return "should have one parameter per unit: its slice", got
@@ -93,7 +102,7 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def keeps_units(output: Any, rank: int, attempt: Attempt) -> Said:
+def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for phase in ("forward", "backward"):
         if attempt.run and rank in is_over(attempt, f"live in {phase}"):
             built = sum(attempt.run.memory[rank].at(BUILT).values())
@@ -127,6 +136,13 @@ EXERCISE = OnRanks(
         shared.process_memory(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
         shared.process_memory(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
     ),
-    signs=(shared.unpadded, frees_early, no_gradient, NAMED, shared.expensive, keeps_units),
+    signs=(
+        shared.unpadded,
+        frees_early,
+        no_gradient,
+        NAMED_MISTAKES,
+        shared.expensive,
+        keeps_units,
+    ),
     memory=True,
 )

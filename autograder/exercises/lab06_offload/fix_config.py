@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
-from autograder.exercise.signs import Said
+from autograder.exercise.signs import MistakeText
 from autograder.exercises.lab06_offload import shared
 from autograder.exercises.lab06_offload.shared import start_engine
 
@@ -41,7 +41,7 @@ def drive(subject: Any, letter: str, case: Case) -> Plain:
 
 
 @shared.on_rank_0
-def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> Said:
+def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     mistakes = {
         "missing": "is not among your answers",
         "no pair": "should have a pair as its answer: (name of the mistake, repaired text)",
@@ -53,7 +53,7 @@ def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> Said:
 
 
 @shared.on_rank_0
-def misnamed(output: Mapping[str, Any], attempt: Attempt) -> Said:
+def misnamed(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     if equal(attempt.expected[0]["code"], output["code"]):
         return None
     return "is repaired, but that is not the name of its mistake", output["code"]

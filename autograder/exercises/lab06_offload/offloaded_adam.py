@@ -15,8 +15,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.exercise import NAMED, Attempt, Budget, Case, Limit, OnRanks, Plain, from_outputs
-from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Limit,
+    OnRanks,
+    Plain,
+    from_outputs,
+)
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from shardlab.pools import DEVICE, HOST, Pools
 
 HALF = torch.bfloat16
@@ -106,7 +115,7 @@ MOVES = {
 
 
 @on_each_rank
-def moves_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
+def moves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for mistake, (way, allowed) in MOVES.items():
         most = max(moved.get(way, 0) for moved in output["moved"])
         each = most / elements(attempt.case)
@@ -117,7 +126,7 @@ def moves_too_much(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def misplaced(output: Any, rank: int, attempt: Attempt) -> Said:
+def misplaced(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["fp32 on the device"] > SCALARS_BYTES:
         return (
             "has fp32 tensors on the device: create masters and states on the host, from the "
@@ -160,5 +169,5 @@ EXERCISE = OnRanks(
         ),
     ),
     allows=frozenset(),
-    signs=(mixes_pools, NAMED, moves_too_much, misplaced),
+    signs=(mixes_pools, NAMED_MISTAKES, moves_too_much, misplaced),
 )

@@ -15,7 +15,7 @@ from torch import nn
 
 from autograder.exercise import Attempt, Finding, equal
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import Said, finding, raises
+from autograder.exercise.signs import MistakeText, finding, raises
 from shardlab import placement
 
 WIDTH = 64  # of the square layers of the model that is trained
@@ -53,13 +53,13 @@ def start_engine(config: dict[str, Any], layers: int) -> dict[str, Any]:
     }
 
 
-def on_rank_0(of_output: Callable[[Mapping[str, Any], Attempt], Said]) -> Sign:
+def on_rank_0(of_output: Callable[[Mapping[str, Any], Attempt], MistakeText]) -> Sign:
     """Applies ``of_output`` to rank 0, if no rank failed: all have the same configuration."""
 
     @functools.wraps(of_output)
     def sign(attempt: Attempt) -> Finding | None:
         said = None if attempt.error else of_output(attempt.outputs[0], attempt)
-        return finding("the configuration", said, anyone="the configuration")
+        return finding("the configuration", said, who_if_hidden="the configuration")
 
     return sign
 
@@ -71,7 +71,7 @@ def engine_differs(**mistakes: str) -> Sign:
     """``mistakes``: the message for each thing that the engine reports other than expected."""
 
     @on_rank_0
-    def differs(output: Mapping[str, Any], attempt: Attempt) -> Said:
+    def differs(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
         expected = attempt.expected[0]
         for key, mistake in mistakes.items():
             if key in expected and key in output and not equal(expected[key], output[key]):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said
+from autograder.exercise.signs import MistakeText
 from autograder.exercises.lab06_offload import shared
 from autograder.exercises.lab06_offload.shared import start_engine
 
@@ -56,12 +56,12 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
 
 
 @shared.on_rank_0
-def not_a_dict(output: Mapping[str, Any], attempt: Attempt) -> Said:
+def not_a_dict(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     return ("should be a dict", f"it is a {output['kind']}") if "kind" in output else None
 
 
 @shared.on_rank_0
-def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> Said:
+def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Offload that DeepSpeed ignores: at the wrong level or at the wrong stage."""
     asked = output["config"]
     if offload := {"offload_optimizer", "offload_param", "cpu_offload"} & asked.keys():
@@ -81,7 +81,7 @@ def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> Said:
 
 
 @shared.on_rank_0
-def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> Said:
+def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Another row of the table: too large for the device, or more traffic than needed."""
     made, wanted = (
         (engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
 
 
@@ -24,7 +24,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 @on_each_rank
-def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> Said:
+def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """A bias that only some ranks train: the other copies would become stale."""
     gradients = [each.get("bias.grad") for each in attempt.outputs]
     trained = [gradient is not None and bool(gradient.any()) for gradient in gradients]

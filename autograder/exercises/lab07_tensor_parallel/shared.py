@@ -13,9 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, Limit, Plain, sent_bytes
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    Limit,
+    Plain,
+    sent_bytes,
+)
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import Said, is_over, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from autograder.exercises.common import linear_of
 from shardlab import measure
 from shardlab.estimate import ring_sent_bytes
@@ -128,7 +137,7 @@ def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
 
 
 @on_each_rank
-def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Not the rank's share: the whole weights, other names, or a view of the whole weights."""
     wanted, got = (dict(each["parameters"]) for each in (attempt.expected[rank], output))
     elements, of_share = (sum(map(math.prod, shapes.values())) for shapes in (got, wanted))
@@ -147,7 +156,7 @@ def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def no_gradient(output: Any, rank: int, attempt: Attempt) -> Said:
+def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """A missing gradient, if backward ran at all."""
     if getattr(output["y"], "shape", None) != attempt.expected[rank]["y"].shape:
         return None
@@ -176,4 +185,4 @@ def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
                 return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
         return None
 
-    return (does_not_fit, wrong_parameters, *own, no_gradient, NAMED, exchanges_too_much)
+    return (does_not_fit, wrong_parameters, *own, no_gradient, NAMED_MISTAKES, exchanges_too_much)

@@ -10,14 +10,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.shared import forward_and_backward
 from autograder.exercises.lab07_tensor_parallel.stand_ins import (
     StandInColumnLinear,
     StandInRowLinear,
 )
-from autograder.guest.on_rank import standing_in
+from autograder.guest.on_rank import with_functions_replaced
 from shardlab import models
 
 Sublayer = type[models.MLP] | type[models.Attention]
@@ -54,7 +54,9 @@ def draw(kind: Sublayer, case: Case, rng: np.random.Generator) -> Plain:
 
 def drive(kind: Sublayer, subject: Any, given: Any, case: Case) -> Plain:
     """The student's split of a sublayer, with our linear layers."""
-    split = standing_in(subject, ColumnLinear=StandInColumnLinear, RowLinear=StandInRowLinear)
+    split = with_functions_replaced(
+        subject, ColumnLinear=StandInColumnLinear, RowLinear=StandInRowLinear
+    )
     returned = split(make_sublayer(kind, case, given["whole"]))
     if not isinstance(returned, nn.Module):
         return {"returned": type(returned).__name__}
@@ -68,7 +70,7 @@ def all_reduced_bytes(case: Case) -> int:
 
 
 @on_each_rank
-def no_module(output: Any, rank: int, attempt: Attempt) -> Said:
+def no_module(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if "returned" in output:
         return "should return a module", f"it is {output['returned']}"
     return None

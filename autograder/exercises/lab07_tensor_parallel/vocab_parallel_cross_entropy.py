@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
-from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInSumOverRanks
-from autograder.guest.on_rank import standing_in
+from autograder.guest.on_rank import with_functions_replaced
 
 WIRE_FROM_BYTES = 2**16  # below, gloo's own messages are as large as logits
 
@@ -37,7 +37,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    subject = standing_in(subject, SumOverRanks=StandInSumOverRanks)
+    subject = with_functions_replaced(subject, SumOverRanks=StandInSumOverRanks)
     logits = given.pop("logits").requires_grad_()
     loss = subject(logits, given["targets"])
     if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
@@ -83,7 +83,7 @@ def whole_logits(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def not_one_finite_tensor(output: Any, rank: int, attempt: Attempt) -> Said:
+def not_one_finite_tensor(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     loss = output["loss"]
     if not isinstance(loss, Tensor):
         return "should return the loss as a tensor, for backward"

@@ -18,7 +18,7 @@ from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 from shardlab.pipeline import run_schedule
 from shardlab.run import Run
-from shardlab.simulate.pipeline import KINDS, Illegal, simulate
+from shardlab.simulate.pipeline import KINDS, IllegalSchedule, simulate
 
 # Of one schedule; a larger one is rejected unread.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
@@ -38,7 +38,7 @@ class Submitted:
     chunks: int = 1
     idle: Sequence[int] = ()  # slots by device; this and in_flight are empty if it cannot run
     in_flight: Sequence[int] = ()  # the most micro-batches' activations, by device
-    rule: str = ""  # see shardlab's Illegal
+    rule: str = ""  # see shardlab's IllegalSchedule
     illegal: str = ""
 
 
@@ -142,7 +142,7 @@ def cost_of(plan: Plain) -> dict[str, Any]:
     """By device: idle slots, micro-batches in flight. F takes 1 slot, B 2, each of its halves 1."""
     try:
         time = simulate(plan)
-    except Illegal as error:
+    except IllegalSchedule as error:
         return {"idle": [], "in_flight": [], "rule": error.rule, "illegal": str(error)}
     idle = [round(slots) for slots in time.idle]
     return {"idle": idle, "in_flight": list(time.peak_in_flight), "rule": "", "illegal": ""}
@@ -244,11 +244,11 @@ def named(answer: str, rules: tuple[Rule, ...], evidence: Callable[[Submitted], 
             call = f"{answer}({', '.join(map(str, sizes))})"
             if not isinstance(plan, list):
                 form = "should return a list for each device, of (kind, stage, micro_batch)"
-                return Finding(call, form, str(plan), anyone=answer)
+                return Finding(call, form, str(plan), who_if_hidden=answer)
             submitted = Submitted(plan, *sizes, **cost)
             if mistake := next(filter(None, (rule(submitted) for rule in rules)), None):
                 shown = submitted.illegal or evidence(submitted)
-                return Finding(call, mistake, shown, anyone=answer)
+                return Finding(call, mistake, shown, who_if_hidden=answer)
         return None
 
     return sign

@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from autograder.exercise import NAMED, Attempt, Case, Finding, OnRanks, Plain, equal
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain, equal
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 from shardlab.simulate.pipeline import gpipe, interleaved_one_f_one_b, one_f_one_b
@@ -91,7 +91,7 @@ def waits_in_send(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def wrong_order(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted, executed = attempt.expected[rank]["executed"], output["executed"]
     if executed == wanted or all(kind == "F" for kind, *_ in executed):
         return None  # without any backward: see shared.no_gradients
@@ -102,7 +102,7 @@ def wrong_order(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def confuses_messages(output: Any, rank: int, attempt: Attempt) -> Said:
+def confuses_messages(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Wrong gradients, and no message has a tag."""
     right = equal(attempt.expected[rank]["gradients"], output["gradients"], shared.NEAR)
     calls = attempt.run.calls if attempt.run else []
@@ -133,7 +133,7 @@ EXERCISE = OnRanks(
         shared.no_input_gradient,
         wrong_order,
         shared.no_gradients,
-        NAMED,
+        NAMED_MISTAKES,
         confuses_messages,
     ),
 )

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
-from autograder.exercise.signs import Said, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from shardlab.errors import DeadlockError, Waiting
 from shardlab.run import Run
 
@@ -91,7 +91,7 @@ def all_wait_in_recv(attempt: Attempt) -> Finding | None:
         "receive before they send, on both sides: each waits for a message that the other sends "
         "only after its own wait. Send each result as soon as it is computed",
         waiting[0].source,
-        anyone="the ranks",
+        who_if_hidden="the ranks",
     )
 
 
@@ -104,7 +104,7 @@ no_input_gradient = raises(
 
 
 @on_each_rank
-def no_gradients(output: Any, rank: int, attempt: Attempt) -> Said:
+def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if any(grad is not None for stage in output["gradients"] for grad in stage):
         return None
     return (

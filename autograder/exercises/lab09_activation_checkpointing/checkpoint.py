@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import Said, is_over, on_each_rank
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 
@@ -35,7 +35,7 @@ def inputs_bytes(case: Case) -> int:
 
 
 @on_each_rank
-def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> Said:
+def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     first = output["log"][: attempt.case.params["blocks"]]
     if is_over(attempt, shared.KEPT) and any(run["grad"] for run in first):
         return (

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
 from autograder.exercises.lab09_activation_checkpointing.shared import results, same_bits, step
-from autograder.guest.on_rank import standing_in
+from autograder.guest.on_rank import with_functions_replaced
 
 
 def kept_bytes(case: Case) -> int:
@@ -86,7 +86,7 @@ def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     # A mistake in the previous exercise costs nothing here.
-    standing_in(subject, checkpoint=partial(of_torch.checkpoint, use_reentrant=True))
+    with_functions_replaced(subject, checkpoint=partial(of_torch.checkpoint, use_reentrant=True))
 
     def network(layers: shared.Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
         return [subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])]
@@ -107,7 +107,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def refuses(output: Any, rank: int, attempt: Attempt) -> Said:
+def refuses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     refused, wanted = output["refused"], attempt.expected[rank]["refused"]
     if refused and not wanted:
         return "raises ValueError although a cut fits", output["message"]
@@ -117,7 +117,7 @@ def refuses(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def wrong_cut(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_cut(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     given, layers = attempt.inputs[rank], attempt.case.params["blocks"]
     again, wanted = output["computed again"], attempt.expected[rank]["computed again"]
     evidence = (
@@ -153,7 +153,7 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def wrong_order(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if equal(attempt.expected[rank]["outputs"], output["outputs"], shared.NEAR):
         return None
     return "does not run every layer once, in order"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import (
-    NAMED,
+    NAMED_MISTAKES,
     Attempt,
     Budget,
     Case,
@@ -22,7 +22,7 @@ from autograder.exercise import (
     equal,
     sent_bytes,
 )
-from autograder.exercise.signs import Said, is_over, on_each_rank
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 from shardlab.estimate import scatter_or_gather_sent_bytes
@@ -72,11 +72,11 @@ def does_not_pad(attempt: Attempt) -> Finding | None:
         "makes pieces of unequal length: pad x with zeros until they are equal, and cut off the "
         "padding after the gather"
     )
-    return Finding("your answer", mistake, anyone="your answer")
+    return Finding("your answer", mistake, who_if_hidden="your answer")
 
 
 @on_each_rank
-def gathers_early(output: Any, rank: int, attempt: Attempt) -> Said:
+def gathers_early(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Whether a rank sent more than a few bytes in forward."""
     run, few_bytes = attempt.run, shared.x_bytes(attempt.case) // 8 + GLOO_BYTES
     if run is None or run.traffic[shared.FORWARD].sent_by_rank[rank] <= few_bytes:
@@ -88,7 +88,7 @@ def gathers_early(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def reassembles_wrongly(output: Any, rank: int, attempt: Attempt) -> Said:
+def reassembles_wrongly(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """y is right, but the gradients belong to another x: the pieces were reassembled wrongly."""
     right = equal(attempt.expected[rank]["outputs"], output["outputs"], shared.NEAR)
     if output["bit for bit"] or not right:
@@ -100,7 +100,7 @@ def reassembles_wrongly(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def saves_the_whole_input(output: Any, rank: int, attempt: Attempt) -> Said:
+def saves_the_whole_input(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt, shared.KEPT):
         return None
     whole_bytes = attempt.case.params["blocks"] * shared.x_bytes(attempt.case)
@@ -113,7 +113,7 @@ def saves_the_whole_input(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def expensive_gather(output: Any, rank: int, attempt: Attempt) -> Said:
+def expensive_gather(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt):
         return None
     ops = {call.op for call in attempt.run.calls} if attempt.run else set()
@@ -146,7 +146,7 @@ EXERCISE = OnRanks(
         gathers_early,
         signs.wrong_run_counts,
         signs.draws_another_mask,
-        NAMED,
+        NAMED_MISTAKES,
         signs.does_not_restore_the_generator,
         reassembles_wrongly,
         saves_the_whole_input,

@@ -16,8 +16,8 @@ import torch.utils.checkpoint as of_torch
 from torch import Tensor
 
 from autograder.exercise import Budget, Case, Limit, Plain
-from autograder.exercise.process_memory import no_more_than_tensors
-from autograder.guest.library import refusal_of
+from autograder.exercise.process_memory import process_memory_budget
+from autograder.guest.closed_modules import refusing_code
 
 NEAR = 1e-5  # matmuls on another machine may differ by this much; on one machine, not by a bit
 WIDER = 4
@@ -131,7 +131,7 @@ def torch_checkpoint_closed() -> Iterator[None]:
     own = generator, of_torch.CheckpointFunction.forward
     codes = [function.__code__ for function in own]
     for function in own:
-        function.__code__ = refusal_of("torch.utils.checkpoint")
+        function.__code__ = refusing_code("torch.utils.checkpoint")
     try:
         yield
     finally:
@@ -160,5 +160,5 @@ def kept_after_forward(label: str, tensors_bytes: Callable[[Case], float]) -> tu
     def process_bytes(case: Case) -> float | None:
         return 1.02 * tensors_bytes(case) if case.params.get("large") else None
 
-    of_process = no_more_than_tensors(FORWARD, process_bytes, before=BEFORE)
+    of_process = process_memory_budget(FORWARD, process_bytes, before=BEFORE)
     return Budget(label, live_rise, limit, heading=KEPT), of_process

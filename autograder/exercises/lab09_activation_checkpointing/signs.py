@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from autograder.exercise import Attempt, Finding
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab.errors import RankError
 
 # Words in the error that torch, or `networks.several`, raises for a wrong Function: the mistake.
@@ -28,12 +28,12 @@ def wrong_form(attempt: Attempt) -> Finding | None:
     says = attempt.error.message if isinstance(attempt.error, RankError) else ""
     for words, mistake in FORMS.items():
         if words in says:
-            return Finding("your answer", mistake, says.split(". ")[0], anyone="your answer")
+            return Finding("your answer", mistake, says.split(". ")[0], who_if_hidden="your answer")
     return None
 
 
 @on_each_rank
-def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Never runs a block again, or too often."""
     runs, wanted = output["runs"], attempt.expected[rank]["runs"]
     evidence = f"blocks ran {runs} times, expected {wanted}"
@@ -49,7 +49,7 @@ def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def draws_another_mask(output: Any, rank: int, attempt: Attempt) -> Said:
+def draws_another_mask(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Whether some block ran again with a different dropout mask."""
     masks: dict[int, float] = {}
     for run in output["log"]:
@@ -63,7 +63,7 @@ def draws_another_mask(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def does_not_restore_the_generator(output: Any, rank: int, attempt: Attempt) -> Said:
+def does_not_restore_the_generator(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if torch.equal(output["next draw"], attempt.expected[rank]["next draw"]):
         return None
     return (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
-from autograder.exercise.signs import Said, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab10_save_resume.disk_changes import ChangeCounter
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     NEVER_ENTERED,
@@ -132,7 +132,7 @@ NAMED_TOO_EARLY = "gives the final name before all ranks have written: wait for 
 
 
 @on_each_rank
-def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> Said:
+def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Names the mistake from what the first harmful kill left on disk."""
     left = next((each["left"] for each in output["kills"] if each["broken"]), None)
     if left is None:
@@ -163,7 +163,7 @@ def stops(attempt: Attempt) -> Finding | None:
     if isinstance(error, RankError):
         for sign, mistake in ERRORS.items():
             if sign in f"{error.kind} {error.message}":
-                return Finding("your answer", mistake, error.message, anyone="your answer")
+                return Finding("your answer", mistake, error.message, who_if_hidden="your answer")
     return None
 
 
@@ -183,7 +183,7 @@ def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
 
 
 @on_each_rank
-def failed_restart(output: Any, rank: int, attempt: Attempt) -> Said:
+def failed_restart(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     failures = [each["failure"] for each in output["kills"] if each["failure"] is not None]
     if not failures:
         return None

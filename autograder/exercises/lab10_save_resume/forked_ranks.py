@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 import torch.distributed as dist
 
-from autograder.guest.on_rank import COMMUNICATES
+from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
 # Built-in exceptions that cannot be created from a message alone.
@@ -92,7 +92,7 @@ class Group:
 
             return call
 
-        for name in COMMUNICATES:
+        for name in COMMUNICATION_FUNCTIONS:
             setattr(dist, name, getattr(self, name, absent(name)))
         dist.monitored_barrier = self.barrier
         dist.get_rank = lambda *_, **__: self.rank

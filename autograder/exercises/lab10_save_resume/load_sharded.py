@@ -11,7 +11,16 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from autograder.exercise import NAMED, Attempt, Budget, Case, Finding, OnRanks, Plain, from_outputs
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    OnRanks,
+    Plain,
+    from_outputs,
+)
 from autograder.exercise.signs import over_budget, raises
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
@@ -72,5 +81,5 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=0.0,
     budgets=(FEW_FILES,),
-    signs=(looks_for_other_names, NAMED, opens_too_many),
+    signs=(looks_for_other_names, NAMED_MISTAKES, opens_too_many),
 )

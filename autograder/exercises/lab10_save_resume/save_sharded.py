@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain, equal
 from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
-from autograder.exercise.signs import Said, on_each_rank, over_budget
+from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
@@ -79,7 +79,7 @@ OWN_SLICES = Budget(LABEL, from_outputs("bytes"), written_limit, WRITTEN)
 
 
 @on_each_rank
-def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> Said:
+def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     writers = [each for each in attempt.outputs if each["names"]]
     if output["names"] or len(writers) != 1:
         return None
@@ -97,13 +97,13 @@ def one_name_twice(output: Any, rank: int, attempt: Attempt) -> Any:
         return None
     if name == INDEX:
         mistake = f"writes {INDEX} as well: N ranks would write the same file at the same time"
-        return Finding(f"rank {rank}", mistake, anyone="a rank other than 0")
+        return Finding(f"rank {rank}", mistake, who_if_hidden="a rank other than 0")
     mistake = f"writes the same file name as rank {first[name]}: on a shared disk the last one "
     return f"{mistake}overwrites the others' slices", name
 
 
 @on_each_rank
-def wrong_name(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_name(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if shard_name(rank, attempt.case.world_size) in output["names"]:
         return None
     written = ", ".join(output["names"]) or "no file"
@@ -121,7 +121,7 @@ def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
         mistake = f"writes no {INDEX}"
     elif not isinstance(got, dict) or got.get("world_size") != wanted["world_size"]:
         mistake = f"does not record world_size in {INDEX}: another number of ranks may load it"
-    return Finding(f"rank {rank}", mistake, anyone="rank 0")
+    return Finding(f"rank {rank}", mistake, who_if_hidden="rank 0")
 
 
 whole_storage = over_budget(

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import NAMED, Attempt, Case, OnRanks, Plain, equal
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.budget import Budget, Limit, from_outputs
-from autograder.exercise.signs import Said, on_each_rank, over_budget
+from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     Group,
     Outcome,
@@ -25,7 +25,7 @@ from autograder.exercises.lab10_save_resume.forked_ranks import (
     was_killed,
 )
 from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
-from autograder.guest.on_rank import standing_in
+from autograder.guest.on_rank import with_functions_replaced
 
 WIDTHS = (8, 64, 64, 1)
 SAMPLES = 4  # in a batch of one rank
@@ -115,7 +115,7 @@ def run_job(subject: Any, root: Path, given: Any, case: Case, start: int) -> lis
                 folder.rename(root / f"step_{step:08}")
             group.exchange("renamed")
 
-        standing_in(subject, atomic_commit=atomic_commit)
+        with_functions_replaced(subject, atomic_commit=atomic_commit)
         job = Job(given, group.rank, group.world_size, mean)
         return subject(root, job, case.params["steps"], case.params["every"])
 
@@ -162,7 +162,7 @@ COMMON_STATE_ONCE = Budget(
 
 
 @on_each_rank
-def wrong_steps(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted, params = attempt.expected[rank]["steps"][0], attempt.case.params
     got = next((each for each in output["steps"] if each != wanted), None)
     if got is None:
@@ -178,7 +178,7 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> Said:
 
 
 @on_each_rank
-def wrong_losses(output: Any, rank: int, attempt: Attempt) -> Said:
+def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
         return "does not restore everything: losses after a restart differ from an unbroken run's"
     if not output["bit for bit"]:
@@ -202,5 +202,5 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=TOLERANCE,
     budgets=(COMMON_STATE_ONCE,),
-    signs=(wrong_steps, NAMED, wrong_losses, saves_too_much),
+    signs=(wrong_steps, NAMED_MISTAKES, wrong_losses, saves_too_much),
 )

@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
-from autograder.evaluation.trial import KeptRanks
+from autograder.evaluation.trial import RankPool
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
 from autograder.grading.notebook.runner import CellsRun, run_cells
@@ -45,7 +45,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     template = nbformat.from_dict(task.template)
     checks = checks_of(template)
     notebook, notes, unreadable = _rebuild(task, template)
-    sandbox.take_account()  # discards that of an aborted submission
+    sandbox.take_usage()  # discards that of an aborted submission
     started_s = time.monotonic()
     run = CellsRun()
     if not unreadable:
@@ -87,7 +87,7 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
         timing={
             "ran_s": ran_s - started_s,
             "decided_s": time.monotonic() - ran_s,
-            **sandbox.take_account(),
+            **sandbox.take_usage(),
         },
     )
 
@@ -160,7 +160,7 @@ def _verdicts(
 ) -> Iterator[tuple[int, Verdict, VisibleAttempts]]:
     """(position of the check cell, verdict, visible attempts), all on the same ranks."""
     of = {check.exercise: exercise_of(check, sandbox.limits) for check in checks.values()}
-    with KeptRanks(host=sandbox.host, trust=Trust.UNTRUSTED) as ranks:
+    with RankPool(host=sandbox.host, trust=Trust.UNTRUSTED) as ranks:
         for exercise in of.values():
             ranks.expect(exercise, exercise.cases)
         for position, cell in enumerate(notebook.cells):

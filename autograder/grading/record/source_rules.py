@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib import import_module
 
-from autograder.guest.on_rank import COMMUNICATES
+from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 
 CALL, SUSPICIOUS = "call", "suspicious"
 
@@ -159,7 +159,7 @@ class _Reader(ast.NodeVisitor):
                 elif isinstance(node, ast.ImportFrom) and node.module:
                     for alias in node.names:
                         is_all = alias.name == "*" and node.module == "torch.distributed"
-                        names = COMMUNICATES if is_all else (alias.name,)
+                        names = COMMUNICATION_FUNCTIONS if is_all else (alias.name,)
                         for name in names:
                             self.full_names[alias.asname or name] = f"{node.module}.{name}"
                 elif isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -195,7 +195,7 @@ class _Reader(ast.NodeVisitor):
     def _check(self, node: ast.expr) -> None:
         name = self._full_name(node)
         module, _, function = name.rpartition(".")
-        if module == "torch.distributed" and function in COMMUNICATES:
+        if module == "torch.distributed" and function in COMMUNICATION_FUNCTIONS:
             recorded = {function, RECORDED_AS.get(function, function)}
             if self.allows is not None and not recorded & self.allows:
                 allowed = " and ".join(sorted(self.allows, reverse=True)) or "no communication"

@@ -57,17 +57,19 @@ def save_s(
     return total_bytes / min(writers * rank_bytes_per_s, storage_bytes_per_s)
 
 
-def lost_share(interval_s: float, save_s: float, failure_s: float, restart_s: float = 0.0) -> float:
+def overhead_fraction(
+    interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0
+) -> float:
     """The fraction of time spent on saving and on repeating lost steps, to first order.
 
-    ``failure_s``: the mean time between failures.  Each failure costs half an interval on average,
+    ``mtbf_s``: the mean time between failures.  Each failure costs half an interval on average,
     plus ``restart_s``.  Raises ValueError for an interval of 0.
     """
     if not interval_s > 0:
         raise ValueError(f"interval_s={interval_s}: must be above 0")
-    return save_s / interval_s + (interval_s / 2 + restart_s) / failure_s
+    return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
 
 
-def best_interval_s(save_s: float, failure_s: float) -> float:
+def best_interval_s(save_s: float, mtbf_s: float) -> float:
     """Young's √(2δM), at which saving and repeating lost steps cost the same time."""
-    return math.sqrt(2 * save_s * failure_s)
+    return math.sqrt(2 * save_s * mtbf_s)

@@ -58,7 +58,7 @@ def tensor_parallel_layer(
     *,
     element_bytes: float = 2,
     sequence_parallel: bool = False,
-    gathers_again: bool = False,
+    gather_inputs_again: bool = False,
     reduce_scatter: str = "ring",
 ) -> PassBytes:
     """One transformer layer, with attention and MLP each split by columns, then by rows.
@@ -67,8 +67,8 @@ def tensor_parallel_layer(
     input in backward: 2 + 2 all-reduces, 4(t−1)/t·S each way.
     sequence_parallel: an all-gather before each half and a reduce-scatter after it, and in backward
       the reverse.  The bytes are the same, since together they make up an all-reduce.
-    gathers_again: with sequence parallelism, each rank saves only its own part of each half's input
-      and gathers it again in backward (Megatron does this; DTensor saves the whole input).
+    gather_inputs_again: with sequence parallelism, each rank saves only its own part of each half's
+      input and gathers it again in backward (as Megatron does; DTensor saves the whole input).
     reduce_scatter: "ring" as in NCCL; "gloo" implements it as an all-reduce, twice the bytes.
 
     Not counted: with sequence parallelism, the gradients of norms (4·width elements) and, if biases
@@ -81,18 +81,18 @@ def tensor_parallel_layer(
     if reduce_scatter not in REDUCE_SCATTERS:
         known = ", ".join(REDUCE_SCATTERS)
         raise ValueError(f"reduce_scatter={reduce_scatter!r}: expected one of {known}")
-    if gathers_again and not sequence_parallel:
-        raise ValueError("gathers_again needs sequence_parallel: without it inputs are whole")
+    if gather_inputs_again and not sequence_parallel:
+        raise ValueError("gather_inputs_again needs sequence_parallel: without it inputs are whole")
     if not sequence_parallel:
         each_way = HALVES * ring_sent_bytes(size, tp_size)
         return PassBytes(each_way, each_way)
     gather = scatter_or_gather_sent_bytes(size, tp_size)
     scatter = ring_sent_bytes(size, tp_size) if reduce_scatter == "gloo" else gather
-    once_more = gather if gathers_again else 0.0
+    once_more = gather if gather_inputs_again else 0.0
     return PassBytes(HALVES * (gather + scatter), HALVES * (gather + scatter + once_more))
 
 
-def vocabulary_parallel_ends(
+def vocabulary_parallel_embedding_and_loss(
     tokens: float,
     width: float,
     tp_size: int,

@@ -21,7 +21,7 @@ from shardlab.estimate.model_traffic import (
     activation_bytes,
     pipeline_boundaries,
     tensor_parallel_layer,
-    vocabulary_parallel_ends,
+    vocabulary_parallel_embedding_and_loss,
 )
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "pipeline_boundaries",
     "sent_bytes",
     "tensor_parallel_layer",
-    "vocabulary_parallel_ends",
+    "vocabulary_parallel_embedding_and_loss",
 ]
 
 METHODS = ("hub", "ddp", "zero1", "zero2", "zero3")

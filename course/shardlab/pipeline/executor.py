@@ -43,7 +43,7 @@ def run_schedule(
     between: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     group: dist.ProcessGroup | None = None,
-    at_least_s: Costs | None = None,
+    minimum_s: Costs | None = None,
 ) -> StepResult:
     """One forward and backward of m micro-batches on all ranks of the group, device r on rank r.
 
@@ -53,11 +53,11 @@ def run_schedule(
              mean over micro-batches
     between  shape of the activations between stages; ``dtype`` is their dtype
     group    the pipeline's ranks; by default all ranks
-    at_least_s  minimum seconds of each action: a rank that finishes earlier sleeps.  Ranks that
+    minimum_s  minimum seconds of each action: a rank that finishes earlier sleeps.  Ranks that
              share a few cores can thus emulate devices that compute in parallel.
 
-    Raises Illegal for a schedule that cannot run, and ValueError for stages or inputs that do not
-    match the schedule.
+    Raises IllegalSchedule for a schedule that cannot run, and ValueError for stages or inputs that
+    do not match the schedule.
     """
     checked = check(schedule)
     rank = dist.get_rank(group)
@@ -74,8 +74,8 @@ def run_schedule(
         output = worker.run(action, received)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # so that the slot covers the computation
-        if at_least_s is not None:
-            time.sleep(max(0.0, start_s + at_least_s.of(action) - time.monotonic()))
+        if minimum_s is not None:
+            time.sleep(max(0.0, start_s + minimum_s.of(action) - time.monotonic()))
         slots.append(Slot(action, start_s, time.monotonic()))
         if (message := message_after(action, checked.device_of)) is not None:
             assert output is not None

@@ -29,7 +29,7 @@ class Message(NamedTuple):
 def messages(schedule: Sequence[Iterable[Any]]) -> list[Message]:
     """All messages between devices, in the order in which every device posts them.
 
-    Raises Illegal for a schedule that cannot run.
+    Raises IllegalSchedule for a schedule that cannot run.
     """
     timeline = simulate(schedule)
     found: list[tuple[float, Message]] = []

@@ -40,7 +40,7 @@ class RankProcess:
         ""  # label of the block that just ended: the rank waits for its memory to be read
     )
     readings: int = 0
-    seen_bytes: dict[str, ByteRange] = field(default_factory=dict)  # by block
+    process_bytes: dict[str, ByteRange] = field(default_factory=dict)  # by block
     becomes_idle: bool = True
     exit_code: int | None = None
     max_rss_bytes: int = 0
@@ -54,7 +54,7 @@ class RankProcess:
         self.out, self.err = out, err
         self.output, self.failure, self.forged = b"", None, ""
         self.run_ns, self.last_busy_s = None, 0.0
-        self.seen_bytes, self.readings = {}, 0
+        self.process_bytes, self.readings = {}, 0
         self.state = "running" if self.exit_code is None else "dead"
 
     @property
@@ -107,12 +107,12 @@ class RankProcess:
         label, self.block_to_measure = self.block_to_measure, ""
         self.readings += 1
         if self.readings > MAX_READINGS:
-            self.seen_bytes = {}  # an incomplete record would mislead
+            self.process_bytes = {}  # an incomplete record would mislead
         else:
             self._wait_for_idle_threads()
             if (now_bytes := process_memory.private_bytes(self.pid)) is not None:
-                least, most = self.seen_bytes.get(label, (now_bytes, now_bytes))
-                self.seen_bytes[label] = ByteRange(min(least, now_bytes), max(most, now_bytes))
+                least, most = self.process_bytes.get(label, (now_bytes, now_bytes))
+                self.process_bytes[label] = ByteRange(min(least, now_bytes), max(most, now_bytes))
         with contextlib.suppress(OSError):  # it died, or never reads the replies
             self.control.send(messages.pack({"is": "seen"}), socket.MSG_DONTWAIT)
 

@@ -57,7 +57,7 @@ MAX_PACKET = 1 << 16
 
 
 @dataclass
-class RunOfRanks:
+class ServedRun:
     channel: socket.socket
     store_fd: int
     setup_fd: int
@@ -75,7 +75,7 @@ class Server:
 
     def __init__(self, door: socket.socket | None, kind: str) -> None:
         self.door = door
-        self.runs: list[RunOfRanks] = []
+        self.runs: list[ServedRun] = []
         self.selector = selectors.DefaultSelector()
         self.idle_work: list[Callable[[], None]] = [
             *(functools.partial(preload_ahead, name) for name in PRELOAD_WHEN_IDLE),
@@ -105,7 +105,7 @@ class Server:
                     return
                 self.handle(key.data)
 
-    def serve_only(self, run: RunOfRanks) -> None:
+    def serve_only(self, run: ServedRun) -> None:
         """Serve until this run is over and all its processes are gone."""
         self._watch_children()
         self.take(run)
@@ -125,7 +125,7 @@ class Server:
         self.selector.register(wake_r, selectors.EVENT_READ, ("child", wake_r))
 
     def handle(self, source: object) -> None:
-        if isinstance(source, RunOfRanks):
+        if isinstance(source, ServedRun):
             if not source.closing:
                 self.answer(source)
         elif isinstance(source, tuple):
@@ -144,18 +144,18 @@ class Server:
         self.take(run)
         return True
 
-    def preload_for(self, run: RunOfRanks) -> None:
+    def preload_for(self, run: ServedRun) -> None:
         """Finish pending imports now if this run will use them."""
         if self.idle_work and os.fstat(run.setup_fd).st_size:
             setup, _ = messages.read_file(run.setup_fd)
             while self.idle_work and setup["uses_more"]:
                 self.idle_work.pop(0)()
 
-    def take(self, run: RunOfRanks) -> None:
+    def take(self, run: ServedRun) -> None:
         self.runs.append(run)
         self.selector.register(run.channel, selectors.EVENT_READ, run)
 
-    def answer(self, run: RunOfRanks) -> None:
+    def answer(self, run: ServedRun) -> None:
         try:
             packet, fds, _, _ = socket.recv_fds(
                 run.channel, MAX_PACKET, len(RANK_FDS), socket.MSG_CMSG_CLOEXEC
@@ -177,12 +177,14 @@ class Server:
                 if isinstance(rank, int):
                     os.kill(pid, signal.SIGUSR1)  # faulthandler writes the stack (rank.py)
         else:
-            self.answer_other(run, question, fds)
+            self.handle_other_request(run, question, fds)
 
-    def answer_other(self, run: RunOfRanks, question: dict[str, Any], fds: list[int]) -> None:
+    def handle_other_request(
+        self, run: ServedRun, question: dict[str, Any], fds: list[int]
+    ) -> None:
         self.fork(run, question["build"], fds)
 
-    def fork(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
+    def fork(self, run: ServedRun, rank: int | str, fds: list[int]) -> None:
         try:
             if _is_shut(run.channel):  # cancelled while we were importing
                 raise OSError("the run was cancelled")
@@ -199,7 +201,7 @@ class Server:
         for fd in fds:
             os.close(fd)
 
-    def run_child(self, run: RunOfRanks, rank: int | str, fds: list[int]) -> None:
+    def run_child(self, run: ServedRun, rank: int | str, fds: list[int]) -> None:
         """Runs in the forked child; never returns."""
         try:
             os.setpgid(0, 0)
@@ -217,7 +219,7 @@ class Server:
                     os.close(other.setup_fd)
             self.enclose()
             if isinstance(rank, str):
-                self.become_other(run, rank, fds)
+                self.run_other_child(run, rank, fds)
                 return
             from shardlab.ranks import rank as rank_module
 
@@ -226,7 +228,7 @@ class Server:
         finally:
             os._exit(70)  # main() ends with os._exit; only a bug of ours reaches this
 
-    def become_other(self, run: RunOfRanks, name: str, fds: list[int]) -> None:
+    def run_other_child(self, run: ServedRun, name: str, fds: list[int]) -> None:
         """Be a builder of a DeepSpeed op."""
         setup, _ = messages.read_file(run.setup_fd)
         builds.main(name, setup["environment"], report_fd=fds[0])
@@ -263,7 +265,7 @@ class Server:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
-    def forget_if_done(self, run: RunOfRanks) -> None:
+    def forget_if_done(self, run: ServedRun) -> None:
         if run.closing and not run.rank_of:
             self.runs.remove(run)
             run.channel.close()
@@ -281,9 +283,9 @@ class Server:
             self.reap()
 
 
-def run_of(fds: list[int]) -> RunOfRanks:
+def run_of(fds: list[int]) -> ServedRun:
     channel_fd, store_fd, setup_fd = fds
-    return RunOfRanks(socket.socket(fileno=channel_fd), store_fd, setup_fd)
+    return ServedRun(socket.socket(fileno=channel_fd), store_fd, setup_fd)
 
 
 def _is_shut(channel: socket.socket) -> bool:

@@ -152,7 +152,7 @@ def pipeline_schedule(
                below the simulation of the same schedule, while the settings are those of the run
     unit_s     seconds per unit of the costs; without it times have no unit
 
-    Raises ValueError for impossible settings, Illegal (a ValueError) for an invalid schedule.
+    Raises ValueError for impossible settings and, as IllegalSchedule, for invalid schedules.
     """
     custom: dict[str, Schedule] = {}
     if isinstance(schedules, Mapping):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from autograder.evaluation.decide import decide
 from autograder.exercise import Budget, Case, Finding, Limit, sent_bytes
-from tests.autograder.made import on_ranks
+from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks
 ONE = Case("one process", 1)

@@ -17,10 +17,10 @@ from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.evaluation.wording import deterministic
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Spent
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
-from shardlab.live_memory import Memory, nothing_known
+from shardlab.live_memory import Memory, unknown_memory
 from shardlab.ranks.trust import Trust
 from shardlab.run import Call, Run, Traffic
-from tests.autograder.made import on_ranks
+from tests.autograder.exercise_halves import on_ranks
 
 VISIBLE = Case("2 ranks", 2)
 HIDDEN = Case("2 ranks, 987 elements", 2, hidden=True)
@@ -150,13 +150,13 @@ def test_unrecorded_memory_costs_the_points_of_all_cases(inside, outside, passed
     assert not any(spent.from_outside for spent in result.spent)
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_a_missing_record_of_memory_is_not_a_record_of_zero_bytes(is_told):
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_missing_record_of_memory_is_not_a_record_of_zero_bytes(is_recorded):
     run = run_of()
-    run._memory = Memory([dataclasses.replace(nothing_known(), is_told=is_told)] * 2)
+    run._memory = Memory([dataclasses.replace(unknown_memory(), is_recorded=is_recorded)] * 2)
     result = judge(exercise(memory=True), attempt(run=run))
-    assert result.passed == result.believed == is_told
-    assert ("lost its record" in result.diagnosis) == (not is_told)
+    assert result.passed == result.believed == is_recorded
+    assert ("lost its record" in result.diagnosis) == (not is_recorded)
 
 
 def test_a_case_fails_if_a_budget_was_not_measured():

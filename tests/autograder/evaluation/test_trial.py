@@ -6,10 +6,10 @@ import cloudpickle
 import psutil
 import pytest
 
-from autograder.evaluation.trial import KeptRanks, Trials
+from autograder.evaluation.trial import RankPool, Trials
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
-from tests.autograder.made import on_ranks
+from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks
 SIZES = (2, 3, 2, 1)
@@ -38,7 +38,7 @@ def pid_exercise(**changes: object) -> Exercise:
 def run_cases(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
     exercise = pid_exercise(**changes)
     pids, results = [], []
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, CASES)
         trials = Trials(exercise, cloudpickle.dumps(answer), 1, ranks)
         for case in CASES:
@@ -120,7 +120,7 @@ def test_answers_of_one_submission_share_ranks_without_affecting_each_other():
         return math.sqrt(4) == 2
 
     exercise = pid_exercise(cases=CASES[:2])
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, exercise.cases)
         pids, passed = [], []
         for answer in (lambda case: True, breaks_something, uses_it, uses_it):
@@ -135,7 +135,7 @@ def test_answers_of_one_submission_share_ranks_without_affecting_each_other():
 
 def test_no_rank_outlives_the_submission():
     exercise = pid_exercise(cases=CASES[:2])
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, exercise.cases)
         trials = Trials(exercise, cloudpickle.dumps(lambda case: True), 1, ranks)
         attempt, _ = trials.of(exercise.cases[0])

@@ -14,10 +14,10 @@ from autograder.evaluation import trial
 from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import InfrastructureError
 from autograder.exercise import Case
-from autograder.guest.library import CLOSED
+from autograder.guest.closed_modules import CLOSED
 from shardlab.ranks.trust import Trust
 from tests.autograder import made
-from tests.autograder.made import on_ranks
+from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks
 

@@ -16,14 +16,14 @@ NAMES = [exercise.name for _, exercise in EXERCISES]
 EQUAL = [
     pytest.param(lab, exercise, equal, id=f"{exercise.name}: {equal.new}")
     for lab, exercise in EXERCISES
-    for equal in getattr(exercise.decides.module, "EQUAL_ANSWERS", ())
+    for equal in getattr(exercise.required_half.module, "EQUAL_ANSWERS", ())
 ]
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
 def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
     """Each by the name of the case that covers it, or by the reason why it is not asked."""
-    declared = exercise.decides.module.BOUNDARIES
+    declared = exercise.required_half.module.BOUNDARIES
     assert set(BOUNDARIES) <= set(declared)
     names = {case.name for case in exercise.cases}
     unknown = {what for what in declared.values() if what not in names and "not asked" not in what}

@@ -164,7 +164,9 @@ def test_micro_batches_take_the_step_of_one_batch(case):
 
 def test_wrong_weightings_are_distinguished():
     case, inputs = drawn(ACCUMULATE, "sizes and shares differ")
-    mistakes = [(message, out[0]) for message, out in ACCUMULATE.decides.mistakes(case, inputs)]
+    mistakes = [
+        (message, out[0]) for message, out in ACCUMULATE.required_half.mistakes(case, inputs)
+    ]
     ends = [("", ACCUMULATE.expect(case, inputs)[0]), *mistakes]
     ends = [(message, out) for message, out in ends if "some weights" in out]
     for (one, a), (other, b) in itertools.combinations(ends, 2):
@@ -224,7 +226,7 @@ def test_each_mistake_is_named(mistake):
 def test_lost_updates_far_exceed_the_tolerance(case):
     inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
     ends = [inputs[0]["weights"]]  # if nothing moves
-    for message, outputs in MASTERS.decides.mistakes(case, inputs):
+    for message, outputs in MASTERS.required_half.mistakes(case, inputs):
         if case.params["momentum"] and "momentum" in message:
             ends.append(outputs[0]["weights"])
     assert len(ends) == (4 if case.params["momentum"] else 1)

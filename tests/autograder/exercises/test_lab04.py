@@ -11,7 +11,7 @@ import torch
 from autograder import exercises
 from autograder.evaluation.judge import judge
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercise import Attempt
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared, zero1_adamw, zero2_backward
@@ -281,7 +281,7 @@ class Zero1AdamW:
 
 def result_of(exercise, case, answers):
     subject = planted.subjects(LAB, answers)[exercise.answer]
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, [case])
         return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
 

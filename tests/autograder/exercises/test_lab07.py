@@ -10,7 +10,7 @@ import torch
 
 from autograder import exercises
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercise import equal
 from autograder.exercises.lab07_tensor_parallel.hidden import (
     mesh_coords,
@@ -50,7 +50,7 @@ def drawn(exercise, case):
 
 def result_of(exercise, case, changed):
     subject = planted.subjects(LAB, planted.solution(LAB) | changed)[exercise.answer]
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, [case])
         return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
 
@@ -121,7 +121,7 @@ def test_no_mistake_looks_right_or_like_another_mistake(exercise, case):
     inputs, expected = drawn(exercise, case)
     made = [
         (mistake, wrong)
-        for mistake, wrong in exercise.decides.mistakes(case, inputs)
+        for mistake, wrong in exercise.required_half.mistakes(case, inputs)
         if differs(expected, wrong, 0.5 * NEAR)
     ]
     assert made

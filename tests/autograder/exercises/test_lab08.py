@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from autograder import exercises
 from autograder.evaluation.present import as_text
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Attempt, Case
 from autograder.exercises.lab08_pipeline import (
@@ -53,7 +53,7 @@ def inputs_of(exercise, case):
 def results_of(answer, source, cases=slice(None)):
     exercise = BY_ANSWER[answer]
     cells = planted.subjects(LAB, planted.solution(LAB) | {answer: source})
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, exercise.cases)
         trials = Trials(exercise, cloudpickle.dumps(cells[answer]), SEED, ranks)
         return tuple(trials.of(case)[1].result for case in exercise.cases[cases])
@@ -83,7 +83,7 @@ def test_wrong_gradients_cannot_be_confused(answer):
     exercise = BY_ANSWER[answer]
     case = exercise.cases[1]
     inputs = inputs_of(exercise, case)
-    mistakes = [outputs for _, outputs in exercise.decides.mistakes(case, inputs)]
+    mistakes = [outputs for _, outputs in exercise.required_half.mistakes(case, inputs)]
     wrong = [outputs for outputs in mistakes if "gradients" in outputs[0]]
     first = [each[0]["gradients"][0][0] for each in [exercise.expect(case, inputs), *wrong]]
     for number, one in enumerate(first):
@@ -146,7 +146,7 @@ def test_each_wrong_formula_is_named(name):
     case = exercise.cases[-1]
     inputs = inputs_of(exercise, case)
     expected = exercise.expect(case, inputs)
-    for mistake, outputs in exercise.decides.mistakes(case, inputs):
+    for mistake, outputs in exercise.required_half.mistakes(case, inputs):
         if mistake == name:
             named = exercise.named(Attempt(case, inputs, expected, outputs, None, None))
             assert [each.finding.mistake for each in named] == [name]
@@ -155,7 +155,7 @@ def test_each_wrong_formula_is_named(name):
 def warmed_up(p, m, warm_up):
     return [
         list(
-            library.generators.in_turn(
+            library.generators.alternate(
                 [library.Action("F", s, k) for k in range(m)],
                 [library.Action("B", s, k) for k in range(m)],
                 warm_up=warm_up(s),

@@ -13,7 +13,7 @@ import torch.utils.checkpoint as of_torch
 
 from autograder import exercises
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercises.lab09_activation_checkpointing import (
     activation_bytes,
     checkpoint_sequential,
@@ -47,7 +47,7 @@ def case_of(exercise, name):
 
 def result_of(exercise, case, answers):
     subject = planted.subjects(LAB, planted.solution(LAB) | answers)[exercise.answer]
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, [case])
         return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
 
@@ -252,7 +252,7 @@ def test_the_numbers_in_the_answer_to_the_last_question():
 def test_a_wrong_formula_differs_clearly_from_the_right_one_or_equals_it(case):
     inputs = inputs_of(BYTES, case)
     (right,) = BYTES.expect(case, inputs)
-    for mistake, (wrong,) in BYTES.decides.mistakes(case, inputs):
+    for mistake, (wrong,) in BYTES.required_half.mistakes(case, inputs):
         for number, other in zip(right, wrong, strict=True):
             away = 0 if other is None else abs(other - number) / number
             is_same = away < activation_bytes.TOLERANCE / 4

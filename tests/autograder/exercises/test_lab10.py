@@ -13,7 +13,7 @@ import torch
 
 from autograder import exercises
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercises.lab10_save_resume import atomic_commit, forked_ranks, shared
 from autograder.exercises.lab10_save_resume.disk_changes import ChangeCounter
 from autograder.exercises.lab10_save_resume.hidden import load_sharded, train_resumable
@@ -82,7 +82,7 @@ def test_the_reference_restores_random_states():
 def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
     inputs = inputs_of(TRAIN, case)
     curves = [TRAIN.expect(case, inputs)[0]["losses"][0]]
-    for mistake, outputs in TRAIN.decides.mistakes(case, inputs):
+    for mistake, outputs in TRAIN.required_half.mistakes(case, inputs):
         if "all ranks" not in mistake or case.params["ranks"] > 1:
             curves.append(outputs[0]["losses"][0])
     for one, other in combinations(curves, 2):
@@ -180,7 +180,7 @@ def test_the_last_rank_may_rename_and_each_step_may_have_its_own_temporary_name(
     case = COMMIT.cases[1]
     answers = planted.solution(LAB) | {"atomic_commit": TEMPORARY_NAME_PER_STEP}
     subject = planted.subjects(LAB, answers)[COMMIT.answer]
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(COMMIT, [case])
         _, judged = Trials(COMMIT, cloudpickle.dumps(subject), SEED, ranks).of(case)
     assert judged.result.passed, judged.result.diagnosis

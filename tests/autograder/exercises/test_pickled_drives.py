@@ -67,7 +67,7 @@ def test_a_rank_runs_a_drive_without_importing_exercises(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
 def test_no_hidden_text_and_no_other_case_is_pickled(exercise: Exercise) -> None:
-    hidden = Path(exercise.decides.module.__file__).parent
+    hidden = Path(exercise.required_half.module.__file__).parent
     secret = {text for text in strings_below(hidden) if len(text) > 15}
     secret -= strings_below(hidden.parent)  # not secret if public halves contain it, too
     signs = {sign.__name__ for sign in exercise.signs} - {"sign"}

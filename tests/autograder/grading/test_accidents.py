@@ -22,12 +22,12 @@ from autograder.grading.submission.reader import find_notebook, read_content, re
 from autograder.grading.submission.rebuild import rebuild
 from autograder.grading.submission.template import find_check, grade_id, is_check
 from tests.autograder.grading.course import REPO
-from tests.submissions.accidents.by_hand import LAB
+from tests.submissions.accidents.editing import LAB
 
 ACCIDENTS = sorted(
     path.stem
     for path in (REPO / "tests/submissions/accidents").glob("*.py")
-    if path.stem != "by_hand"
+    if path.stem != "editing"
 )
 WRITTEN = "from_8_to_64_ranks"
 
@@ -94,7 +94,7 @@ def test_an_accident_costs_no_more_than_it_must(
     solved = read("solutions")
     all_answers = answered(nbformat.from_dict(solved))
     assert len(all_answers) == 6
-    accident.hand_in(solved, tmp_path)
+    accident.submit(solved, tmp_path)
     notebook, notes = graded(released, tmp_path)
     lost = getattr(accident, "LOST", ())
     assert answered(notebook) == (set() if lost is True else all_answers - set(lost)), notes

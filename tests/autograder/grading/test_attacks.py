@@ -27,7 +27,7 @@ import pytest
 
 from autograder.grading.record.record import STATES, Record
 from tests.autograder.grading.course import REPO, Course, source_of, with_answers
-from tests.autograder.sandbox.ordinary import is_possible, run_as_ordinary_user
+from tests.autograder.sandbox.ordinary_user import is_possible, run_as_ordinary_user
 from tests.submissions import corpus
 from tests.submissions.corpus import LAB, NAME, Entry, Place
 
@@ -45,7 +45,7 @@ WITH_NEIGHBOUR = ("fork_bomb", "kills_the_parent", "opens_the_gradebook", "share
 # Attacks that depend on the user who grades; an ordinary user's class has only these.
 OF_AN_ORDINARY_USER = (
     "disk_bomb", "fork_bomb", "fork_bomb_on_a_rank", "goes_online", "hard_link", "kills_the_parent",
-    "malicious_pickle", "memory_bomb_of_many", "opens_the_gradebook", "orphans", "ptrace",
+    "malicious_pickle", "memory_bomb_by_many_processes", "opens_the_gradebook", "orphans", "ptrace",
     "raises_its_limits", "reads_all_files", "reads_the_environment", "uses_the_shell",
 )  # fmt: skip
 # Names or kinds, to try only these: SHARDLAB_CORPUS=theft,fork_bomb
@@ -178,7 +178,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
         folder = course.root / "grading/submitted" / accident / LAB
         folder.mkdir(parents=True)
         happened = import_module(f"tests.submissions.accidents.{accident}")
-        happened.hand_in(json.loads(json.dumps(honest)), folder)
+        happened.submit(json.loads(json.dumps(honest)), folder)
     found.run("--student", "alone")  # a quiet class of one
     with listeners(found.calls) as port:
         for entry in ENTRIES:
@@ -186,7 +186,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
             folder.mkdir(parents=True)
             neighbour = course.root / "grading/submitted/alone" / LAB
             host = socket.gethostbyname(socket.gethostname())
-            entry.hand_in(Place(folder, course.root, found.home, MARK, neighbour, port, host))
+            entry.submit(Place(folder, course.root, found.home, MARK, neighbour, port, host))
         found.before = found.fingerprints()
         found.run()
     return found

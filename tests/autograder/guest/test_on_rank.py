@@ -7,7 +7,7 @@ import functools
 import cloudpickle
 
 from autograder.exercise import Case
-from autograder.guest.on_rank import on_rank, standing_in
+from autograder.guest.on_rank import on_rank, with_functions_replaced
 
 SOURCE = """
 def piece():
@@ -30,12 +30,12 @@ def as_on_a_rank(name, decorate=lambda function: function):
 def test_functions_are_replaced_also_in_helpers():
     _, answer = as_on_a_rank("answer")
     assert answer() == ("the student's", "the student's")
-    assert standing_in(answer, piece=lambda: "ours")() == ("ours", "ours")
+    assert with_functions_replaced(answer, piece=lambda: "ours")() == ("ours", "ours")
 
 
 def test_the_students_own_namespace_is_unchanged():
     namespace, answer = as_on_a_rank("answer")
-    standing_in(answer, piece=lambda: "ours")
+    with_functions_replaced(answer, piece=lambda: "ours")
     assert namespace["answer"]() == ("the student's", "the student's")
 
 
@@ -44,12 +44,12 @@ def test_functions_are_replaced_below_a_decorator():
         return functools.wraps(function)(lambda: function())
 
     _, answer = as_on_a_rank("answer", decorate)
-    assert standing_in(answer, piece=lambda: "ours")() == ("ours", "ours")
+    assert with_functions_replaced(answer, piece=lambda: "ours")() == ("ours", "ours")
 
 
 def test_an_object_without_a_namespace_is_returned_unchanged():
-    assert standing_in(len, piece=None) is len
-    assert standing_in(3, piece=None) == 3
+    assert with_functions_replaced(len, piece=None) is len
+    assert with_functions_replaced(3, piece=None) == 3
 
 
 def test_drive_gets_the_answer_the_ranks_input_and_the_case():

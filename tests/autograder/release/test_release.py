@@ -30,7 +30,7 @@ from autograder.release.package import package
 from autograder.release.write import ReleaseError, archives, write
 from shardlab.ranks.trust import Trust
 from tests.autograder.build.test_repository import SOLUTION, SOURCES, content_lines, passages
-from tests.autograder.made import on_ranks
+from tests.autograder.exercise_halves import on_ranks
 from tests.submissions import planted
 
 REPO = Path(__file__).parents[3]
@@ -167,7 +167,7 @@ for lab in exercises.labs():
         for case in exercise.cases:  # everything that it looks up without an answer exists
             inputs = exercise.draw(case, rng_for(exercise, case, VISIBLE_SEED))
             assert len(exercise.expect(case, inputs)) == case.world_size
-            for mistake, outputs in exercise.decides.mistakes(case, inputs):
+            for mistake, outputs in exercise.required_half.mistakes(case, inputs):
                 assert outputs is None or len(outputs) == case.world_size
             for budget in exercise.budgets:
                 exercise.limit_of(budget, case)

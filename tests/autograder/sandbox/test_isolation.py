@@ -31,7 +31,7 @@ from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet
 from shardlab.run import Run
 from shardlab.trace import wire
-from tests.autograder.sandbox.ordinary import is_possible, run_as_ordinary_user
+from tests.autograder.sandbox.ordinary_user import is_possible, run_as_ordinary_user
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

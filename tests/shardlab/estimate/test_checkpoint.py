@@ -32,19 +32,19 @@ def test_writers_add_up_until_the_storage_is_saturated():
 
 
 def test_no_interval_loses_less_than_youngs():
-    save_s, failure_s = 60.0, 3 * 3600.0
-    best = checkpoint.best_interval_s(save_s, failure_s)
-    least = checkpoint.lost_share(best, save_s, failure_s)
+    save_s, mtbf_s = 60.0, 3 * 3600.0
+    best = checkpoint.best_interval_s(save_s, mtbf_s)
+    least = checkpoint.overhead_fraction(best, save_s, mtbf_s)
     for factor in (0.5, 0.9, 1.1, 2):
-        assert checkpoint.lost_share(factor * best, save_s, failure_s) > least
-    assert least == pytest.approx(math.sqrt(2 * save_s / failure_s))
+        assert checkpoint.overhead_fraction(factor * best, save_s, mtbf_s) > least
+    assert least == pytest.approx(math.sqrt(2 * save_s / mtbf_s))
     with pytest.raises(ValueError, match="interval_s"):
-        checkpoint.lost_share(0, save_s, failure_s)
+        checkpoint.overhead_fraction(0, save_s, mtbf_s)
 
 
 def test_the_numbers_in_the_labs_last_question():
-    failure_s = 5 * 3600
+    mtbf_s = 5 * 3600
     for save_s, interval_s, lost in ((49, 1328, 0.074), (490, 4200, 0.233)):
-        best = checkpoint.best_interval_s(save_s, failure_s)
+        best = checkpoint.best_interval_s(save_s, mtbf_s)
         assert best == pytest.approx(interval_s, rel=0.01)
-        assert checkpoint.lost_share(best, save_s, failure_s) == pytest.approx(lost, abs=0.001)
+        assert checkpoint.overhead_fraction(best, save_s, mtbf_s) == pytest.approx(lost, abs=0.001)

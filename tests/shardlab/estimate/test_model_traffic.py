@@ -11,7 +11,7 @@ from shardlab.estimate.model_traffic import (
     activation_bytes,
     pipeline_boundaries,
     tensor_parallel_layer,
-    vocabulary_parallel_ends,
+    vocabulary_parallel_embedding_and_loss,
 )
 
 TOKENS, WIDTH = 2048, 12288  # a micro-batch of one sequence of the 175B model
@@ -30,7 +30,9 @@ def test_sequence_parallelism_sends_the_same_bytes(t):
     """arXiv 2205.05198, section 4.2; one all-gather more if inputs are gathered again."""
     plain = tensor_parallel_layer(TOKENS, WIDTH, t)
     assert tensor_parallel_layer(TOKENS, WIDTH, t, sequence_parallel=True) == plain
-    again = tensor_parallel_layer(TOKENS, WIDTH, t, sequence_parallel=True, gathers_again=True)
+    again = tensor_parallel_layer(
+        TOKENS, WIDTH, t, sequence_parallel=True, gather_inputs_again=True
+    )
     more = again.backward_bytes - plain.backward_bytes
     assert more == pytest.approx(2 * activation_bytes(TOKENS, WIDTH) * (t - 1) / t)
     assert again.forward_bytes == plain.forward_bytes
@@ -46,7 +48,7 @@ def test_gloo_runs_reduce_scatter_as_an_all_reduce():
 
 
 def test_the_loss_sends_three_numbers_per_token_for_any_vocabulary():
-    ends = vocabulary_parallel_ends(1000, 64, 4, element_bytes=2)
+    ends = vocabulary_parallel_embedding_and_loss(1000, 64, 4, element_bytes=2)
     assert ends.forward_bytes == pytest.approx(1.5 * (1000 * 64 * 2 + 3 * 1000 * 4))
     assert ends.backward_bytes == pytest.approx(1.5 * 1000 * 64 * 2)
 
@@ -77,7 +79,7 @@ def test_passes_add_up():
         ({"tokens": 0}, "above 0"),
         ({"tp_size": 0}, "world_size=0"),
         ({"reduce_scatter": "nccl"}, "one of ring, gloo"),
-        ({"gathers_again": True}, "gathers_again needs sequence_parallel"),
+        ({"gather_inputs_again": True}, "gather_inputs_again needs sequence_parallel"),
     ],
 )
 def test_invalid_arguments_raise(wrong, message):

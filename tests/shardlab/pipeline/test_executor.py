@@ -11,7 +11,7 @@ from shardlab import launch, models
 from shardlab.pipeline import cut_gpt, messages, run_schedule
 from shardlab.simulate.pipeline import (
     Costs,
-    Illegal,
+    IllegalSchedule,
     gpipe,
     interleaved_one_f_one_b,
     naive,
@@ -200,7 +200,7 @@ def test_invalid_arguments_raise_before_anything_is_sent():
     run = launch(fn, world_size=2, device="cpu")
     assert not run.calls
     order, ranks, stages, inputs = run.outputs[1]
-    assert order[0] == Illegal.__name__
+    assert order[0] == IllegalSchedule.__name__
     assert "needs its forward first" in order[1]
     assert ranks[1] == "a schedule for 3 devices on 2 ranks"
     assert stages[1] == "rank 1 runs stages [1] but was passed [5]"
@@ -214,7 +214,7 @@ def test_ranks_can_emulate_slower_devices():
         xs = [torch.ones(1, 2)] * 2
         minimum = Costs(0.01, 0.02, 0.03)
         return run_schedule(
-            gpipe(2, 2), stage, xs, xs, F.mse_loss, between=(1, 2), at_least_s=minimum
+            gpipe(2, 2), stage, xs, xs, F.mse_loss, between=(1, 2), minimum_s=minimum
         ).slots
 
     for slots in launch(fn, world_size=2, device="cpu").outputs:

@@ -9,7 +9,7 @@ from shardlab.simulate.pipeline import (
     KINDS,
     Action,
     Costs,
-    Illegal,
+    IllegalSchedule,
     gpipe,
     interleaved_one_f_one_b,
     naive,
@@ -134,7 +134,7 @@ def test_single_stage_orders_are_torchs(p, m):
     if order[-1][0].micro_batch == 1:
         # In the order that torch 2.13 prints (what it runs is correct), the last device's forwards
         # count from 1, so its first backward has no forward.
-        with pytest.raises(Illegal, match="no device runs stage 0's forward of micro"):
+        with pytest.raises(IllegalSchedule, match="no device runs stage 0's forward of micro"):
             simulate(order)
         order[-1] = [Action(a.kind, a.stage, a.micro_batch - (a.kind == "F")) for a in order[-1]]
     assert order == one_f_one_b(p, m)

@@ -7,7 +7,7 @@ import pytest
 from shardlab.simulate.pipeline import (
     Action,
     Costs,
-    Illegal,
+    IllegalSchedule,
     gpipe,
     interleaved_one_f_one_b,
     naive,
@@ -163,7 +163,7 @@ ILLEGAL = {
 
 @pytest.mark.parametrize(("schedule", "rule", "message"), ILLEGAL.values(), ids=ILLEGAL)
 def test_an_illegal_schedule_raises_with_its_rule(schedule, rule, message):
-    with pytest.raises(Illegal, match=message) as raised:
+    with pytest.raises(IllegalSchedule, match=message) as raised:
         simulate(schedule)
     assert raised.value.rule == rule
 
@@ -171,5 +171,5 @@ def test_an_illegal_schedule_raises_with_its_rule(schedule, rule, message):
 def test_the_message_names_the_devices_in_a_cycle():
     """Device 2 waits for a cycle of devices 0 and 1."""
     schedule = changed(one_f_one_b(3, 4), other_order_of_micro_batches)
-    with pytest.raises(Illegal, match=r"device 1 waits in 1F3 for 0F3 of device 0\)"):
+    with pytest.raises(IllegalSchedule, match=r"device 1 waits in 1F3 for 0F3 of device 0\)"):
         simulate(schedule)

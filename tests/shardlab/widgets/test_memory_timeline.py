@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import traitlets
 
-from shardlab.live_memory import CATEGORIES, Memory, nothing_known
+from shardlab.live_memory import CATEGORIES, Memory, unknown_memory
 from shardlab.widgets import memory_timeline
 from shardlab.widgets.memory_log import read_log, thin
 from shardlab.widgets.palette import MEMORY, PREDICTED
@@ -130,7 +130,7 @@ def test_the_static_picture_has_an_area_for_each_category_and_stays_small() -> N
 
 def test_a_rank_without_records_can_be_drawn() -> None:
     run = make_run(1, [])
-    run._memory = Memory([nothing_known()])
+    run._memory = Memory([unknown_memory()])
     widget = memory_timeline(run)
     ElementTree.fromstring(widget.static_svg())
     assert widget.summary() == "rank 0: no tensors recorded"

@@ -10,7 +10,7 @@ import pytest
 import traitlets
 from playwright.sync_api import Browser, expect
 
-from shardlab.simulate.pipeline import Costs, Illegal, Slot, gpipe, one_f_one_b, simulate
+from shardlab.simulate.pipeline import Costs, IllegalSchedule, Slot, gpipe, one_f_one_b, simulate
 from shardlab.widgets import pipeline_schedule
 from shardlab.widgets.picture import asset
 from shardlab.widgets.pipeline_panels import HEAD, LEFT, LEGEND_HEIGHT, row_height, ticks
@@ -64,7 +64,7 @@ def test_a_schedule_that_does_not_divide_is_explained() -> None:
 def test_custom_schedules_are_drawn_and_checked() -> None:
     widget = pipeline_schedule(2, 4, schedules={"mine": gpipe(2, 4)})
     assert "mine 25.0 %" in widget.summary()
-    with pytest.raises(Illegal, match="needs its forward first"):
+    with pytest.raises(IllegalSchedule, match="needs its forward first"):
         pipeline_schedule(1, 1, schedules={"mine": [[("B", 0, 0), ("F", 0, 0)]]})
     with pytest.raises(ValueError, match="is the name of a built-in schedule"):
         pipeline_schedule(schedules={"gpipe": gpipe(2, 2)})

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, bare, index, save
+from tests.submissions.accidents.editing import Notebook, bare, index, save
 
 SAYS = "`all_gather` was in another cell"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     at = index(notebook, "all_gather")
     notebook["cells"][at] = {**bare(notebook["cells"][at]), "cell_type": "raw"}
     save(notebook, folder)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, save
+from tests.submissions.accidents.editing import Notebook, cell, copy_of, save
 
 SAYS = "`chunk_bounds` appeared 2 times: one was kept"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     notebook["cells"].append(copy_of(cell(notebook, "chunk_bounds")))
     save(notebook, folder)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save
+from tests.submissions.accidents.editing import Notebook, cell, save
 
 SAYS = "`chunk_bounds` was missing: it counts as not answered"
 LOST = ("chunk_bounds",)
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     notebook["cells"].remove(cell(notebook, "chunk_bounds"))
     save(notebook, folder)

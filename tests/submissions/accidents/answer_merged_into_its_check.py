@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
+from tests.submissions.accidents.editing import Notebook, cell, save, text_of
 
 SAYS = "`check_chunk_bounds` had been changed"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     answer, check = cell(notebook, "chunk_bounds"), cell(notebook, "check_chunk_bounds")
     check["source"] = text_of(answer) + "\n\n" + text_of(check)
     notebook["cells"].remove(answer)

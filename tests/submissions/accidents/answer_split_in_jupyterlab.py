@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, index, save, text_of
+from tests.submissions.accidents.editing import Notebook, cell, copy_of, index, save, text_of
 
 SAYS = "the copies were joined in order"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     whole = cell(notebook, "reduce_scatter")
     head, _, rest = text_of(whole).partition("    for step")
     half = copy_of(whole, "    for step" + rest)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, bare, cell, index, save, text_of
+from tests.submissions.accidents.editing import Notebook, bare, cell, index, save, text_of
 
 SAYS = "`reduce_scatter` had been split: its parts were joined"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     whole = cell(notebook, "reduce_scatter")
     head, _, rest = text_of(whole).partition("    for step")
     half = {**bare(whole), "source": "    for step" + rest}

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, bare, cell, save, text_of
+from tests.submissions.accidents.editing import Notebook, bare, cell, save, text_of
 
 SAYS = "`bytes_per_rank` was in another cell"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     answer = cell(notebook, "bytes_per_rank")
     notebook["cells"].append(bare(answer))
     answer["source"] = text_of(answer).split("    ###")[0] + "    raise NotImplementedError()"

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
+from tests.submissions.accidents.editing import Notebook, cell, save, text_of
 
 SAYS = "`reduce_scatter` was in another cell"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     first, second = cell(notebook, "chunk_bounds"), cell(notebook, "reduce_scatter")
     first["source"] = text_of(first) + "\n\n" + text_of(second)
     notebook["cells"].remove(second)

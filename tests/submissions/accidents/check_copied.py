@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, copy_of, save
+from tests.submissions.accidents.editing import Notebook, cell, copy_of, save
 
 SAYS = "`check_chunk_bounds` appeared 2 times: it was graded once"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     notebook["cells"].append(copy_of(cell(notebook, "check_chunk_bounds")))
     save(notebook, folder)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save
+from tests.submissions.accidents.editing import Notebook, cell, save
 
 SAYS = "`check_chunk_bounds` was missing: it was restored"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     notebook["cells"].remove(cell(notebook, "check_chunk_bounds"))
     save(notebook, folder)

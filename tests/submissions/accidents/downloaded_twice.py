@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "`03_ring_all_reduce (1).ipynb` was graded"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     save(notebook, folder, "03_ring_all_reduce (1).ipynb")

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "`03_Ring_All_Reduce.IPYNB` was graded"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     save(notebook, folder, "03_Ring_All_Reduce.IPYNB")
     save({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, folder, "Untitled.ipynb")

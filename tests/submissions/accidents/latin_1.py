@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
+from tests.submissions.accidents.editing import Notebook, cell, save, text_of
 
 SAYS = "bytes that are not text"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     answer = cell(notebook, "chunk_bounds")
     answer["source"] = text_of(answer) + "\n# größer"
     text = json.dumps(notebook, ensure_ascii=False).replace("→", ">")

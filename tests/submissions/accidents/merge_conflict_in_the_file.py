@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "merge conflict markers: the first side (your own branch) was graded"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     text = json.dumps(notebook, indent=1)
     line = '   "execution_count": null,\n'
     marked = f'<<<<<<< HEAD\n{line}=======\n   "execution_count": 7,\n>>>>>>> main\n'

@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
+from tests.submissions.accidents.editing import Notebook, cell, save, text_of
 
 SAYS = "the second side (the other branch) was graded"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     answer = cell(notebook, "chunk_bounds")
     solved, blank = json.dumps(text_of(answer)), json.dumps("    raise NotImplementedError()")
     answer["source"] = "HERE"

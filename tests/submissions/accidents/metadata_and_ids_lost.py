@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, bare, save
+from tests.submissions.accidents.editing import Notebook, bare, save
 
 SAYS = "`chunk_bounds` was in another cell"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     notebook["cells"] = [bare(one) for one in notebook["cells"]]
     save(notebook, folder)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "expected `03_ring_all_reduce.ipynb`, found `ring.pdf`"
 LOST = True
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     save(b"%PDF-1.7\n...", folder, "ring.pdf")

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "No notebook was submitted"
 LOST = True
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     (folder / ".ipynb_checkpoints").mkdir()
     save(notebook, folder / ".ipynb_checkpoints", "03_ring_all_reduce-checkpoint.ipynb")

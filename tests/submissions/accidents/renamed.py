@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "`homework of Ann.ipynb` was graded"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     save(notebook, folder, "homework of Ann.ipynb")

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save, text_of
+from tests.submissions.accidents.editing import Notebook, save, text_of
 
 SAYS = ""
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     for number, one in enumerate(notebook["cells"]):
         del one["id"]
         one["metadata"]["id"] = f"Xy{number}_zQ"

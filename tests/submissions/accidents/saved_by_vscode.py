@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = ""
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     for number, one in enumerate(notebook["cells"]):
         one["id"] = f"{number:08x}"
         one["metadata"]["vscode"] = {"languageId": "python"}

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save, text_of
+from tests.submissions.accidents.editing import Notebook, save, text_of
 
 SAYS = "You submitted a Python script"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     blocks = []
     for one in notebook["cells"]:
         if one["cell_type"] == "code":

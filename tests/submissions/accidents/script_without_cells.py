@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save, text_of
+from tests.submissions.accidents.editing import Notebook, cell, save, text_of
 
 SAYS = "You submitted a Python script"
 LOST = ("from_8_to_64_ranks",)
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     names = ("chunk_bounds", "reduce_scatter", "all_gather", "ring_all_reduce", "bytes_per_rank")
     text = "import torch\n\n" + "\n\n".join(text_of(cell(notebook, name)) for name in names)
     save(text + "\n", folder, "solution.py")

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, cell, save
+from tests.submissions.accidents.editing import Notebook, cell, save
 
 SAYS = ""
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     cell(notebook, "chunk_bounds")["outputs"] = [
         {"output_type": "execute_result", "data": {"text/plain": ["2.0"]}, "metadata": {}},
         {"output_type": "mystery", "data": 7},

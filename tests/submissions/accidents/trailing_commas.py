@@ -4,11 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "trailing commas were removed"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     text = json.dumps(notebook, indent=1)
     save(re.sub(r"\n( *)\]", r",\n\1]", text).replace("[],", "[],"), folder)

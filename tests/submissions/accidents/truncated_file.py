@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, index, save
+from tests.submissions.accidents.editing import Notebook, index, save
 
 SAYS = "The file was damaged"
 LOST = ("ring_all_reduce", "bytes_per_rank", "from_8_to_64_ranks")
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     text = json.dumps(notebook, indent=1)
     save(text[: text.index("def ring_all_reduce(") + 20], folder)

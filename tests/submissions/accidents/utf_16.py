@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, save
+from tests.submissions.accidents.editing import Notebook, save
 
 SAYS = "The file was in UTF-16"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     save(json.dumps(notebook, ensure_ascii=False).encode("utf-16"), folder)

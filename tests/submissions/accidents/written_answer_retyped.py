@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tests.submissions.accidents.by_hand import Notebook, bare, index, save
+from tests.submissions.accidents.editing import Notebook, bare, index, save
 
 SAYS = "`from_8_to_64_ranks` was in another cell"
 
 
-def hand_in(notebook: Notebook, folder: Path) -> None:
+def submit(notebook: Notebook, folder: Path) -> None:
     at = index(notebook, "from_8_to_64_ranks")
     notebook["cells"][at] = {**bare(notebook["cells"][at]), "cell_type": "markdown"}
     save(notebook, folder)

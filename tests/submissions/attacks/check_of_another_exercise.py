@@ -7,7 +7,7 @@ STATE = "graded"
 SEEN_BY = "points"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     notebook = released()
     for cell in notebook["cells"]:
         text = "".join(cell["source"])

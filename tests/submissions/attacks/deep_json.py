@@ -7,6 +7,6 @@ STATE = "student error"
 SEEN_BY = "neighbours"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     text = '{"cells": ' + "[" * 300_000 + "]" * 300_000 + "}"
     (place.folder / NAME).write_text(text)

@@ -10,7 +10,7 @@ STATE = "student error"
 SEEN_BY = "neighbours"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     try:
         os.mknod(place.folder / NAME, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
     except PermissionError:

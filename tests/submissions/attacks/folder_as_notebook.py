@@ -7,6 +7,6 @@ STATE = "student error"
 SEEN_BY = "points"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     (place.folder / NAME).mkdir()
     save(released(), place.folder / NAME)

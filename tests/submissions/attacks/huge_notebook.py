@@ -7,7 +7,7 @@ STATE = "student error"
 SEEN_BY = "neighbours"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     notebook = released()
     notebook["cells"][0]["source"] = "x" * 25_000_000
     save(notebook, place.folder)

@@ -7,6 +7,6 @@ STATE = "graded"
 SEEN_BY = "neighbours"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     cell = {"cell_type": "code", "metadata": {}, "source": "pass"}
     save({**released(), "cells": [cell] * 100_000}, place.folder)

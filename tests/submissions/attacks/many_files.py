@@ -7,7 +7,7 @@ STATE = "student error"
 SEEN_BY = "neighbours"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     for number in range(1000):
         (place.folder / f"folder{number}").mkdir()
         (place.folder / f"notebook{number}.ipynb").write_text("{}")

@@ -7,7 +7,7 @@ STATE = "graded"
 SEEN_BY = "canary"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     trap = f"open({str(place.home / 'trapped')!r}, 'w'); open('/tmp/{place.mark}', 'w')"
     for name in ("torch", "autograder", "random", "sitecustomize", "nbgrader_config", "conftest"):
         (place.folder / f"{name}.py").write_text(trap)

@@ -7,5 +7,5 @@ STATE = "graded"
 SEEN_BY = "loot"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     save(released(), place.folder, "<script>alert(1)</script>\x1b[2J\u202e`.ipynb".replace("/", "%"))

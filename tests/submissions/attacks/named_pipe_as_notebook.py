@@ -9,5 +9,5 @@ STATE = "student error"
 SEEN_BY = "neighbours"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     os.mkfifo(place.folder / NAME)

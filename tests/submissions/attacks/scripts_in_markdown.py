@@ -7,7 +7,7 @@ STATE = "graded"
 SEEN_BY = "points"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     notebook = released()
     evil = (
         "<script>document.title='LO'+'OT'</script><img src=x onerror=alert(1)>"

@@ -7,5 +7,5 @@ STATE = "student error"
 SEEN_BY = "loot"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     (place.folder / NAME).symlink_to(place.home / ".canary")

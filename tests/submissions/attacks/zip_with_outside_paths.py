@@ -9,7 +9,7 @@ STATE = "student error"
 SEEN_BY = "canary"
 
 
-def hand_in(place: Place) -> None:
+def submit(place: Place) -> None:
     with zipfile.ZipFile(place.folder / "lab.zip", "w") as archive:
         for up in ("../../../../", "/", "../../../../../../../../"):
             archive.writestr(f"{up}{place.home}/climbed", "x")

@@ -12,8 +12,8 @@ from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.step_bytes import setting
+from shardlab.bigram import train_one_step
 from shardlab.paper_layer import saved_bytes
-from shardlab.reader import train_one_step
 
 TIED = {"tied": True, "precision": "bf16", "optimizer": "momentum", "activation": "gelu"}
 CASES = (
@@ -50,7 +50,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:
 
 
 def right(**asked: Any) -> dict[str, int]:
-    """Bytes by category, counted in one step of a real Reader; each storage counts once."""
+    """Bytes by category, counted in one step of a real BigramModel; each storage counts once."""
     model, optimizer = train_one_step(**asked)
     batch = torch.zeros(2, asked["batch_size"], dtype=torch.int64)
     weights = list(model.parameters())

@@ -12,7 +12,7 @@ from shardlab.simulate.pipeline.generators import (
     naive,
     one_f_one_b,
 )
-from shardlab.simulate.pipeline.schedule import KINDS, Action, Illegal, Schedule
+from shardlab.simulate.pipeline.schedule import KINDS, Action, IllegalSchedule, Schedule
 from shardlab.simulate.pipeline.simulator import Costs, PipelineTimeline, Slot, simulate
 from shardlab.simulate.pipeline.zero_bubble import zb_h1, zb_v
 
@@ -20,7 +20,7 @@ __all__ = [
     "KINDS",
     "Action",
     "Costs",
-    "Illegal",
+    "IllegalSchedule",
     "PipelineTimeline",
     "Schedule",
     "Slot",

@@ -42,7 +42,7 @@ def one_f_one_b(p: int, m: int) -> Schedule:
     check_sizes(p, m)
     return [
         list(
-            in_turn(
+            alternate(
                 [Action("F", stage, micro_batch) for micro_batch in range(m)],
                 [Action("B", stage, micro_batch) for micro_batch in range(m)],
                 warm_up=p - 1 - stage,
@@ -71,7 +71,7 @@ def interleaved_one_f_one_b(p: int, m: int, v: int) -> Schedule:
         )
     return [
         list(
-            in_turn(
+            alternate(
                 list(_in_rounds("F", range(v), device, p, m, m // rounds)),
                 list(_in_rounds("B", range(v - 1, -1, -1), device, p, m, m // rounds)),
                 warm_up=(v - 1) * (m // rounds) + 2 * (p - 1 - device),
@@ -81,7 +81,7 @@ def interleaved_one_f_one_b(p: int, m: int, v: int) -> Schedule:
     ]
 
 
-def in_turn(forwards: list[Action], backwards: list[Action], *, warm_up: int) -> Iterator[Action]:
+def alternate(forwards: list[Action], backwards: list[Action], *, warm_up: int) -> Iterator[Action]:
     """``warm_up`` forwards, then a forward and a backward in turn, then the remaining backwards."""
     warm_up = min(warm_up, len(forwards))
     yield from forwards[:warm_up]

@@ -43,7 +43,7 @@ class Action(NamedTuple):
 Schedule = list[list[Action]]
 
 
-class Illegal(ValueError):
+class IllegalSchedule(ValueError):
     """A schedule that cannot run or is incomplete. ``str(error)`` says what is wrong and where.
 
     rule: "form" not a schedule; "placement" one stage on two devices; "missing" or "twice" an
@@ -84,7 +84,7 @@ class CheckedSchedule(NamedTuple):
 def check(schedule: Sequence[Iterable[Any]]) -> CheckedSchedule:
     """Check that each stage is on one device and runs every action once per micro-batch.
 
-    Raises Illegal otherwise.  ``simulate`` finds out whether the order can run.
+    Raises IllegalSchedule otherwise.  ``simulate`` finds out whether the order can run.
     """
     actions = [list(_actions(device, listed)) for device, listed in enumerate(_devices(schedule))]
     device_of: dict[int, int] = {}
@@ -93,22 +93,24 @@ def check(schedule: Sequence[Iterable[Any]]) -> CheckedSchedule:
         for action in listed:
             home = device_of.setdefault(action.stage, device)
             if home != device:
-                raise Illegal(
+                raise IllegalSchedule(
                     "placement",
                     f"stage {action.stage} is on devices {home} and {device}: "
                     "its weights can be on only one",
                 )
             if action in seen:
-                raise Illegal("twice", f"device {device} runs {action.description} twice")
+                raise IllegalSchedule("twice", f"device {device} runs {action.description} twice")
             seen[action] = device
     if not seen:
-        raise Illegal("form", "the schedule is empty: no device runs anything")
+        raise IllegalSchedule("form", "the schedule is empty: no device runs anything")
     stages = max(device_of) + 1
     micro_batches = max(action.micro_batch for action in seen) + 1
     split = {(action.stage, action.micro_batch) for action in seen if action.kind in "IW"}
     for stage in range(stages):
         if stage not in device_of:
-            raise Illegal("missing", f"no device runs stage {stage} of stages 0 to {stages - 1}")
+            raise IllegalSchedule(
+                "missing", f"no device runs stage {stage} of stages 0 to {stages - 1}"
+            )
         for micro_batch in range(micro_batches):
             _check_complete(stage, micro_batch, seen, split)
     return CheckedSchedule(actions, device_of, stages, micro_batches, split)
@@ -118,26 +120,30 @@ def _devices(schedule: Any) -> list[Any]:
     if isinstance(schedule, dict) and set(schedule) == set(range(len(schedule))):
         return [schedule[device] for device in range(len(schedule))]
     if not isinstance(schedule, list | tuple):
-        raise Illegal("form", f"a schedule is a list of lists, not {type(schedule).__name__}")
+        raise IllegalSchedule(
+            "form", f"a schedule is a list of lists, not {type(schedule).__name__}"
+        )
     return list(schedule)
 
 
 def _actions(device: int, listed: Any) -> Iterator[Action]:
     if not isinstance(listed, list | tuple):
         kind = type(listed).__name__
-        raise Illegal("form", f"device {device} has {kind} instead of a list of actions")
+        raise IllegalSchedule("form", f"device {device} has {kind} instead of a list of actions")
     for position, entry in enumerate(listed):
         where = f"device {device}, position {position}: {entry!r}"
         if not isinstance(entry, list | tuple) or len(entry) != 3:
-            raise Illegal("form", f"{where} is not an action (kind, stage, micro_batch)")
+            raise IllegalSchedule("form", f"{where} is not an action (kind, stage, micro_batch)")
         if not isinstance(entry[0], str) or entry[0] not in KINDS:
-            raise Illegal("form", f"{where}: kind must be one of {', '.join(KINDS)}")
+            raise IllegalSchedule("form", f"{where}: kind must be one of {', '.join(KINDS)}")
         try:
             stage, micro_batch = operator.index(entry[1]), operator.index(entry[2])
         except TypeError:
-            raise Illegal("form", f"{where}: stage and micro-batch must be integers") from None
+            raise IllegalSchedule(
+                "form", f"{where}: stage and micro-batch must be integers"
+            ) from None
         if min(stage, micro_batch) < 0:
-            raise Illegal("form", f"{where}: stage and micro-batch must not be negative")
+            raise IllegalSchedule("form", f"{where}: stage and micro-batch must not be negative")
         yield Action(entry[0], stage, micro_batch)
 
 
@@ -149,6 +155,6 @@ def _check_complete(
     for kind in wanted:
         action = Action(kind, stage, micro_batch)
         if action not in seen:
-            raise Illegal("missing", f"no device runs {action.description}")
+            raise IllegalSchedule("missing", f"no device runs {action.description}")
     if "I" in wanted and (whole := Action("B", stage, micro_batch)) in seen:
-        raise Illegal("twice", f"{whole.description} is scheduled both whole and in halves")
+        raise IllegalSchedule("twice", f"{whole.description} is scheduled both whole and in halves")

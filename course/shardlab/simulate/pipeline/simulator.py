@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from shardlab.simulate.pipeline.schedule import Action, CheckedSchedule, Illegal, check
+from shardlab.simulate.pipeline.schedule import Action, CheckedSchedule, IllegalSchedule, check
 
 PerStage = float | Sequence[float]
 
@@ -133,7 +133,7 @@ def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> P
     Activations are in flight from the start of a forward to the end of its backward, or of "W" if
     the backward is split.  (Some could be freed after "I"; this is not modelled.)
 
-    Raises Illegal, which names the action that is missing, duplicated or waits forever, and
+    Raises IllegalSchedule, which names the action that is missing, duplicated or waits forever, and
     ValueError for invalid costs.
     """
     checked = check(schedule)
@@ -184,7 +184,7 @@ def _count_in_flight(checked: CheckedSchedule) -> tuple[dict[int, int], tuple[in
 
 def _explain_deadlock(
     checked: CheckedSchedule, end: dict[Action, float], done: list[int]
-) -> Illegal:
+) -> IllegalSchedule:
     """Why no device can continue: a device's own order, or a cycle of devices that wait."""
     waits: dict[int, tuple[Action, Action]] = {}  # device -> its next action, the one it needs
     for device, actions in enumerate(checked.schedule):
@@ -194,7 +194,7 @@ def _explain_deadlock(
         needed = next(need for need in checked.needs(action) if need not in end)
         waits[device] = action, needed
         if checked.device_of[needed.stage] == device:
-            return Illegal(
+            return IllegalSchedule(
                 "order",
                 f"{action.description} needs {_short_description(needed, action)} first: "
                 f"device {device} lists it later and waits forever",
@@ -210,7 +210,7 @@ def _explain_deadlock(
         f"{checked.device_of[waits[device][1].stage]}"
         for device in cycle
     )
-    return Illegal(
+    return IllegalSchedule(
         "waits",
         f"{action.description} needs {_short_description(needed, action)} first: "
         f"device {cycle[0]} waits forever ({chain})",

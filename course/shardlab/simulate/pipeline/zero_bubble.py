@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlab.simulate.pipeline.generators import check_sizes, in_turn
+from shardlab.simulate.pipeline.generators import alternate, check_sizes
 from shardlab.simulate.pipeline.schedule import Action, Schedule
 
 
@@ -25,7 +25,7 @@ def zb_h1(p: int, m: int) -> Schedule:
 def _with_deferred_weights(p: int, m: int, device: int) -> Iterator[Action]:
     inputs = [Action("I", device, micro_batch) for micro_batch in range(m)]
     forwards = [Action("F", device, micro_batch) for micro_batch in range(m)]
-    for action in in_turn(forwards, inputs, warm_up=p - 1 - device):
+    for action in alternate(forwards, inputs, warm_up=p - 1 - device):
         yield action
         if action.kind == "I" and action.micro_batch >= device:
             yield Action("W", device, action.micro_batch - device)

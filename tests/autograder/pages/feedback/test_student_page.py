@@ -9,11 +9,11 @@ import pytest
 from autograder import exercises
 from autograder.pages.feedback import FeedbackExporter
 from autograder.pages.feedback.exporter import NotInGradebook
-from tests.autograder.pages.feedback.made import (
+from tests.autograder.pages.feedback.graded_course import (
     LAB,
     QUESTION,
-    HandedIn,
-    Made,
+    GradedCourse,
+    Submission,
     code_cell,
     fail,
     prose_cell,
@@ -28,12 +28,12 @@ CASES = exercises.load("ring_all_reduce.ring_all_reduce").cases
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    made = Made(tmp_path_factory.mktemp("course"))
+def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
+    made = GradedCourse(tmp_path_factory.mktemp("course"))
     made.enrol("ada", first_name="Ada", last_name="Lovelace")
     made.grade(
         "ada",
-        HandedIn(
+        Submission(
             failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, [CASES[1].name])},
             unwritten=("bytes_per_rank",),
             sources={QUESTION: "Nine times."},
@@ -49,16 +49,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     hidden = [case.name for case in CASES if case.hidden]
     made.grade(
         "grace",
-        HandedIn(failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, hidden)}),
+        Submission(failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, hidden)}),
     )
-    made.grade("hand", HandedIn(by_hand=2.0, has_record=False))
+    made.grade("hand", Submission(by_hand=2.0, has_record=False))
     html = [code_cell("show()", *outputs) for outputs in hostile.outputs().values()]
     prose = [prose_cell("\n\n".join(hostile.FRAGMENTS.values()))]
     prose += [prose_cell(source) for source in hostile.MARKDOWN.values()]
     tag = hostile.FRAGMENTS["script"]
     made.grade(
         "mallory",
-        HandedIn(
+        Submission(
             own_cells=[*html, *prose],
             sources={QUESTION: tag, "ring_all_reduce": tag},
             outputs={"check_chunk_bounds": []},
@@ -82,7 +82,7 @@ def row_of(html: str, cell: str) -> str:
     return text_of(html.partition(f'<tr data-exercise="{cell}">')[2].partition("</tr>")[0]).strip()
 
 
-def test_points_by_exercise_add_up_to_the_total(made: Made) -> None:
+def test_points_by_exercise_add_up_to_the_total(made: GradedCourse) -> None:
     page = made.feedback("ada")
     assert row_of(page, "check_chunk_bounds") == "1 · chunk_bounds 5 of 5 cases 2 / 2"
     assert row_of(page, "check_ring_all_reduce") == "4 · ring_all_reduce 9 of 10 cases 4.5 / 5"
@@ -95,7 +95,7 @@ def test_points_by_exercise_add_up_to_the_total(made: Made) -> None:
     assert ", due 12 November 2026, 12:00 UTC: late" in text_of(page)
 
 
-def test_the_failing_case_is_named_with_its_mistake_and_pictures(made: Made) -> None:
+def test_the_failing_case_is_named_with_its_mistake_and_pictures(made: GradedCourse) -> None:
     card = made.feedback("ada").partition('id="exercise-4"')[2].partition("</section>")[0]
     assert CASES[1].name in card
     assert f"rank 2 {MISTAKE}" in card
@@ -104,7 +104,7 @@ def test_the_failing_case_is_named_with_its_mistake_and_pictures(made: Made) -> 
     assert "<p>See <code>op</code>.</p>" in card
 
 
-def test_state_repairs_and_comments_are_shown(made: Made) -> None:
+def test_state_repairs_and_comments_are_shown(made: GradedCourse) -> None:
     page = made.feedback("ada")
     assert 'data-state="resource limit"' in page
     assert "<code>ring_all_reduce</code>, 4 ranks: used more than 2 GB." in page
@@ -112,14 +112,14 @@ def test_state_repairs_and_comments_are_shown(made: Made) -> None:
     assert "<em>Which</em> term wins?" in page
 
 
-def test_a_pending_answer_is_not_a_zero(made: Made) -> None:
+def test_a_pending_answer_is_not_a_zero(made: GradedCourse) -> None:
     page = made.feedback("grace")
     assert row_of(page, QUESTION).endswith("waiting for manual grading ? / 2")
     assert "so far" in text_of(page)
     assert "data-state" not in page
 
 
-def test_names_and_inputs_of_hidden_cases_are_not_shown(made: Made) -> None:
+def test_names_and_inputs_of_hidden_cases_are_not_shown(made: GradedCourse) -> None:
     page = made.feedback("grace")
     assert f"a rank {MISTAKE}" in page
     for exercise in exercises.of_lab(LAB):
@@ -130,14 +130,14 @@ def test_names_and_inputs_of_hidden_cases_are_not_shown(made: Made) -> None:
     assert "seed" not in text_of(page)
 
 
-def test_without_a_record_the_page_shows_gradebook_and_notebook(made: Made) -> None:
+def test_without_a_record_the_page_shows_gradebook_and_notebook(made: GradedCourse) -> None:
     page = made.feedback("hand")
     assert 'data-total="20.0"' in page
     assert row_of(page, "check_chunk_bounds").endswith("2 / 2")
     assert "chunk_bounds: all 5 cases pass" in text_of(page)  # in the notebook, as text
 
 
-def test_pages_are_self_contained_and_small(made: Made) -> None:
+def test_pages_are_self_contained_and_small(made: GradedCourse) -> None:
     for student in ("ada", "grace", "hand", "mallory"):
         page = made.feedback(student)
         assert len(page) < 400_000
@@ -148,7 +148,7 @@ def test_pages_are_self_contained_and_small(made: Made) -> None:
         assert page.index("default-src 'none'") < page.index("<style")
 
 
-def test_a_hostile_notebook_is_shown_as_text(made: Made) -> None:
+def test_a_hostile_notebook_is_shown_as_text(made: GradedCourse) -> None:
     page = made.feedback("mallory")
     for attribute in ("onerror=", "onload=", "ontoggle=", "onfocus=", "srcdoc=", "position:fixed"):
         unescaped = re.findall(rf"<[^>]*{attribute}", page)
@@ -157,7 +157,7 @@ def test_a_hostile_notebook_is_shown_as_text(made: Made) -> None:
     assert page.count("</body>") == 1
 
 
-def test_feedback_needs_the_student_in_the_gradebook(made: Made) -> None:
+def test_feedback_needs_the_student_in_the_gradebook(made: GradedCourse) -> None:
     of = {"assignment": LAB, "notebook": LAB, "student": "nobody", "db_url": made.db_url}
     with pytest.raises(NotInGradebook, match=f"run `nbgrader autograde {LAB} --student nobody`"):
         FeedbackExporter().from_notebook_node(made.released, {"nbgrader": of})

@@ -14,7 +14,7 @@ from PIL import Image
 
 from autograder.pages.html import inert, mathematics
 from autograder.pages.html.images import MAX_PASTED_BYTES, MAX_PIXELS
-from tests.autograder.pages.feedback.made import ring_pictures
+from tests.autograder.pages.feedback.graded_course import ring_pictures
 from tests.autograder.pages.html import hostile
 
 HARMLESS = {"alt", "title", "href", "src", "rel", "target", "colspan", "rowspan", "open", "start"}

@@ -11,7 +11,13 @@ import pytest
 
 from autograder import exercises
 from autograder.__main__ import main
-from tests.autograder.pages.feedback.made import LAB, QUESTION, HandedIn, Made, fail
+from tests.autograder.pages.feedback.graded_course import (
+    LAB,
+    QUESTION,
+    GradedCourse,
+    Submission,
+    fail,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -25,21 +31,21 @@ VISIBLE = [case.name for case in RING if not case.hidden]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    made = Made(tmp_path_factory.mktemp("course"))
-    Made(made.root, OTHER)  # without submissions
+def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
+    made = GradedCourse(tmp_path_factory.mktemp("course"))
+    GradedCourse(made.root, OTHER)  # without submissions
     (made.root / "solutions").symlink_to(Path(__file__).parents[4] / "solutions")
     made.enrol("ada", first_name="Ada", last_name="Lovelace")
     made.enrol("absent", last_name="=1+2")
-    made.grade("ada", HandedIn(by_hand=2.0))
+    made.grade("ada", Submission(by_hand=2.0))
     for student, mistake, cases in (
         ("ben", MEAN, VISIBLE), ("cyd", MEAN, RING_NAMES), ("dee", ORDER, HIDDEN),
     ):  # fmt: skip
         failing = {"ring_all_reduce": fail("ring_all_reduce", mistake, cases)}
-        made.grade(student, HandedIn(failing=failing, penalty=1.0 if student == "ben" else 0.0))
+        made.grade(student, Submission(failing=failing, penalty=1.0 if student == "ben" else 0.0))
     made.grade(
         "eve",
-        HandedIn(
+        Submission(
             unwritten=tuple(e.answer for e in exercises.of_lab(LAB)),
             state="tampering",
             reason="`import ctypes` <b>",
@@ -52,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def run(
-    made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: GradedCourse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """Runs a command of `python -m autograder` and returns its output."""
     monkeypatch.chdir(made.root)
@@ -106,7 +112,7 @@ def test_an_unknown_lab_is_rejected_with_a_list_of_labs(
 
 
 def test_the_report_counts_points_mistakes_time_and_states(
-    run: Callable[..., str], made: Made
+    run: Callable[..., str], made: GradedCourse
 ) -> None:
     output = run("report", LAB)
     assert "7 students (4 graded, 1 tampering, 1 not graded yet, 1 not submitted)" in output

@@ -16,7 +16,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-class Reader(nn.Module):
+class BigramModel(nn.Module):
     """Predicts the next token from the current one alone.  B tokens, V vocabulary, D width."""
 
     def __init__(
@@ -49,12 +49,12 @@ def train_one_step(
     precision: str,
     optimizer: str,
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """One step of a new Reader on random tokens; with "bf16" the optimizer updates fp32 masters.
+    """One step of a new model on random tokens; with "bf16" the optimizer updates fp32 masters.
 
     Returns the model with its gradients, and the optimizer, whose parameters are the masters with
     "bf16" and the model's own with "fp32".
     """
-    model = Reader(vocabulary, width, layers, activation, tied).to(DTYPES[precision])
+    model = BigramModel(vocabulary, width, layers, activation, tied).to(DTYPES[precision])
     weights = list(model.parameters())
     masters = weights if precision == "fp32" else [to_master(weight) for weight in weights]
     stepper = OPTIMIZERS[optimizer](masters)

@@ -24,14 +24,14 @@ def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
     notary = NotebookNotary(data_dir=str(lab.server.home / ".local/share/jupyter"))
     notary.sign(nbformat.read(path, as_version=4))
     notebook = lab.open(f"course/chapters/{path.name}")
-    assert notebook.complaints() == []
+    assert notebook.errors_and_stderr() == []
     # Wait for the first picture: ending the kernel would stop the page from loading saved widgets.
     widget_in(with_pictures(notebook, VIEW)[0])
     notebook.end_kernel()
     return notebook
 
 
-def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
+def try_the_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
     """Tries every picture by key and slider, without a kernel; returns the kinds of pictures."""
     notebook = reopen(chapter, lab)
     seen = set()
@@ -39,7 +39,7 @@ def play_with_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> se
         widget = widget_in(cell)
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
-    lab.photograph(artifacts, views_of(notebook, chapter.name[:2]))
+    lab.screenshot_in_both_themes(artifacts, views_of(notebook, chapter.name[:2]))
     assert lab.errors == []
     notebook.close()
     return seen

@@ -36,7 +36,7 @@ CHECKS = ("chunk_bounds", "reduce_scatter", "all_gather", "ring_all_reduce", "by
 
 
 @dataclass
-class HandedIn:
+class Submission:
     """A submission and its results. ``failing``: {answer: {case: CaseResult}}."""
 
     failing: dict[str, dict[str, CaseResult]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class HandedIn:
     has_record: bool = True
 
 
-class Made:
+class GradedCourse:
     """A course with one lab in a separate folder."""
 
     def __init__(self, root: Path, lab: str = LAB) -> None:
@@ -88,7 +88,7 @@ class Made:
         with self.gradebook as gradebook:
             gradebook.add_student(student, **names)
 
-    def grade(self, student: str, handed_in: HandedIn) -> None:
+    def grade(self, student: str, handed_in: Submission) -> None:
         """Writes everything that `nbgrader autograde` and manual grading do."""
         notebook, verdicts = self._decide(handed_in)
         key = f"key-of-{student}"
@@ -122,7 +122,7 @@ class Made:
                 comment.manual_comment = handed_in.comments.get(comment.name)
             gradebook.db.commit()
 
-    def _decide(self, handed_in: HandedIn) -> tuple[NotebookNode, dict[str, Verdict]]:
+    def _decide(self, handed_in: Submission) -> tuple[NotebookNode, dict[str, Verdict]]:
         notebook = copy.deepcopy(self.released)
         verdicts = {}
         for cell in notebook.cells:
@@ -154,7 +154,7 @@ class Made:
         return path.read_text(encoding="utf-8")
 
 
-def verdict_of(name: str, handed_in: HandedIn) -> Verdict:
+def verdict_of(name: str, handed_in: Submission) -> Verdict:
     exercise = exercises.load(name)
     failing = handed_in.failing.get(exercise.answer, {})
     unwritten = exercise.answer in handed_in.unwritten

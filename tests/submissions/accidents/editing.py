@@ -1,6 +1,6 @@
 """Helpers for the accidents, one per file in this folder.
 
-An accident's ``hand_in(notebook, folder)`` gets a solved lab 03_ring_all_reduce and damages it on
+An accident's ``submit(notebook, folder)`` gets a solved lab 03_ring_all_reduce and damages it on
 the way to the submission folder.  ``SAYS`` is part of the message to the student, "" if nothing was
 repaired; ``LOST`` names the answers that cannot be recovered (True: all of them).
 """

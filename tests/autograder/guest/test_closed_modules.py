@@ -13,11 +13,11 @@ import pytest
 
 from autograder import exercises
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import KeptRanks, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercise import Exercise, Formula, equal
 from autograder.grading.record.source_rules import find_forbidden
 from autograder.guest import library
-from autograder.guest.library import is_closed
+from autograder.guest.closed_modules import is_closed
 from shardlab.simulate import pipeline
 from tests.submissions import planted
 
@@ -28,7 +28,7 @@ EXERCISES = {
 # {exercise: an answer that calls shardlab's or torch's solution}
 BORROWED = {
     "one_device.step_bytes": """
-from shardlab import reader
+from shardlab import bigram
 def step_bytes(**setting):
     kept = {}
     with torch.autograd.graph.saved_tensors_hooks(
@@ -153,7 +153,7 @@ def subject_of(name: str) -> object:
 @pytest.mark.parametrize("name", BORROWED)
 def test_calling_a_ready_made_solution_earns_nothing_and_is_named(name: str) -> None:
     _, exercise = EXERCISES[name]
-    with KeptRanks() as ranks:
+    with RankPool() as ranks:
         ranks.expect(exercise, exercise.cases[:1])
         trials = Trials(exercise, cloudpickle.dumps(subject_of(name)), SEED, ranks)
         _, judged = trials.of(exercise.cases[0])
@@ -190,7 +190,7 @@ def test_every_reference_that_calls_the_library_is_listed() -> None:
 
 
 def reference(exercise: Exercise) -> object:
-    hidden = exercise.decides.module
+    hidden = exercise.required_half.module
     return hidden.right if hasattr(hidden, "right") else hidden.reference
 
 
@@ -231,7 +231,7 @@ def test_closed_functions_refuse_under_any_name_until_reopened() -> None:
     kept = pipeline.gpipe
     with library.modules_closed(CLOSED):
         assert re.compile("any", re.IGNORECASE | re.ASCII)
-        for function in (kept, pipeline.generators.in_turn):
+        for function in (kept, pipeline.generators.alternate):
             with pytest.raises(PermissionError, match=f"{function.__name__} is a ready-made"):
                 function(2, 4)
         assert pipeline.simulate([[("F", 0, 0), ("B", 0, 0)]]).makespan == 3

@@ -31,4 +31,4 @@ def on_ranks(
         reference=reference,
         MISTAKES=mistakes or {},
     )
-    return public.joined(HiddenHalf(hidden), chapter, answer, ())
+    return public.with_hidden_half(HiddenHalf(hidden), chapter, answer, ())

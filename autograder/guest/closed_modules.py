@@ -35,7 +35,7 @@ def modules_closed(closed: Sequence[str]) -> Iterator[None]:
     ]
     codes = {function: function.__code__ for function in functions}
     for function in functions:
-        function.__code__ = refusal_of(f"{function.__module__}.{function.__qualname__}")
+        function.__code__ = refusing_code(f"{function.__module__}.{function.__qualname__}")
 
     def find_spec(module: str, *_: object) -> None:
         """For modules that are not imported yet."""
@@ -77,7 +77,7 @@ def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
                 yield function
 
 
-def refusal_of(name: str) -> CodeType:
+def refusing_code(name: str) -> CodeType:
     """Code that raises PermissionError and names the function; it uses no globals of its module."""
     constants = refuse.__code__.co_consts
     message = f"{name} {CLOSED}"
