@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autograder.guest.on_rank import answers_of
+from autograder.guest.on_rank import formula_results
 from shardlab import launch
 from shardlab.source import is_user_code, locate, quoted
 
@@ -53,5 +53,5 @@ def test_a_cell_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_course_s_own_packages_are_not_user_code() -> None:
     """A student's error names the student's line, not the line of the check that called it."""
     assert not is_user_code(launch.__code__.co_filename)
-    assert not is_user_code(answers_of.__code__.co_filename)
+    assert not is_user_code(formula_results.__code__.co_filename)
     assert is_user_code("/home/a_student/autograder/step.py")

@@ -16,7 +16,7 @@ from autograder.evaluation.trial import InfrastructureError
 from autograder.exercise import Case
 from autograder.guest.closed_modules import CLOSED
 from shardlab.ranks.trust import Trust
-from tests.autograder import made
+from tests.autograder import exercise_halves
 from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks
@@ -238,7 +238,7 @@ def test_the_same_failure_gives_the_same_verdict():
             time.sleep(0.02)
         names["f"](f"{object()} at {time.time()}")
 
-    stolen_from = made.__file__
+    stolen_from = exercise_halves.__file__
     case = (Case("3 ranks", 3),)
     verdicts = [decide(echo(case), cloudpickle.dumps(fail), seed=1) for _ in range(2)]
     assert verdicts[0].to_plain() == verdicts[1].to_plain()
@@ -247,7 +247,7 @@ def test_the_same_failure_gives_the_same_verdict():
         .cases[0]
         .diagnosis.startswith("rank 0 failed: ValueError: <object object at 0x…> at …")
     )
-    assert "made.py, line 2" in verdicts[0].cases[0].diagnosis
+    assert "exercise_halves.py, line 2" in verdicts[0].cases[0].diagnosis
     assert "Both halves of an exercise" not in str(verdicts[0])
 
 

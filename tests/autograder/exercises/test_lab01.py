@@ -21,7 +21,7 @@ from autograder.exercises.lab01_one_device.hidden import dynamic_loss_scaler as 
 from autograder.exercises.lab01_one_device.hidden import sgd_with_master_weights as masters
 from autograder.exercises.lab01_one_device.hidden import step_bytes as counting
 from autograder.exercises.lab01_one_device.step_bytes import setting
-from shardlab import launch, reader
+from shardlab import bigram, launch
 from shardlab.estimate import memory
 from shardlab.models import IGNORE
 from tests.submissions import planted
@@ -80,7 +80,7 @@ SETTINGS = [
 @pytest.mark.parametrize("asked", SETTINGS)
 def test_counts_match_a_recorded_run(asked):
     def one_step():
-        reader.train_one_step(**asked)
+        bigram.train_one_step(**asked)
 
     recorded = launch(one_step, world_size=1, memory=True, device="cpu").memory[0]
     counted = counting.right(**asked)

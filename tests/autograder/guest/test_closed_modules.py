@@ -16,7 +16,7 @@ from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercise import Exercise, Formula, equal
 from autograder.grading.record.source_rules import find_forbidden
-from autograder.guest import library
+from autograder.guest import closed_modules
 from autograder.guest.closed_modules import is_closed
 from shardlab.simulate import pipeline
 from tests.submissions import planted
@@ -33,7 +33,7 @@ def step_bytes(**setting):
     kept = {}
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor):
-        model, optimizer = reader.train_one_step(**setting)
+        model, optimizer = bigram.train_one_step(**setting)
     own = {each.data_ptr() for each in model.parameters()}
     kept = [each for at, each in kept.items() if at not in own and each.is_floating_point()]
     parameters = sum(each.nbytes for each in model.parameters())
@@ -229,7 +229,7 @@ CLOSED = (
 def test_closed_functions_refuse_under_any_name_until_reopened() -> None:
     importlib.import_module("torch.distributed.pipelining")  # it defines enums
     kept = pipeline.gpipe
-    with library.modules_closed(CLOSED):
+    with closed_modules.modules_closed(CLOSED):
         assert re.compile("any", re.IGNORECASE | re.ASCII)
         for function in (kept, pipeline.generators.alternate):
             with pytest.raises(PermissionError, match=f"{function.__name__} is a ready-made"):
@@ -242,8 +242,8 @@ def test_a_closed_module_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> 
     for name in [name for name in sys.modules if name.startswith("shardlab.estimate")]:
         monkeypatch.delitem(sys.modules, name)
     with (
-        library.modules_closed(["shardlab.estimate"]),
-        pytest.raises(PermissionError, match=library.CLOSED),
+        closed_modules.modules_closed(["shardlab.estimate"]),
+        pytest.raises(PermissionError, match=closed_modules.CLOSED),
     ):
         importlib.import_module("shardlab.estimate.traffic")
     assert importlib.import_module("shardlab.estimate.traffic").sent_bytes
@@ -253,7 +253,7 @@ def test_a_closed_module_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> 
 def test_closed_modules_exist_and_are_flagged_for_the_instructor(lab: str) -> None:
     closed = exercises.setting(lab, "CLOSED")
     for name in closed:
-        for function in library.functions_in(importlib.import_module(name)):
+        for function in closed_modules.functions_in(importlib.import_module(name)):
             called = function.__qualname__.partition(".")[0]
             source = f"from {name} import {called}\ndef answer():\n    return {called}()\n"
             assert find_forbidden(source, None, "answer", closed), source
