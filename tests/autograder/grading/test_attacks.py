@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(1800)
 
 # Low limits, so that a whole class of bombs is quick to grade.
 LIMITS = {
-    "cell_s": 5, "submission_s": 20, "run_s": 3, "interrupt_grace_s": 1, "deaths": 1,
-    "cpu_s": 60, "memory_bytes": 1_000_000_000, "processes": 160,
+    "cell_s": 3, "submission_s": 8, "run_s": 1.5, "interrupt_grace_s": 1, "deaths": 1,
+    "cpu_s": 60, "memory_bytes": 700_000_000, "processes": 160,
     "scratch_bytes": 64_000_000, "file_bytes": 100_000_000,
 }  # fmt: skip
 SECRET = "CANARY-7f3a"
@@ -82,7 +82,7 @@ class Class:
 
     def run(self, *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "autograder", "grade", LAB, "--jobs", "2", *arguments],
+            [sys.executable, "-m", "autograder", "grade", LAB, "--jobs", "3", *arguments],
             cwd=self.course.root,
             env={
                 **os.environ,
