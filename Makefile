@@ -33,12 +33,12 @@ suite: env ## run only the tests; ARGS="tests/tools -k lock" selects some
 	@.venv/bin/python -m tools.sandbox > /dev/null || true
 	@.venv/bin/python -m tools.postgres > /dev/null || true
 	@.venv/bin/python -m pytest --numprocesses logical --maxprocesses 4 \
-		--dist loadfile --no-loadscope-reorder $(ARGS)
+		--dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
 
-bench: env ## compare launch with torchrun, and grading with stock nbgrader (half an hour)
+bench: env ## compare with torchrun and stock nbgrader (half an hour; ARGS=--tiny: a minute)
 	@.venv/bin/python -m benchmarks.launch $(ARGS)
-	@.venv/bin/python -m benchmarks.grading
-	@.venv/bin/python -m benchmarks.formgrader
+	@.venv/bin/python -m benchmarks.grading $(ARGS)
+	@.venv/bin/python -m benchmarks.formgrader $(ARGS)
 
 build: env ## build the notebooks from their .nb.py, and labs/ from solutions/
 	@.venv/bin/python -m autograder build $(ARGS)

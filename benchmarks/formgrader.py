@@ -1,6 +1,6 @@
 """How long formgrader's pages take with a full gradebook: 300 students and four labs.
 
-.venv/bin/python -m benchmarks.formgrader [--students N] [--rounds N] [--json FILE]
+.venv/bin/python -m benchmarks.formgrader [--students N] [--rounds N] [--tiny] [--json FILE]
 
 The time of a page includes its HTML and the API requests it needs before it shows anything.  The
 gradebook is filled through nbgrader's models, without grading; every fifth submission still needs
@@ -42,7 +42,6 @@ from tests.running_postgres import running_postgres
 from tools import postgres
 
 LIMIT_S = 2.0
-LABS = exercises.labs()[:4]
 STOCK = "--ServerApp.jpserver_extensions=autograder.pages.formgrader=False"
 
 
@@ -57,9 +56,9 @@ class Page:
     cpu_s: list[float]
 
 
-def fill(root: Path, students: int, db_url: str) -> None:
+def fill(root: Path, students: int, labs: list[str], db_url: str) -> None:
     """Fill the gradebook and folders as if every lab of every student was submitted and graded."""
-    for lab in LABS:
+    for lab in labs:
         command = [sys.executable, "-m", "nbgrader", "generate_assignment", lab]
         environment = clean_environment(root) | {"SHARDLAB_DB_URL": db_url}
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
@@ -68,10 +67,10 @@ def fill(root: Path, students: int, db_url: str) -> None:
     with Gradebook(db_url, "shardlab") as gradebook:
         for number in range(students):
             gradebook.db.add(Student(id=name_of(number), last_name=f"{number:03d}"))
-        for lab in LABS:
+        for lab in labs:
             gradebook.db.add_all(rows(gradebook, lab, students))
         gradebook.db.commit()
-    for lab in LABS:
+    for lab in labs:
         released = (root / "labs" / lab / f"{lab}.ipynb").read_bytes()
         for number in range(students):
             for step in ("submitted", "autograded"):
@@ -111,9 +110,9 @@ def name_of(number: int) -> str:
     return f"student{number:03d}"
 
 
-def pages(db_url: str, students: int) -> dict[str, list[str]]:
+def pages(db_url: str, students: int, lab: str) -> dict[str, list[str]]:
     """{page: the paths a browser requests to show it}"""
-    lab, student = LABS[-1], name_of(students // 2)
+    student = name_of(students // 2)
     with Gradebook(db_url, "shardlab") as gradebook:
         submission = gradebook.find_submission_notebook(lab, lab, student).id
     return {
@@ -144,21 +143,21 @@ def seconds(server: LabServer, paths: list[str]) -> float:
     return time.perf_counter() - start_s
 
 
-def measure(students: int, rounds: int) -> Iterator[Page]:
+def measure(students: int, rounds: int, labs: list[str], servers: bool = True) -> Iterator[Page]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardlab-bench-")))
         databases = {"SQLite": f"sqlite:///{folder / 'gradebook.db'}?timeout=60"}
-        if programs := postgres.find():
+        if servers and (programs := postgres.find()):
             databases["PostgreSQL"] = stack.enter_context(running_postgres(programs))
         for database, db_url in databases.items():
             root = copy_repository(folder / database / "shardlab")
-            fill(root, students, db_url)
+            fill(root, students, labs, db_url)
             for formgrader, options in (("stock", [STOCK]), ("ours", [])):
                 home = folder / database / formgrader
                 home.mkdir()
                 os.environ["SHARDLAB_DB_URL"] = db_url
                 with running_lab(root, home, "--port=0", *options) as server:
-                    for timings in time_pages(server, pages(db_url, students), rounds):
+                    for timings in time_pages(server, pages(db_url, students, labs[-1]), rounds):
                         yield Page(database, formgrader, *timings)
 
 
@@ -187,10 +186,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--students", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    parser.add_argument("--tiny", action="store_true", help="a quick smoke test with 3 students")
     options = parser.parse_args(arguments)
-    print(f"Formgrader, {options.students} students × {len(LABS)} labs")
+    students, rounds, labs = options.students, options.rounds, exercises.labs()[:4]
+    if options.tiny:
+        students, rounds, labs = 3, 1, labs[:1]
+    print(f"Formgrader, {students} students × {len(labs)} labs")
     pages, group = [], None
-    for page in measure(options.students, options.rounds):
+    for page in measure(students, rounds, labs, servers=not options.tiny):
         if group != (group := (page.database, page.formgrader)):
             print(f"\n{page.database}, {page.formgrader}: seconds (median, worst), CPU seconds")
         pages.append(page)

@@ -1,7 +1,7 @@
 """A class graded by `python -m autograder grade`, compared with stock `nbgrader autograde`.
 
 .venv/bin/python -m benchmarks.grading [--students N ...] [--rounds N] [--only ours|stock]
-                                          [--jobs N] [--json FILE]
+                                          [--jobs N] [--tiny] [--json FILE]
 
 Both get the same notebooks.  Of every ten students four are right, three made one of the lab's
 planted mistakes, one wrote nothing, one hangs (alternately ranks that wait for each other and a
@@ -264,7 +264,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", choices=("ours", "stock"))
     parser.add_argument("--jobs", type=int, help="number of our workers; by default grade's own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to FILE")
+    parser.add_argument("--tiny", action="store_true", help="a quick smoke test with one student")
     options = parser.parse_args(arguments)
+    if options.tiny:
+        options.students, options.rounds = [1], 1
     info = machine()
     print(
         f"{LAB} on {info['cores']} cores, {info['memory_bytes'] / GIB:.0f} GiB, "

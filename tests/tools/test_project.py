@@ -82,34 +82,6 @@ def test_conda_gets_the_same_packages_on_the_same_python() -> None:
     assert {"pip", "make", "cxx-compiler"} < {part for part in parts if isinstance(part, str)}
 
 
-# ---- programs
-
-
-def programs_of_bench() -> list[str]:
-    """The commands of `make bench`, as make prints them."""
-    done = subprocess.run(
-        ["make", "--dry-run", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return re.findall(r"^\.venv/bin/python (.*benchmarks.*)", done.stdout, re.MULTILINE)
-
-
-def test_each_benchmark_of_the_makefile_starts() -> None:
-    # Without PYTHONPATH, which make does not set.
-    environment = {name: os.environ[name] for name in os.environ.keys() - {"PYTHONPATH"}}
-    commands = programs_of_bench()
-    assert len(commands) == 3
-    for command in commands:
-        started = subprocess.run(
-            [sys.executable, *command.split(), "--help"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        assert started.returncode == 0, started.stderr
-        assert "usage:" in started.stdout
-
-
 # ---- pages
 
 

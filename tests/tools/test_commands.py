@@ -1,0 +1,219 @@
+"""Every command that README, CONTRIBUTING and the Makefile name is run here as it is written.
+
+`make env` is in test_environment.py. `make test` runs this suite, and `make check` comes before it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.running_lab import ROOT, START_LIMIT_S, copy_repository
+from tests.submissions import planted
+from tools.lock import oldest_python
+
+LAB = "03_ring_all_reduce"
+IN_CI = {"make env", "make test", "make check"}
+NOT_HERE = {"conda", "sudo"}  # programs that a test's machine lacks
+RUN = set[str]()
+
+
+def runs(*commands: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The test runs these commands, each as a page has it (NN_name and port numbers replaced)."""
+    RUN.update(commands)
+    return lambda test: test
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository, with the environment of this one."""
+    root = copy_repository(tmp_path_factory.mktemp("commands") / "shardlab")
+    (root / ".venv").symlink_to(sys.prefix)
+    return root
+
+
+def environment(root: Path) -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "JUPYTER"))}
+    # The environment has the original checkout on its import path: the copy comes first.
+    return inherited | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "course")])}
+
+
+def shell(root: Path, command: str, **more: str) -> str:
+    """What the command prints; it must succeed."""
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        cwd=root,
+        env=environment(root) | more,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@runs('make suite ARGS="tests/tools -k lock"', 'make suite ARGS="tests/shardlab"')
+@runs('make suite ARGS="tests/autograder/exercises -k NN_name"')
+def test_make_suite_runs_some_tests(repository: Path) -> None:
+    printed = shell(repository, 'make suite ARGS="tests/tools/test_project.py -k lock"')
+    assert re.search(r"\d passed", printed)
+    assert "slowest 10 durations" in printed
+
+
+@runs("make build")
+def test_make_build_restores_a_lab(repository: Path) -> None:
+    lab = repository / f"labs/{LAB}/{LAB}.ipynb"
+    before = lab.read_bytes()
+    lab.unlink()
+    assert f"built labs/{LAB}/{LAB}.ipynb" in shell(repository, "make build")
+    assert lab.read_bytes() == before
+
+
+@runs("make picture")
+@pytest.mark.ranks
+def test_make_picture_draws_the_readmes_picture(repository: Path) -> None:
+    picture = repository / "docs/traffic.png"
+    picture.unlink()
+    shell(repository, "make picture")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@runs("make bench")
+@pytest.mark.ranks
+@pytest.mark.nbgrader
+def test_make_bench_in_its_short_form(repository: Path, tmp_path: Path) -> None:
+    printed = shell(repository, "make bench ARGS=--tiny", HOME=str(tmp_path))
+    assert "launch at several world sizes" in printed
+    assert "stock over ours, 1 students" in printed
+    assert "SQLite, stock" in printed
+    assert "SQLite, ours" in printed
+
+
+@runs("make lab", 'make lab ARGS="--no-browser --port 9000"', "python tools/lab.py")
+@runs("make lab PYTHON=python3.12")  # only `make env` uses PYTHON
+def test_make_lab_serves_the_course(repository: Path, tmp_path: Path) -> None:
+    server = subprocess.Popen(
+        ["make", "lab", "ARGS=--no-browser --port 0"],
+        cwd=repository,
+        env=environment(repository)
+        | {"HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # make, the shell and JupyterLab end together
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        address = None
+        deadline = time.monotonic() + START_LIMIT_S
+        while address is None and time.monotonic() < deadline:
+            line = server.stdout.readline()
+            address = re.search(r"http://\S+token=\w+", line)
+        assert address is not None
+        url = address[0].replace("/lab/tree", "/api/contents")
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            assert b"00_start_here" in answer.read()
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.communicate(timeout=60)
+
+
+@runs("make lock")
+def test_make_lock_pins_what_pip_resolves(tmp_path: Path) -> None:
+    """With two packages in a folder as the index."""
+    for name, needs in (("course", "Requires-Dist: helper\n"), ("helper", "")):
+        with zipfile.ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+            info = f"{name}-1.0.dist-info"
+            wheel.writestr(f"{info}/METADATA", f"Name: {name}\nVersion: 1.0\n{needs}")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "tools/lock.py", tmp_path / "tools")
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    oldest = oldest_python(ROOT / "pyproject.toml")
+    (tmp_path / "pyproject.toml").write_text(
+        f'[project]\nrequires-python = ">={oldest}"\ndependencies = ["course>=1"]\n'
+    )
+    python = shutil.which(f"python{oldest}")
+    if python is None:
+        pytest.skip(f"no python{oldest}")
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    shell(tmp_path, f"make lock PYTHON={python}", **index)
+    pins = (tmp_path / "requirements.lock").read_text().splitlines()
+    assert pins[3:] == ["course==1.0", "helper==1.0"]
+
+
+@runs("make clean")
+def test_make_clean_keeps_student_work_and_grades(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in (".venv", "dist", "tests/artifacts", "labs/__pycache__", "grading/submitted"):
+        (tmp_path / folder).mkdir(parents=True)
+    shell(tmp_path, "make clean")
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {"Makefile", "tests", "labs", "grading", "grading/submitted"}
+
+
+def instructors_block() -> list[str]:
+    block = re.search(r"^```\n(\. \.venv/bin/activate\n.*?)^```", readme(), re.M | re.S)
+    assert block
+    return [line.partition("#")[0].strip() for line in block[1].splitlines()]
+
+
+def readme() -> str:
+    return (ROOT / "README.md").read_text()
+
+
+@runs(*instructors_block(), "nbgrader autograde", "nbgrader export")
+@pytest.mark.ranks
+@pytest.mark.nbgrader
+def test_an_instructors_commands(repository: Path, tmp_path: Path) -> None:
+    """The README's block from release to report, for one student with one answer."""
+    submitted = repository / f"grading/submitted/ada/{LAB}/{LAB}.ipynb"
+    submitted.parent.mkdir(parents=True)
+    stub = planted.untouched(LAB)["chunk_bounds"]
+    released = (repository / f"labs/{LAB}/{LAB}.ipynb").read_text()
+    assert stub.splitlines()[0] in released
+    submitted.write_text(released)
+    commands = [*instructors_block(), f"nbgrader autograde {LAB} --force", "nbgrader export"]
+    # An environment's scripts name their own Python; its packages are found by that.
+    path = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
+    shell(repository, "\n".join(commands[1:]), PATH=path, HOME=str(tmp_path))
+    assert (repository / f"shardlab-students/labs/{LAB}/{LAB}.ipynb").exists()
+    assert (repository / f"grading/feedback/ada/{LAB}/{LAB}.html").exists()
+    for table in ("exercises.csv", "grades.csv"):
+        assert "ada" in (repository / "grading" / table).read_text()
+    assert list((repository / "grading/reports").iterdir())
+
+
+def commands_on(page: str) -> set[str]:
+    """Lines of code blocks, and code in prose that begins with a program's name."""
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"^```\n(.*?)^```", text, re.M | re.S)
+    lines = {line.partition(" #")[0].strip() for block in blocks for line in block.splitlines()}
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    program = r"`((?:make|nbgrader|python|conda|sudo) [^`\n]+)`"
+    return (lines | set(re.findall(program, prose))) - {""}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_command_on_a_page_is_run(page: str) -> None:
+    asked = {command for command in commands_on(page) if command.split()[0] not in NOT_HERE}
+    assert asked - RUN - IN_CI == set()
+
+
+def test_every_target_of_the_makefile_is_run() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets.remove("help")  # in test_project.py
+    run = {command.split()[1] for command in RUN | IN_CI if command.startswith("make ")}
+    assert set(targets) <= run
