@@ -15,7 +15,7 @@
 #
 # A model of Ψ parameters, trained in 16 bits with Adam, takes 16Ψ bytes of model states ([chapter 04](04_zero.ipynb)). 12Ψ of them are fp32: a master copy of each parameter, momentum and variance. Forward and backward never use these. They are needed once per step, for the update.
 #
-# Every GPU sits in a computer, the **host**, whose memory is usually several times as large as the **device's**. **Offloading** keeps on the host what the device does not need all the time. The question of this chapter: what has to move between the two in each step, and what does that cost?
+# Every GPU (the **device**) sits in a computer (the **host**), which usually has several times as much memory. **Offloading** keeps data on the host that the device does not need all the time. The question of this chapter: what has to move between the two in each step, and what does that cost?
 
 # %%
 import difflib
@@ -38,7 +38,7 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## Two pools of memory
 #
-# `Pools` represents our device and our host. On a GPU both are real: the GPU's memory, and **pinned** host memory, which the operating system may not move, so that the GPU can copy from it directly. **On a CPU there is only one memory, and Shardlab tracks it as two pools**, with a GPU's rules: an operation runs where its tensors are, one operation cannot mix tensors of both pools, and only `to_host` and `to_device` move data. Bytes and places are as on a GPU; times are not.
+# `Pools` represents our device and our host. On a GPU both are real: the GPU's memory, and **pinned** host memory, which the operating system may not move, so that the GPU can copy from it directly. **On a CPU there is only one memory, and Shardlab tracks it as two pools**, with a GPU's rules: an operation runs where its tensors are, one operation cannot mix tensors of both pools, and only `to_host` and `to_device` move data. Byte counts and tensor placement are the same as on a GPU; times are not.
 
 # %%
 pools = Pools("cpu")
@@ -82,7 +82,7 @@ print("at the peak, with activations:", pools.peak_bytes("device"))
 # %% [markdown]
 # ## The obvious way: swap
 #
-# Keep the states on the host, and copy them to the device when the update needs them. An operating system does the same when memory runs short: it is called **swapping**.
+# Keep the states on the host, and copy them to the device when the update needs them. An operating system does the same when memory runs short; this is called **swapping**.
 
 # %%
 def states_on_host(model, pools):
@@ -132,7 +132,7 @@ print(f"fp32 on the device at the peak: {pools.peak_bytes('device')['float32']:,
 # %% [markdown]
 # ## ZeRO-Offload: move the work to the data
 #
-# The update is little work: one or two dozen operations per parameter, while forward and backward take about 6 per parameter **and token**. So the host's CPU can do it, where the states are. Ren et al. (2021) call this **ZeRO-Offload**:
+# The update is cheap: one or two dozen operations per parameter, while forward and backward take about 6 per parameter **and token**. So the host's CPU can run it, where the states are. Ren et al. (2021) call this **ZeRO-Offload**:
 #
 # ```
 # device   parameters (16 bit) ──► forward, backward ──► gradients (16 bit)
@@ -140,10 +140,10 @@ print(f"fp32 on the device at the peak: {pools.peak_bytes('device')['float32']:,
 #               │ 2Ψ bytes up                                 │ 2Ψ bytes down
 #               │                                             ▼
 # host     round to 16 bit ◄────── Adam's update ◄────── widen to fp32
-#                                  masters, momentum, variance (12Ψ bytes, they stay)
+#                                  masters, momentum, variance (12Ψ bytes, kept here)
 # ```
 #
-# Only 16-bit numbers cross, both ways. Here we make just the moves, without the update: you will write that optimizer in the lab. Zeros stand in for the new weights.
+# Only 16-bit numbers cross, in both directions. Here we only make the moves, with zeros in place of the new weights; you will write the optimizer in the lab.
 
 # %%
 def move_without_update(model, pools):
@@ -194,13 +194,13 @@ figure.tight_layout()
 
 # %%
 PARAMETERS, GRADIENTS, UPDATE = 2, 2, 12  # bytes for each parameter: 16 bit, 16 bit, three in fp32
-for what, away in [
+for what, host_bytes in [
     ("nothing", 0),
     ("gradients", GRADIENTS),
     ("update", UPDATE),
     ("gradients and update", GRADIENTS + UPDATE),
 ]:
-    left = PARAMETERS + GRADIENTS + UPDATE - away
+    left = PARAMETERS + GRADIENTS + UPDATE - host_bytes
     print(f"on the host: {what:<21} on the device: {left:>2}Ψ bytes, {16 / left:.2f} times less")
 
 # %% [markdown]
@@ -447,7 +447,7 @@ for micro_batches in (1, 8):
 #
 # ## Where a GPU differs
 #
-# - **Places are real.** `Pools("cuda")` moves tensors between the GPU's memory and pinned host memory, and `nvidia-smi` shows the difference. Shardlab's tests run on CPUs and have not tried it there.
+# - **Places are real.** `Pools("cuda")` moves tensors between the GPU's memory and pinned host memory, and `nvidia-smi` shows the difference. Shardlab's tests run on CPUs and do not cover it.
 # - **Copies overlap with computation.** A GPU copies while it computes, in both directions at the same time. That hides the moves behind backward, as long as host memory is pinned.
 # - **Links are shared.** Two GPUs behind one PCIe switch have half the bandwidth each. Grace Hopper's NVLink-C2C has 450 GB/s each way, according to NVIDIA, which shifts the break-even point by a factor of 28 compared with PCIe 3.0.
 #

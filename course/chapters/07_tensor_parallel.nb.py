@@ -198,14 +198,14 @@ def one_layer(x, plan):
     return y.detach(), {name: as_whole(p.grad) for name, p in layer.named_parameters()}
 
 # %% [markdown]
-# Attention and MLP each make one all-reduce in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
+# The two halves of a layer, attention and MLP, make one all-reduce each in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
 
 # %%
 # Your prediction: the number of all-reduces of one layer in backward
 predicted_backward = None
 
 # %%
-batch = torch.randn(4, T // 4, D)  # 4 lines of 128 tokens
+batch = torch.randn(4, T // 4, D)  # 4 sequences of 128 tokens
 plain = launch(one_layer, layer_plan(Replicate()), inputs=[batch] * N, memory=True, **options)
 print("forward:", calls_of(plain, "forward"), "  backward:", calls_of(plain, "backward"))
 print("your prediction for backward:", predicted_backward)
@@ -362,14 +362,14 @@ def train(batch, plan, tie, steps):
 # Our GPT uses one matrix at both ends ("tied"); `tie` restores that after the split. Why it is needed is explained below. We run this on real text, once with all logits gathered and once with split logits.
 
 # %%
-lines = data.batch(0, 4, T // 4)
-gathered = launch(train, lines, model_plan(Replicate()), True, 1, **options)
-split = launch(train, lines, model_plan(Shard(-1)), True, 2, **options)
+text = data.batch(0, 4, T // 4)
+gathered = launch(train, text, model_plan(Replicate()), True, 1, **options)
+split = launch(train, text, model_plan(Shard(-1)), True, 2, **options)
 print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {split.outputs[0][0]:.5f} split")
 
 # %%
 def all_reduces_of_loss(run):
-    """How many all-reduces have one number per token, in one forward, and the bytes they send."""
+    """The number of all-reduces of one number per token in a forward pass, and the bytes they send."""
     block = run.traffic["forward 0"].blocks[0]
     small = [
         call for call in run.calls
@@ -412,7 +412,7 @@ print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB split
 # If a group spans whole nodes, NCCL runs a ring through each of the 8 cards, and each ring carries an eighth of the bytes (Hu et al. 2025). **Is one group over two nodes, N = 16, slower than N = 8 in one?**
 
 # %%
-# Your prediction: time of the layer with N = 16 over two nodes, over that with N = 8 in one
+# Your prediction: time with N = 16 over two nodes, divided by time with N = 8 in one
 predicted_slowdown = None
 
 # %%
@@ -475,7 +475,7 @@ print(f"a layer's output to the next node: {boundary_ms:.1f} ms")
 #
 # ## Two dimensions
 #
-# So tensor parallelism stays within a node, and other kinds of parallelism use more GPUs. With data parallelism on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Ranks in a row communicate all the time and must be neighbours on the machine, too, so `tp` is the last dimension:
+# So tensor parallelism stays within a node, and other kinds of parallelism use more GPUs. With data parallelism on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Ranks in a row communicate all the time and should also be neighbours on the machine, so `tp` is the last dimension:
 
 # %%
 ranks = np.arange(8).reshape(2, 4)  # dp × tp
@@ -535,7 +535,7 @@ parameters = models.gpt("0.3M").named_parameters()
 rest_bytes = 4 * sum(p.numel() for name, p in parameters if not name.startswith("blocks"))
 
 # %% [markdown]
-# Along a row, the all-reduces of two layers. Along a column, FSDP2's gathers and reduce-scatters of each rank's part: blocks are gathered for forward and for backward, the rest (embeddings, last norm) once, since FSDP2 keeps the outermost unit; gloo's reduce-scatter counts as an all-reduce.
+# Along a row, the all-reduces of two layers. Along a column, FSDP2's gathers and reduce-scatters of each rank's part: blocks are gathered for forward and for backward, the rest (embeddings, last norm) once, since FSDP2 keeps the outermost unit gathered; gloo's reduce-scatter counts as an all-reduce.
 
 # %%
 gather = scatter_or_gather_sent_bytes
@@ -573,7 +573,7 @@ for step in range(2):
 bias = torch.randn(4 * D)
 each_adds_it = sum(part + bias for part in by_rows)
 excess = (each_adds_it - (x @ w + bias)) / bias
-print("excess, in biases:", round(excess.median().item(), 3))
+print("excess, as a multiple of the bias:", round(excess.median().item(), 3))
 
 # %% [markdown]
 # **Three inputs instead of one.** Our plan has entries for the modules `attention` and `mlp`: the input becomes a DTensor *once*, and the gradients from queries, keys and values are added up before the all-reduce. Plans that only name the matrices are correct, too, but:
@@ -589,7 +589,7 @@ print("bytes in backward, relative to our plan:", ratio.round(2))
 # **Tied weights become untied.** `parallelize_module` makes a new parameter from each weight. If a weight was used in two places, there are now two, and each learns only from its own use. There is no error, and the first loss is right:
 
 # %%
-untied = launch(train, lines, model_plan(Shard(-1)), False, 2, **options)
+untied = launch(train, text, model_plan(Shard(-1)), False, 2, **options)
 print("losses, tied:  ", np.round(split.outputs[0], 4))
 print("losses, untied:", np.round(untied.outputs[0], 4))
 
@@ -654,7 +654,7 @@ for name, one, other in zip(("its own seed", "the same seed"), first, second, st
 # ## Sources
 #
 # - M. Shoeybi, M. Patwary, R. Puri, P. LeGresley, J. Casper, B. Catanzaro: *Megatron-LM: training multi-billion parameter language models using model parallelism.* [arXiv 1909.08053](https://arxiv.org/abs/1909.08053), 2019. Section 3 on splitting both halves, the embedding and the loss.
-# - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 3.2 for bytes, 5 for the cluster and what it reached, the appendix for operations.
+# - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 3.2 for bytes, 5 for the cluster and its throughput, the appendix for operations.
 # - V. Korthikanti et al.: *Reducing activation recomputation in large transformer models.* [arXiv 2205.05198](https://arxiv.org/abs/2205.05198), 2022. Section 4 for sequence parallelism and activations.
 # - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Tables 3 and 4.
 # - Z. Hu et al.: *Demystifying NCCL.* [arXiv 2507.04786](https://arxiv.org/abs/2507.04786), 2025. Rings, channels and network cards.

@@ -85,11 +85,11 @@ def train(schedule, pace=None):
         torch.nn.ModuleList(mine.values()).zero_grad()
     sizes = {"between": (B, T, D), "minimum_s": pace}
     with measure("step"):
-        ran = run_schedule(schedule, mine, tokens, targets, loss_of, **sizes)
-    return ran, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}
+        result = run_schedule(schedule, mine, tokens, targets, loss_of, **sizes)
+    return result, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}
 
 # %% [markdown]
-# Four ranks that share the cores of a laptop cannot compute in parallel as four devices would. So each rank simulates a device: `minimum_s` gives each action a duration, and a rank that finishes earlier sleeps for the rest. Messages, waiting and order are real; only the durations are simulated, as long as your machine is fast enough. A forward takes one unit, here 20 ms. A backward takes two, because it has two matrix products for each one of the forward.
+# Four ranks that share the cores of a laptop cannot compute in parallel as four devices would. So each rank simulates a device: `minimum_s` gives each action a duration, and a rank that finishes earlier sleeps for the rest. Messages, waiting and order are real; only the durations are simulated, as long as your machine is fast enough. A forward takes one unit, here 20 ms. A backward takes two, because it has two matrix products for each one in the forward.
 #
 # **For what share of the step does a device compute, on average?**
 
@@ -101,7 +101,7 @@ predicted_share = None
 unit_s = 0.02
 pace = Costs(unit_s, unit_s, unit_s)  # forward, and the two halves of backward
 run = launch(train, naive(p), pace, world_size=p, device="cpu")
-measured = {"naive": [ran for ran, _ in run.outputs]}
+measured = {"naive": [result for result, _ in run.outputs]}
 pipeline_schedule(p, 1, schedules=["naive"], measured=measured, unit_s=unit_s)
 
 # %% [markdown]
@@ -142,15 +142,15 @@ assert bubble == (p - 1) / m
 #
 # ## The same lists on real ranks
 #
-# Is it correct? One process that runs the same micro-batches must compute the same gradients. (Two parameters are an exception; see "Tied weights on two stages" below.)
+# Is the result correct? One process that runs the same micro-batches must compute the same gradients. (Two parameters are an exception; see "Tied weights on two stages" below.)
 
 # %%
 TIED = ("token.weight", "head.weight")
 ((whole, expected),) = launch(train, gpipe(1, m), world_size=1, device="cpu").outputs
 
 def check(outputs):
-    for ran, grads in outputs:
-        assert ran.loss is None or np.isclose(ran.loss, whole.loss)
+    for result, grads in outputs:
+        assert result.loss is None or np.isclose(result.loss, whole.loss)
         for name in set(grads) - set(TIED):
             assert torch.allclose(grads[name], expected[name], atol=1e-6), name
 
@@ -167,7 +167,7 @@ runs = {
     name: launch(train, schedule, pace, world_size=p, device="cpu", quiet=True)
     for name, schedule in schedules.items()
 }
-measured = {name: [ran for ran, _ in run.outputs] for name, run in runs.items()}
+measured = {name: [result for result, _ in run.outputs] for name, run in runs.items()}
 
 # %%
 pipeline_schedule(p, m, schedules=["gpipe", "1f1b"], measured=measured, unit_s=unit_s)
@@ -181,7 +181,7 @@ pipeline_schedule(p, m, schedules=["gpipe", "1f1b"], measured=measured, unit_s=u
 for name, run in runs.items():
     check(run.outputs)
     bubble = simulate(schedules[name]).bubble_over_ideal
-    print(f"{name:6} bubble {bubble}, in flight by rank:", [ran.peak_in_flight for ran, _ in run.outputs])
+    print(f"{name:6} bubble {bubble}, in flight by rank:", [result.peak_in_flight for result, _ in run.outputs])
 
 # %% [markdown]
 # ## Memory
@@ -292,20 +292,21 @@ assert np.isclose(v_shape.span_bubble, 0)
 for name, schedule, v in (("zb-h1", zb_h1(p, m), 1), ("zb-v", zb_v(p, m), 2)):
     runs[name] = launch(train, schedule, pace.in_chunks(v), world_size=p, device="cpu", quiet=True)
     check(runs[name].outputs)
-    for rank, (ran, _) in enumerate(runs[name].outputs):
-        assert [slot.action for slot in ran.slots] == schedule[rank]
-measured = {name: [ran for ran, _ in run.outputs] for name, run in runs.items()}
+    for rank, (result, _) in enumerate(runs[name].outputs):
+        assert [slot.action for slot in result.slots] == schedule[rank]
+measured = {name: [result for result, _ in run.outputs] for name, run in runs.items()}
 
 # %%
-def makespan(rans):
-    slots = [slot for ran in rans for slot in ran.slots]
+def makespan(results):
+    slots = [slot for result in results for slot in result.slots]
     return max(slot.end for slot in slots) - min(slot.start for slot in slots)
 
 print("             simulated  measured")
-for name, rans in measured.items():
+for name, results in measured.items():
     chunks = Costs().in_chunks(2 if name in ("interleaved", "zb-v") else 1)
-    simulated_s = unit_s * simulate([[s.action for s in ran.slots] for ran in rans], chunks).makespan
-    print(f"{name:12} {1000 * simulated_s:6.0f} ms {1000 * makespan(rans):6.0f} ms")
+    schedule = [[slot.action for slot in result.slots] for result in results]
+    simulated_s = unit_s * simulate(schedule, chunks).makespan
+    print(f"{name:12} {1000 * simulated_s:6.0f} ms {1000 * makespan(results):6.0f} ms")
 
 # %% [markdown]
 # All five schedules, one below the other. Increase m: the bubbles shrink, and only GPipe's memory grows. Change v. Make `W` cheaper than `I`, or messages expensive, and see which schedules suffer.
@@ -360,7 +361,7 @@ timeline(hang)
 # %% [markdown]
 # Device 0 sends the next activation, device 1 sends a gradient, and neither receives what the other sends. GPipe never sends in both directions at the same time, so it finished, and would have hidden the mistake.
 #
-# `run_schedule` uses `isend`, which does not wait. It also posts all messages in **one order that both ends agree on**, the order of the simulation, because NCCL transfers messages between two GPUs one after the other. This cannot deadlock: take the first message in that order that has not been transferred. Everything that its two ranks must do before it is done or can be done, so this message can always be transferred.
+# `run_schedule` uses `isend`, which does not wait. It also posts all messages in **one order that both ends agree on**, the order of the simulation, because NCCL transfers messages between two GPUs one after the other. This cannot deadlock: consider the first message in that order that has not been transferred. Its two ranks have already done, or can do, everything that comes before it, so it can always be transferred.
 
 # %%
 for message in messages(one_f_one_b(2, 3)):
@@ -370,14 +371,14 @@ for message in messages(one_f_one_b(2, 3)):
 # %% [markdown]
 # ### Tied weights on two stages
 #
-# Our GPT embeds tokens and computes logits with the same matrix ("tied weights"). In a pipeline the first stage has it and the last has a copy, and each computes only the gradient of its own use. Unless the two are summed, the copies drift apart and nothing raises. Megatron all-reduces them between the first and the last stage after the backward; ZB-V has both on device 0.
+# Our GPT embeds tokens and computes logits with the same matrix ("tied weights"). In a pipeline the first stage has it and the last has a copy, and each computes only the gradient of its own use. Unless the two are summed, the copies drift apart, without an error. Megatron all-reduces them between the first and the last stage after the backward; ZB-V has both on device 0.
 
 # %%
 (_, first), (_, last) = runs["1f1b"].outputs[0], runs["1f1b"].outputs[-1]
 together = first["token.weight"] + last["head.weight"]
-untied = expected["token.weight"]
-print("alone:", torch.allclose(first["token.weight"], untied, atol=1e-6), end="  ")
-print("summed:", torch.allclose(together, untied, atol=1e-6))
+in_one_process = expected["token.weight"]
+print("alone:", torch.allclose(first["token.weight"], in_one_process, atol=1e-6), end="  ")
+print("summed:", torch.allclose(together, in_one_process, atol=1e-6))
 
 # %% [markdown]
 # ### Unequal stages
@@ -457,7 +458,7 @@ for (_, ours), theirs in zip(runs["1f1b"].outputs, launch(with_torch, world_size
 print("torch's 1F1B gives the same gradients")
 
 # %% [markdown]
-# - The others are `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble`. A test of this course checks that they run the actions simulated here in the same order.
+# - The other classes are `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble`. A test of this course checks that they run the actions simulated here in the same order.
 # - **DeepSpeed**: `PipelineModule(layers, num_stages=p)`, and `engine.train_batch(data_iter)` runs 1F1B over `gradient_accumulation_steps` micro-batches. That key is m.
 # - **Megatron-LM**: `--pipeline-model-parallel-size` is p, `--num-virtual-stages-per-pipeline-rank` is v (the older `--num-layers-per-virtual-pipeline-stage` gives the layers of a chunk instead), and m is `--global-batch-size` over (dp × `--micro-batch-size`).
 #
@@ -465,7 +466,7 @@ print("torch's 1F1B gives the same gradients")
 #
 # - A GPU computes while its messages travel; our ranks also send in separate threads. The latency of the first message through the pipeline cannot be hidden, and v multiplies it.
 # - Stages may be on different nodes. One tensor for each micro-batch and boundary is little enough for slow links, so tensor parallelism gets the fast ones inside a node.
-# - A micro-batch that is too small leaves a GPU's units idle, so m cannot grow without limit at the cost of the micro-batch's size.
+# - A micro-batch that is too small leaves a GPU's units idle, so m cannot grow without limit by making micro-batches smaller.
 # - The backward takes about twice as long as the forward when nothing is recomputed. With [activation checkpointing](09_activation_checkpointing.ipynb) it takes three times as long, and of GPipe's m micro-batches in flight only the stage inputs are kept.
 #
 # ## What to keep

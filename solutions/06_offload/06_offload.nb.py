@@ -23,7 +23,7 @@
 # | 4 · `fix_config` | 5 |
 # | 5 · a question | 2 |
 #
-# Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other models, other rates, other numbers of ranks. A mistake in one exercise never costs points in a later one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes a few seconds longer.
+# Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other models, other hyperparameters, other numbers of ranks. A mistake in one exercise never costs points in a later one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes a few seconds longer.
 
 # %%
 import json
@@ -108,10 +108,10 @@ check("offload.offload_bytes_per_step", offload_bytes_per_step)
 # The device and the host are two pools, as in the chapter: real on a GPU, tracked by Shardlab on a CPU. `pools.to_host(t)` and `pools.to_device(t)` copy a tensor as it is and count its bytes. An operation runs where its tensors are; mixing tensors of both pools in one operation is an error. `torch.zeros(n)` creates a tensor on the device, or on the host inside `with pools.host():`.
 
 # %%
-def offloaded_adam_spec(weights, gradients_by_step, **rates):
+def offloaded_adam_spec(weights, gradients_by_step, **hyperparameters):
     """The same numbers, with everything in one place: torch's AdamW on fp32 masters."""
     masters = [nn.Parameter(weight.float()) for weight in weights]
-    adam = torch.optim.AdamW(masters, **rates)
+    adam = torch.optim.AdamW(masters, **hyperparameters)
     for gradients in gradients_by_step:
         for master, gradient in zip(masters, gradients):
             master.grad = gradient.float()
@@ -130,13 +130,13 @@ offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 #
 # `parameter.detach().float()` creates an fp32 tensor on the device. Move first, then widen: the result of `pools.to_host` is on the host, and so is its `.float()`.
 # </details>
-# <details><summary>Hint 2 · a step for each tensor</summary>
+# <details><summary>Hint 2 · what to do with each tensor</summary>
 #
 # Move the gradient down; widen it; update the master; round it and move it up. Round on the host, or 4Ψ bytes go up.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Create `torch.optim.AdamW(self.masters, …)` once. In `step()`, `master.grad = pools.to_host(parameter.grad).float()` for all, then its `step()`, then `parameter.data.copy_(pools.to_device(master.bfloat16()))` for all.
+# In `__init__`, create `self.adam = torch.optim.AdamW(self.masters, …)`. In `step()`, set `master.grad = pools.to_host(parameter.grad).float()` for all, call `self.adam.step()`, then `parameter.data.copy_(pools.to_device(master.bfloat16()))` for all.
 # </details>
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
@@ -162,7 +162,7 @@ class OffloadedAdam:
         ### END SOLUTION
 
 # %% [markdown]
-# Where your optimizer keeps its tensors, and what it moves, for a layer with Ψ = 65,536. A right one has only bf16 on the device, moves 2 bytes per parameter each way, and keeps at least 12 bytes of fp32 per parameter on the host.
+# Where your optimizer keeps its tensors, and what it moves, for a layer with Ψ = 65,536. A correct one has only bf16 on the device, moves 2 bytes per parameter each way, and keeps at least 12 bytes of fp32 per parameter on the host.
 
 # %%
 def one_step(elements=65_536):
@@ -189,7 +189,7 @@ check("offload.OffloadedAdam", OffloadedAdam)
 # %% [markdown]
 # ## 3 · `write_config`
 #
-# You want to train a model in bf16 with Adam, and its model states may take `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits** (Ψ parameters, N ranks; gradients that go to the host and layers that are gathered briefly do not count):
+# You want to train a model in bf16 with Adam, and its model states may take at most `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits** (Ψ parameters, N ranks; gradients that go to the host and layers that are gathered briefly do not count):
 #
 # | stage | on the host | bytes on each device |
 # |---|---|---|
@@ -268,7 +268,7 @@ def write_config(parameters, world_size, device_bytes, micro_batch, global_batch
     ### END SOLUTION
 
 # %% [markdown]
-# Start it yourself. This cell runs a configuration on real ranks and shows the resulting engine; you need it again in exercise 4. On a CPU the device and the host are one memory, so "host" means what the engine reports, and where it would put things on a GPU.
+# Start it yourself. This cell runs a configuration on real ranks and shows the resulting engine; you will need it again in exercise 4. On a CPU the device and the host are the same memory: "host" is what the engine reports, and where it would put the tensors on a GPU machine.
 
 # %%
 def start(text_or_dict):
@@ -300,7 +300,7 @@ check("offload.write_config", write_config)
 # | | the author wants |
 # |---|---|
 # | A | stage 3, the optimizer on the host, 2 micro-batches per step |
-# | B | stage 2, the optimizer on the host, room for large buckets |
+# | B | stage 2, the optimizer on the host, large buckets |
 # | C | stage 2, the optimizer on the host, host memory that is *not* pinned (this host is small) |
 # | D | stage 3, micro-batches of 4, 32 sequences per step on both ranks together |
 # | E | stage 2, bf16, as the launcher's YAML says (`mixed_precision: bf16`) |

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 07 · Tensor parallel
 #
-# Until now every rank computed whole layers, on its own part of the batch. Here all ranks have the **same** batch, and each has a share of every **weight matrix**. You will split a matrix both ways, combine the two splits into an MLP and an attention that communicate once per pass, split the vocabulary for the loss, and count the bytes.
+# Until now every rank computed whole layers, on its own part of the batch. Here all ranks have the **same** batch, and each has a share of every **weight matrix**. You will split a matrix both ways, combine the two splits into an MLP and an attention layer that communicate once per pass, split the vocabulary for the loss, and count the bytes.
 #
 # | exercise | points |
 # |---|---|
@@ -58,7 +58,7 @@ def column_linear_spec(linear, x, world_size):
 column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 
 # %% [markdown]
-# Autograd does not differentiate a collective. So wrap it in a `torch.autograd.Function`, and write its backward yourself:
+# Autograd does not differentiate collectives. Wrap the collective in a `torch.autograd.Function`, and write the backward yourself:
 #
 # ```python
 # class Double(torch.autograd.Function):
@@ -74,7 +74,7 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 #
 # **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N of x's bytes · holds only its share of the weights.
 #
-# <details><summary>Hint 1 · which way is a column?</summary>
+# <details><summary>Hint 1 · columns in `nn.Linear`</summary>
 #
 # `nn.Linear` computes `x @ weight.T + bias`, and its weight is [out, in]. Columns of the product are **rows** of `weight`. The bias goes with them.
 # </details>
@@ -381,7 +381,7 @@ check("tensor_parallel.tp_attention", tp_attention)
 # %% [markdown]
 # ## 5 · `vocab_parallel_cross_entropy`
 #
-# The matrix that computes the logits is the widest of all: V columns, 50,000 and more. Split by columns, it gives each rank logits [T, V/N] for its own words. Gathered, they would be the largest tensor of the whole model. The loss does not need that. For one token with logits $l$ and target $t$ it is
+# The matrix that computes the logits is the widest of all: V columns, 50,000 and more. Split by columns, it gives each rank logits [T, V/N] for its own words, a part of the vocabulary. Gathered, they would be the largest tensor of the whole model. The loss does not need that. For one token with logits $l$ and target $t$ it is
 #
 # $$-\log \frac{e^{l_t}}{\sum_v e^{l_v}} \;=\; \log \sum_v e^{l_v - m} \;-\; (l_t - m), \qquad m = \max_v l_v,$$
 #
@@ -531,7 +531,7 @@ def mesh_coords(rank, dp_size, tp_size):
     ### END SOLUTION
 
 # %% [markdown]
-# Your groups at work, on four ranks: each rank adds 10^rank to the sum of each of its groups, so the digits show a group's members. All ranks must call `dist.new_group` for every group, whether they are in it or not.
+# Your groups on four ranks: each rank adds 10^rank to the sum of each of its groups, so the digits show a group's members. All ranks must call `dist.new_group` for every group, whether they are in it or not.
 
 # %%
 def sums_along_both_axes():

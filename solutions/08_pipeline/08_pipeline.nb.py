@@ -73,7 +73,7 @@ naive_step_spec([nn.Linear(3, 3), nn.Linear(3, 3)], torch.ones(2, 3), torch.zero
 
 # %% nbgrader={"grade_id": "naive_step", "solution": true}
 def naive_step(stage, x, target, shape):
-    """rank0 x -> y | rank1 y -> loss, then rank1 y.grad -> | rank0: all parameters have .grad"""
+    """this rank's stage, x, target  ->  gradients in its parameters; the loss on the last rank"""
     ### BEGIN SOLUTION
     rank, world_size = dist.get_rank(), dist.get_world_size()
     is_first, is_last = rank == 0, rank == world_size - 1
@@ -217,7 +217,7 @@ def bubble_fraction(devices, micro_batches, chunks=1):
     ### END SOLUTION
 
 # %% [markdown]
-# What more micro-batches gain, for four devices:
+# The effect of more micro-batches, for four devices:
 
 # %%
 for m in (1, 2, 4, 8, 16, 32, 64):
@@ -394,7 +394,7 @@ interleaved_schedule_spec(2, 2)
 # %% [markdown]
 # On each device the two orders are merged as in 1F1B: a warm-up of forwards, then one of each in turn, then the remaining backwards. A slot is a forward of one chunk here.
 #
-# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 micro-batches' chunks.
+# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 chunks in flight.
 #
 # <details><summary>Hint 1 · the order of the forwards</summary>
 #
@@ -434,7 +434,7 @@ def interleaved_schedule(devices, micro_batches, chunks):
 show(interleaved_schedule(2, 2, 2))
 
 # %%
-both = {"my 1F1B": one_f_one_b_schedule(4, 8), "mine, interleaved": interleaved_schedule(4, 8, 2)}
+both = {"my 1F1B": one_f_one_b_schedule(4, 8), "my interleaved 1F1B": interleaved_schedule(4, 8, 2)}
 pipeline_schedule(4, 8, 2, schedules=both)
 
 # %% nbgrader={"grade_id": "check_interleaved_schedule", "grade": true, "points": 5}
@@ -470,7 +470,7 @@ def score(schedule):
 print(f"{score(zero_bubble_schedule_spec()):.0%}")
 
 # %% [markdown]
-# **Budget** · idles less than 1F1B, then ≤ 2(p − 1) slots, then p − 1: a case for each · holds ≤ p micro-batches on each device. There are at least as many micro-batches as devices.
+# **Budget** · idles less than 1F1B, then ≤ 2(p − 1) slots, then p − 1, one case each · holds ≤ p micro-batches on each device. There are at least as many micro-batches as devices.
 #
 # <details><summary>Hint 1 · the first third</summary>
 #
@@ -511,7 +511,7 @@ def zero_bubble_schedule(devices, micro_batches):
 # %%
 mine = zero_bubble_schedule(4, 8)
 print(f"score: {score(mine):.0%} of the way from 1F1B to the optimum")
-pipeline_schedule(4, 8, schedules={"my 1F1B": one_f_one_b_schedule(4, 8), "mine, split": mine})
+pipeline_schedule(4, 8, schedules={"my 1F1B": one_f_one_b_schedule(4, 8), "my split backward": mine})
 
 # %% nbgrader={"grade_id": "check_zero_bubble_schedule", "grade": true, "points": 5}
 check("pipeline.zero_bubble_schedule", zero_bubble_schedule)

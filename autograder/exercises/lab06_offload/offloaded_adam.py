@@ -1,4 +1,4 @@
-"""An optimizer that lives on the host, driven with given gradients.
+"""An optimizer with its states on the host, driven with given gradients.
 
 The drive puts 16-bit weights on the device, sets one gradient per step, and counts what moves
 between the pools.  Gradients are given, so Adam's results are exact up to fp32 rounding; each
@@ -39,7 +39,7 @@ def adam_case(name: str, shapes: list[list[int]], steps: int, **rates: Any) -> C
 
 
 def elements(case: Case) -> int:
-    """Ψ."""
+    """Ψ, the number of elements."""
     return sum(int(np.prod(shape)) for shape in case.params["shapes"])
 
 
@@ -61,7 +61,7 @@ def draw_training(case: Case, rng: np.random.Generator) -> Plain:
 def drive(subject: Any, given: Plain, case: Case) -> Plain:
     """Steps the student's optimizer, and reports where things were and what moved."""
     parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
-    # Created outside the pools: a gradient is on the device from its first use until the next one.
+    # Created outside the pools: a gradient is on the device from its first use until the next step.
     waiting = [[gradient.clone() for gradient in step] for step in given["gradients"]]
     pools, moved = Pools("cpu"), []
     with pools:
@@ -97,8 +97,9 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
 
 mixes_pools = raises(
     "^PoolError",
-    "mixes tensors of the device and the host in one operation, or moves one that is already "
-    "there: move gradients with pools.to_host, and weights back with pools.to_device",
+    "mixes tensors of the device and the host in one operation, or moves a tensor to the "
+    "pool it is already in: move gradients with pools.to_host, and weights back with "
+    "pools.to_device",
     who="your answer",
     quoted=True,
 )
@@ -139,7 +140,7 @@ def misplaced(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         )
     if not output["12Ψ bytes of fp32 are on the host"]:
         return (
-            "keeps less on the host than masters and both states take, 12Ψ bytes of fp32",
+            "keeps less than 12Ψ bytes of fp32 on the host: masters, momentum and variance",
             f"{output['fp32 on the host']:,} bytes, at least {12 * elements(attempt.case):,}",
         )
     return None

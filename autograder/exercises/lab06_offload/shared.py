@@ -68,7 +68,7 @@ refused = functools.partial(raises, who="the configuration", quoted=True)
 
 
 def engine_differs(**mistakes: str) -> Sign:
-    """``mistakes``: the message for each thing that the engine reports other than expected."""
+    """``mistakes``: {key of the engine's report: message if its value is not the expected one}."""
 
     @on_rank_0
     def differs(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:

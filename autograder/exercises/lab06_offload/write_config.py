@@ -28,7 +28,7 @@ ROWS = {
 
 
 def budget_case(world_size: int, bytes_each: float, layers: int, batch: tuple[int, int]) -> Case:
-    """``batch``: sequences of a micro-batch, and of all ranks in a step."""
+    """``batch``: sequences per micro-batch, and per step on all ranks together."""
     plural = "s" if world_size > 1 else ""
     params = {"bytes_each": bytes_each, "layers": layers, "batch": list(batch)}
     return Case(f"{world_size} rank{plural}, {bytes_each:g}Ψ bytes each", world_size, params)

@@ -9,5 +9,5 @@ EXERCISES = (
     "tp_bytes_per_layer",
     "mesh_coords",
 )
-# bytes of a layer, in the first two; of an all-reduce, in the last
+# The first two compute the bytes of a layer, the last those of an all-reduce.
 CLOSED = ("shardlab.estimate", "shardlab.widgets", "shardlab.trace.measured_traffic")

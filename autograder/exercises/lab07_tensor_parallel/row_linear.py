@@ -31,7 +31,7 @@ def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> MistakeText
     if trained[rank] or not any(trained):
         return None
     return (
-        "gets no gradient in its bias: add the bias on every rank, after the all-reduce, so that "
+        "gets no gradient for its bias: add the bias on every rank, after the all-reduce, so that "
         "all copies stay equal"
     )
 

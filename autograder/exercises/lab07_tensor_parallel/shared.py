@@ -1,6 +1,6 @@
 """Shared by the exercises on tensor parallelism: inputs, forward and backward, budgets, signs.
 
-One process computes with whole weights; rank r's right gradients are share r of that process's.
+One process computes with whole weights; share r of its gradients is what rank r should have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardlab.estimate import ring_sent_bytes
 from shardlab.run import Call, Run
 
 FLOAT_BYTES = 4
-NEAR = 1e-5  # what the order of additions may change
+NEAR = 1e-5  # additions in another order may differ by this much
 BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than the budget's few percent
 FORWARD, BACKWARD = "forward", "backward"  # the blocks that a drive measures
 
@@ -41,7 +41,7 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Tensor:
 
 
 def draw_linear(rng: np.random.Generator, fan_in: int, fan_out: int) -> dict[str, Tensor]:
-    """The bias is as large as what it is added to: forgotten or added twice, it shows."""
+    """The bias is as large as x @ weight.T, so a bias that is missing or added twice shows."""
     weight = normal(rng, fan_out, fan_in, scale=fan_in**-0.5)
     return {"weight": weight, "bias": normal(rng, fan_out)}
 
@@ -77,14 +77,14 @@ def forward_and_backward(layer: Any, given: Any) -> Plain:
         "y": y.detach() if isinstance(y, Tensor) else y,
         **{f"{name}.grad": parameter.grad for name, parameter in parameters.items()},
         "x.grad": x.grad,
-        "spare bytes": alive_bytes - sum(p.nbytes for p in parameters.values()),
+        "other bytes kept alive": alive_bytes - sum(p.nbytes for p in parameters.values()),
     }
 
 
 # ---- budgets ------------------------------------------------------------------------------------
 
 
-def exchanges(run: Run, rank: int, block: str) -> list[Call]:
+def collectives_in(run: Run, rank: int, block: str) -> list[Call]:
     """The collectives that a rank started within a measured block."""
     spans = [(b.start_s, b.end_s) for b in run.traffic.blocks if (b.label, b.rank) == (block, rank)]
     calls = [call for call in run.calls if call.rank == rank and call.op != "barrier"]
@@ -95,7 +95,7 @@ def counted(block: str, calls: int) -> Budget:
     """Exactly ``calls`` collectives in a block, of any kind."""
     return Budget(
         f"{calls} all-reduce{'' if calls == 1 else 's'} in {block}",
-        used=lambda run: [len(exchanges(run, rank, block)) for rank in range(run.world_size)],
+        used=lambda run: [len(collectives_in(run, rank, block)) for rank in range(run.world_size)],
         limit=lambda case: Limit(calls, calls),
         heading=f"in {block}",
         unit="calls",
@@ -147,7 +147,7 @@ def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if got.keys() != wanted.keys():
         mistake = f"should have parameters named {', '.join(wanted)}"
         return mistake, f"it has {', '.join(got) or 'none'}"
-    if got != wanted or output["spare bytes"] <= 0:
+    if got != wanted or output["other bytes kept alive"] <= 0:
         return None
     return (
         "keeps the whole weights alive: its share is a view of them, and a view keeps its whole "
@@ -162,27 +162,27 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     wanted = [key for key in attempt.expected[rank] if key.endswith(".grad")]
     left_out = [key for key in wanted if output.get(key) is None]
-    return f"leaves no gradient in {left_out[0].removesuffix('.grad')}" if left_out else None
+    return f"leaves no gradient for {left_out[0].removesuffix('.grad')}" if left_out else None
 
 
 does_not_fit = raises(
     "shapes cannot be multiplied",
-    "multiplies matrices that do not fit: nn.Linear's weight is [out, in] and y = x @ weight.T, so "
-    "columns of the product are rows of the weight",
+    "multiplies matrices whose shapes do not match: nn.Linear's weight is [out, in] and y = "
+    "x @ weight.T, so columns of the product are rows of the weight",
 )
 
 
 def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
     """``forward``, ``backward``: the messages for too many collectives."""
 
-    def exchanges_too_much(attempt: Attempt) -> Finding | None:
+    def too_many_calls(attempt: Attempt) -> Finding | None:
         for block, mistake in ((FORWARD, forward), (BACKWARD, backward)):
             for rank in is_over(attempt, f"in {block}"):
                 assert attempt.run is not None
-                made = exchanges(attempt.run, rank, block)
-                # The student's own calls: our replacements of earlier answers are in no cell.
+                made = collectives_in(attempt.run, rank, block)
+                # The student's own calls: our replacements of earlier answers are not in a cell.
                 own = [f"{call.op}, {call.source}" for call in made if "cell" in call.source]
                 return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
         return None
 
-    return (does_not_fit, wrong_parameters, *own, no_gradient, NAMED_MISTAKES, exchanges_too_much)
+    return (does_not_fit, wrong_parameters, *own, no_gradient, NAMED_MISTAKES, too_many_calls)

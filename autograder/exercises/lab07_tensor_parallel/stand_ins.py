@@ -1,6 +1,6 @@
 """Replacements for the student's earlier answers, so that a mistake there costs nothing later.
 
-Equally right, but different: they gather all ranks' tensors and add them, which sends more bytes.
+Also correct, but different: they gather all ranks' tensors and add them, which sends more bytes.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ EXERCISE = OnRanks(
         raises(
             "out of bounds|index out of range",
             "looks up words that another rank has: its own words start at rank · V/N, and targets "
-            "outside its part count 0",
+            "outside its part add 0",
         ),
         whole_logits,
         not_one_finite_tensor,

@@ -22,7 +22,7 @@ from shardlab.simulate.pipeline import KINDS, IllegalSchedule, simulate
 
 # Of one schedule; a larger one is rejected unread.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
-# Of all ranks together: every clean rank receives what all of them returned.
+# Of all ranks together: each rank that runs them receives what all of them returned.
 MOST_OUTPUT_BYTES = 32_000_000
 F_AND_B = 3  # slots: a forward takes 1, a backward 2
 NOT_A_SCHEDULE = -1  # slots or activations of a schedule that cannot run
@@ -280,7 +280,9 @@ def wrong_actions(submitted: Submitted) -> str | None:
     if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
         return "has stages that do not exist: they count from 0, one for each chunk of each device"
     if any(k >= submitted.micro_batches for _, _, k in there):
-        return "counts past the last micro-batch: there may be fewer than warm-up forwards"
+        return (
+            "goes past the last micro-batch: m may be smaller than the number of warm-up forwards"
+        )
     if missing := {kind for kind, _, _ in right - there}:
         if missing == {"F"}:
             return "leaves out forwards: each stage runs each micro-batch"

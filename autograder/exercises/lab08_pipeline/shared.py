@@ -89,7 +89,7 @@ def all_wait_in_recv(attempt: Attempt) -> Finding | None:
     return Finding(
         "the ranks",
         "receive before they send, on both sides: each waits for a message that the other sends "
-        "only after its own wait. Send each result as soon as it is computed",
+        "only after its own receive. Send each result as soon as it is computed",
         waiting[0].source,
         who_if_hidden="the ranks",
     )

@@ -11,7 +11,7 @@ from autograder.exercise import Budget, Case, Limit
 from autograder.exercises.lab08_pipeline import plans
 from autograder.exercises.lab08_pipeline.plans import Submitted, plan_case
 
-BEATS, NEARER, OPTIMUM = "less than 1F1B", "two thirds of it", "the optimum"
+BEATS, NEARER, OPTIMUM = "less idle than 1F1B", "two thirds of 1F1B's bubble", "the optimum"
 
 
 def puzzle_case(goal: str, p: int, m: int, runs: bool = False) -> Case:

@@ -99,7 +99,7 @@ def trained(case, inputs, **changes):
 def test_stale_or_unmoved_weights_are_named_in_every_case(case):
     inputs = ADAM.draw(case, RNG)
     assert diagnosis_of(ADAM, case, trained(case, inputs), inputs) == ""
-    stale = trained(case, inputs, is_stale=True)
+    stale = trained(case, inputs, rounds_masters=True)
     assert "updates the stale 16-bit weights" in diagnosis_of(ADAM, case, stale, inputs)
     unmoved = trained(case, inputs) | {"parameters": inputs[0]["weights"]}
     assert "does not update the device's weights" in diagnosis_of(ADAM, case, unmoved, inputs)

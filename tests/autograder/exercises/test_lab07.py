@@ -18,7 +18,7 @@ from autograder.exercises.lab07_tensor_parallel.hidden import (
     tp_bytes_per_layer,
     vocab_parallel_cross_entropy,
 )
-from autograder.exercises.lab07_tensor_parallel.shared import NEAR, exchanges
+from autograder.exercises.lab07_tensor_parallel.shared import NEAR, collectives_in
 from shardlab import launch, measure, models
 from shardlab.estimate import ring_sent_bytes, traffic
 from tests.submissions import planted
@@ -208,7 +208,7 @@ def test_a_layer_makes_two_all_reduces_forward_and_two_backward(world_size, size
         torch.testing.assert_close(its_loss, loss.detach(), rtol=0, atol=1e-5)
         torch.testing.assert_close(gradient, model.token.weight.grad, rtol=0, atol=1e-5)
         for block in ("forward", "backward"):
-            calls = exchanges(run, rank, block)
+            calls = collectives_in(run, rank, block)
             assert [call.op for call in calls] == ["all_reduce"] * 2 * model.config.layers
             assert {call.bytes for call in calls} == {tokens.numel() * model.config.width * 4}
 

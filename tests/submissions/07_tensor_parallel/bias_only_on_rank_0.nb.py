@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {RowLinear = 4.0}
-# says = {RowLinear = "gets no gradient in its bias"}
+# says = {RowLinear = "gets no gradient for its bias"}
 # ///
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {one_f_one_b_schedule = 1.0}
-# says = {one_f_one_b_schedule = "counts past the last micro-batch"}
+# says = {one_f_one_b_schedule = "goes past the last micro-batch"}
 # ///
 
 # %% nbgrader={"grade_id": "one_f_one_b_schedule", "solution": true}

@@ -8,11 +8,11 @@ from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab06_offload.offloaded_adam import HALF, adam_case, elements
 from shardlab.pools import DEVICE, HOST
 
-QUICK = {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}
-SLOW = {"lr": 0.003, "weight_decay": 0.0}
+LARGE_RATES = {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}
+SMALL_RATES = {"lr": 0.003, "weight_decay": 0.0}
 CASES = (
-    adam_case("a matrix and a vector, quick rates", [[48, 40], [40]], 6, **QUICK),
-    adam_case("three odd shapes, 25 steps", [[32, 33], [7], [5, 3, 2]], 25, **SLOW),
+    adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, **LARGE_RATES),
+    adam_case("three odd shapes, 25 steps", [[32, 33], [7], [5, 3, 2]], 25, **SMALL_RATES),
 )
 BOUNDARIES = {
     "divides": "not asked: one rank holds the whole optimizer",
@@ -44,24 +44,26 @@ def reference(case: Case, inputs: Any) -> Plain:
     }
 
 
-def trained(case: Case, inputs: Any, is_stale: bool = False, **rates: float) -> list[torch.Tensor]:
-    """The masters after all steps. ``is_stale``: rounded to 16 bits after each step."""
+def trained(
+    case: Case, inputs: Any, rounds_masters: bool = False, **rates: float
+) -> list[torch.Tensor]:
+    """The masters after all steps. ``rounds_masters``: to 16 bits, after each step."""
     masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
     adam = torch.optim.AdamW(masters, **case.params["rates"] | rates)
     for gradients in inputs[0]["gradients"]:
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = gradient.float()
         adam.step()
-        for master in masters if is_stale else []:
+        for master in masters if rounds_masters else []:
             master.data.copy_(master.data.to(HALF).float())
     return [master.detach() for master in masters]
 
 
 MISTAKES = {
     # Compared as fp32, bit for bit: bf16's tolerance would hide most lost updates.
-    "updates the stale 16-bit weights: what rounding cuts off in one step is lost in the next; "
-    "keep fp32 masters and update those": (
-        lambda case, inputs: {"as fp32": trained(case, inputs, is_stale=True)}
+    "updates the stale 16-bit weights: what rounding drops in one step is lost; keep fp32 "
+    "masters and update those": (
+        lambda case, inputs: {"as fp32": trained(case, inputs, rounds_masters=True)}
     ),
     "does not update its masters": lambda case, inputs: {
         "masters": [weight.float() for weight in inputs[0]["weights"]]

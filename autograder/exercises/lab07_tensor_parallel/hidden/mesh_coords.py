@@ -10,7 +10,7 @@ CASES = (meshes("an axis of one", (1, 5), (4, 1)), questions("other meshes"))
 BOUNDARIES = {
     "divides": "2 × 4",
     "does not divide": "not asked: the number of ranks is the product of both sizes",
-    "one rank": "not asked: its coordinates are (0, 0); an axis of one is",
+    "one rank": "not asked: its coordinates are always (0, 0)",
     "more ranks than elements": "not asked: nothing is split",
 }
 Coords = dict[str, Any]

@@ -78,7 +78,7 @@ MISTAKES = {
     "needs q, k and v of its own heads": attention(in_stored_order, own_heads=False),
     "splits each head into pieces: a rank needs whole heads, because softmax needs a whole head's "
     "scores": attention(a_piece_of_each_head, own_heads=False),
-    "takes a piece of each head as its heads: q's rows are ordered by head, so whole heads are "
+    "takes a piece of each head, not whole heads: q's rows are ordered by head, so whole heads are "
     "blocks of rows": attention(a_piece_of_each_head, own_heads=True),
     "does not divide the number of heads: a rank has H/N of them, each as wide as before": (
         attention(blocks, own_heads=False)

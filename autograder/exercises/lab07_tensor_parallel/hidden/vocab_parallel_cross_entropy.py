@@ -64,7 +64,7 @@ LOCAL = (
     "all ranks"
 )
 MISTAKES = {
-    "leaves no gradient in its logits: backward has to reach them": (
+    "leaves no gradient for its logits: backward has to reach them": (
         lambda case, inputs: reference(case, inputs)[0] | {"logits.grad": None}
     ),
     LOCAL: (

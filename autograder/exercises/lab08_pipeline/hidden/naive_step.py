@@ -5,7 +5,7 @@ from autograder.exercises.lab08_pipeline.naive_step import naive_case
 CASES = (shaken(naive_case(3, 5, 3)), naive_case(1, 4, 4))
 reference = shared.reference
 MISTAKES = shared.WRONG_PASSES | {
-    "returned no loss: the last rank returns it": (
+    "returns no loss: the last rank has to return it": (
         lambda case, inputs: [{}] * (case.world_size - 1) + [{"loss": None}]
     )
 }

@@ -56,11 +56,11 @@ def stages_in(inputs: Any) -> list[Stage]:
 
 
 WRONG_PASSES = {
-    "ended with wrong gradients: a stage sends back the gradient it received, but the previous "
+    "ends with wrong gradients: a stage sends back the gradient it received, but the previous "
     "stage needs x.grad": (
         lambda case, inputs: gradients(case, inputs, passes=lambda y_grad, x_grad: y_grad)
     ),
-    "ended with wrong gradients: a stage calls backward without the gradient it received, "
+    "ends with wrong gradients: a stage calls backward without the gradient it received, "
     "y.backward(y_grad)": (
         lambda case, inputs: gradients(case, inputs, lambda y_grad, x_grad: torch.ones_like(x_grad))
     ),
