@@ -64,7 +64,7 @@ def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
 def browser() -> Iterator[Browser]:
     """A headless Chromium for all tests; a test is skipped if there is none.
 
-    Once it has started, an event loop is running in this thread: asyncio.run needs another one.
+    Once it has started, an event loop runs in this thread: asyncio.run needs another thread.
     """
     path = chromium.find()
     if path is None and os.environ.get("SHARDLAB_NEEDS_BROWSER"):

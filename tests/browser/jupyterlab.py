@@ -52,7 +52,7 @@ class JupyterLab:
         page.add_init_script(_HELPERS)
 
     def _note(self, error: Error) -> None:
-        # JupyterLab's own, for a notebook that is closed before it is fully drawn.
+        # JupyterLab's own error, for a notebook that is closed before it is fully drawn.
         if "_runOnIdleTime" not in (error.stack or ""):
             self.errors.append(error.stack or error.message)
 

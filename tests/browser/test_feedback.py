@@ -33,10 +33,10 @@ DOT = (  # one pixel
 
 
 @pytest.fixture(scope="module")
-def made(lab_server: LabServer) -> GradedCourse:
+def graded_course(lab_server: LabServer) -> GradedCourse:
     """ada, whose page has every kind of content, and mallory, whose notebook attacks the page."""
-    made = GradedCourse(lab_server.root, LAB)
-    made.grade(
+    graded = GradedCourse(lab_server.root, LAB)
+    graded.grade(
         "ada",
         Submission(
             failing={"accumulate": fail("accumulate", MISTAKE, ["some targets are -100"], LAB)},
@@ -55,10 +55,10 @@ def made(lab_server: LabServer) -> GradedCourse:
     cells += [prose_cell(source) for source in hostile.MARKDOWN.values()]
     cells.append(prose_cell("![dot](attachment:dot.png)"))
     cells[-1].attachments = {"dot.png": {"image/png": DOT}}
-    made.grade("mallory", Submission(own_cells=cells))
+    graded.grade("mallory", Submission(own_cells=cells))
     for student in ("ada", "mallory"):
-        (made.root / "grading/submitted" / student / LAB).mkdir(parents=True)
-    return made
+        (graded.root / "grading/submitted" / student / LAB).mkdir(parents=True)
+    return graded
 
 
 class Watch:
@@ -86,7 +86,7 @@ class Watch:
         route.abort()
 
     def assert_nothing_happened(self, title: str) -> None:
-        """After a click on every bait."""
+        """Click every bait ("grade me") first."""
         for bait in self.page.get_by_text("grade me").all():
             bait.click(no_wait_after=True)
         assert self.page.evaluate("window.pwned") is None
@@ -111,9 +111,12 @@ def watch(browser: Browser) -> Iterator[Callable[[str], Watch]]:
 
 
 def test_formgrader_shows_a_hostile_notebook_safely(
-    made: GradedCourse, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
+    graded_course: GradedCourse,
+    lab_server: LabServer,
+    watch: Callable[[str], Watch],
+    artifacts: Path,
 ) -> None:
-    with made.gradebook as gradebook:
+    with graded_course.gradebook as gradebook:
         submission = gradebook.find_submission_notebook(LAB, LAB, "mallory").id
     window = watch(lab_server.url)
     page = window.page
@@ -130,7 +133,10 @@ def test_formgrader_shows_a_hostile_notebook_safely(
 
 
 def test_formgraders_button_makes_self_contained_pages(
-    made: GradedCourse, lab_server: LabServer, watch: Callable[[str], Watch], artifacts: Path
+    graded_course: GradedCourse,
+    lab_server: LabServer,
+    watch: Callable[[str], Watch],
+    artifacts: Path,
 ) -> None:
     window = watch(lab_server.url)
     page = window.page
@@ -140,7 +146,7 @@ def test_formgraders_button_makes_self_contained_pages(
     expect(page.get_by_text(f"Successfully generated feedback of '{LAB}'.")).to_be_visible()
 
     for student in ("ada", "mallory"):
-        path = made.root / "grading/feedback" / student / LAB / f"{LAB}.html"
+        path = graded_course.root / "grading/feedback" / student / LAB / f"{LAB}.html"
         alone = watch(path.as_uri())
         alone.page.goto(path.as_uri())
         expect(alone.page.locator(".shardlab-check")).to_have_count(CHECKS)

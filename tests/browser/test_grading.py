@@ -77,7 +77,7 @@ def test_a_submission_can_be_read_and_the_question_graded(
 ) -> None:
     formgrader.get_by_role("link", name="Manual Grading").click()
     formgrader.get_by_role("link", name=LAB, exact=True).click()
-    expect(formgrader.locator(".breadcrumb .active")).to_have_text(LAB)  # now its one notebook
+    expect(formgrader.locator(".breadcrumb .active")).to_have_text(LAB)  # lists one notebook
     formgrader.get_by_role("link", name=LAB, exact=True).click()
     rows = formgrader.locator("tbody tr")
     expect(rows).to_have_count(2)

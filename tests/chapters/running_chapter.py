@@ -79,12 +79,12 @@ def run(
         sources = [cell.source for cell in notebook.cells]
         end = next(i for i, source in enumerate(sources) if until in source)
         notebook.cells = notebook.cells[:end]
-    for words, guess in (predictions or {}).items():
+    for words, value in (predictions or {}).items():
         matches = [PREDICTION.match(cell.source) for cell in code_cells(notebook)]
         found = [match for match in matches if match and words in match[0]]
         assert len(found) == 1, f"{len(found)} predictions contain: {words}"
         cell = next(cell for cell in code_cells(notebook) if cell.source == found[0][0])
-        cell.source = f"{found[0][1]} = {guess}"
+        cell.source = f"{found[0][1]} = {value}"
     client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,

@@ -1,4 +1,4 @@
-"""Chapter 00 runs from top to bottom, and what its prose says is what its cells show."""
+"""Chapter 00 runs from top to bottom, and its cells show what its prose says."""
 
 import re
 
@@ -53,7 +53,7 @@ def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
     assert all(0 <= bytes_more < 10_000 for bytes_more in more)
 
 
-def test_the_map_shows_the_ring_and_no_guess(chapter):
+def test_the_map_shows_the_ring_and_no_prediction(chapter):
     picture = chapter.svg_of("traffic_map(run, predicted=predicted_bytes)")
     assert "1.0 MiB" in picture
     assert "predicted" not in picture

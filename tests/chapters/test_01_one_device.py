@@ -1,4 +1,4 @@
-"""Chapter 01 runs from top to bottom, and what its prose says is what its cells show."""
+"""Chapter 01 runs from top to bottom, and its cells show what its prose says."""
 
 import re
 
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    guesses = {"the phase with": '"step"', "Your prediction: the factor": "2"}
+    predictions = {"the phase with": '"step"', "Your prediction: the factor": "2"}
     folder = tmp_path_factory.mktemp("chapter")
-    chapter = run("01_one_device", folder, predictions=guesses)
+    chapter = run("01_one_device", folder, predictions=predictions)
     print(f"\nchapter 01: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
 
@@ -62,8 +62,8 @@ def test_model_states_and_activations_match_the_prediction(chapter):
 
 def test_twice_the_batch_takes_less_than_twice_the_peak(chapter):
     printed = chapter.text_of("larger = measure(")
-    guess, factor = re.search(r"your prediction: (\S+) +measured: (\S+)", printed).groups()
-    assert guess == "2"
+    prediction, factor = re.search(r"your prediction: (\S+) +measured: (\S+)", printed).groups()
+    assert prediction == "2"
     assert 1.5 < float(factor) < 1.9
     assert "batch 8" in chapter.svg_of("larger = measure(")
 

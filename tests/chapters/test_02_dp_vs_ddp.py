@@ -1,4 +1,4 @@
-"""Chapter 02 runs from top to bottom, and what its prose says is what its cells show.
+"""Chapter 02 runs from top to bottom, and its cells show what its prose says.
 
 Its cells assert bytes, gradients and live bytes themselves; we check what they print and draw.
 """
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    guesses = {
+    predictions = {
         "ranks 0, 1, 2 and 3": "[3 * weight_bytes, weight_bytes, weight_bytes, weight_bytes]",
         "each rank sends": "1.5 * weight_bytes",
         "number of all-reduces": "4",
         '"apart", "together"': '"stay"',
     }
-    chapter = run("02_dp_vs_ddp", tmp_path_factory.mktemp("chapter"), predictions=guesses)
+    chapter = run("02_dp_vs_ddp", tmp_path_factory.mktemp("chapter"), predictions=predictions)
     print(f"\nchapter 02: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
 

@@ -1,4 +1,4 @@
-"""Chapter 03 runs from top to bottom, and what its prose says is what its cells show.
+"""Chapter 03 runs from top to bottom, and its cells show what its prose says.
 
 Seconds are printed, never asserted: they depend on the machine and its load.
 """
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    guesses = {
+    predictions = {
         "as a list": "[3 * tensor_bytes, tensor_bytes, tensor_bytes, tensor_bytes]",
         "the rank, 0 to 3": "2",
         "each rank sends": "6 * tensor_bytes // 4",
     }
     folder = tmp_path_factory.mktemp("chapter")
-    chapter = run("03_ring_all_reduce", folder, predictions=guesses)
+    chapter = run("03_ring_all_reduce", folder, predictions=predictions)
     print(f"\nchapter 03: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
 

@@ -23,9 +23,9 @@ def floats(text):
 
 def test_sixteen_bytes_on_every_rank(chapter):
     assert chapter.text_of("state_bytes = {").strip().endswith("16  bytes per parameter")
-    said = chapter.text_of("def states_each")
-    assert "[ 2.  2. 12.]" in said
-    assert said.strip().endswith("measured: 16.0")
+    printed = chapter.text_of("def states_each")
+    assert "[ 2.  2. 12.]" in printed
+    assert printed.strip().endswith("measured: 16.0")
 
 
 def test_states_fall_stage_by_stage(chapter):
@@ -39,11 +39,11 @@ def test_states_fall_stage_by_stage(chapter):
 
 
 def test_each_difference_has_a_name(chapter):
-    said = chapter.text_of("extras = zero_extras(numels, persistence_threshold=0")
-    ratios = re.findall(r"each rank: \[(.*)\]", said)
+    printed = chapter.text_of("extras = zero_extras(numels, persistence_threshold=0")
+    ratios = re.findall(r"each rank: \[(.*)\]", printed)
     assert [floats(row) for row in ratios] == [pytest.approx([1] * 4, abs=1e-3)] * 4
     for name in ("step counters", "padding", "tensors on a border", "freed gradients"):
-        assert name in said
+        assert name in printed
 
 
 def test_stage_1_holds_whole_gradients_between_two_batches(chapter):
@@ -52,12 +52,12 @@ def test_stage_1_holds_whole_gradients_between_two_batches(chapter):
     assert floats(stage_1)[-1] < 0.1 < 1 < floats(stage_2)[-1]
 
 
-def test_a_tensor_lies_on_two_ranks_and_a_layer_is_more_than_a_share(chapter):
+def test_a_tensor_is_on_two_ranks_and_a_layer_is_larger_than_a_share(chapter):
     assert chapter.text_of("holders = layouts").strip().endswith("are on ranks: [1, 2]")
     assert "blocks.0 alone is 1.72 times" in chapter.text_of("largest = max(layers")
 
 
-def test_the_table_is_the_papers(chapter):
+def test_the_table_matches_the_papers(chapter):
     rows = chapter.text_of("for n in (1, 4, 16, 64, 256, 1024)").splitlines()
     assert floats(rows[4]) == [64, 31.41, 16.64, 1.88, 536, 284, 32, 4187.5, 2218.75, 250]
     assert chapter.text_of('print("as published")').strip() == "as published"
@@ -75,9 +75,9 @@ def test_traffic_exceeds_the_papers_for_the_reasons_given(chapter):
 
 
 def test_stage_3_with_defaults_holds_more_than_stage_0(chapter):
-    said = chapter.text_of("default_config = ")
-    assert "measured: 2.5" in said
-    assert said.count("953.7 MiB") == 4
+    printed = chapter.text_of("default_config = ")
+    assert "measured: 2.5" in printed
+    assert printed.count("953.7 MiB") == 4
     assert "persistent: 2.0" in chapter.text_of("persistent = zero_extras")
 
 
@@ -89,7 +89,7 @@ def test_kept_parameters_take_memory_and_save_a_gather(chapter):
     assert kept_sent < freed_sent - 1
 
 
-def test_peaks_are_in_the_step_and_fall(chapter):
+def test_peaks_are_in_the_step_and_fall_with_sharding(chapter):
     rows = [floats(row) for row in chapter.text_of("most, gradients = ").splitlines()]
     assert rows[0][1] > 20  # fp32 copies of the gradients: above 16
     assert max(row[1] for row in rows[1:]) < rows[0][1] / 2

@@ -15,76 +15,76 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    guesses = {"after backward": "16", "bytes up and bytes down": "(2, 2)"}
-    chapter = run("06_offload", tmp_path_factory.mktemp("chapter"), predictions=guesses)
+    predictions = {"after backward": "16", "bytes up and bytes down": "(2, 2)"}
+    chapter = run("06_offload", tmp_path_factory.mktemp("chapter"), predictions=predictions)
     print(f"\nchapter 06: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
 
 
 def test_one_operation_cannot_mix_tensors_of_both_pools(chapter):
-    said = chapter.text_of("on_host + on_device")
-    assert "moved to the host: 2000 bytes" in said
-    assert "PoolError: add of a bfloat16 tensor" in said
-    assert "line 7: on_host + on_device]" in said
+    printed = chapter.text_of("on_host + on_device")
+    assert "moved to the host: 2000 bytes" in printed
+    assert "PoolError: add of a bfloat16 tensor" in printed
+    assert "line 7: on_host + on_device]" in printed
 
 
 def test_after_backward_the_device_holds_4_bytes_per_parameter(chapter):
-    said = chapter.text_of("live_bytes = pools.live_bytes")
-    assert "your prediction: 16   measured: 4.000" in said
+    printed = chapter.text_of("live_bytes = pools.live_bytes")
+    assert "your prediction: 16   measured: 4.000" in printed
 
 
 def test_swapping_moves_12_and_offload_2_bytes_each_way(chapter):
     assert "your prediction: (2, 2)   measured: 12 up, 12 down" in chapter.text_of("swap_moved = ")
     assert "measured: 2 up, 2 down" in chapter.text_of("offload_moved = ")
-    said = chapter.text_of("measured = {")
-    for predicted, measured in re.findall(r"predicted (\(.*?\)), measured (\(.*?\))", said):
+    printed = chapter.text_of("measured = {")
+    for predicted, measured in re.findall(r"predicted (\(.*?\)), measured (\(.*?\))", printed):
         assert predicted == measured
     assert "<svg" in chapter.svg_of("axes.barh")
 
 
 def test_the_papers_four_placements_and_13b_on_32_gb(chapter):
-    said = chapter.text_of("PARAMETERS, GRADIENTS, UPDATE")
-    assert re.findall(r"(\d+)Ψ bytes, (\S+) times", said) == [
+    printed = chapter.text_of("PARAMETERS, GRADIENTS, UPDATE")
+    assert re.findall(r"(\d+)Ψ bytes, (\S+) times", printed) == [
         ("16", "1.00"),
         ("14", "1.14"),
         ("4", "4.00"),
         ("2", "8.00"),
     ]
-    said = chapter.text_of("offloaded = memory.model_states")
-    assert "208 GB" in said
-    assert "26 GB on the device, 182 GB on the host" in said
+    printed = chapter.text_of("offloaded = memory.model_states")
+    assert "208 GB" in printed
+    assert "26 GB on the device, 182 GB on the host" in printed
     assert "13B leaves 6 GB" in chapter.text_of("most = memory.largest_model")
     assert "32" in chapter.svg_of("memory_bars(")
 
 
 def test_offloads_share_falls_with_tokens_and_not_with_parameters(chapter):
-    said = chapter.text_of("small, large = ")
-    assert re.search(r"takes (\S+) times as long for 1B, \1 for 10B", said)
+    printed = chapter.text_of("small, large = ")
+    assert re.search(r"takes (\S+) times as long for 1B, \1 for 10B", printed)
     times = [float(times) for times in re.findall(r"(\S+) times", chapter.text_of("for tokens in"))]
     assert times == sorted(times, reverse=True)
     assert "<svg" in chapter.svg_of("offload_times(")
 
 
 def test_only_the_new_lines_are_marked(chapter):
-    said = chapter.text_of("show_change(plain_config")
-    marked = [line for line in said.splitlines() if line.startswith("▶")]
+    printed = chapter.text_of("show_change(plain_config")
+    marked = [line for line in printed.splitlines() if line.startswith("▶")]
     assert len(marked) == 8
     assert sum("offload_" in line for line in marked) == 2
     assert "stage" not in "".join(marked)
 
 
 def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
-    said = chapter.text_of("run = launch(train_both")
+    printed = chapter.text_of("run = launch(train_both")
     for rank in "01":
-        plain, offloaded = re.findall(rf"rank {rank} +\w+ *: (\[.*\])", said)
+        plain, offloaded = re.findall(rf"rank {rank} +\w+ *: (\[.*\])", printed)
         assert plain == offloaded
     places = re.findall(r"optimizer on the (\w+)", chapter.text_of("for plain, offloaded in"))
     assert places == ["device", "host"] * 2
 
 
 def test_misplaced_keys_offload_nothing(chapter):
-    said = chapter.text_of("run = launch(where_things_are")
-    assert said.count("optimizer on the device, parameters on the device") == 3
+    printed = chapter.text_of("run = launch(where_things_are")
+    assert printed.count("optimizer on the device, parameters on the device") == 3
 
 
 @pytest.mark.browser

@@ -21,21 +21,21 @@ def floats(text):
     return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text)]
 
 
-def passes(said):
+def passes(printed):
     """(predicted, measured) of each pass, in S."""
-    rows = re.findall(r"predicted (\S+) S +measured (\S+) S", said)
+    rows = re.findall(r"predicted (\S+) S +measured (\S+) S", printed)
     return [(float(predicted), float(measured)) for predicted, measured in rows]
 
 
 def test_columns_are_finished_and_rows_give_partial_sums(chapter):
-    said = chapter.text_of("by_rows = [own @ part")
-    assert "(512, 96) and (512, 384)" in said
+    printed = chapter.text_of("by_rows = [own @ part")
+    assert "(512, 96) and (512, 384)" in printed
     assert floats(chapter.text_of("sum_of_gelus = F.gelu"))[0] > 0.5  # GELU is not linear
 
 
 def test_an_mlp_makes_one_all_reduce_each_way(chapter):
-    said = chapter.text_of("run = launch(mlp")
-    assert "forward: {'all_reduce': 1}   backward: {'all_reduce': 1}" in said
+    printed = chapter.text_of("run = launch(mlp")
+    assert "forward: {'all_reduce': 1}   backward: {'all_reduce': 1}" in printed
     # The next cell compares outputs and gradients on every rank, and raises where they differ.
     assert chapter.text_of("whole = [each.clone()") == ""
 
@@ -48,23 +48,23 @@ def test_a_naive_split_gives_a_rank_only_queries(chapter):
 
 
 def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chapter):
-    said = chapter.text_of("plain = launch")
-    assert "forward: {'all_reduce': 2}   backward: {'all_reduce': 2}" in said
+    printed = chapter.text_of("plain = launch")
+    assert "forward: {'all_reduce': 2}   backward: {'all_reduce': 2}" in printed
     sent = passes(chapter.text_of("def compare"))
     assert [predicted for predicted, _ in sent] == [3, 3]
     assert all(measured == pytest.approx(predicted, rel=0.01) for predicted, measured in sent)
-    said = chapter.text_of("def same_as_one_process")
-    assert said.strip() == "same as one process, on every rank"
+    printed = chapter.text_of("def same_as_one_process")
+    assert printed.strip() == "same as one process, on every rank"
 
 
 def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
     ratios = chapter.text_of('"your prediction:", predicted_ratio').splitlines()[1:]
     assert [floats(row)[-1] for row in ratios] == [1, 1.5]
-    said = chapter.text_of("compare(sequence")
-    assert said.count("{'all_gather_single': 2, 'reduce_scatter_single': 2}") == 2
-    assert passes(said)[0] == (4.5, pytest.approx(4.5, rel=0.01))
-    assert "same as one process, on every rank" in said
-    assert said.strip().endswith("[384, 384, 384, 384]")  # the norms' gradients, afterwards
+    printed = chapter.text_of("compare(sequence")
+    assert printed.count("{'all_gather_single': 2, 'reduce_scatter_single': 2}") == 2
+    assert passes(printed)[0] == (4.5, pytest.approx(4.5, rel=0.01))
+    assert "same as one process, on every rank" in printed
+    assert printed.strip().endswith("[384, 384, 384, 384]")  # the norms' gradients, afterwards
 
 
 def test_activations_match_the_formula(chapter):
@@ -78,9 +78,9 @@ def test_activations_match_the_formula(chapter):
 def test_the_loss_takes_three_numbers_per_token(chapter):
     gathered, split = floats(chapter.text_of("gathered = launch").split("first loss:")[1])
     assert gathered == pytest.approx(split, abs=1e-5)
-    said = chapter.text_of("all_reduces_of_loss(split)")
-    assert "9,216 bytes in 3 all-reduces" in said
-    assert "393,216 bytes" in said
+    printed = chapter.text_of("all_reduces_of_loss(split)")
+    assert "9,216 bytes in 3 all-reduces" in printed
+    assert "393,216 bytes" in printed
     assert "8.4 GB whole, 1.05 GB split" in chapter.text_of("logits_bytes = ")
 
 
@@ -96,8 +96,8 @@ def test_two_nodes_are_faster_than_one_but_less_efficient(chapter):
 
 
 def test_a_mesh_trains_like_one_process_and_each_pair_sends_what_is_predicted(chapter):
-    said = chapter.text_of("mesh_run = launch")
-    places = re.findall(r"rank (\d): \(dp, tp\) = \((\d), (\d)\)", said)
+    printed = chapter.text_of("mesh_run = launch")
+    places = re.findall(r"rank (\d): \(dp, tp\) = \((\d), (\d)\)", printed)
     assert [tuple(map(int, place)) for place in places] == [
         (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)
     ]  # fmt: skip
@@ -110,7 +110,7 @@ def test_a_mesh_trains_like_one_process_and_each_pair_sends_what_is_predicted(ch
     assert all(alone == pytest.approx(mean, abs=2e-5) for alone, mean in steps)
 
 
-def test_mistakes_show(chapter):
+def test_each_mistake_shows_in_the_numbers(chapter):
     assert chapter.text_of("each_adds_it = ").strip().endswith("3.0")
     three_times = chapter.text_of("three_times = launch")
     assert "{'all_reduce': 4}   same as one process" in three_times

@@ -32,9 +32,9 @@ def test_bubbles_match_the_formulas(chapter):
         .strip()
         .endswith("simulated: 0.375")
     )
-    said = chapter.text_of("result.bubble_over_ideal == (p - 1) / (2 * m)")
-    assert "ideal: 0.1875" in said
-    assert "(11, 9, 7, 5)" in said
+    printed = chapter.text_of("result.bubble_over_ideal == (p - 1) / (2 * m)")
+    assert "ideal: 0.1875" in printed
+    assert "(11, 9, 7, 5)" in printed
     rows = chapter.text_of("split, whole_b = ").splitlines()[-2:]
     assert rows[0].endswith("0.125, in flight (4, 4, 4, 4)")
     assert rows[1].endswith("0.375, in flight (4, 3, 2, 1)")
@@ -49,8 +49,10 @@ def test_real_ranks_compute_the_gradients_of_one_process(chapter):
 
 
 def test_measured_activations_match_the_simulation(chapter):
-    said = chapter.text_of("held = {name: 1 +").splitlines()[-1]
-    assert floats(said.replace("1f1b", ""))[:8] == pytest.approx([16] * 4 + [4, 3, 2, 1], rel=0.02)
+    printed = chapter.text_of("held = {name: 1 +").splitlines()[-1]
+    assert floats(printed.replace("1f1b", ""))[:8] == pytest.approx(
+        [16] * 4 + [4, 3, 2, 1], rel=0.02
+    )
     assert "<svg" in chapter.svg_of("figure, axes = plt.subplots")
 
 
@@ -68,8 +70,8 @@ def test_every_schedule_ran_and_is_listed(chapter):
 
 def test_failures_are_explained(chapter):
     assert "needs stage 1's backward first: device 0 waits forever" in chapter.text_of("swapped = ")
-    said = chapter.text_of("launch(blocking, one_f_one_b(2, 4)")
-    assert said.splitlines() == ["GPipe finished", "1F1B did not"]
+    printed = chapter.text_of("launch(blocking, one_f_one_b(2, 4)")
+    assert printed.splitlines() == ["GPipe finished", "1F1B did not"]
     assert "all wait in send" in chapter.svg_of("timeline(hang)")
     assert chapter.text_of("for message in messages").count("gradient") == 3
     assert chapter.text_of("together = first").split() == ["alone:", "False", "summed:", "True"]

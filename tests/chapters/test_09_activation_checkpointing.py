@@ -22,11 +22,11 @@ def floats(text):
 
 
 def test_a_block_keeps_sixteen_numbers_for_each_of_its_input(chapter):
-    said = chapter.text_of("def kept_by")
-    assert "3.00  attention.qkv: addmm" in said
-    assert "4.00  mlp: gelu" in said
-    assert "attention.out" not in said  # its output is not needed
-    assert said.strip().endswith("measured: 16.06")
+    printed = chapter.text_of("def kept_by")
+    assert "3.00  attention.qkv: addmm" in printed
+    assert "4.00  mlp: gelu" in printed
+    assert "attention.out" not in printed  # its output is not needed
+    assert printed.strip().endswith("measured: 16.06")
 
 
 def test_the_formula_and_the_small_terms_it_leaves_out(chapter):
@@ -49,9 +49,9 @@ def test_the_extra_work_is_one_more_forward(chapter):
 
 
 def test_the_best_number_of_segments_is_the_square_root(chapter):
-    said = chapter.text_of("peaks = [round(peak_tensors")
-    assert "[37.0, 20.0, 15.0, 12.0, 15.0, 20.0, 37.0]" in said
-    assert said.strip().endswith("measured: 12.0 at 6")
+    printed = chapter.text_of("peaks = [round(peak_tensors")
+    assert "[37.0, 20.0, 15.0, 12.0, 15.0, 20.0, 37.0]" in printed
+    assert printed.strip().endswith("measured: 12.0 at 6")
     rows = chapter.text_of("for layers in (4, 16, 126)").splitlines()
     assert [min(map(int, re.findall(r": (\d+)", row))) for row in rows] == [20, 32, 90]
 
@@ -69,9 +69,9 @@ def test_selective_keeps_less_than_half_for_a_few_per_cent(chapter):
 def test_published_sizes(chapter):
     sizes = [floats(row)[0] for row in chapter.text_of("gpt_3 = {").strip().splitlines()]
     assert sizes == [256.5, 51.75, 32.06, 9.56, 4.5]
-    said = chapter.text_of("mt_nlg = {")
-    assert "70.2% (published: 70 %)" in said
-    assert "65.3% (published: 65 %)" in said
+    printed = chapter.text_of("mt_nlg = {")
+    assert "70.2% (published: 70 %)" in printed
+    assert "65.3% (published: 65 %)" in printed
 
 
 def test_without_the_random_state_gradients_are_silently_wrong(chapter):
@@ -100,9 +100,9 @@ def test_gradients_are_the_same_and_inputs_cross_the_link_twice(chapter):
 
 
 def test_the_configuration_section_alone_changes_nothing(chapter):
-    said = chapter.text_of('for name, *case in (("no section"')
-    assert said.strip().endswith("measured: 1.0")
-    assert "the model calls it: 1.0 MiB" in said
+    printed = chapter.text_of('for name, *case in (("no section"')
+    assert printed.strip().endswith("measured: 1.0")
+    assert "the model calls it: 1.0 MiB" in printed
 
 
 def test_the_wrapper_keeps_the_same_bytes(chapter):

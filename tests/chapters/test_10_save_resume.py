@@ -21,12 +21,12 @@ def floats(text):
 
 
 def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter):
-    said = dict(re.findall(r"forgot ([\w ]+): +(.*)", chapter.text_of("straight = curves.pop")))
-    assert said.pop("nothing") == "bit-equal"
-    in_first_loss = {name for name, found in said.items() if found == "differs from loss 0 on"}
+    effects = dict(re.findall(r"forgot ([\w ]+): +(.*)", chapter.text_of("straight = curves.pop")))
+    assert effects.pop("nothing") == "bit-equal"
+    in_first_loss = {name for name, found in effects.items() if found == "differs from loss 0 on"}
     assert in_first_loss == {"parameters", "position", "random state"}
-    assert set(said) - in_first_loss == {"optimizer", "schedule", "loss scale"}
-    assert "bit-equal" not in said.values()
+    assert set(effects) - in_first_loss == {"optimizer", "schedule", "loss scale"}
+    assert "bit-equal" not in effects.values()
 
 
 def test_the_optimizer_state_is_twice_as_large_as_the_parameters(chapter):
@@ -46,9 +46,9 @@ def test_rank_0_holds_everything_plus_a_slice_or_only_a_slice(chapter):
 
 def test_files_written_before_a_kill_remain(chapter):
     assert "rank 2 was killed by SIGKILL" in chapter.text_of("launch(train_and_die")
-    said = chapter.text_of('sorted(disk.glob("died_*"))')
-    assert "died_2.txt says step 2" in said
-    assert "died_0.txt says step 3" in said
+    printed = chapter.text_of('sorted(disk.glob("died_*"))')
+    assert "died_2.txt says step 2" in printed
+    assert "died_0.txt says step 3" in printed
 
 
 def test_a_kill_during_a_save_mixes_two_steps(chapter):
@@ -56,17 +56,17 @@ def test_a_kill_during_a_save_mixes_two_steps(chapter):
 
 
 def test_renamed_files_are_complete(chapter):
-    said = chapter.text_of("launch(write_forever")
-    assert "renamed: 8 of 8 files are complete" in said
-    complete, all_files = floats(re.search(r"in_place: (.*)", said)[1])
+    printed = chapter.text_of("launch(write_forever")
+    assert "renamed: 8 of 8 files are complete" in printed
+    complete, all_files = floats(re.search(r"in_place: (.*)", printed)[1])
     assert all_files <= 8
     assert complete <= all_files
 
 
 def test_dcp_loads_four_ranks_files_on_two(chapter):
-    said = chapter.text_of("saved = launch(save_with_dcp")
-    assert all(f"__{rank}_0.distcp" in said for rank in range(4))
-    assert "bit-equal on 2 ranks, where rank 0 has 128 of 256 rows" in said
+    printed = chapter.text_of("saved = launch(save_with_dcp")
+    assert all(f"__{rank}_0.distcp" in printed for rank in range(4))
+    assert "bit-equal on 2 ranks, where rank 0 has 128 of 256 rows" in printed
 
 
 def test_deepspeed_refuses_two_ranks_until_its_tools_convert_the_checkpoint(chapter):

@@ -1,4 +1,4 @@
-"""Scripted logs of ranks, to test what is concluded from them without real ranks.
+"""Scripted logs of ranks, to test deadlock detection and its messages without real ranks.
 
 ranks = ScriptedRanks(2)
 ranks.call(0, "send", 1)        # rank 0 is in send to rank 1
@@ -44,7 +44,7 @@ class ScriptedRanks:
     def __init__(self, world_size: int) -> None:
         self.log = CallLog(world_size)
         self.ids = itertools.count(1)
-        self.over: set[int] = set()
+        self.finished: set[int] = set()
         self.computing: set[int] = set()
         self.group(WORLD, *range(world_size))
 
@@ -64,7 +64,7 @@ class ScriptedRanks:
         self.log.add(rank, ["end", self.call(rank, op, peer, **how), 1.0])
 
     def finish(self, *ranks: int) -> None:
-        self.over.update(ranks)
+        self.finished.update(ranks)
 
     def computes(self, *ranks: int) -> None:
         """The ranks compute, even if they have open calls."""
@@ -77,8 +77,8 @@ class ScriptedRanks:
             views.append(
                 RankView(
                     rank=rank,
-                    finished=rank in self.over,
-                    blocked_in=() if rank in self.over | self.computing else calls,
+                    finished=rank in self.finished,
+                    blocked_in=() if rank in self.finished | self.computing else calls,
                     started=self.log.started[rank],
                     receives_from_any=any(c.op == "recv" and c.peer is None for c in calls),
                 )

@@ -79,7 +79,7 @@ class Notebook:
     def run(self, code: str) -> Cell:
         return self.result(self.send(code))
 
-    def works(self, code: str) -> Cell:
+    def run_ok(self, code: str) -> Cell:
         cell = self.run(code)
         assert not cell.error, cell.traceback
         return cell
@@ -99,26 +99,26 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MarkedProces
 @pytest.fixture(scope="module")
 def notebook(processes: MarkedProcesses) -> Iterator[Notebook]:
     made = Notebook(processes)
-    made.works("import time, torch, torch.distributed as dist\nfrom shardlab import launch")
+    made.run_ok("import time, torch, torch.distributed as dist\nfrom shardlab import launch")
     yield made
     made.close()
 
 
 def test_a_function_from_a_cell(notebook: Notebook) -> None:
-    notebook.works("factor = 3\ndef times(x):\n    return factor * x")
-    cell = notebook.works("run = launch(times, world_size=2, inputs=[1, 2])\nprint(run.outputs)")
+    notebook.run_ok("factor = 3\ndef times(x):\n    return factor * x")
+    cell = notebook.run_ok("run = launch(times, world_size=2, inputs=[1, 2])\nprint(run.outputs)")
     assert cell.stdout == "[3, 6]\n"
     assert cell.shown == []  # ranks printed nothing, so there is no output area
 
 
 def test_a_changed_cell_takes_effect_immediately(notebook: Notebook) -> None:
-    notebook.works("def times(x):\n    return 100 * x")
-    cell = notebook.works("print(launch(times, world_size=2, inputs=[1, 2]).outputs)")
+    notebook.run_ok("def times(x):\n    return 100 * x")
+    cell = notebook.run_ok("print(launch(times, world_size=2, inputs=[1, 2]).outputs)")
     assert cell.stdout == "[100, 200]\n"
 
 
 def test_a_decorated_function_and_a_class_from_cells(notebook: Notebook) -> None:
-    notebook.works(
+    notebook.run_ok(
         "import functools\n"
         "def logged(fn):\n"
         "    @functools.wraps(fn)\n"
@@ -126,7 +126,7 @@ def test_a_decorated_function_and_a_class_from_cells(notebook: Notebook) -> None
         "        return fn.__name__, fn(*args)\n"
         "    return wrapper\n"
     )
-    notebook.works(
+    notebook.run_ok(
         "class Model(torch.nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
@@ -137,7 +137,7 @@ def test_a_decorated_function_and_a_class_from_cells(notebook: Notebook) -> None
         "def work(model):\n"
         "    return model.step()\n"
     )
-    cell = notebook.works(
+    cell = notebook.run_ok(
         "print(launch(work, Model(), world_size=2).outputs)\n"
         "print(launch(Model().step, world_size=2).outputs)\n"
         "made = launch(Model, world_size=1).outputs[0]\n"
@@ -147,8 +147,8 @@ def test_a_decorated_function_and_a_class_from_cells(notebook: Notebook) -> None
 
 
 def test_the_traceback_shows_the_cells_own_lines(notebook: Notebook) -> None:
-    inner = notebook.works("def scale(x):\n    return x / 0")
-    outer = notebook.works("def work():\n    x = dist.get_rank()\n    return scale(x)")
+    inner = notebook.run_ok("def scale(x):\n    return x / 0")
+    outer = notebook.run_ok("def work():\n    x = dist.get_rank()\n    return scale(x)")
     cell = notebook.run("launch(work, world_size=2)")
     assert cell.error == "RankError"
     first = cell.traceback.splitlines()[0]
@@ -160,15 +160,15 @@ def test_the_traceback_shows_the_cells_own_lines(notebook: Notebook) -> None:
 
 
 def test_calls_know_their_cell(notebook: Notebook) -> None:
-    made = notebook.works("def work():\n    t = torch.ones(2)\n\n    dist.all_reduce(t)")
-    cell = notebook.works(
+    made = notebook.run_ok("def work():\n    t = torch.ones(2)\n\n    dist.all_reduce(t)")
+    cell = notebook.run_ok(
         "call = launch(work, world_size=2).calls[0]\nprint(call.source, '|', call.code)"
     )
     assert cell.stdout == f"cell {made.number}, line 4 | dist.all_reduce(t)\n"
 
 
 def test_a_deadlock_names_cell_and_line(notebook: Notebook) -> None:
-    made = notebook.works(
+    made = notebook.run_ok(
         "def work():\n    t = torch.ones(2)\n    dist.send(t, 1 - dist.get_rank())"
     )
     cell = notebook.run("launch(work, world_size=2, timeout_s=20)")
@@ -179,14 +179,14 @@ def test_a_deadlock_names_cell_and_line(notebook: Notebook) -> None:
 
 
 def test_an_endless_loop_names_cell_and_line(notebook: Notebook) -> None:
-    made = notebook.works("def work():\n    while True:\n        pass")
+    made = notebook.run_ok("def work():\n    while True:\n        pass")
     cell = notebook.run("launch(work, world_size=1, timeout_s=1)")
     assert cell.error == "RunTimeout"
     assert f"[cell {made.number}, line " in cell.traceback.splitlines()[0]
 
 
 def test_ranks_print_into_one_output_area(notebook: Notebook) -> None:
-    cell = notebook.works(
+    cell = notebook.run_ok(
         "def work():\n"
         "    for n in range(5_000):\n"
         "        print('<b>', n)\n"
@@ -202,7 +202,7 @@ def test_ranks_print_into_one_output_area(notebook: Notebook) -> None:
 
 
 def test_quiet_shows_nothing(notebook: Notebook) -> None:
-    cell = notebook.works("_ = launch(lambda: print('x'), world_size=2, quiet=True)")
+    cell = notebook.run_ok("_ = launch(lambda: print('x'), world_size=2, quiet=True)")
     assert (cell.shown, cell.stdout) == ([], "")
 
 
@@ -210,13 +210,15 @@ def test_the_interrupt_button_stops_the_ranks(
     notebook: Notebook, processes: MarkedProcesses
 ) -> None:
     before = {process.pid for process in processes.alive()}
-    notebook.works("def stay():\n    print('up')\n    time.sleep(300)")
+    notebook.run_ok("def stay():\n    print('up')\n    time.sleep(300)")
     sent = notebook.send("launch(stay, world_size=3, timeout_s=200)")
     notebook.result(sent, until="rank 0 │ up")
     notebook.manager.interrupt_kernel()
     assert notebook.result(sent).error == "KeyboardInterrupt"
     assert {process.pid for process in processes.alive()} == before
-    assert notebook.works("print(launch(dist.get_rank, world_size=2).outputs)").stdout == "[0, 1]\n"
+    assert (
+        notebook.run_ok("print(launch(dist.get_rank, world_size=2).outputs)").stdout == "[0, 1]\n"
+    )
 
 
 def test_a_kernel_starts_its_server_on_import(tmp_path: Any) -> None:
@@ -224,9 +226,9 @@ def test_a_kernel_starts_its_server_on_import(tmp_path: Any) -> None:
         notebook = Notebook(processes)
         try:
             (kernel,) = processes.alive()
-            notebook.works("import shardlab")
+            notebook.run_ok("import shardlab")
             assert len(kernel.children()) == 1
-            notebook.works("shardlab.launch(print, world_size=2)")
+            notebook.run_ok("shardlab.launch(print, world_size=2)")
             assert len(kernel.children()) == 1
         finally:
             notebook.close()

@@ -32,7 +32,7 @@ def step(model: nn.Module, *inputs: Tensor) -> Lifetimes:
 
 @pytest.fixture(scope="module")
 def gpt() -> tuple[Lifetimes, Lifetimes]:
-    """Unchanged, and with every block checkpointed."""
+    """A step of the unchanged GPT, and one with every block checkpointed."""
     model, inputs = models.GPT(CONFIG), data.batch(0, 2, 32)
     whole = step(model, *inputs)
     for block in model.blocks:

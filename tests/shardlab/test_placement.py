@@ -12,11 +12,11 @@ PARAMETERS = 2 * 64 * 64
 NOT_PINNED = {"device": "cpu", "pin_memory": False}
 
 
-def start_engines(zeros):
+def start_engines(zero_configs):
     import deepspeed
 
     found = []
-    for zero in zeros:
+    for zero in zero_configs:
         model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
         config = {
             "train_micro_batch_size_per_gpu": 3,
@@ -51,8 +51,8 @@ def test_stages_and_offload_are_read_from_live_engines():
     }
     # only stage 3 reads this; DeepSpeed does not warn
     silent = {"stage": 2, "offload_param": {"device": "cpu"}}
-    zeros = [*wanted.values(), silent]
-    run = launch(start_engines, zeros, world_size=2, device="cpu", timeout_s=60)
+    zero_configs = [*wanted.values(), silent]
+    run = launch(start_engines, zero_configs, world_size=2, device="cpu", timeout_s=60)
     for found in run.outputs:
         assert [flat(engine) for engine in found[:-1]] == list(wanted)
         assert flat(found[-1]) == (2, "device", whole, "device", half, False)

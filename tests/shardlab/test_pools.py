@@ -97,7 +97,7 @@ def test_a_move_to_the_same_pool_is_refused(pools):
             pools.to_host(pools.to_host(tensor))
 
 
-def test_a_model_made_before_belongs_to_the_device_also_in_backward(pools):
+def test_a_model_made_earlier_is_on_the_device_even_in_backward(pools):
     model = nn.Linear(8, 8, bias=False, dtype=BF16)
     with pools:
         model(torch.ones(2, 8, dtype=BF16)).sum().backward()

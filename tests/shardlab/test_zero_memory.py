@@ -35,7 +35,7 @@ def test_predicted_against_measured(precision: str, stage: int, ranks: int) -> N
 
 
 def test_extras_by_hand() -> None:
-    """Two ranks share w: 10 elements, v: 9. Shares of 10 (a multiple of 2), one of padding."""
+    """Two ranks share w, 10 elements, and v, 9: shares of 10 (a multiple of 2), one is padding."""
     numels = {"w": 10, "v": 9}
     assert zero_extras(numels, stage=0, world_size=2) == {"step counters": [8, 8]}
     assert zero_extras(numels, stage=2, world_size=2) == {
@@ -44,7 +44,8 @@ def test_extras_by_hand() -> None:
         "tensors on a border": [0, 0],
     }
     on_a_border = zero_extras({"w": 9, "v": 9, "u": 2}, stage=2, world_size=2)
-    # shares of 10: rank 0 has w and the first element of v, and keeps the other 8; rank 1 that one
+    # Shares of 10. Rank 0 has w and the first element of v, but keeps v's other 8 gradients too;
+    # rank 1 has those 8, but keeps the first one's gradient too.
     assert on_a_border["tensors on a border"] == [2 * 8, 2 * 1]
     assert on_a_border["padding"] == [0, 0]
     stage_1 = zero_extras({"w": 20}, stage=1, world_size=2)

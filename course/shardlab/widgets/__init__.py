@@ -1,8 +1,7 @@
 """Interactive pictures of a run or of a formula.
 
-Of a run: traffic map, ring player, timeline, memory timeline, activation timeline. Of a formula,
-with measurements next to it: memory bars, shard map, offload times, tensor split, pipeline
-schedules.
+Runs: traffic map, ring player, timeline, memory timeline, activation timeline. Formulas, with
+measurements next to them: memory bars, shard map, offload times, tensor split, pipeline schedules.
 """
 
 from shardlab.widgets import palette

@@ -1,7 +1,7 @@
 """The activation timeline: each tensor of a step is a ribbon, as long as its lifetime.
 
-The height of a ribbon is its bytes.  Runs are drawn one below the other on the same scales: a lower
-one has a lower peak, a longer one created more tensors because it recomputed some.
+The height of a ribbon is its bytes.  Runs are drawn one below the other on the same scales: a
+flatter stack has a lower peak, a longer one has more tensors because some were recomputed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def activation_timeline(runs: Lifetimes | Mapping[str, Lifetimes]) -> Activation
     runs: one recording, or up to four by name, drawn one below the other on the same scales.
 
     Parameters, their gradients and the batch are not shown.  Raises ValueError for no run, more
-    than four, or one without tensors.
+    than four runs, or a run without tensors.
     """
     given = {"": runs} if isinstance(runs, Lifetimes) else dict(runs)
     if not 1 <= len(given) <= MAX_RUNS:

@@ -13,7 +13,7 @@ function readTheme(node) {
  * A canvas in the plot that keeps its picture sharp and in the page's theme.
  * `draw(context, theme)` paints in coordinates of width x height and returns the number of marks.
  * Each full redraw is timed in data-redraw-ms.
- * Returns { canvas, redraw(), resize(height), at(event) }; `at` gives an event's position there.
+ * Returns { canvas, redraw(), resize(height), at(event) }; `at` gives an event's position in these coordinates.
  */
 function createStage({ root, plot, width, height, label = "", draw, signal }) {
   const canvas = make("canvas", { role: "img", "aria-label": label });

@@ -92,8 +92,8 @@ function setTraits(model, traits) {
 }
 
 /**
- * The parts of every widget: its card, a heading, the plot, which takes the keys (`label` explains
- * them), and a line that describes the selection, or shows `hint`. A widget adds them to `root`.
+ * The parts of every widget: its card, a heading, the plot, which receives the keys that `label`
+ * explains, and a line that describes the selection or shows `hint`. A widget adds them to `root`.
  */
 function card({ name, title, label, hint = "" }) {
   const root = make("div", { class: "shardlab-widget", "data-widget": name });
@@ -110,9 +110,9 @@ function handlePointer(plot, stage, point, signal) {
 }
 
 /**
- * Keys pressed on the node or in it. `moves()`: { key's name: its function }, at the time of the key.
+ * Keys pressed on the node or in it. `moves()` returns { key's name: its function } and is called for each key.
  * A lower-case letter also handles its capital; "Shift+ArrowLeft" may differ from "ArrowLeft". Not
- * handled: keys with Ctrl, Alt or Meta, keys in a field, and those that press a button.
+ * handled: keys with Ctrl, Alt or Meta, keys typed into a field, and keys that press a button.
  */
 function handleKeys(node, moves, signal) {
   const onKeyDown = (event) => {
@@ -124,7 +124,7 @@ function handleKeys(node, moves, signal) {
     const move = (event.shiftKey && all[`Shift+${key}`]) || all[key] || all[key.toLowerCase()];
     if (!move) return;
     event.preventDefault();
-    event.stopPropagation(); // else the notebook would move to another cell
+    event.stopPropagation(); // otherwise the notebook would move to another cell
     move();
   };
   node.addEventListener("keydown", onKeyDown, { signal });
@@ -134,7 +134,7 @@ function handleKeys(node, moves, signal) {
 
 const CONTROL_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown", " "];
 
-/** Keeps these keys in the control: the notebook would handle them too. */
+/** Stops these keys at the control: otherwise the notebook would handle them as well. */
 function keepKeys(input, signal) {
   input.addEventListener(
     "keydown",
@@ -179,10 +179,10 @@ function slider({ label, min, max, step = 1, value, format = String, onInput = (
  * A slider over a list of numbers. `set` adds a number that is not in the list. Returns { node,
  * set(number) }; `onInput` gets a number too.
  */
-function listSlider({ values, value, format = String, onInput, ...look }) {
+function listSlider({ values, value, format = String, onInput, ...rest }) {
   const listed = [...values];
   const control = slider({
-    ...look, min: 0, max: listed.length - 1, value: 0,
+    ...rest, min: 0, max: listed.length - 1, value: 0,
     format: (index) => format(listed[index]), onInput: (index) => onInput(listed[index]),
   });
   const set = (next) => {

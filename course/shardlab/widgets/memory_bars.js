@@ -147,17 +147,17 @@ function build(model, signal) {
     root.dataset.largestModel = largest;
     const word = make("strong", {}, fits ? "✓ Fits. " : "✗ Does not fit. ");
     const room = fits
-      ? `${formatSize(capacity - device)} of ${formatSize(capacity)} are left.`
+      ? `${formatSize(capacity - device)} of ${formatSize(capacity)} left.`
       : `Exceeds ${formatSize(capacity)} by ${formatSize(device - capacity)}.`;
     verdict.replaceChildren(word, `${usage}. ${room}${limit}${limits}`);
   }
 
-  /** What was chosen for offload but this stage cannot offload. */
+  /** A note if this stage cannot offload what the settings ask for. */
   function offloadLimits() {
     const { stage: at, offload } = settings;
     if (offload === "none") return "";
-    if (at === 0) return " At stage 0 nothing is sharded, and nothing is offloaded.";
-    if (at < 3 && offload !== "optimizer") return " Parameters are offloaded at stage 3 only.";
+    if (at === 0) return " Stage 0 shards nothing, so nothing is offloaded.";
+    if (at < 3 && offload !== "optimizer") return " Only stage 3 offloads parameters.";
     return "";
   }
 

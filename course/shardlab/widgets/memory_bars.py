@@ -1,7 +1,7 @@
 """Memory bars: predicted bytes on each rank's device by ZeRO stage, next to measured ones.
 
 Sliders redraw in the browser with the formula in ``memory_formula.js``; this file makes the same
-picture as a static SVG. All numbers of a picture have the same units: GB (1e9 bytes) as in the
+picture as a static SVG. All numbers in a picture have the same unit: GB (1e9 bytes), as in the
 paper's table, or GiB (2**30).
 """
 
@@ -122,7 +122,7 @@ class MemoryBars(Picture):
             excess = format_size(total - capacity)
             return f"{text}. Does not fit: exceeds {format_size(capacity)} by {excess}."
         free = format_size(capacity - total)
-        return f"{text}. Fits: {free} of {format_size(capacity)} are left."
+        return f"{text}. Fits: {free} of {format_size(capacity)} left."
 
     def largest_model(self) -> int | None:
         """The most parameters that fit with these settings; None if the device sets no limit."""
@@ -162,9 +162,9 @@ def memory_bars(
 
     offload: what is kept on the host: "optimizer", "parameters", "both", or None. Stage 0 shards
         nothing and offloads nothing; only stage 3 offloads parameters.
-    capacity_bytes: of a device; draws a line and shows what fits.
+    capacity_bytes: of one device; draws a line and shows what fits.
     measured: a run with ``memory=True``, its ``run.memory``, or {category: bytes}, where bytes are
-        one number or one for each rank. ``moment`` of a run is shown: "peak", "end", a phase.
+        one number or one for each rank. ``moment``: "peak", "end" or the name of a phase.
     unit: "GB" (1e9 bytes) or "GiB" (2**30); a button changes it.
 
     Raises ValueError for arguments that the formula does not support.
@@ -191,7 +191,7 @@ def memory_bars(
 
 
 def measured_bytes(measured: Any, moment: str = "peak") -> dict[str, NDArray[np.float64]]:
-    """{category: bytes [N]} of a run, of its ``memory``, or of such a mapping."""
+    """{category: bytes [N]} from a run, its ``memory``, or a mapping of categories to bytes."""
     memory = getattr(measured, "memory", measured)
     found = memory if isinstance(memory, Mapping) else memory.at(moment)
     columns = {name: np.atleast_1d(np.asarray(size, float)) for name, size in found.items()}

@@ -1,4 +1,4 @@
-"""A rank's log of live bytes, thinned for drawing: few points, but every peak."""
+"""A rank's log of live bytes, thinned for drawing: fewer points, but every peak."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ function build(model, signal) {
     focus: () => (selected === null ? undefined : log.times_s[selected]),
     point: (at) => select(at && entryNear(at.x)),
   });
-  const { look, toX, toTime } = view;
+  const { setSpan, toX, toTime } = view;
   const toY = (count) => box.bottom - (count / scene.max_bytes) * (box.bottom - box.top);
 
   // ---- the log that is drawn ----
@@ -77,7 +77,7 @@ function build(model, signal) {
     stage.canvas.setAttribute("aria-label", summary());
     table.renew();
     select(null);
-    look(...log.view_s);
+    setSpan(...log.view_s);
   }
 
   /** Called when the reader chooses. */
@@ -130,7 +130,7 @@ function build(model, signal) {
     return low - 1;
   }
 
-  /** The phases at this time, the outer ones first. One that ends as another begins is over. */
+  /** The phases at this time, outer ones first. A phase that ends when another begins is not included. */
   function phasesAt(time) {
     const here = log.phases.filter(([, start, end]) => start <= time && time < end);
     const names = here.length ? here : log.phases.filter(([, , end]) => end === time);
@@ -163,12 +163,12 @@ function build(model, signal) {
     const time = log.times_s[at];
     if (time < view.from || time > view.to) {
       const width = view.to - view.from;
-      look(time - width / 2, time + width / 2);
+      setSpan(time - width / 2, time + width / 2);
     }
     select(at);
   }
 
-  /** The next entry that is distinguishable on the screen; of those that are not, the highest. */
+  /** Moves to the next entry at least two pixels away; of several entries that close together, the highest. */
   function step(direction) {
     const { times_s } = log;
     const from = selected ?? (direction > 0 ? entryAt(view.from) : entryAt(view.to) + 1);
@@ -356,34 +356,34 @@ function build(model, signal) {
   function drawPanel(context, theme) {
     const x = box.right + 16;
     const y = box.top + 12;
-    const measured = scene.width - (byCategory ? 76 : 4);
-    const guessed = scene.width - 4;
+    const measuredX = scene.width - (byCategory ? 76 : 4);
+    const predictedX = scene.width - 4;
     const counts = countsOf(selected ?? peakEntry());
     const when = selected === null || selected === peakEntry()
       ? "at the peak"
       : `at ${formatSeconds(log.times_s[selected])}`;
     const write = (mark) => paintText(context, mark, theme);
     write({ x, y, text: when, weight: 600 });
-    if (byCategory) write({ x: guessed, y, text: "predicted", size: 11, anchor: "end", fill: "muted" });
+    if (byCategory) write({ x: predictedX, y, text: "predicted", size: 11, anchor: "end", fill: "muted" });
     categories.forEach(([name, color], row) => {
       const below = y + 22 * (categories.length - row);
       context.fillStyle = color;
       roundedBar(context, x, below - 10, 11, 11, 2);
       context.fill();
       write({ x: x + 17, y: below, text: name });
-      write({ x: measured, y: below, text: formatBytes(counts[row]), anchor: "end" });
+      write({ x: measuredX, y: below, text: formatBytes(counts[row]), anchor: "end" });
       if (!(name in predicted)) return;
       const text = formatBytes(predicted[name]);
-      write({ x: guessed, y: below, text, anchor: "end" });
+      write({ x: predictedX, y: below, text, anchor: "end" });
       context.fillStyle = "#E69F00";
       const width = context.measureText(text).width;
-      context.fillRect(guessed - width, below + 3, width, 2);
+      context.fillRect(predictedX - width, below + 3, width, 2);
     });
     const below = y + 22 * categories.length + 8;
     context.fillStyle = theme.rule;
     context.fillRect(x, below, scene.width - 4 - x, 1);
     write({ x: x + 17, y: below + 18, text: "total", weight: 600 });
-    write({ x: measured, y: below + 18, text: formatBytes(sum(counts)), anchor: "end", weight: 600 });
+    write({ x: measuredX, y: below + 18, text: formatBytes(sum(counts)), anchor: "end", weight: 600 });
   }
 
   // ---- mouse and keyboard ----

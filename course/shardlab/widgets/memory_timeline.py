@@ -125,9 +125,9 @@ def memory_timeline(
 
     run: a run with ``memory=True``, or several by name to choose from, on one scale; the peaks of
         the others are dotted lines.
-    predicted: bytes as dashed lines: one number for the peak, or ``{"name": bytes}``. Lines named
-        like a category are stacked in the order of the areas and listed next to the measured bytes
-        in the legend.
+    predicted: bytes to draw as dashed lines: one number for the peak, or ``{"name": bytes}``. Lines
+        with a category's name are stacked in the order of the areas and listed next to the measured
+        bytes in the legend.
 
     Raises ValueError for a rank that did not run, or a prediction that is not a number of bytes.
     """
@@ -137,25 +137,25 @@ def memory_timeline(
     ranks = min(each.world_size for each in runs.values())
     if not 0 <= rank < ranks:
         raise ValueError(f"rank={rank}: must be from 0 to {ranks - 1}")
-    guess = _prediction(predicted)
+    bytes_by_name = _prediction(predicted)
     total_ranks = sum(each.world_size for each in runs.values())
     max_points = max(300, min(MAX_POINTS, MAX_TOTAL_POINTS // total_ranks))
     logs = {
         name: [read_log(each.memory[r], r, max_points) for r in range(each.world_size)]
         for name, each in runs.items()
     }
-    return MemoryTimeline(logs, rank, guess)
+    return MemoryTimeline(logs, rank, bytes_by_name)
 
 
 def _prediction(predicted: float | Mapping[str, float] | None) -> dict[str, float]:
     if predicted is None:
         return {}
     given = predicted if isinstance(predicted, Mapping) else {"peak": predicted}
-    guess = {name: float(count) for name, count in given.items()}
-    for name, count in guess.items():
+    bytes_by_name = {name: float(count) for name, count in given.items()}
+    for name, count in bytes_by_name.items():
         if not (np.isfinite(count) and count >= 0):
             raise ValueError(f"predicted[{name!r}] = {count} is not a number of bytes")
-    return guess
+    return bytes_by_name
 
 
 class MemoryTimelineLayout:
@@ -319,12 +319,12 @@ class MemoryTimelineLayout:
     def panel(self, log: Log) -> list[Mark]:
         """The legend, with the bytes of each category at the peak."""
         x, y = RIGHT + 16, self.top + 12
-        measured, guessed = WIDTH - (76 if self._by_category else 4), WIDTH - 4
+        measured_x, predicted_x = WIDTH - (76 if self._by_category else 4), WIDTH - 4
         at = log.at(log.peak_s)
         marks: list[Mark] = [Text(x=x, y=y, text="at the peak", size=12, weight=600)]
         if self._by_category:
             marks.append(
-                Text(x=guessed, y=y, text="predicted", size=11, anchor="end", fill="muted")
+                Text(x=predicted_x, y=y, text="predicted", size=11, anchor="end", fill="muted")
             )
         for place, row in enumerate(reversed(range(len(CATEGORIES)))):
             name = CATEGORIES[row]
@@ -332,21 +332,21 @@ class MemoryTimelineLayout:
             marks += [
                 Rect(x=x, y=below - 10, width=11, height=11, fill=MEMORY[name], radius=2),
                 Text(x=x + 17, y=below, text=name),
-                Text(x=measured, y=below, text=format_bytes(at[row]), anchor="end"),
+                Text(x=measured_x, y=below, text=format_bytes(at[row]), anchor="end"),
             ]
             if name in self.predicted:
                 text = format_bytes(self.predicted[name])
                 box = text_width(text, 12)
-                marks.append(Text(x=guessed, y=below, text=text, anchor="end"))
+                marks.append(Text(x=predicted_x, y=below, text=text, anchor="end"))
                 marks.append(
-                    Rect(x=guessed - box, y=below + 3, width=box, height=2, fill=PREDICTED)
+                    Rect(x=predicted_x - box, y=below + 3, width=box, height=2, fill=PREDICTED)
                 )
         below = y + 22 * len(CATEGORIES) + 8
         marks += [
             line(x, below, WIDTH - 4, below),
             Text(x=x + 17, y=below + 18, text="total", weight=600),
             Text(
-                x=measured, y=below + 18, text=format_bytes(sum(at)), anchor="end", weight=600
+                x=measured_x, y=below + 18, text=format_bytes(sum(at)), anchor="end", weight=600
             ),
         ]  # fmt: skip
         return marks

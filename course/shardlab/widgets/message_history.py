@@ -121,7 +121,7 @@ def _pair(calls: Sequence[Call]) -> list[tuple[Call, Call | None]]:
 
 
 def _steps(pairs: list[tuple[Call, Call | None]]) -> list[int]:
-    """The step of each send: one after the rank's last send and all it had received.
+    """The step of each send: one after its rank's last send and everything received before it.
 
     In a ring that is simply "the k-th send of every rank". In a relay the second rank's first
     send is step 1, because it depends on what arrived in step 0.
@@ -159,13 +159,13 @@ def _chunks(sends: Sequence[Call]) -> tuple[tuple[Chunk, ...], str]:
     if any(part.stop - part.start == part.storage_numel for part in parts):
         return (), (
             "Whole tensors (or copies of chunks) were sent, so the record does not show which "
-            "part of a buffer each one was: messages are shown by their bytes."
+            "part of a buffer each one was: only the bytes of messages are shown."
         )
     for before, after in pairwise(parts):
         if before.storage_numel == after.storage_numel and after.start < before.stop:
             return (), (
                 "The parts that were sent overlap, so they are not chunks of one buffer: "
-                "messages are shown by their bytes."
+                "only the bytes of messages are shown."
             )
     return tuple(parts), ""
 

@@ -103,7 +103,7 @@ function build(model, signal) {
     const room = fits(all[name]) ? "fits" : `does not fit in ${formatSi(settings.capacity_bytes, "B")}`;
     return (
       `${names[name]}: ${formatSeconds(step_s)}, ${threeDigits(ratio(all[name]))} × no offload; ` +
-      `the device computes ${share} % of the time; each rank has ${held}: ${room}`
+      `the device computes ${share}% of the time; each rank has ${held}: ${room}`
     );
   };
 

@@ -1,4 +1,4 @@
-"""The offload times: what is busy when in a step, and each placement's time and memory."""
+"""The offload times: when each resource is busy in a step; each placement's time and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROW = 26.0
 STEP_TOP = 64.0  # the step of one placement: a row per resource
 ALL_TOP = 266.0  # all placements: a row each
 BARS_RIGHT = 446.0  # of their bars; numbers are to the right
-LONGEST_BAR = 3.0  # relative to the longer of no offload and the chosen one; then cut off
+LONGEST_BAR = 3.0  # times the longer of no offload and the chosen one; longer bars are cut off
 
 NAMES = {
     "device": "no offload",
@@ -45,7 +45,7 @@ COLORS = {
 SMALL_PRINT = (
     "A model of 16-bit training with Adam, not a measurement. Not included: latency, traffic "
     "between ranks, activations, an update on the device. All ranks share one host. "
-    "The ratio is to a step without offload, whether or not that fits."
+    "Ratios are relative to a step without offload, even if that does not fit."
 )
 Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
 
@@ -127,8 +127,8 @@ def offload_times(
 ) -> OffloadTimes:
     """Draw how long a training step takes with its states on the device, the host or NVMe.
 
-    Times are from `shardlab.estimate.offload.step_seconds`, which explains the first arguments,
-    bytes from `shardlab.estimate.memory.model_states`.  All have sliders.
+    Times are from `shardlab.estimate.offload.step_seconds`, which documents the first arguments;
+    bytes are from `shardlab.estimate.memory.model_states`.
 
     placement: the one drawn in detail: "device", "swap", "zero-offload", "parameters", "nvme".
     capacity_bytes: of one device, for model states only.
@@ -159,7 +159,7 @@ def check_settings(settings: dict[str, Any]) -> None:
     """Raises ValueError for impossible settings."""
     if settings["placement"] not in PLACEMENTS:
         known = ", ".join(map(repr, PLACEMENTS))
-        raise ValueError(f"placement={settings['placement']!r} is not known: one of {known}")
+        raise ValueError(f"placement={settings['placement']!r}: must be one of {known}")
     for name in ("parameters", "capacity_bytes", "layers"):
         if not settings[name] > 0:
             raise ValueError(f"{name}={settings[name]}: must be above 0")
@@ -239,7 +239,7 @@ def _background() -> list[Mark]:
 
 
 def step_marks(placement: str, outcome: Outcome) -> list[Mark]:
-    """One step of one placement: what is busy when."""
+    """One step of one placement: when each resource is busy."""
     bottom = STEP_TOP + len(ROWS) * ROW
     per_second = (RIGHT - LEFT) / outcome.step_s
     x = lambda at_s: LEFT + at_s * per_second  # noqa: E731

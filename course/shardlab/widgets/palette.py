@@ -47,7 +47,7 @@ PLOT_STYLE = {
     ),
 }
 
-# By the first name that an op starts with: all_gather_single counts as all_gather.
+# The first prefix that matches an op gives its colour: all_gather_single has all_gather's.
 # Vermillion is left out: on a timeline it means a hang.
 _OPS = {
     "send": "#0072B2",
@@ -65,7 +65,7 @@ _OTHER_OP = "#999933"
 
 
 def rank_color(rank: int) -> str:
-    """The colour of a rank, and of what it contributed."""
+    """The colour of a rank and of its contributions."""
     return CYCLE[rank % len(CYCLE)]
 
 

@@ -1,4 +1,4 @@
-"""The widgets' base class: sends a widget to the browser, or a static picture without one."""
+"""The widgets' base class: a live view in the browser, or a static picture without one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Picture(anywidget.AnyWidget):
         return f"<{type(self).__name__}: {self.summary()}>"
 
     def open(self) -> None:
-        """Connect to the browser, if there is one: see `_frontend_can_draw`."""
+        """Connect to the browser if there is one: see `_frontend_can_draw`."""
         if _frontend_can_draw():
             super().open()
 

@@ -11,29 +11,29 @@ function inTurn(forwards, backwards, warmUp) {
   return order;
 }
 
-const count = (n) => Array.from({ length: n }, (_, i) => i);
-const each = (kind, stage, m) => count(m).map((microBatch) => [kind, stage, microBatch]);
+const range = (n) => Array.from({ length: n }, (_, i) => i);
+const allOf = (kind, stage, m) => range(m).map((microBatch) => [kind, stage, microBatch]);
 
 const GENERATORS = {
   naive: ({ p, m }) =>
-    count(p).map((stage) => count(m).flatMap((i) => [["F", stage, i], ["B", stage, i]])),
+    range(p).map((stage) => range(m).flatMap((i) => [["F", stage, i], ["B", stage, i]])),
 
-  gpipe: ({ p, m }) => count(p).map((stage) => [...each("F", stage, m), ...each("B", stage, m)]),
+  gpipe: ({ p, m }) => range(p).map((stage) => [...allOf("F", stage, m), ...allOf("B", stage, m)]),
 
   "1f1b": ({ p, m }) =>
-    count(p).map((stage) => inTurn(each("F", stage, m), each("B", stage, m), p - 1 - stage)),
+    range(p).map((stage) => inTurn(allOf("F", stage, m), allOf("B", stage, m), p - 1 - stage)),
 
   interleaved({ p, m, v }) {
     if (v === 1) return GENERATORS["1f1b"]({ p, m });
     const rounds = Math.max(1, Math.floor(m / p));
-    if (m % rounds) return null; // not divisible
+    if (m % rounds) return null; // no equal rounds
     const size = m / rounds;
     const dealt = (kind, chunks, device) =>
-      count(rounds).flatMap((round) =>
-        chunks.flatMap((chunk) => count(size).map((i) => [kind, chunk * p + device, round * size + i])),
+      range(rounds).flatMap((round) =>
+        chunks.flatMap((chunk) => range(size).map((i) => [kind, chunk * p + device, round * size + i])),
       );
-    const chunks = count(v);
-    return count(p).map((device) =>
+    const chunks = range(v);
+    return range(p).map((device) =>
       inTurn(
         dealt("F", chunks, device),
         dealt("B", chunks.toReversed(), device),
@@ -43,9 +43,9 @@ const GENERATORS = {
   },
 
   "zb-h1": ({ p, m }) =>
-    count(p).map((device) => {
+    range(p).map((device) => {
       const order = [];
-      for (const action of inTurn(each("F", device, m), each("I", device, m), p - 1 - device)) {
+      for (const action of inTurn(allOf("F", device, m), allOf("I", device, m), p - 1 - device)) {
         order.push(action);
         if (action[0] === "I" && action[2] >= device) order.push(["W", device, action[2] - device]);
       }
@@ -54,7 +54,7 @@ const GENERATORS = {
     }),
 
   "zb-v": ({ p, m }) =>
-    count(p).map((device) =>
+    range(p).map((device) =>
       downAndUp(p, Math.max(m, 2 * p - 1), device).filter(([, , microBatch]) => microBatch < m),
     ),
 };

@@ -11,13 +11,13 @@ function formatPipelineTime(time, unitS) {
   return unitS === null ? String(Number(time.toFixed(2))) : formatSeconds(time * unitS);
 }
 
-const formatPercent = (share) => `${(100 * share).toFixed(1)} %`;
+const formatPercent = (share) => `${(100 * share).toFixed(1)}%`;
 const formatShare = (held, v) => String(Number((held / v).toFixed(2)));
 
 // ---- the panels ----
 
 /**
- * Each schedule simulated, and below it the run, if it ran that schedule: [{ title, slots, v, peaks,
+ * Each schedule simulated, followed by the run if it ran that schedule: [{ title, slots, v, peaks,
  * chunks, isMeasured, …bubbleOf }]. Slots are null if the schedule does not exist for these settings.
  */
 function pipelinePanels({ custom, names, measured, unit_s: unitS }, settings) {
@@ -103,7 +103,7 @@ function pipelinePicture(scene, settings) {
       marks.push(...headMarks(panel));
       (panel.slots ?? []).forEach((slots, device) => {
         marks.push(...slotMarks(context, theme, panel, slots, device, time));
-        // A run has as many in flight as its simulation, which is above it.
+        // A run has the in-flight counts of its simulation, which is drawn above it.
         if (!panel.isMeasured || time !== null) marks.push(...flightMarks(panel, slots, device, time));
       });
     }
@@ -139,7 +139,7 @@ function pipelinePicture(scene, settings) {
     const text = slots
       ? `bubble ${formatPercent(overIdeal)} of ideal time, ${formatPercent(fraction)} of total time · ` +
         formatPipelineTime(makespan, unitS)
-      : "m does not divide into equal rounds";
+      : "m micro-batches do not divide into equal rounds";
     const marks = [
       { kind: "text", x: isMeasured ? 15 : 0, y: y + 16, text: title, weight: 600 },
       { kind: "text", x: right, y: y + 16, text, size: 11, anchor: "end", fill: "muted" },
@@ -172,7 +172,7 @@ function pipelinePicture(scene, settings) {
       const gap = Math.min(1, width / 5);
       const box = { kind: "rect", x, y, height: barHeight, fill, radius: Math.min(2, gap * 2) };
       const full = Math.max(width - gap, 0.6);
-      // What the clock has not reached yet is pale.
+      // Actions that the clock has not reached yet are pale.
       const done = time === null ? 1 : clamp((time - slot.start) / (slot.end - slot.start), 0, 1);
       if (done < 1) marks.push({ ...box, width: full, opacity: 0.2 });
       if (done > 0) marks.push({ ...box, width: full * done });

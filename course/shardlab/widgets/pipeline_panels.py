@@ -42,11 +42,13 @@ class Panel:
 
     @property
     def makespan(self) -> float:
-        return max(listed[-1][4] for listed in self.slots or () if listed)
+        return max(device_slots[-1][4] for device_slots in self.slots or () if device_slots)
 
     @property
     def busy(self) -> list[float]:
-        return [sum(slot[4] - slot[3] for slot in listed) for listed in self.slots or ()]
+        return [
+            sum(slot[4] - slot[3] for slot in device_slots) for device_slots in self.slots or ()
+        ]
 
     @property
     def over_ideal(self) -> float:
@@ -72,12 +74,12 @@ def format_time(time: float, unit_s: float | None) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Like JavaScript's toFixed, which rounds 6.25 up: ``6.3 %``."""
-    return f"{Decimal(100 * share).quantize(Decimal('0.1'), ROUND_HALF_UP)} %"
+    """Like JavaScript's toFixed, which rounds 6.25 up: ``6.3%``."""
+    return f"{Decimal(100 * share).quantize(Decimal('0.1'), ROUND_HALF_UP)}%"
 
 
 def format_share(count: int, v: int) -> str:
-    """Chunks in whole shares of a device: 11 chunks at v = 2 are 5.5."""
+    """In-flight chunks, each counted as 1/v: 11 chunks at v = 2 are 5.5."""
     return f"{count / v:.2f}".rstrip("0").rstrip(".")
 
 
@@ -154,7 +156,9 @@ def _legend() -> list[Mark]:
 
 
 def _head(panel: Panel, y: float, unit_s: float | None) -> list[Mark]:
-    text = panel.figures(unit_s) if panel.slots else "m does not divide into equal rounds"
+    text = (
+        panel.figures(unit_s) if panel.slots else "m micro-batches do not divide into equal rounds"
+    )
     marks: list[Mark] = []
     x = 0.0
     if panel.is_measured:

@@ -44,7 +44,8 @@ NAMES = {
 SMALL_PRINT = (
     "Simulated: each action starts as soon as its inputs and its device are ready. Costs are for a "
     "device's whole share of the model; with v chunks an action takes 1/v of them, and later "
-    "chunks are paler. In flight: micro-batches whose activations a device holds, in whole shares."
+    "chunks are paler. In flight: micro-batches whose activations a device holds; a chunk counts "
+    "as 1/v."
 )
 COSTS = ("forward", "backward_input", "backward_weight", "send")
 Slots = list[list[list[Any]]]  # by device: [kind, stage, micro-batch, start, end]
@@ -97,8 +98,8 @@ class PipelineSchedule(Adjustable):
                 shown.append(Panel(title, None, (), 1))
                 continue
             slots = tuple(
-                tuple((*slot.action, slot.start, slot.end) for slot in listed)
-                for listed in timeline.slots
+                tuple((*slot.action, slot.start, slot.end) for slot in device_slots)
+                for device_slots in timeline.slots
             )
             v = round(len(timeline.device_of) / len(slots))
             shown.append(Panel(title, slots, timeline.peak_in_flight, max(1, v)))
@@ -106,8 +107,8 @@ class PipelineSchedule(Adjustable):
             if ran and matches(ran, slots):
                 unit = self._unit_s or 1.0
                 scaled = tuple(
-                    tuple((*slot[:3], slot[3] / unit, slot[4] / unit) for slot in listed)
-                    for listed in ran
+                    tuple((*slot[:3], slot[3] / unit, slot[4] / unit) for slot in device_slots)
+                    for device_slots in ran
                 )
                 shown.append(Panel(f"{title}, measured", scaled, timeline.peak_in_flight, v, True))
         return shown
@@ -143,16 +144,16 @@ def pipeline_schedule(
     measured: Mapping[str, Sequence[Any]] | None = None,
     unit_s: float | None = None,
 ) -> PipelineSchedule:
-    """Draw pipeline schedules for p devices, m micro-batches and v chunks, with sliders for all.
+    """Draw pipeline schedules for p devices, m micro-batches and v chunks, with a slider for each.
 
     schedules  names: "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"; or your own,
                {name: schedule}, which only the cost sliders change
     costs      of a device's whole share of the model, one number for all stages
-    measured   {name: by rank what `shardlab.pipeline.run_schedule` returned, or its slots}: drawn
-               below the simulation of the same schedule, while the settings are those of the run
+    measured   {name: what `shardlab.pipeline.run_schedule` returned on each rank, or its slots}:
+               drawn below the simulation of the same schedule, while the settings match the run
     unit_s     seconds per unit of the costs; without it times have no unit
 
-    Raises ValueError for impossible settings and, as IllegalSchedule, for invalid schedules.
+    Raises ValueError for impossible settings, IllegalSchedule (a ValueError) for illegal schedules.
     """
     custom: dict[str, Schedule] = {}
     if isinstance(schedules, Mapping):
@@ -174,7 +175,9 @@ def pipeline_schedule(
         raise ValueError(f"unit_s={unit_s}: must be above 0")
     slots = {name: slots_of(ran) for name, ran in (measured or {}).items()}
     if unknown := set(slots) - set(NAMES) - set(custom):
-        raise ValueError(f"measured[{min(unknown)!r}] is not a schedule: {', '.join(NAMES)}")
+        raise ValueError(
+            f"measured[{min(unknown)!r}]: must be one of {', '.join((*NAMES, *custom))}"
+        )
     return PipelineSchedule(settings, custom, slots, unit_s)
 
 
@@ -188,7 +191,7 @@ def check_settings(settings: Mapping[str, Any], custom: Mapping[str, Schedule]) 
         raise ValueError(f"v={settings['v']}: at most {MAX_CHUNKS} chunks have a colour")
     for name in settings["shown"]:
         if name not in NAMES and name not in custom:
-            raise ValueError(f"{name!r} is not a schedule: {', '.join((*NAMES, *custom))}")
+            raise ValueError(f"schedule {name!r}: must be one of {', '.join((*NAMES, *custom))}")
     for name in COSTS:
         if not settings[name] >= 0 or (name != "send" and settings[name] == 0):
             minimum = "0 or more" if name == "send" else "above 0"
@@ -214,27 +217,30 @@ def timeline_of(
     schedule = schedule_of(name, settings, custom)
     if schedule is None:
         return None
-    stages = max(action[1] for listed in schedule for action in listed) + 1
+    stages = max(action[1] for actions in schedule for action in actions) + 1
     costs = Costs(*(settings[cost] for cost in COSTS))
     return simulate(schedule, costs.in_chunks(max(1, round(stages / len(schedule)))))
 
 
 def slots_of(ran: Sequence[Any]) -> Slots:
     """Slots by rank, timed from the first start, of what run_schedule returned on each rank."""
-    listed = [
+    by_rank = [
         [[*slot[0], float(slot[1]), float(slot[2])] for slot in getattr(each, "slots", each)]
         for each in ran
     ]
-    if not any(listed):
+    if not any(by_rank):
         raise ValueError("measured: nothing ran")
-    first_s = min(slots[0][3] for slots in listed if slots)
-    return [[[*slot[:3], slot[3] - first_s, slot[4] - first_s] for slot in each] for each in listed]
+    first_s = min(slots[0][3] for slots in by_rank if slots)
+    return [
+        [[*slot[:3], slot[3] - first_s, slot[4] - first_s] for slot in each] for each in by_rank
+    ]
 
 
 def matches(ran: Slots, slots: Sequence[Sequence[Sequence[Any]]]) -> bool:
     """Whether each device ran the actions of this schedule, in its order."""
     ran_actions, expected = (
-        [[tuple(slot[:3]) for slot in listed] for listed in each] for each in (ran, slots)
+        [[tuple(slot[:3]) for slot in device_slots] for device_slots in each]
+        for each in (ran, slots)
     )
     return ran_actions == expected
 

@@ -10,22 +10,22 @@ from shardlab.lifetimes import KINDS, Life, Lifetimes
 
 @dataclass(frozen=True)
 class Ribbon:
-    """One tensor in the stack. pieces: (from operator, to operator, bytes below it)."""
+    """One tensor in the stack. pieces: (first operator, end operator, bytes below it)."""
 
     life: Life
     pieces: tuple[tuple[int, int, int], ...]
 
     def path(self, box: Box) -> str:
         """SVG path data: along the lower edge and back along the upper one."""
-        ahead = "".join(
+        lower = "".join(
             f"{'M' if not i else 'L'}{box.x(start):.1f} {box.y(below):.1f}H{box.x(end):.1f}"
             for i, (start, end, below) in enumerate(self.pieces)
         )
-        back = "".join(
+        upper = "".join(
             f"L{box.x(end):.1f} {box.y(below + self.life.bytes):.1f}H{box.x(start):.1f}"
             for start, end, below in reversed(self.pieces)
         )
-        return f"{ahead}{back}Z"
+        return f"{lower}{upper}Z"
 
 
 @dataclass(frozen=True)

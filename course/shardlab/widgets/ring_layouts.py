@@ -67,7 +67,7 @@ class _Ring:
         return CENTER if self.world_size == 1 else self.at(rank)
 
     def control_point(self, sender: int, receiver: int) -> tuple[float, float]:
-        """Of a message's curve: along the ring, or slightly off the straight line."""
+        """Control point of a message's curve: along the ring, or slightly off the straight line."""
         n = self.world_size
         hop = (receiver - sender) % n
         if n == 2:  # one direction over the top, the other along the bottom
@@ -217,7 +217,7 @@ class Wheel:
         for rank in range(self.world_size):
             counts = [held[rank, chunk].bit_count() for chunk in range(self.chunks)]
             first = 0
-            for contributors, alike in groupby(counts):  # neighbours of one shade are one shape
+            for contributors, alike in groupby(counts):  # neighbours of one shade share a shape
                 last = first + len(list(alike)) - 1
                 color, opacity = self.shade(contributors)
                 d = self.sector(rank, first, last)

@@ -181,7 +181,6 @@ function build(model, signal) {
     const began = Math.min(...shown.map((message) => message.start_s));
     const ended = Math.max(...shown.map((message) => message.end_s ?? message.start_s));
     const sizes = new Set(shown.map((message) => message.bytes));
-    const each = sizes.size === 1 ? `${formatBytes(shown[0].bytes)} each` : "";
     const atStart = step === 0 && !moving.length;
     const lines = atStart
       ? ["start", `${n} ranks`]

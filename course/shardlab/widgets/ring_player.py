@@ -83,7 +83,7 @@ def ring_player(run: Run) -> RingPlayer:
     A chunk is identified by the part of its buffer that was sent (``Call.offset``). Colours show
     which ranks have contributed to a chunk: a receive directly into a chunk replaces its contents,
     one into another tensor is assumed to be added to it. If whole tensors or copies were sent,
-    messages are shown by their bytes instead.
+    only the bytes of messages are shown.
     """
     history = read_messages(run.calls, run.world_size)
     if not history.messages:

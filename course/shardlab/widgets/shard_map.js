@@ -106,7 +106,7 @@ function build(model, signal) {
     const how = view.recipe.cut ?? (settings.stage === 3 ? "tensor" : "flat");
     if (settings.stage === 0 || layout.n === 1) return "By formula: every rank holds everything.";
     const words = {
-      flat: "all tensors in one flat buffer, split into equal shards; a border may run through a tensor",
+      flat: "all tensors in one flat buffer, split into equal shards; a boundary may fall inside a tensor",
       tensor: "each tensor flattened and split into equal shards",
       rows: "each tensor split along its first dimension",
     };
@@ -230,7 +230,7 @@ function build(model, signal) {
     return { image, marks };
   }
 
-  /** The model's parts, at the top: the borders of shards do not follow them. */
+  /** The model's parts, at the top: shard boundaries do not follow them. */
   function drawPartNames(context, theme) {
     const extents = new Map();
     for (const buffer of BUFFERS) {

@@ -1,8 +1,8 @@
 """The shard map: which rank holds which slice of which tensor, for each of the flat buffers.
 
-The horizontal axis has the elements of the model, tensor after tensor; each rank is a row. What a
-rank holds is coloured by tensor, the rest is empty. With too many ranks for a row each, a row
-stands for several and shows what any of them holds.
+The elements of the model are on the horizontal axis, tensor after tensor; each rank is a row. What
+a rank holds is coloured by tensor, the rest is empty. If there are too many ranks, a row stands for
+several and shows what any of them holds.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Geometry:
         return [Text(x=middle, y=y, text=text, size=11, anchor="middle", fill=fill)] if text else []
 
     def _part_names(self) -> list[Mark]:
-        """The model's parts, at the top: the borders of shards do not follow them."""
+        """The model's parts, at the top: shard boundaries do not follow them."""
         marks: list[Mark] = []
         for name, (start, stop) in self.model_parts().items():
             x0, x1 = self.x(start), self.x(stop)

@@ -1,4 +1,4 @@
-"""The tensor split: a layer's matrices, which rank has which part, and what is sent when.
+"""The tensor split: a layer's matrices, which rank has which part, and what is sent at each step.
 
 The upper row is the forward pass, the lower one the gradients of backward. A part in a rank's
 colour is on that rank only; grey is on all ranks; stacked sheets are partial sums.
@@ -115,7 +115,7 @@ def tensor_split(
     reduce_scatter: str = "ring",
     measured: Run | None = None,
 ) -> TensorSplit:
-    """Draw how one layer is split across ranks, and what they send in its two passes.
+    """Draw how one layer is split across ranks, and what they send in forward and backward.
 
     cut: "columns" or "rows", one product X·W; "mlp", X·A by columns, then H·B by rows; "sequence",
       the same with X and Y split by tokens.
@@ -126,7 +126,7 @@ def tensor_split(
     Raises ValueError for impossible settings.
     """
     if reduce_scatter not in ("ring", "gloo"):
-        raise ValueError(f"reduce_scatter={reduce_scatter!r} is not known: one of ring, gloo")
+        raise ValueError(f"reduce_scatter={reduce_scatter!r}: must be one of ring, gloo")
     settings = {
         "cut": cut,
         "tokens": tokens,
@@ -150,7 +150,7 @@ def tensor_split(
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raises ValueError for impossible settings."""
     if settings["cut"] not in CUTS:
-        raise ValueError(f"cut={settings['cut']!r} is not known: one of {', '.join(CUTS)}")
+        raise ValueError(f"cut={settings['cut']!r}: must be one of {', '.join(CUTS)}")
     if not 1 <= settings["ranks"] <= max(RANKS) + 8:
         raise ValueError(f"world_size={settings['ranks']}: must be 1 to 16")
     for name in ("tokens", "width", "element_bytes"):

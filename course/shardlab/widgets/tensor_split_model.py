@@ -80,12 +80,12 @@ CUTS = {
         (
             Step("Every rank has all of X, its columns of A and the matching rows of B.",
                  {"X": REPLICATED, "A": COLUMNS, "B": ROWS}),
-            Step("Each rank multiplies and applies GELU: its columns of H. No communication.",
+            Step("Each rank computes its columns of H = GELU(X·A). No communication.",
                  {"H": COLUMNS}),
-            Step("These columns and its rows of B give a partial sum of all of Y.",
+            Step("With its rows of B, each rank computes a partial sum of all of Y.",
                  {"Y": PARTIAL}),
             Step("One all-reduce adds up the partial sums.", {"Y": REPLICATED}, op="all_reduce"),
-            Step("Backward: every rank has all of dY, and computes its rows of dB and columns "
+            Step("Backward: every rank has all of dY and computes its rows of dB and columns "
                  "of dH.",
                  {"dY": REPLICATED, "dB": ROWS, "dH": COLUMNS}, backward=True),
             Step("Each rank computes its columns of dA and one of N partial sums of dX.",
@@ -100,8 +100,8 @@ CUTS = {
             Step("Outside the layer every rank has its own tokens, as rows of X.",
                  {"X": ROWS, "A": COLUMNS, "B": ROWS}),
             Step("An all-gather gives every rank all tokens.", {"X": REPLICATED}, op="all_gather"),
-            Step("Each rank multiplies and applies GELU: its columns of H.", {"H": COLUMNS}),
-            Step("These columns and its rows of B give a partial sum of all of Y.",
+            Step("Each rank computes its columns of H = GELU(X·A).", {"H": COLUMNS}),
+            Step("With its rows of B, each rank computes a partial sum of all of Y.",
                  {"Y": PARTIAL}),
             Step("A reduce-scatter adds up the partial sums and gives each rank its own tokens.",
                  {"Y": ROWS}, op="reduce_scatter"),

@@ -1,4 +1,4 @@
-// Pictures over time: the axis, and a view to drag, scroll and zoom.
+// For pictures over time: the time axis, and a view that can be dragged, scrolled and zoomed.
 
 /** Round times (steps of 1, 2 or 5) below a plot that shows `from` to `to`. Returns their number. */
 function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
@@ -19,11 +19,12 @@ function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
 }
 
 /**
- * The visible time span, changed by dragging, the wheel, buttons and keys; createStage's draw reads
- * it. `whole()`: the first and the last time, in seconds. `focus()`: the time that keys zoom around,
+ * The visible time span, changed by dragging, the wheel, buttons and keys; createStage's draw
+ * reads it. `whole()`: the first and the last time, in seconds. `focus()`: the time that keys zoom around,
  * or undefined. `point(at)`: called with the pointer's position, and with null once it has left.
  * `keys()`: the widget's own keys, as for handleKeys. The buttons are added to `head`.
- * Returns { from, to (to read), look(from, to), toX, toTime }; call look before the first drawing.
+ * Returns { from, to (to read), setSpan(from, to), toX, toTime }; call setSpan before the first
+ * drawing.
  */
 function timeView({ root, head, plot, stage, box, whole, focus, point, keys, signal }) {
   const zoomIn = button("Zoom in (+)", icon("M6 2h2v4h4v2H8v4H6V8H2V6h4z"));
@@ -31,7 +32,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
   const fitAll = button("Show everything (0)", icon("M1 1h4v2H3v2H1zM9 1h4v4h-2V3H9zM1 9h2v2h2v2H1zM11 9h2v4H9v-2h2z"));
   head.append(zoomIn, zoomOut, fitAll);
 
-  const view = { from: null, to: null, look, toX, toTime };
+  const view = { from: null, to: null, setSpan, toX, toTime };
 
   function toX(time) {
     return box.left + ((time - view.from) / (view.to - view.from)) * (box.right - box.left);
@@ -41,7 +42,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
     return view.from + ((x - box.left) / (box.right - box.left)) * (view.to - view.from);
   }
 
-  function look(from, to) {
+  function setSpan(from, to) {
     const [first, last] = whole();
     const maxWidth = last - first;
     const width = clamp(to - from, Math.min(1e-6, maxWidth), maxWidth);
@@ -54,15 +55,15 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
   }
 
   function zoom(factor, around = (view.from + view.to) / 2) {
-    look(around - (around - view.from) / factor, around + (view.to - around) / factor);
+    setSpan(around - (around - view.from) / factor, around + (view.to - around) / factor);
   }
 
   function pan(share) {
     const shift = share * (view.to - view.from);
-    look(view.from + shift, view.to + shift);
+    setSpan(view.from + shift, view.to + shift);
   }
 
-  const everything = () => look(...whole());
+  const everything = () => setSpan(...whole());
   let drag = null;
   // Not passive, so that the wheel event can be kept from the page.
   const on = (name, act) => plot.addEventListener(name, act, { signal, passive: false });
@@ -74,7 +75,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
     const at = stage.at(event);
     if (!drag) return point(at);
     const shift = ((drag.x - at.x) * (drag.to - drag.from)) / (box.right - box.left);
-    look(drag.from + shift, drag.to + shift);
+    setSpan(drag.from + shift, drag.to + shift);
   });
   on("pointerup", () => (drag = null));
   on("pointercancel", () => (drag = null));

@@ -52,7 +52,7 @@ function build(model, signal) {
     focus: () => selected?.start,
     point: (at) => select(at && callAt(at)),
   });
-  const { look, toX } = view;
+  const { setSpan, toX } = view;
 
   function summary() {
     const waits = scene.waits.slice(0, 16).map(([a, b]) => `rank ${a} waits for rank ${b}`);
@@ -98,7 +98,7 @@ function build(model, signal) {
     if (call.start < view.from || call.start > view.to) {
       const width = view.to - view.from;
       const middle = (call.start + Math.min(end, call.start + width)) / 2;
-      look(middle - width / 2, middle + width / 2);
+      setSpan(middle - width / 2, middle + width / 2);
     }
     select(call);
   }
@@ -244,7 +244,7 @@ function build(model, signal) {
     return others.reduce((best, call) => (best && gap(best) <= gap(call) ? best : call), null);
   }
 
-  look(...whole);
+  setSpan(...whole);
   return root;
 }
 

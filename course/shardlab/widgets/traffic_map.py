@@ -1,4 +1,4 @@
-"""The traffic map: the bytes that each rank sent to each other, next to the prediction."""
+"""The traffic map: the bytes that each rank sent to every other rank, next to a prediction."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TrafficMap(Picture):
                     "title": name or WHOLE_RUN,
                     "total_bytes": int(view.sent_bytes.sum()),
                     "sent": view.sent_bytes.tolist(),
-                    "predicted": None if (guess := shown[name]) is None else guess.tolist(),
+                    "predicted": None if (expected := shown[name]) is None else expected.tolist(),
                     "marks": as_json(self._marks[name]),
                 }
                 for name, view in views.items()
@@ -102,7 +102,7 @@ def traffic_map(
         (row sends to column). It is shown next to ``block``, or to the whole run without one.
     block: the label of a ``with measure(label):`` block to show first.
 
-    Raises ValueError if ``predicted`` has neither form, KeyError for a block that was not measured.
+    Raises ValueError for any other ``predicted``, KeyError for a block that was not measured.
     """
     views = {"": run.traffic} | {label: run.traffic[label] for label in run.traffic.labels}
     if block is not None:
@@ -122,7 +122,7 @@ def _prediction(predicted: ArrayLike, world_size: int) -> Matrix:
             f"(bytes that each rank sends) or a {world_size}×{world_size} matrix"
         )
     if not np.isfinite(guess).all() or (guess < 0).any():
-        raise ValueError("predicted must be finite and not negative: it is a number of bytes")
+        raise ValueError("predicted must be finite and not negative, as numbers of bytes are")
     return guess
 
 

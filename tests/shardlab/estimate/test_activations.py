@@ -27,7 +27,7 @@ from shardlab.estimate.activations import (
 # Korthikanti et al., arXiv 2205.05198, table 3: GPT-3 and MT-NLG.
 GPT_175B = {"heads": 96, "width": 12288, "tokens": 2048, "batch": 1}
 GPT_530B = {"heads": 128, "width": 20480, "tokens": 2048, "batch": 1}
-TOGETHER = {"tensor_parallel": 8, "sequence_parallel": True}
+TP_AND_SP = {"tensor_parallel": 8, "sequence_parallel": True}
 
 
 @pytest.mark.parametrize("shape", [GPT_175B, GPT_530B])
@@ -55,8 +55,8 @@ def test_175b_in_gib():
     variants = [
         {},
         {"tensor_parallel": 8},
-        TOGETHER,
-        {**TOGETHER, "recompute": "selective"},
+        TP_AND_SP,
+        {**TP_AND_SP, "recompute": "selective"},
         {"tensor_parallel": 8, "recompute": "full"},
     ]
     gib = [96 * layer_bytes(**GPT_175B, **variant) / 2**30 for variant in variants]

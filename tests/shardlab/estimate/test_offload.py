@@ -5,7 +5,7 @@ import pytest
 from shardlab.estimate import memory
 from shardlab.estimate.offload import PLACEMENTS, Transfers, moved_bytes, step_seconds
 
-# One device that achieves 6 TFLOP/s, 1B parameters, 1000 tokens: 1 s of compute, a third forward.
+# One device at 6 TFLOP/s, 1B parameters, 1000 tokens: 1 s of compute, a third of it in forward.
 RATES = {
     "tokens_per_step": 1000,
     "device_flops_per_s": 6e12,

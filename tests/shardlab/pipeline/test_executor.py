@@ -34,7 +34,7 @@ SCHEDULES = {
 WIDTH, TOKENS = 8, 6
 
 
-def a_gpt():
+def make_gpt():
     torch.manual_seed(3)
     model = models.GPT(models.GPTConfig(layers=8, heads=2, width=WIDTH, context=TOKENS))
     for parameter in model.parameters():  # so that biases are not zero
@@ -56,7 +56,7 @@ def on_a_rank(schedules):
     rank, results = dist.get_rank(), {}
     for name, schedule in schedules.items():
         checked = check(schedule)
-        stages = cut_gpt(a_gpt(), checked.stages)
+        stages = cut_gpt(make_gpt(), checked.stages)
         mine = {s: stages[s] for s in range(checked.stages) if checked.device_of[s] == rank}
         inputs, targets = micro_batches(checked.micro_batches)
         result = run_schedule(schedule, mine, inputs, targets, loss, between=(3, TOKENS, WIDTH))
@@ -76,7 +76,7 @@ def outputs():
 
 def in_one_process(m, stages):
     """Loss, and gradients by name; head and embedding are separate, as in stages."""
-    model = a_gpt()
+    model = make_gpt()
     model.head.weight = torch.nn.Parameter(model.head.weight.detach().clone())
     total = sum(loss(model(x), y) for x, y in zip(*micro_batches(m), strict=True)) / m
     total.backward()

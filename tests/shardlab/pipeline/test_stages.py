@@ -9,14 +9,14 @@ from shardlab.pipeline import cut_gpt
 from shardlab.pipeline.deferred_weights import DeferredWeightGradients
 
 
-def a_gpt(layers=5):
+def make_gpt(layers=5):
     torch.manual_seed(0)
     return models.GPT(models.GPTConfig(layers=layers, heads=2, width=8, context=6))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])
 def test_the_stages_together_compute_the_model(stages):
-    model, tokens = a_gpt(), torch.arange(12).view(2, 6)
+    model, tokens = make_gpt(), torch.arange(12).view(2, 6)
     modules = cut_gpt(model, stages)
     x = tokens
     for module in modules:
@@ -34,7 +34,7 @@ def test_every_stage_needs_a_block():
     for stages in (0, 6):
         message = f"{stages} stages for a model of 5 blocks: expected 1 to 5"
         with pytest.raises(ValueError, match=message):
-            cut_gpt(a_gpt(), stages)
+            cut_gpt(make_gpt(), stages)
 
 
 def test_weight_gradients_are_deferred():

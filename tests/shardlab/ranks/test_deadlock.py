@@ -83,7 +83,7 @@ def test_sends_pair_with_receives_in_order() -> None:
     assert stuck_ranks(ranks) == [0]
 
 
-def test_different_tags_never_meet() -> None:
+def test_different_tags_never_match() -> None:
     ranks = ScriptedRanks(2)
     ranks.call(0, "send", 1, tag=1)
     ranks.call(1, "recv", 0, tag=2)

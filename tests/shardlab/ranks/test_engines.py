@@ -34,7 +34,7 @@ def config(stage: int, **zero: object) -> dict[str, Any]:
     }
 
 
-def made() -> tuple[torch.nn.Module, torch.Tensor]:
+def make_model_and_batch() -> tuple[torch.nn.Module, torch.Tensor]:
     """A model and the batch [steps, all ranks' rows, width] of one process."""
     torch.manual_seed(5)
     model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.Tanh(), torch.nn.Linear(9, 1))
@@ -45,7 +45,7 @@ def train(stage: int) -> tuple[list[bool], list[torch.Tensor]]:
     loaded = [name in sys.modules for name in ("deepspeed", "torch._inductor.compile_fx")]
     import deepspeed
 
-    model, batch = made()
+    model, batch = make_model_and_batch()
     optimizer = torch.optim.SGD(model.parameters(), LR)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config(stage, stage3_param_persistence_threshold=0)
@@ -66,7 +66,7 @@ def runs() -> list[Run]:
 
 @pytest.fixture(scope="module")
 def expected() -> list[torch.Tensor]:
-    model, batch = made()
+    model, batch = make_model_and_batch()
     optimizer = torch.optim.SGD(model.parameters(), LR)
     for rows in batch:
         optimizer.zero_grad()
@@ -130,8 +130,11 @@ def test_choice_of_the_engine() -> None:
         deepspeed.comm.barrier()
 
     assert engines.choose_engine("auto", names, [b"pickled by name"]) == "deepspeed"
-    assert engines.choose_engine("auto", made, [b"torch"]) == "torch"
-    assert engines.choose_engine("auto", made, [b"", b".. deepspeed .."]) == "deepspeed"
+    assert engines.choose_engine("auto", make_model_and_batch, [b"torch"]) == "torch"
+    assert (
+        engines.choose_engine("auto", make_model_and_batch, [b"", b".. deepspeed .."])
+        == "deepspeed"
+    )
     assert engines.choose_engine("torch", names, [b"deepspeed"]) == "torch"
     with pytest.raises(ValueError, match="engine is"):
         engines.choose_engine("horovod", names, [])

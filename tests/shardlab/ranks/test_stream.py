@@ -10,44 +10,46 @@ from shardlab.ranks import stream
 from shardlab.ranks.stream import HEAD_LINES, TAIL_LINES, CapturedOutput, Notebook, Terminal
 
 
-class TestPrinted:
-    def test_lines_come_when_they_are_complete(self) -> None:
-        printed = CapturedOutput()
-        assert printed.feed(b"one\ntw") == ["one"]
-        assert printed.feed(b"o\n\nthree") == ["two", ""]
-        assert printed.feed(b"", final=True) == ["three"]
-        assert printed.text == "one\ntwo\n\nthree"
+class TestCapturedOutput:
+    def test_lines_are_returned_once_complete(self) -> None:
+        captured = CapturedOutput()
+        assert captured.feed(b"one\ntw") == ["one"]
+        assert captured.feed(b"o\n\nthree") == ["two", ""]
+        assert captured.feed(b"", final=True) == ["three"]
+        assert captured.text == "one\ntwo\n\nthree"
 
     def test_a_character_may_be_split_between_two_reads(self) -> None:
-        printed = CapturedOutput()
-        lines = [line for byte in "é→𝄞\n".encode() for line in printed.feed(bytes([byte]))]
+        captured = CapturedOutput()
+        lines = [line for byte in "é→𝄞\n".encode() for line in captured.feed(bytes([byte]))]
         assert lines == ["é→𝄞"]
-        assert printed.text == "é→𝄞\n"
+        assert captured.text == "é→𝄞\n"
 
     def test_bytes_that_are_not_utf8(self) -> None:
-        printed = CapturedOutput()
-        assert printed.feed(b"a\xffb\n") == ["a\ufffdb"]
-        printed.feed(b"\xc3", final=False)
-        assert printed.feed(b"", final=True) == ["\ufffd"]
+        captured = CapturedOutput()
+        assert captured.feed(b"a\xffb\n") == ["a\ufffdb"]
+        captured.feed(b"\xc3", final=False)
+        assert captured.feed(b"", final=True) == ["\ufffd"]
 
     def test_beginning_and_end_of_endless_output_are_kept(self) -> None:
-        printed = CapturedOutput(max_bytes=10)
+        captured = CapturedOutput(max_bytes=10)
         for number in range(1000):
-            printed.feed(b"%03d\n" % number)
-        assert printed.text == "000\n0\n… 3,990 bytes omitted …\n\n999\n"
-        assert len(printed.tail) <= 10
+            captured.feed(b"%03d\n" % number)
+        assert captured.text == "000\n0\n… 3,990 bytes omitted …\n\n999\n"
+        assert len(captured.tail) <= 10
 
     def test_up_to_the_limit_nothing_is_cut(self) -> None:
-        printed = CapturedOutput(max_bytes=10)
-        printed.feed(b"12345678")
-        printed.feed(b"90")
-        assert printed.text == "1234567890"
+        captured = CapturedOutput(max_bytes=10)
+        captured.feed(b"12345678")
+        captured.feed(b"90")
+        assert captured.text == "1234567890"
 
-    def test_a_line_without_an_end_comes_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_line_without_an_end_is_returned_in_parts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(stream, "MAX_LINE_CHARS", 10)
-        printed = CapturedOutput()
-        assert printed.feed(b"x" * 8) == []
-        assert printed.feed(b"y" * 8) == ["x" * 8 + "y" * 8]
+        captured = CapturedOutput()
+        assert captured.feed(b"x" * 8) == []
+        assert captured.feed(b"y" * 8) == ["x" * 8 + "y" * 8]
 
 
 class TestTerminal:

@@ -8,7 +8,7 @@ from shardlab.shards import BUFFERS
 pytestmark = pytest.mark.ranks
 
 
-def a_model():
+def make_model():
     import torch
 
     torch.manual_seed(0)
@@ -20,14 +20,14 @@ SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "2.weight": (7, 5), "2.bias": (7,)
 
 @pytest.fixture(scope="module")
 def fsdp2():
-    """ "backward" (before the step), "step" (after it), "hybrid": 2 replicas of 2 shards each."""
+    """Layouts: "backward" (before the step), "step" (after it), "hybrid" (2 replicas, 2 shards)."""
 
     def fn():
         import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        model = a_model()
+        model = make_model()
         for part in (model[0], model[2], model):
             fully_shard(part)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -37,7 +37,7 @@ def fsdp2():
         optimizer.zero_grad()
         after = shards.of_fsdp2(model, optimizer)
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        hybrid = fully_shard(a_model(), mesh=mesh)
+        hybrid = fully_shard(make_model(), mesh=mesh)
         return before, after, shards.of_fsdp2(hybrid)
 
     outputs = launch(fn, world_size=4, device="cpu").outputs
@@ -85,7 +85,7 @@ def deepspeed():
 
         def of_groups(stage):
             """fp32, two parameter groups, one frozen parameter, small persistent parameters."""
-            model = a_model()
+            model = make_model()
             model[0].bias.requires_grad_(False)
             trained = [p for p in model.parameters() if p.requires_grad]
             groups = [{"params": [p for p in trained if p.dim() == dim]} for dim in (2, 1)]
@@ -114,7 +114,7 @@ def deepspeed():
 
         reports = {"groups": of_groups(2)}
         for stage in (0, 1, 2, 3):
-            model = a_model()
+            model = make_model()
             engine, *_ = deepspeed.initialize(
                 model=model,
                 optimizer=torch.optim.AdamW(model.parameters()),
@@ -215,7 +215,7 @@ def test_layout_bytes_match_run_memory() -> None:
         import torch
 
         engine, *_ = deepspeed.initialize(
-            model=a_model(),
+            model=make_model(),
             config={
                 "train_micro_batch_size_per_gpu": 2,
                 "bf16": {"enabled": True},

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from torch.distributed.pipelining import schedules as of_torch
+from torch.distributed.pipelining import schedules as torch_schedules
 
 from shardlab.simulate.pipeline import (
     KINDS,
@@ -95,7 +95,7 @@ def test_zb_h1s_bubble_by_its_formula(costs):
 # ---- torch.distributed.pipelining ----
 
 
-def stages_of_torch(device, p, v, style="loop"):
+def torch_stages(device, p, v, style="loop"):
     """Fake stages with the attributes that torch's schedules read to build their order."""
     mine = [device + k * p for k in range(v)] if style == "loop" else [device, 2 * p - 1 - device]
     return [
@@ -126,11 +126,11 @@ def as_ours(order, p):
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 4), (4, 8), (4, 4), (3, 7)])
-def test_single_stage_orders_are_torchs(p, m):
-    stage = stages_of_torch(0, p, 1)[0]
-    order = of_torch.ScheduleGPipe(stage, m)._get_pipeline_order()
+def test_single_stage_orders_match_torchs(p, m):
+    stage = torch_stages(0, p, 1)[0]
+    order = torch_schedules.ScheduleGPipe(stage, m)._get_pipeline_order()
     assert as_ours(order, p) == gpipe(p, m)
-    order = as_ours(of_torch.Schedule1F1B(stage, m)._get_pipeline_order(), p)
+    order = as_ours(torch_schedules.Schedule1F1B(stage, m)._get_pipeline_order(), p)
     if order[-1][0].micro_batch == 1:
         # In the order that torch 2.13 prints (what it runs is correct), the last device's forwards
         # count from 1, so its first backward has no forward.
@@ -146,14 +146,14 @@ def test_one_chunk_interleaved_is_plain_1f1b():
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 2), (4, 10, 2), (4, 3, 3), (3, 6, 4)])
-def test_interleaved_order_is_torchs(p, m, v):
-    schedule = of_torch.ScheduleInterleaved1F1B(stages_of_torch(0, p, v), m)
+def test_interleaved_order_matches_torchs(p, m, v):
+    schedule = torch_schedules.ScheduleInterleaved1F1B(torch_stages(0, p, v), m)
     assert as_ours(schedule.pipeline_order, p) == interleaved_one_f_one_b(p, m, v)
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 4), (3, 5)])
-def test_zero_bubble_orders_are_torchs(p, m):
-    schedule = of_torch.ScheduleInterleavedZeroBubble(stages_of_torch(0, p, 1), m)
+def test_zero_bubble_orders_match_torchs(p, m):
+    schedule = torch_schedules.ScheduleInterleavedZeroBubble(torch_stages(0, p, 1), m)
     assert as_ours(schedule.pipeline_order, p) == zb_h1(p, m)
-    schedule = of_torch.ScheduleZBVZeroBubble(stages_of_torch(0, p, 2, "v"), m)
+    schedule = torch_schedules.ScheduleZBVZeroBubble(torch_stages(0, p, 2, "v"), m)
     assert as_ours(schedule.pipeline_order, p) == zb_v(p, m)

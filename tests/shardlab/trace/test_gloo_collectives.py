@@ -12,7 +12,7 @@ import pytest
 from shardlab.trace import gloo_collectives
 from shardlab.trace.gloo_collectives import HEADER_BYTES, PAYLOAD, RECV_READY, SEND_READY
 
-MOST_TAG = 2**31 - 1
+MAX_TAG = 2**31 - 1
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_an_announcement_of_a_collective_is_seen(
         assert not is_seen(ends, in_tcp(announcement[:-1]))
 
 
-@pytest.mark.parametrize("tag", [0, 1, 255, 2**24, MOST_TAG])
+@pytest.mark.parametrize("tag", [0, 1, 255, 2**24, MAX_TAG])
 def test_sends_and_receives_are_not_seen(
     ends: tuple[socket.socket, socket.socket], tag: int
 ) -> None:
@@ -97,9 +97,9 @@ def test_a_tensor_is_never_mistaken_for_a_collective(
     chance = random.Random(2026)
     tensors = [bytes([byte]) * 200 for byte in range(256)]
     tensors += [chance.randbytes(200) for _ in range(2000)]
-    for code, most in (("q", 50), ("i", 50), ("h", 50), ("b", 50), ("q", 2**62)):
+    for code, largest in (("q", 50), ("i", 50), ("h", 50), ("b", 50), ("q", 2**62)):
         tensors += [
-            struct.pack(f"<48{code}", *(chance.randint(0, most) for _ in range(48)))
+            struct.pack(f"<48{code}", *(chance.randint(0, largest) for _ in range(48)))
             for _ in range(500)
         ]
     tensors += [struct.pack("<48d", *(chance.gauss(0, 1) for _ in range(48))) for _ in range(500)]

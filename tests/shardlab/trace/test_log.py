@@ -53,7 +53,7 @@ DEEP = pytest.param(b"[" * 100_000 + b"\n")
     [b"{not json\n", b'{"a": 1}\n', b"[]\n", b"3\n", b"\xff\xfe\n", DEEP],
     ids=["not json", "not a list", "empty", "number", "not text", "nested too deeply"],
 )
-def test_lines_that_are_no_events_are_skipped(fd: int, line: bytes) -> None:
+def test_lines_that_are_not_events_are_skipped(fd: int, line: bytes) -> None:
     writer, reader = log.LogWriter(fd), log.LogReader(fd)
     writer.map[16 : 16 + len(line)] = line
     writer.used = len(line)

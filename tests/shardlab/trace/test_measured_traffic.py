@@ -19,7 +19,7 @@ AB, BA = (1000, 2000), (2000, 1000)  # the two ends of one connection between ra
 OUTSIDE = (1000, 9999)  # the other end belongs to no rank
 
 
-def made_call(op: str, rank: int, n_bytes: int, group: tuple[int, ...], **more: object) -> Call:
+def make_call(op: str, rank: int, n_bytes: int, group: tuple[int, ...], **more: object) -> Call:
     values = {
         "peer": None, "start_s": 0.0, "end_s": 1.0, "source": "", "seq": 1, "dtype": "float32",
         "shape": (n_bytes // 4,), "offset": 0, "storage_numel": n_bytes // 4, **more,
@@ -73,7 +73,7 @@ class TestRingBytes:
 
     @pytest.mark.parametrize("n", [2, 3, 4, 8])
     @pytest.mark.parametrize(
-        ("op", "times_s"),
+        ("op", "factor"),
         [
             ("all_reduce", lambda n: 2 * (n - 1) / n),
             ("reduce_scatter", lambda n: (n - 1) / n),
@@ -82,17 +82,17 @@ class TestRingBytes:
             ("all_gather_single", lambda n: n - 1),
         ],
     )
-    def test_each_rank_sends_the_same_to_the_next(self, op: str, times_s: object, n: int) -> None:
+    def test_each_rank_sends_the_same_to_the_next(self, op: str, factor: object, n: int) -> None:
         group = tuple(range(n))
-        sent = ring_bytes([made_call(op, rank, self.S, group) for rank in group], n)
+        sent = ring_bytes([make_call(op, rank, self.S, group) for rank in group], n)
         expected = np.zeros((n, n), dtype=np.int64)
         for rank in group:
-            expected[rank, (rank + 1) % n] = round(times_s(n) * self.S)  # type: ignore[operator]
+            expected[rank, (rank + 1) % n] = round(factor(n) * self.S)  # type: ignore[operator]
         assert sent.tolist() == expected.tolist()
 
     def test_a_subgroup_has_its_own_ring(self) -> None:
         group = (1, 3)
-        sent = ring_bytes([made_call("all_reduce", r, self.S, group) for r in group], 4)
+        sent = ring_bytes([make_call("all_reduce", r, self.S, group) for r in group], 4)
         assert {(r, c): sent[r, c] for r, c in zip(*sent.nonzero(), strict=True)} == {
             (1, 3): self.S,
             (3, 1): self.S,
@@ -100,36 +100,36 @@ class TestRingBytes:
 
     def test_broadcast_sends_n_minus_1_times(self) -> None:
         group = (0, 1, 2, 3)
-        sent = ring_bytes([made_call("broadcast", r, self.S, group) for r in group], 4)
+        sent = ring_bytes([make_call("broadcast", r, self.S, group) for r in group], 4)
         assert sent.sum() == 3 * self.S
 
     def test_all_to_all(self) -> None:
         group = (0, 1, 2, 3)
-        sent = ring_bytes([made_call("all_to_all", r, self.S, group) for r in group], 4)
+        sent = ring_bytes([make_call("all_to_all", r, self.S, group) for r in group], 4)
         assert sent.tolist() == [[0 if r == c else 300 for c in group] for r in group]
 
     def test_send_counts_once(self) -> None:
         calls = [
-            made_call("send", 0, self.S, (0, 1), peer=1),
-            made_call("recv", 1, self.S, (0, 1), peer=0),
+            make_call("send", 0, self.S, (0, 1), peer=1),
+            make_call("recv", 1, self.S, (0, 1), peer=0),
         ]
         assert ring_bytes(calls, 2).tolist() == [[0, self.S], [0, 0]]
 
     @pytest.mark.parametrize(("op", "sender"), [("gather", 1), ("scatter", 0)])
     def test_gather_and_scatter(self, op: str, sender: int) -> None:
-        sent = ring_bytes([made_call(op, r, self.S, (0, 1)) for r in (0, 1)], 2)
+        sent = ring_bytes([make_call(op, r, self.S, (0, 1)) for r in (0, 1)], 2)
         assert sent[sender, 1 - sender] == self.S == sent.sum()
 
     def test_a_single_rank_sends_nothing(self) -> None:
-        assert ring_bytes([made_call("all_reduce", 0, self.S, (0,))], 1).tolist() == [[0]]
+        assert ring_bytes([make_call("all_reduce", 0, self.S, (0,))], 1).tolist() == [[0]]
 
 
 def test_from_calls_a_block_contains_the_calls_that_began_in_it() -> None:
     log = CallLog(2)
     log.add(0, ["block", "first", 10.0, 11.0, {}])
     calls = [
-        made_call("send", 0, 100, (0, 1), peer=1, start_s=0.5),
-        made_call("send", 0, 30, (0, 1), peer=1, start_s=1.5),
+        make_call("send", 0, 100, (0, 1), peer=1, start_s=0.5),
+        make_call("send", 0, 30, (0, 1), peer=1, start_s=1.5),
     ]
     found = from_calls(log, calls, 10.0)
     assert found.sent_bytes[0, 1] == 130

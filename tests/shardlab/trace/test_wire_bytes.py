@@ -1,6 +1,6 @@
 """Bytes counted by the operating system in real runs, against what the algorithm must send.
 
-S is the size of the tensor that each rank passes in; 1 % covers gloo's headers.
+S is the size of the tensor that each rank passes in; 1% covers gloo's headers.
 """
 
 from __future__ import annotations

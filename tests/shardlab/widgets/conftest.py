@@ -18,10 +18,10 @@ def show(browser: Browser) -> Iterator[Show]:
     pages: list[Page] = []
     errors: list[str] = []
 
-    def show(widget: Picture, *, dark: bool = False, still: bool = False) -> Locator:
+    def show(widget: Picture, *, dark: bool = False, reduced_motion: bool = False) -> Locator:
         page = browser.new_page(
             viewport={"width": 940, "height": 800},
-            reduced_motion="reduce" if still else "no-preference",
+            reduced_motion="reduce" if reduced_motion else "no-preference",
         )
         pages.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))

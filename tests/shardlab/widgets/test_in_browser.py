@@ -87,7 +87,7 @@ def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
 
 
 def test_the_player_steps_scrubs_and_jumps(show: Show) -> None:
-    root = show(ring_player(ring_all_reduce(4)), still=True)
+    root = show(ring_player(ring_all_reduce(4)), reduced_motion=True)
     assert root.get_attribute("data-steps") == "6"
     assert root.get_attribute("data-mode") == "cards"
     press(root, "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft")
@@ -104,9 +104,9 @@ def test_the_player_steps_scrubs_and_jumps(show: Show) -> None:
     assert root.get_attribute("data-position") == "4.50"
 
 
-@pytest.mark.parametrize("still", [False, True])
-def test_the_player_plays_to_the_end_and_stops(show: Show, still: bool) -> None:
-    root = show(ring_player(ring_all_reduce(2)), still=still)
+@pytest.mark.parametrize("reduced_motion", [False, True])
+def test_the_player_plays_to_the_end_and_stops(show: Show, reduced_motion: bool) -> None:
+    root = show(ring_player(ring_all_reduce(2)), reduced_motion=reduced_motion)
     stop_the_clock(root)
     press(root, "Space")
     assert root.get_attribute("data-playing") == "true"
@@ -128,7 +128,7 @@ def test_space_pauses_and_a_step_forward_is_one_step(show: Show) -> None:
 
 
 def test_a_run_without_chunks_shows_only_bytes(show: Show) -> None:
-    root = show(ring_player(hub(4)), still=True)
+    root = show(ring_player(hub(4)), reduced_motion=True)
     assert root.get_attribute("data-mode") == "nodes"
     assert "does not show which part" in root.inner_text()
     press(root, "End")
@@ -223,7 +223,7 @@ def test_data_is_never_read_as_html(show: Show) -> None:
     assert "<img" in root.locator(".shardlab-error").inner_text()
 
 
-EVERY = {
+WIDGETS = {
     "traffic map": lambda: traffic_map(ring_all_reduce(4)),
     "ring player": lambda: ring_player(ring_all_reduce(4)),
     "timeline": lambda: timeline(ring_all_reduce(4)),
@@ -231,10 +231,10 @@ EVERY = {
     "offload times": offload_times,
     "pipeline schedule": pipeline_schedule,
 }
-of_every = pytest.mark.parametrize("draw", EVERY.values(), ids=EVERY)
+for_every_widget = pytest.mark.parametrize("draw", WIDGETS.values(), ids=WIDGETS)
 
 
-@of_every
+@for_every_widget
 def test_a_removed_widget_stops_listening(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     page = root.page
@@ -250,7 +250,7 @@ def test_a_removed_widget_stops_listening(show: Show, draw: Callable[[], Picture
     assert page.evaluate("window.model.listening()") == 0
 
 
-@of_every
+@for_every_widget
 def test_the_notebook_gets_only_unhandled_keys(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     page = root.page
@@ -278,12 +278,12 @@ def test_buttons_and_fields_keep_their_own_keys(show: Show) -> None:
 
 
 def test_arrow_keys_move_the_players_slider_by_whole_steps(show: Show) -> None:
-    root = show(ring_player(ring_all_reduce(4)), still=True)
+    root = show(ring_player(ring_all_reduce(4)), reduced_motion=True)
     root.get_by_role("slider", name="Step").press("ArrowRight")
     assert root.get_attribute("data-position") == "1.00"
 
 
-@of_every
+@for_every_widget
 def test_a_change_of_theme_redraws_the_picture(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     picture = "canvas => canvas.toDataURL()"
@@ -337,7 +337,7 @@ def test_a_redraw_of_64_ranks_draws_every_mark(
     drawn: int,
 ) -> None:
     """Counts the marks; the time, which depends on the machine's load, is only reported."""
-    root = show(widget, still=True)
+    root = show(widget, reduced_motion=True)
     press(root, *keys)
     times = root.evaluate(
         """(root, keys) => {
@@ -367,7 +367,7 @@ def test_a_redraw_of_64_ranks_draws_every_mark(
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("n", [4, 64])
 def test_screenshots(show: Show, artifacts: Path, n: int, dark: bool) -> None:
-    """Saved as artefacts, to be looked at."""
+    """Saved as artefacts, for review."""
     run = ring_all_reduce(n, 262_144)
     ideal = 2 * (n - 1) * 262_144 * 4
     shots = {
@@ -382,7 +382,7 @@ def test_screenshots(show: Show, artifacts: Path, n: int, dark: bool) -> None:
         every = pipeline_schedule(schedules=["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
         shots["pipeline_schedule"] = (every, ("ArrowRight",))
     for name, (widget, keys) in shots.items():
-        root = show(widget, dark=dark, still=True)
+        root = show(widget, dark=dark, reduced_motion=True)
         press(root, *keys)
         path = artifacts / f"widget_{name}_{n}_{'dark' if dark else 'light'}.png"
         root.page.screenshot(path=path)

@@ -40,10 +40,10 @@ def test_rows_match_the_stages_in_the_papers_figure() -> None:
 
 def test_widths_are_proportional_to_bytes() -> None:
     widget = memory_bars(7.5e9, 64, capacity_bytes=150e9)
-    most = widget._layout.axis_bytes(widget.settings)
+    axis_bytes = widget._layout.axis_bytes(widget.settings)
     whole = bars_of(widget, "optimizer")[0]
-    assert whole.width == pytest.approx(90e9 / most * (RIGHT - LEFT))
-    assert whole.x == pytest.approx(LEFT + 30e9 / most * (RIGHT - LEFT))
+    assert whole.width == pytest.approx(90e9 / axis_bytes * (RIGHT - LEFT))
+    assert whole.x == pytest.approx(LEFT + 30e9 / axis_bytes * (RIGHT - LEFT))
 
 
 def test_other_stages_are_cut_off_at_the_end_of_the_axis() -> None:
@@ -54,7 +54,7 @@ def test_other_stages_are_cut_off_at_the_end_of_the_axis() -> None:
 
 def test_the_summary_says_whether_the_stage_fits() -> None:
     widget = memory_bars(7.5e9, 64, stage=1, capacity_bytes=80e9)
-    assert "Fits: 48.6 GB of 80 GB are left" in widget.summary()
+    assert "Fits: 48.6 GB of 80 GB left" in widget.summary()
     assert widget.largest_model() == memory.largest_model(80e9, stage=1, world_size=64)
     widget.settings = widget.settings | {"stage": 0}
     assert "Does not fit: exceeds 80 GB by 40 GB" in widget.summary()

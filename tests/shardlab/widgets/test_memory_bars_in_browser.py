@@ -56,12 +56,12 @@ def test_the_formula_is_the_same_in_python_and_javascript(browser: Browser) -> N
         expected = states_at(given, given["stage"])
         assert states["device"] == pytest.approx(expected.device, rel=1e-12)
         assert states["host"] == pytest.approx(expected.host, rel=1e-12)
-        most = memory_bars(
+        expected_largest = memory_bars(
             **{name: value for name, value in given.items() if name != "worldSize"},
             world_size=given["worldSize"],
             capacity_bytes=capacity_bytes,
         ).largest_model()
-        assert largest == ("Infinity" if most is None else str(most))
+        assert largest == ("Infinity" if expected_largest is None else str(expected_largest))
 
 
 def test_units_and_ticks_are_the_same_in_python_and_javascript(browser: Browser) -> None:
@@ -104,7 +104,7 @@ def test_controls_redraw_without_the_kernel(show: Show) -> None:
     assert device_gb(root) == pytest.approx(31.406, abs=1e-3)
     assert root.get_attribute("data-fits") == "yes"
     assert "✓ Fits. Stage 1: 31.4 GB on each of 64 devices." in verdict.inner_text()
-    assert "48.6 GB of 80 GB are left" in verdict.inner_text()
+    assert "48.6 GB of 80 GB left" in verdict.inner_text()
     root.get_by_role("slider", name="N ranks").fill("10")
     assert root.get_attribute("data-world-size") == "1024"
     assert device_gb(root) == pytest.approx(30.09, abs=0.01)
@@ -127,7 +127,7 @@ def test_unsupported_offload_is_explained(show: Show) -> None:
     assert "the device sets no limit" in verdict.inner_text()
     stages = root.get_by_role("radiogroup", name="ZeRO stage")
     stages.get_by_label("2", exact=True).check()
-    assert "Parameters are offloaded at stage 3 only." in verdict.inner_text()
+    assert "Only stage 3 offloads parameters." in verdict.inner_text()
     stages.get_by_label("0", exact=True).check()
     assert "nothing is offloaded" in verdict.inner_text()
     assert root.get_attribute("data-host-bytes") == "0"
@@ -200,11 +200,11 @@ def test_bars_are_where_python_draws_them(show: Show) -> None:
     widget = memory_bars(7.5e9, 16, stage=1, capacity_bytes=90e9)
     root = show(widget)
     layout: MemoryBarsLayout = widget._layout
-    most = layout.axis_bytes(widget.settings)
+    axis_bytes = layout.axis_bytes(widget.settings)
     (bar,) = [each for each in layout.stage_bars(widget.settings) if each.chosen]
     x = widget.scene["left"]
     for category, size in bar.parts:
-        width = size / most * (widget.scene["right"] - widget.scene["left"])
+        width = size / axis_bytes * (widget.scene["right"] - widget.scene["left"])
         place = [x + min(4, width / 2), bar.y + 6]
         pixel = root.locator("canvas").evaluate(
             """(canvas, [x, y]) => {
@@ -244,7 +244,7 @@ def test_dragging_the_slider_is_smooth(show: Show) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
-    """Saved as artefacts, to be looked at."""
+    """Saved as artefacts, for review."""
     measured = {"parameters": [4.1e6] * 4, "gradients": [4.2e6] * 4, "optimizer": [2.1e6] * 4}
     measured |= {"activations": [9e6, 9.1e6, 8e6, 9.3e6]}
     shots = {

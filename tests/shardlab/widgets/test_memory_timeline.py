@@ -78,8 +78,8 @@ def test_exact_peaks_and_phase_ends_missing_from_the_log_are_added() -> None:
 
 
 def test_predicted_categories_are_stacked_and_others_are_not() -> None:
-    guess = {"optimizer": 12 * MIB, "parameters": 6 * MIB, "device": 30 * MIB}
-    widget = memory_timeline(training(), predicted=guess)
+    predicted = {"optimizer": 12 * MIB, "parameters": 6 * MIB, "device": 30 * MIB}
+    widget = memory_timeline(training(), predicted=predicted)
     lines = [m for m in widget.scene["lines"] if m.get("stroke") == PREDICTED]
     box = widget.scene["plot"]
     scale = (box["bottom"] - box["top"]) / widget.scene["max_bytes"]

@@ -100,7 +100,7 @@ def test_the_static_picture_follows_the_settings() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"placement": "cloud"}, "placement='cloud' is not known"),
+        ({"placement": "cloud"}, "placement='cloud': must be one of 'device'"),
         ({"world_size": 0}, "world_size=0"),
         ({"layers": 0}, "layers=0"),
         ({"capacity_bytes": -1}, "above 0"),

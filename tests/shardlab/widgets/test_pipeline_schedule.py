@@ -46,10 +46,10 @@ def test_the_static_picture_follows_the_settings() -> None:
     widget = pipeline_schedule()
     svg = widget.static_svg()
     ElementTree.fromstring(svg)
-    assert "bubble 37.5 % of ideal time, 27.3 % of total time · 33" in svg
-    assert "GPipe 37.5 %, 1F1B 37.5 %, ZB-H1 12.5 %" in widget.summary()
+    assert "bubble 37.5% of ideal time, 27.3% of total time · 33" in svg
+    assert "GPipe 37.5%, 1F1B 37.5%, ZB-H1 12.5%" in widget.summary()
     widget.settings = {"m": 16, "shown": ["interleaved", "zb-v"]}
-    assert "interleaved 1F1B 9.4 %, ZB-V 3.1 %" in widget.summary()
+    assert "interleaved 1F1B 9.4%, ZB-V 3.1%" in widget.summary()
     assert "5.5" in widget.static_svg()  # 11 chunks of half a share
     with pytest.raises(traitlets.TraitError, match="m=0"):
         widget.settings = {"m": 0}
@@ -57,13 +57,13 @@ def test_the_static_picture_follows_the_settings() -> None:
 
 def test_a_schedule_that_does_not_divide_is_explained() -> None:
     svg = pipeline_schedule(4, 9, 2, ["interleaved"]).static_svg()
-    assert "m does not divide into equal rounds" in svg
+    assert "m micro-batches do not divide into equal rounds" in svg
     ElementTree.fromstring(pipeline_schedule(schedules=[]).static_svg())
 
 
 def test_custom_schedules_are_drawn_and_checked() -> None:
     widget = pipeline_schedule(2, 4, schedules={"mine": gpipe(2, 4)})
-    assert "mine 25.0 %" in widget.summary()
+    assert "mine 25.0%" in widget.summary()
     with pytest.raises(IllegalSchedule, match="needs its forward first"):
         pipeline_schedule(1, 1, schedules={"mine": [[("B", 0, 0), ("F", 0, 0)]]})
     with pytest.raises(ValueError, match="is the name of a built-in schedule"):
@@ -89,10 +89,10 @@ def test_a_run_is_drawn_below_the_simulation_of_the_same_schedule() -> None:
     [
         ({"p": 0}, "p=0"),
         ({"v": 9}, "at most 4 chunks"),
-        ({"schedules": ["dual"]}, "'dual' is not a schedule: naive, gpipe"),
+        ({"schedules": ["dual"]}, "schedule 'dual': must be one of naive, gpipe"),
         ({"costs": Costs(forward=0)}, "forward=0: must be above 0"),
         ({"costs": Costs(forward=[1, 2, 1, 1])}, "one number for all stages"),
-        ({"measured": {"dual": [[Slot(("F", 0, 0), 0, 1)]]}}, "is not a schedule"),
+        ({"measured": {"dual": [[Slot(("F", 0, 0), 0, 1)]]}}, "'dual'.: must be one of"),
         ({"measured": {"1f1b": [[], []]}}, "nothing ran"),
         ({"unit_s": 0}, "unit_s=0"),
     ],
@@ -205,7 +205,7 @@ def test_mouse_and_keyboard_show_an_actions_details(show: Show) -> None:
 
 @pytest.mark.browser
 def test_the_clock_plays_and_stops_and_fills_memory(show: Show) -> None:
-    root = show(pipeline_schedule(2, 4, schedules=["gpipe"]), still=True)
+    root = show(pipeline_schedule(2, 4, schedules=["gpipe"]), reduced_motion=True)
     root.get_by_role("slider", name="Time").fill("200")
     assert root.get_attribute("data-time") == "3.000"
     image = "canvas => canvas.toDataURL()"

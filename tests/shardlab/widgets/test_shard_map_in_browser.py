@@ -249,7 +249,7 @@ def test_widgets_follow_the_theme_and_stop_when_removed(show: Show, draw: str) -
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
-    """Saved as artefacts, to be looked at."""
+    """Saved as artefacts, for review."""
     shots = {
         "small": shard_map(SMALL, world_size=4, stage=1),
         "gpt_stage_2": shard_map(models.gpt("1M"), world_size=4, stage=2),

@@ -82,7 +82,7 @@ def test_partial_sums_stay_within_the_matrix(n: int) -> None:
         assert min(width, height) > 50
 
 
-def a_run(forward: int, backward: int) -> Run:
+def make_run(forward: int, backward: int) -> Run:
     blocks = tuple(
         MeasuredBlock(label, rank, 0, 1, (0, sent) if rank == 0 else (sent, 0))
         for label, sent in (("forward", forward), ("backward", backward))
@@ -93,7 +93,7 @@ def a_run(forward: int, backward: int) -> Run:
 
 
 def test_measured_bytes_are_shown_only_with_the_settings_of_the_run() -> None:
-    widget = tensor_split(world_size=2, measured=a_run(1000, 3000))
+    widget = tensor_split(world_size=2, measured=make_run(1000, 3000))
     assert widget.measured == (1000, 3000)
     assert "measured 2.9 KiB" in widget.static_svg()
     widget.settings = {"step": 3}
@@ -121,7 +121,7 @@ def test_the_static_picture_shows_all_collectives(cut: str, n: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cut": "diagonal"}, "cut='diagonal' is not known"),
+        ({"cut": "diagonal"}, "cut='diagonal': must be one of columns"),
         ({"world_size": 17}, "1 to 16"),
         ({"tokens": 0}, "1 or more"),
         ({"reduce_scatter": "nccl"}, "one of ring, gloo"),
@@ -207,7 +207,7 @@ def test_keys_and_buttons_step_and_play(show: Show) -> None:
 
 @pytest.mark.browser
 def test_controls_change_the_picture_immediately(show: Show) -> None:
-    root = show(tensor_split(world_size=2, measured=a_run(1000, 3000)))
+    root = show(tensor_split(world_size=2, measured=make_run(1000, 3000)))
     assert root.get_attribute("data-measured") == "true"
     root.get_by_role("radio", name="with sequence parallelism").check()
     assert root.get_attribute("data-steps") == "9"
@@ -244,7 +244,7 @@ def test_mouse_and_keyboard_show_a_parts_details(show: Show) -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
-    """Saved as artefacts, to be looked at."""
+    """Saved as artefacts, for review."""
     for cut, step in (("columns", 3), ("rows", 1), ("mlp", 5), ("sequence", 3), ("sequence", 8)):
         widget = tensor_split(cut, world_size=4, reduce_scatter="gloo")
         widget.settings = {"step": step}

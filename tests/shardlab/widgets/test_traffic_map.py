@@ -54,9 +54,9 @@ def test_each_block_has_its_own_view() -> None:
 @pytest.mark.parametrize("predicted", [6 * MIB, [6 * MIB] * 4])
 def test_a_prediction_is_next_to_each_ranks_bar(predicted) -> None:
     widget = traffic_map(ring_all_reduce(4), predicted)
-    guesses = [m for m in rects(widget, PREDICTED) if m["width"] > 20]
-    assert len(guesses) == 4
-    assert len({m["width"] for m in guesses}) == 1
+    bars = [m for m in rects(widget, PREDICTED) if m["width"] > 20]
+    assert len(bars) == 4
+    assert len({m["width"] for m in bars}) == 1
     assert widget.scene["views"][0]["predicted"] == [6 * MIB] * 4
 
 
