@@ -40,6 +40,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository, with the environment of this one."""
     root = copy_repository(tmp_path_factory.mktemp("commands") / "shardlab")
     (root / ".venv").symlink_to(sys.prefix)
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
     return root
 
 
