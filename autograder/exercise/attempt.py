@@ -18,8 +18,8 @@ SENT = "sent by a rank"  # the heading of budgets of traffic
 class Finding:
     """A named mistake. ``who`` and ``evidence`` are shown for visible cases only.
 
-    visible: "rank 2 returned the sum, not the mean: divide by world_size (element 0: 8, not 2)"
-    hidden:  "a rank returned the sum, not the mean: divide by world_size"
+    visible: "rank 2 returns the sum, not the mean: divide by world_size (element 0: 8, not 2)"
+    hidden:  "a rank returns the sum, not the mean: divide by world_size"
     """
 
     who: str  # "rank 2", "ranks 0 and 1", "chunk_bounds(10, 4)"

@@ -3,7 +3,7 @@
 @on_each_rank
 def returns_nothing(output, rank, attempt):
     if output["returned"] is None:
-        return "returned nothing: return the chunk that it reduced"
+        return "returns nothing: return the chunk that it reduced"
 """
 
 from __future__ import annotations

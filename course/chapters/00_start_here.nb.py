@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# A model that is too large or too slow to train on one device is trained on many, which exchange data all the time. In this course you write the code for that exchange and run it in real processes on this machine. You predict what will happen, run it, see what was measured, and find out why the two differ.
+# A model that is too large or too slow to train on one device is trained on many devices, which exchange data constantly. In this course you write the code for that exchange and run it in real processes on this machine. You predict what will happen, run it, see what was measured, and find out why the two differ.
 #
 # Run the cells from top to bottom with **Shift + Enter**. Change them and run them again as often as you like.
 
@@ -63,7 +63,7 @@ run = launch(my_share, list(range(10)), world_size=4)
 run.outputs
 
 # %% [markdown]
-# `run.outputs[r]` is what rank r returned. Ranks share no memory: each got its own copy of the list, and others see only what it returns or sends.
+# `run.outputs[r]` is what rank r returned. Ranks share no memory. Each got its own copy of the list, and data leaves a rank only when it is returned or sent.
 #
 # ## Send a tensor around the ring
 #
@@ -82,7 +82,7 @@ def pass_around(length):
     return token[0].item()
 
 # %% [markdown]
-# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Replace `None` with a number, or leave it: everything runs without a guess, too.
+# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Replace `None` with a number, or leave it: every cell also runs without a guess.
 
 # %%
 # Your prediction: the bytes that each rank sends
@@ -96,7 +96,7 @@ traffic_map(run, predicted=predicted_bytes)
 # %% [markdown]
 # On the left, rows are senders and columns are receivers: 0 → 1, 1 → 2, 2 → 3, 3 → 0. On the right are the bytes that each rank sent, with your guess above them if you made one. In this course **orange is predicted and blue is measured**.
 #
-# The blue numbers do not come from a formula. The operating system counted what went through the sockets between the ranks:
+# The blue numbers do not come from a formula. The operating system counted the bytes that went through the sockets between the ranks:
 
 # %%
 print(run.traffic.source)
@@ -122,8 +122,8 @@ timeline(run)
 
 # %%
 for call in run.calls:
-    toward = "to" if call.op == "send" else "from"
-    print(f"rank {call.rank}  {call.op} {toward} rank {call.peer}   {call.source}")
+    preposition = "to" if call.op == "send" else "from"
+    print(f"rank {call.rank}  {call.op} {preposition} rank {call.peer}   {call.source}")
 
 # %% [markdown]
 # ## When a rank fails
@@ -182,7 +182,7 @@ launch(nap, 0.5, world_size=2).outputs
 print("cores       ", len(os.sched_getaffinity(0)))
 print("free memory ", format_bytes(psutil.virtual_memory().available))
 print("GPUs        ", torch.cuda.device_count())
-print("most ranks  ", max_ranks(), "(the limit of launch here)")
+print("max ranks   ", max_ranks(), "(the limit of launch here)")
 
 # %% [markdown]
 # There may be more ranks than cores; they then take turns. The default, `device="auto"`, uses GPUs if there is one for each rank, and CPUs otherwise:

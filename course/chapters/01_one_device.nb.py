@@ -42,7 +42,7 @@ print(f"Ψ = {parameters:,}")
 # %% [markdown]
 # ## First: does it learn?
 #
-# We train the smallest GPT for three hundred steps. An untrained model considers all 256 bytes equally likely, so its loss is ln 256 = 5.5.
+# We train the smallest GPT for 300 steps. An untrained model considers all 256 bytes equally likely, so its loss is ln 256 = 5.5.
 
 # %%
 def learn(steps):
@@ -111,13 +111,13 @@ memory_timeline(run)
 # Activations accumulate during the forward pass, layer by layer. The backward pass goes through the layers in reverse, uses activations to compute gradients, and frees them. So the peak is where forward ends and backward begins. The optimizer's states appear in the first step and stay: that is why we need at least two steps.
 
 # %%
-def table(memory_of_rank, moments=("forward", "backward", "step")):
+def print_table(memory_of_rank, moments=("forward", "backward", "step")):
     for moment in moments:
         live = memory_of_rank.at(moment)
         large = [name for name in palette.MEMORY if live[name] > 999]
-        print(f"{moment:>8} ends:", ", ".join(f"{name} {format_bytes(live[name])}" for name in large))
+        print(f"after {moment:>8}:", ", ".join(f"{name} {format_bytes(live[name])}" for name in large))
 
-table(run.memory[0])
+print_table(run.memory[0])
 
 # %% [markdown]
 # ## What stays: 16 bytes for each parameter
@@ -127,9 +127,9 @@ table(run.memory[0])
 # %%
 predicted = memory.model_states(parameters, precision="fp32", optimizer="adam").device
 measured = run.memory[0].at("step")
-for category, wanted_bytes in predicted.items():
-    print(f"{category:10}  predicted {wanted_bytes:12,.0f}   measured {measured[category]:12,}")
-    assert abs(measured[category] / wanted_bytes - 1) < 0.01
+for category, expected_bytes in predicted.items():
+    print(f"{category:10}  predicted {expected_bytes:12,.0f}   measured {measured[category]:12,}")
+    assert abs(measured[category] / expected_bytes - 1) < 0.01
 
 # %% [markdown]
 # The optimizer's few extra bytes are Adam's step counters, one for each tensor. The token embedding and the output head of this GPT are one **tied** tensor: it has one storage, one gradient, one pair of states, and is counted once. None of this depends on the batch.
@@ -161,27 +161,27 @@ memory_timeline({"batch 8": run, "batch 16": larger})
 # | attention's output: input of its last matrix | D |
 # | the input of GELU, four times as wide | 4 D |
 # | the output of GELU: input of the last matrix | 4 D |
-# | a mean and a deviation for each layer norm; one number for each attention head | 4 + heads |
+# | a mean and an inverse standard deviation for each layer norm; one number for each attention head | 4 + heads |
 #
 # That is 16 D and a little more. After the last block come one more layer norm, 2 D + 2, and the log-probabilities that the loss saves, V of them, one for each entry of the vocabulary.
 
 # %%
 def activation_bytes(config, tokens, element_bytes=4):
-    in_block = 16 * config.width + 4 + config.heads
-    at_the_end = 2 * config.width + 2 + config.vocabulary
-    return tokens * (config.layers * in_block + at_the_end) * element_bytes
+    per_block = 16 * config.width + 4 + config.heads
+    after_blocks = 2 * config.width + 2 + config.vocabulary
+    return tokens * (config.layers * per_block + after_blocks) * element_bytes
 
 # %%
 runs = {(8, 64): run, (16, 64): larger, (8, 128): measure(context=128)}
 runs[4, 32] = measure(batch_size=4, context=32)
 for (batch_size, context), each in runs.items():
-    wanted = activation_bytes(config, batch_size * context)
-    got = each.memory[0].at("forward")["activations"]
-    print(f"batch {batch_size:2}, {context:3} tokens: predicted {wanted:11,}   measured {got:11,}")
-    assert abs(got / wanted - 1) < 0.001
+    expected = activation_bytes(config, batch_size * context)
+    measured = each.memory[0].at("forward")["activations"]
+    print(f"batch {batch_size:2}, {context:3} tokens: predicted {expected:11,}   measured {measured:11,}")
+    assert abs(measured / expected - 1) < 0.001
 
 # %% [markdown]
-# Korthikanti et al. (2022) count the same for 16-bit training: 34 bytes for each token, layer and unit of width. Those are our 16 numbers of 2 bytes, and 2 more bytes for dropout masks, which this model does not use. Their additional term, 5as/h for a heads, s tokens and width h, is the attention scores, s of them for each token and head. It makes attention grow with the square of the sequence length. Fused attention, `scaled_dot_product_attention`, recomputes the scores in the backward pass. So here twice the batch and twice the sequence length cost the same:
+# Korthikanti et al. (2022) count the same for 16-bit training: 34 bytes for each token, layer and unit of width. Those are our 16 numbers of 2 bytes, and 2 more bytes for dropout masks, which this model does not use. Their additional term, 5·*a*·*s*/*h* for *a* heads, *s* tokens and width *h*, is the attention scores, *s* of them for each token and head. With this term, attention grows with the square of the sequence length. Fused attention, `scaled_dot_product_attention`, recomputes the scores in the backward pass. So here twice the batch and twice the sequence length cost the same memory:
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.4))
@@ -202,13 +202,13 @@ figure.tight_layout()
 for each in runs.values():
     peak_bytes, at_peak = each.memory[0].peak_bytes, each.memory[0].at("peak")
     print(f"peak {format_bytes(peak_bytes)}, including other: {format_bytes(at_peak['other'])}")
-    assert at_peak["gradients"] < parameters  # hardly any gradient is there yet
+    assert at_peak["gradients"] < parameters  # hardly any gradient exists yet
     assert abs(peak_bytes - at_peak["other"] - states_bytes - at_peak["activations"]) < parameters
 
 # %% [markdown]
 # ## Half the bytes for each number
 #
-# A 16-bit number needs half the memory, and GPUs multiply matrices of them faster. What is halved depends on what is 16-bit. Here are two ways, both with **bf16**, one of the two 16-bit formats (more on them below):
+# A 16-bit number needs half the memory, and GPUs multiply matrices of them faster. What shrinks depends on what is 16-bit. Here are two ways, both with **bf16**, one of the two 16-bit formats (more on them below):
 #
 # - the whole model in bf16, `model.to(torch.bfloat16)`;
 # - **autocast**: the parameters stay fp32, and matrix products and their results are 16-bit.
@@ -249,23 +249,23 @@ assert sum(mixed.values()) == 16 * parameters
 # %% [markdown]
 # ## Two 16-bit formats: range versus precision
 #
-# A floating-point number has a sign, an exponent, which sets its magnitude, and a mantissa, its digits. fp16 gives 5 bits to the exponent and 10 to the mantissa; bf16 has 8 and 7, with the exponent of fp32.
+# A floating-point number has a sign, an exponent, which sets its magnitude, and a mantissa, its digits. fp16 gives 5 bits to the exponent and 10 to the mantissa; bf16 has 8 and 7: the same exponent as fp32.
 
 # %%
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     limits = torch.finfo(dtype)
-    least = torch.tensor(limits.smallest_normal, dtype=dtype).item() * limits.eps
-    print(f"{str(dtype):15} up to {limits.max:10.5g}, down to {least:8.2g},", end=" ")
+    smallest = torch.tensor(limits.smallest_normal, dtype=dtype).item() * limits.eps
+    print(f"{str(dtype):15} up to {limits.max:10.5g}, down to {smallest:8.2g},", end=" ")
     print(f"next after 1: 1 + {limits.eps:.2g}")
 
 # %% [markdown]
 # ### fp16: small gradients become 0
 #
-# The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the trained model, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass computes. **What share of it is 0 in fp16?**
+# The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the trained model, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass computes. **What fraction of it is 0 in fp16?**
 
 # %%
-# Your prediction: a share, 0 to 1
-predicted_share = None
+# Your prediction: a fraction, 0 to 1
+predicted_fraction = None
 
 # %%
 def gradients(dtype, scale):
@@ -276,8 +276,8 @@ def gradients(dtype, scale):
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         logits = model(tokens)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-    of_logits, *rest = torch.autograd.grad(loss * scale, [logits, *model.parameters()])
-    return of_logits, torch.cat([gradient.flatten() for gradient in rest]) / scale
+    logits_grad, *rest = torch.autograd.grad(loss * scale, [logits, *model.parameters()])
+    return logits_grad, torch.cat([gradient.flatten() for gradient in rest]) / scale
 
 # %%
 SETTINGS = {
@@ -290,26 +290,26 @@ SETTINGS = {
 run = launch(lambda: [gradients(*each) for each in SETTINGS.values()], world_size=1, device="cpu")
 
 # %%
-of_logits, of_parameters = zip(*run.outputs[0], strict=True)
-zeros = [(gradient == 0).float().mean().item() for gradient in of_logits]
-exact = of_parameters[0]
-errors = [((gradient - exact).norm() / exact.norm()).item() for gradient in of_parameters]
+logits_grads, parameter_grads = zip(*run.outputs[0], strict=True)
+zeros = [(gradient == 0).float().mean().item() for gradient in logits_grads]
+exact = parameter_grads[0]
+errors = [((gradient - exact).norm() / exact.norm()).item() for gradient in parameter_grads]
 
 # %%
-print("your prediction:", predicted_share)
+print("your prediction:", predicted_fraction)
 print("zeros in the logits' gradient, error of the parameters' gradient:")
 for name, share, error in zip(SETTINGS, zeros, errors, strict=True):
     print(f"{name:36} {share:6.1%} {error:8.2%}")
 assert zeros[0] < 0.01 < 0.2 < zeros[1] and errors[3] < errors[1] < errors[2]
 
 # %% [markdown]
-# A large share of the logits' gradient is 0 in fp16 but not in fp32: there was something to learn. The smallest gradients are lost first, so the parameters' gradient, which sums them up, is still nearly right. That changes when gradients are 1024 times smaller, as in a batch of 1024 times as many tokens.
+# A large part of the logits' gradient is 0 in fp16 but not in fp32: that information is lost. The smallest gradients are lost first, so the parameters' gradient, which sums them up, is still nearly right. That changes when gradients are 1024 times smaller, as in a batch of 1024 times as many tokens.
 #
 # The fix is simple: the chain rule is linear, so multiplying the loss by a **scale** multiplies every gradient by it and lifts them into the range of fp16. Before the optimizer's step they are divided by it again, in fp32. bf16 has the range of fp32, so nothing underflows to 0; its error comes from having fewer digits.
 #
 # ### fp16: large gradients become inf
 #
-# Why not use a huge scale? Because the largest fp16 number is 65,504; anything beyond becomes inf. One inf in a gradient would turn the parameters into inf or nan forever. So the scale is adjusted **dynamically** during training: if a gradient is inf or nan, skip the step and halve the scale; after a number of steps without overflow, double it. `torch.amp.GradScaler` does this. We start it far too high, and let it grow after 5 good steps (its default is 2000):
+# Why not use a huge scale? Because the largest fp16 number is 65,504; anything beyond becomes inf. One inf in a gradient would turn the parameters into inf or nan, permanently. So the scale is adjusted **dynamically** during training: if a gradient is inf or nan, skip the step and halve the scale; after a number of steps without overflow, double it. `torch.amp.GradScaler` does this. We start with a scale that is far too high and let it grow after 5 good steps (the default is 2000):
 
 # %%
 def with_grad_scaler(steps):
@@ -347,8 +347,8 @@ scales = np.log2([scale for scale, _, _ in history])
 skipped = np.array([unchanged for _, _, unchanged in history])
 figure, axes = plt.subplots(figsize=(7, 3))
 axes.step(range(24), scales, where="post", color=palette.MEASURED, label="scale")
-at = np.flatnonzero(skipped)
-axes.plot(at, scales[at], "x", color=palette.ERROR, label="overflow: skipped")
+skipped_steps = np.flatnonzero(skipped)
+axes.plot(skipped_steps, scales[skipped_steps], "x", color=palette.ERROR, label="overflow: skipped")
 axes.set(xlabel="step", ylabel="log₂ of the scale")
 axes.legend(frameon=False)
 figure.tight_layout()
@@ -363,7 +363,7 @@ for (scale, largest, unchanged), (next_scale, _, _) in zip(history, history[1:])
 #
 # ### When one rank overflows
 #
-# With DDP, gradients are summed over ranks before the scaler looks at them: an inf on one rank is an inf on all, and all skip. When each rank keeps only its own shard of the gradients, as with ZeRO, the others do not see it. Below, only rank 1 overflows, in its second step:
+# With DDP (chapter 02), gradients are summed over ranks before the scaler looks at them: an inf on one rank is an inf on all, and all skip. When each rank keeps only its own part of the gradients (its **shard**), as with ZeRO, the others do not see the inf. Below, only rank 1 overflows, in its second step:
 
 # %%
 def own_scaler_on_each_rank():
@@ -411,7 +411,7 @@ for dtype in (torch.bfloat16, torch.float32):
     print(f"at most {(weights - 1).abs().max():.4f} from 1")
 
 # %% [markdown]
-# The gradients are there and the updates are computed, but 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added to the master, and the 16-bit weight is the rounded master.
+# The gradients exist and the updates are computed, but 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added to the master, and the 16-bit weight is the rounded master.
 
 # %%
 ends = {}
@@ -453,14 +453,14 @@ def accumulate(pieces):
 # %%
 pieces = {"1 × 8": 1, "4 × 2": 4}
 runs = {
-    name: launch(accumulate, many, world_size=1, memory=True, device="cpu")
-    for name, many in pieces.items()
+    name: launch(accumulate, count, world_size=1, memory=True, device="cpu")
+    for name, count in pieces.items()
 }
 memory_timeline(runs)
 
 # %%
-whole, cut = runs.values()
-difference = (whole.outputs[0] - cut.outputs[0]).abs().max()
+whole, split = runs.values()
+difference = (whole.outputs[0] - split.outputs[0]).abs().max()
 print(f"largest difference between the gradients: {difference:.1e}")
 for name, each in runs.items():
     print(f"{name}: activations up to {format_bytes(each.memory[0].peak_of('activations'))}")

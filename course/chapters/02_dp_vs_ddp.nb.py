@@ -15,7 +15,7 @@
 #
 # **Data parallelism** is the simplest way to train on N devices. Each has a copy of the model, a **replica**, and learns from its own share of the batch. Then the gradients are combined, so that all take the same step.
 #
-# PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) none is. The question of this chapter: what does each device send, who waits for whom, and how does that change from 2 ranks to 8?
+# PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) none is. The questions of this chapter: what does each device send, who waits for whom, and how does that change from 2 ranks to 8?
 
 # %%
 from contextlib import nullcontext
@@ -59,7 +59,7 @@ def one_process(ranks, steps=2):
     return parameters_to_vector(model.parameters()).detach()
 
 # %%
-alone = launch(one_process, 4, world_size=1, device="cpu").outputs[0]
+reference = launch(one_process, 4, world_size=1, device="cpu").outputs[0]
 
 # %% [markdown]
 # ## DP: one device in charge
@@ -127,8 +127,8 @@ def data_parallel(steps=2, optimizer_class=torch.optim.SGD):
     model = models.gpt(SIZE)
     optimizer = optimizer_class(model.parameters(), lr=0.1)
     for step in range(steps):
-        whole = SEQUENCES * dist.get_world_size()
-        tokens, targets = data.batch(step, whole, CONTEXT) if is_hub() else (None, None)
+        batch_size = SEQUENCES * dist.get_world_size()
+        tokens, targets = data.batch(step, batch_size, CONTEXT) if is_hub() else (None, None)
         optimizer.zero_grad()
         backward_everywhere(forward_everywhere(model, tokens), targets)
         update_on_hub(model, optimizer)
@@ -214,7 +214,7 @@ for rank in range(1, 4):
 
 # %%
 def largest_difference(weights):
-    return (weights - alone).abs().max().item()
+    return (weights - reference).abs().max().item()
 
 print(f"largest difference from one process: {largest_difference(run.outputs[0]):.0e}")
 assert largest_difference(run.outputs[0]) < 1e-5
@@ -291,8 +291,8 @@ print(f"your prediction: {predicted_factors}   measured: {factors[0]:.2f} and {f
 
 # %%
 def plot_busiest(axes, formula, sent):
-    many = np.arange(1, 11)
-    axes.plot(many, [max(formula(n)) / weight_bytes for n in many], color=palette.PREDICTED)
+    ranks = np.arange(1, 11)
+    axes.plot(ranks, [max(formula(n)) / weight_bytes for n in ranks], color=palette.PREDICTED)
     busiest = [sent[n].max() / weight_bytes for n in sent]
     axes.plot(list(sent), busiest, "o", color=palette.MEASURED)
 
@@ -307,7 +307,7 @@ axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# With two ranks they differ only in the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way. Some tutorials say that DDP, too, needs more and more bandwidth as N grows. But the lower line stays below 2Ψ for any N.
+# With two ranks, DP and DDP differ only in the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way. Some tutorials say that DDP, too, needs more and more bandwidth as N grows. But the lower line stays below 2Ψ for any N.
 #
 # How faithful is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). If NCCL, NVIDIA's library for messages between GPUs, is installed, PyTorch uses it to send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), directly from GPU to GPU, which relieves the first GPU's link. The rest remains: all weights are sent again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all GPUs, and all of it is limited to one machine. PyTorch's documentation recommends DDP even for a single machine.
 #
@@ -361,15 +361,15 @@ def second_pass(run):
         for label in ("backward", "gradient")
     )
     calls = [call for call in run.calls if call.rank == 0 and call.op == "all_reduce"]
-    begun_s = backward[1]
-    return begun_s, [c for c in calls if c.start_s > begun_s], [g for g in gradients if g > begun_s]
+    start_s = backward[1]
+    return start_s, [c for c in calls if c.start_s > start_s], [g for g in gradients if g > start_s]
 
 # %%
-def draw_pass(axes, begun_s, calls, ready_s):
-    axes.eventplot([1000 * (s - begun_s) for s in ready_s], lineoffsets=1, color=palette.PLOT_INK)
+def draw_pass(axes, start_s, calls, ready_s):
+    axes.eventplot([1000 * (s - start_s) for s in ready_s], lineoffsets=1, color=palette.PLOT_INK)
     for i, call in enumerate(calls):
-        left, right = 1000 * (call.start_s - begun_s), 1000 * (call.end_s - begun_s)
-        y = -0.3 * (i % 4)  # one below the other: several may be in flight
+        left, right = 1000 * (call.start_s - start_s), 1000 * (call.end_s - start_s)
+        y = -0.3 * (i % 4)  # staggered, because several may be in flight
         axes.barh(y, right - left, 0.26, left=left, color=palette.op_color("all_reduce"))
 
 # %%
@@ -382,7 +382,7 @@ all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
 
 # %% [markdown]
-# A grey line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is there, which also depends on the other rank.
+# A grey line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is ready, which also depends on the other rank.
 
 # %%
 for cap, run in runs.items():
@@ -395,7 +395,7 @@ for cap, run in runs.items():
 print("your prediction for 1 MiB:", predicted_calls)
 
 # %% [markdown]
-# All buckets but the last start early. No computation hides the last one, so it should be small. But many small buckets pay more latency, so the cap is a compromise, and on a real cluster you measure it. How much time overlap saves here is not worth reporting: our ranks share their cores with the threads that send.
+# All buckets but the last start early. No computation hides the last one, so it should be small. But many small buckets pay more latency, so the cap is a compromise; on a real cluster you choose it by measuring. How much time overlap saves here is not worth reporting: our ranks share their cores with the threads that send.
 #
 # ## Accumulation: send once, not every time
 #
@@ -414,8 +414,8 @@ def accumulate(use_no_sync, micro_batches=4):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 # %%
-each, once = (launch(accumulate, skip, world_size=4, device="cpu") for skip in (False, True))
-for run, sync in ((each, "micro_batch"), (once, "step")):
+every_time, once = (launch(accumulate, skip, world_size=4, device="cpu") for skip in (False, True))
+for run, sync in ((every_time, "micro_batch"), (once, "step")):
     sent = run.traffic["step"].sent_by_rank
     predicted = estimate.traffic.sent_bytes("ddp", parameters, 4, micro_batches=4, sync=sync)
     share = sent.max() / predicted[0]
@@ -423,7 +423,7 @@ for run, sync in ((each, "micro_batch"), (once, "step")):
     assert np.allclose(sent, predicted, rtol=0.01)
 
 # %%
-difference = (each.outputs[0] - once.outputs[0]).abs().max().item()
+difference = (every_time.outputs[0] - once.outputs[0]).abs().max().item()
 print(f"largest difference between the two gradients: {difference:.0e}")
 assert difference < 1e-6
 
@@ -455,7 +455,7 @@ for call in run.calls:
         print(f"{call.op:>10}  {call.bytes:>9,} bytes of {call.dtype}")
 
 # %% [markdown]
-# The first two check that all ranks have the same number of tensors with the same shapes, the third is a **broadcast** of the weights: one rank sends, and afterwards all have the same.
+# The first two check that all ranks have the same number of tensors with the same shapes, the third is a **broadcast** of the weights: one rank sends, and afterwards all have the same values.
 #
 # `init_sync=False` turns this off. **Will the replicas then drift further apart, come together, or stay as far apart as they began?**
 
@@ -488,13 +488,13 @@ together, apart = (
 )
 print("your prediction:", predicted_drift)
 for step in (0, 15, 29):
-    with_it, without = together[1][step], apart[1][step]
-    print(f"step {step:>2}, with the broadcast: distance {with_it[0]:.3f}, loss {with_it[1]:.2f};"
-          f"   without: distance {without[0]:.3f}, loss {without[1]:.2f}")
+    with_sync, without_sync = together[1][step], apart[1][step]
+    print(f"step {step:>2}, with the broadcast: distance {with_sync[0]:.3f}, loss {with_sync[1]:.2f};"
+          f"   without: distance {without_sync[0]:.3f}, loss {without_sync[1]:.2f}")
 assert together[1][:, 0].max() == 0 and np.allclose(apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
 
 # %% [markdown]
-# They stay as far apart as they began. Both take exactly the same steps, so the difference between them never changes. There is no error and no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients at two different points, and when you save rank 0's weights, half of the gradients were computed for a different model. DDP synchronizes the start and checks nothing afterwards. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart without any message. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are not parameters and get no gradient. DDP sends rank 0's to all ranks at the start of each forward pass.)
+# They stay as far apart as they began. Both replicas take exactly the same steps, so the difference between them never changes. There is no error and no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients at two different points, and when you save rank 0's weights, half of the gradients were computed for a different model. DDP synchronizes the start and checks nothing afterwards. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart without any message. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are not parameters and get no gradient. DDP sends rank 0's to all ranks at the start of each forward pass.)
 #
 # ### Parameters that get no gradient
 #
@@ -559,7 +559,7 @@ for call in run.calls:
         print(f"{call.op} of {call.bytes:,} bytes, {call.dtype}")
 
 # %% [markdown]
-# It has a price. Each step has a second, small all-reduce, one int32 for each parameter tensor, in which ranks exchange which ones they used; and traversing the graph takes time in every step. So use it only where you need it; DDP warns you when it finds no unused parameters.
+# This has a cost. Each step has a second, small all-reduce, one int32 for each parameter tensor, in which ranks exchange which ones they used; and traversing the graph takes time in every step. So use it only where you need it; DDP warns you when it finds no unused parameters.
 #
 # ### Tied and frozen parameters
 #
@@ -586,7 +586,7 @@ for kind in ("tied", "untied", "blocks frozen"):
     assert abs(sent / estimate.traffic.sent_bytes("ddp", trainable, 2)[0] - 1) < 0.01
 
 # %% [markdown]
-# A tied parameter is one tensor with one gradient and is sent once. A frozen one is not sent. In DDP's formula, Ψ counts the trainable parameters. Freeze **before** you wrap the model: DDP lists its parameters when it is built, and would then wait for gradients that never come, as above.
+# A tied parameter is one tensor with one gradient and is sent once. A frozen one is not sent. In DDP's formula, Ψ counts the trainable parameters. Freeze **before** you wrap the model: DDP lists its parameters when it is constructed, and would then wait for gradients that never come, as above.
 #
 # ## What it costs in memory
 #
@@ -661,7 +661,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 #
 # ## In real life
 #
-# Only the label `measure("step")` in `ddp` comes from Shardlab, and it does nothing outside of a launch. As a script for any number of GPUs it looks like this:
+# Only the label `measure("step")` in `ddp` comes from Shardlab, and it does nothing outside `launch`. As a script for any number of GPUs it looks like this:
 #
 # ```python
 # # train.py
@@ -694,7 +694,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # What is different on GPUs:
 #
 # - NCCL instead of gloo: several rings in parallel, or trees (chapter 03), with different headers. 2(N − 1)/N·Ψ holds for its rings.
-# - A GPU queues its work. All-reduces run in parallel with the backward pass on a separate stream, so overlap slows computation little and hides most communication, if the link keeps up.
+# - A GPU queues its work. All-reduces run in parallel with the backward pass on a separate stream, so overlap hardly slows computation and hides most of the communication, if the link keeps up.
 # - If gradients are 16-bit (a bf16 model, or DDP's `bf16_compress_hook`), each takes 2 bytes on the wire, half of what we counted.
 #
 # ## What to keep

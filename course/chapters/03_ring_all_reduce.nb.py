@@ -90,7 +90,7 @@ timeline(run)
 #
 # ## Split the work: one chunk for each rank
 #
-# Cut the tensor into N chunks, and let each rank add up one of them. Two collectives do that, one after the other:
+# Split the tensor into N chunks, and let each rank add up one of them. Two collectives do that, one after the other:
 #
 # - **reduce-scatter**: afterwards rank r has chunk r of the sum, and only that;
 # - **all-gather**: every rank passes its finished chunk on, until all ranks have all chunks.
@@ -242,7 +242,8 @@ world_sizes = (2, 4, 8)
 ring_runs = {n: launch(all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
 for n, run in ring_runs.items():
     predicted, measured = estimate.ring_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
-    print(f"N = {n}: {format_bytes(predicted)} predicted, {measured.mean() / predicted:.4f} times that sent")
+    ratio = measured.mean() / predicted
+    print(f"N = {n}: {format_bytes(predicted)} predicted, measured / predicted = {ratio:.4f}")
     assert (abs(measured / predicted - 1) < 0.01).all()  # on every rank
 
 # %% [markdown]
@@ -256,9 +257,9 @@ for n, run in hub_runs.items():
     assert (abs(measured / predicted - 1) < 0.01).all()
 
 # %%
-def plot_busiest_rank(axes, formula, runs, many=range(1, 17)):
+def plot_busiest_rank(axes, formula, runs, world_sizes=range(1, 17)):
     sent = [run.traffic.sent_by_rank.max() / tensor_bytes for run in runs.values()]
-    axes.plot(many, [np.max(formula(1, n)) for n in many], color=palette.PREDICTED)
+    axes.plot(world_sizes, [np.max(formula(1, n)) for n in world_sizes], color=palette.PREDICTED)
     axes.plot(list(runs), sent, "o", color=palette.MEASURED)
 
 # %%
@@ -267,7 +268,7 @@ plot_busiest_rank(axes, estimate.hub_sent_bytes, hub_runs)
 plot_busiest_rank(axes, estimate.ring_sent_bytes, ring_runs)
 axes.annotate("hub: (N − 1)·S", (10.4, 10.4), ha="right")
 axes.annotate("ring: 2(N − 1)/N·S", (11, 2.4), ha="left")
-axes.set(xlabel="ranks N", ylabel="sent by the busiest rank, in S")
+axes.set(xlabel="ranks N", ylabel="sent by the busiest rank, in units of S")
 axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
@@ -290,8 +291,8 @@ def library_reduce_scatter(length):
 ideal = estimate.scatter_or_gather_sent_bytes(tensor_bytes, world_size=4)
 for reduce_scatter in (own_reduce_scatter, library_reduce_scatter):
     run = launch(reduce_scatter, length, world_size=4, device="cpu")
-    over = run.traffic.sent_by_rank.max() / ideal
-    print(f"{reduce_scatter.__name__}: {over:.3f} times the ideal {format_bytes(ideal)}")
+    ratio = run.traffic.sent_by_rank.max() / ideal
+    print(f"{reduce_scatter.__name__}: {ratio:.3f} times the ideal {format_bytes(ideal)}")
 
 # %%
 traffic_map(run, predicted=ideal)
@@ -376,10 +377,10 @@ def median_seconds(tensors, repeats):
     seconds = []
     for _ in range(repeats):
         dist.barrier()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for tensor in tensors:
             dist.all_reduce(tensor)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
 # %%
@@ -419,12 +420,12 @@ model = estimate.AlphaBeta.fit(*costs(sizes[known], 2), seconds[2][known])
 print(f"latency α = {model.alpha_s * 1e6:.0f} µs, bandwidth B = {model.bytes_per_s / 1e9:.2f} GB/s")
 
 # %% [markdown]
-# Where is the border between small and large? It is where both parts cost the same:
+# Where is the crossover between small and large? It is the size at which both parts cost the same:
 
 # %%
 messages, sent_per_byte = estimate.ring_messages(2), estimate.ring_sent_bytes(1, 2)
-border_bytes = messages * model.alpha_s * model.bytes_per_s / sent_per_byte
-print("latency and bandwidth cost the same at", format_bytes(border_bytes))
+crossover_bytes = messages * model.alpha_s * model.bytes_per_s / sent_per_byte
+print("latency and bandwidth cost the same at", format_bytes(crossover_bytes))
 
 # %% [markdown]
 # Now we test the model on what it has not seen: the largest tensor, and 4 and 8 ranks.
@@ -449,11 +450,11 @@ all_axes[0].legend(frameon=False, fontsize=8)
 figure.tight_layout()
 
 # %% [markdown]
-# Where points lie above the line, the run has costs that are not in the model. The model assumes that each rank has its own core and its own link. Here a message is a copy in memory that a core makes, and all ranks share the cores and the memory: with more ranks than cores, a rank waits for a core before it can wait for a message. Large tensors do not fit into the caches, so each byte may cost more than it did in the fit. And the points include whatever else runs on this machine. On a cluster each rank has its own link, and the model is more accurate; even there it leaves out the additions, and links shared with others. So use it to see which of the two costs dominates, and measure before you believe its numbers.
+# Where points lie above the line, the run has costs that are not in the model. The model assumes that each rank has its own core and its own link. Here a message is a copy in memory that a core makes, and all ranks share the cores and the memory: with more ranks than cores, a rank waits for a core before it can wait for a message. Large tensors do not fit into the caches, so each byte may cost more than it did in the fit. And the points include whatever else runs on this machine. On a cluster each rank has its own link, and the model is more accurate; even there it leaves out the additions, and links shared with other jobs. So use it to see which of the two costs dominates, and measure before you believe its numbers.
 #
 # ### Small chunks: the same bytes in more messages
 #
-# With every rank that joins, the chunks of a ring get smaller, S/N each, and more numerous. What do small chunks cost? Take our tensor, once in one all-reduce, and once split into 64 pieces with an all-reduce for each. **How many times longer will the 64 take?**
+# Each additional rank makes the chunks of a ring smaller, S/N each, and more numerous. What do small chunks cost? Take our tensor, once in one all-reduce, and once split into 64 pieces with an all-reduce for each. **How many times longer will the 64 take?**
 
 # %%
 # Your prediction: the factor
@@ -471,7 +472,7 @@ modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
 print(f"your prediction: {predicted_factor}   model: {modelled:.1f}   measured: {pieces_s / whole_s:.1f}")
 
 # %% [markdown]
-# The model may miss the number. In back-to-back calls the other ranks are awake and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. A factor above 1 means the same in any case: as many bytes, but more messages.
+# The model may miss the number. In back-to-back calls the other ranks are already running and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. In any case, a factor above 1 comes from the additional messages: the bytes are the same.
 
 # %% [markdown]
 # ## In real life: DDP

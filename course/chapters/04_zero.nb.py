@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 04 · ZeRO memory math
 #
-# In data-parallel training every rank holds everything: all parameters, all gradients, all optimizer states. N ranks hold N copies of the same numbers. **ZeRO** (*zero redundancy optimizer*) keeps one copy, split into slices, one slice per rank.
+# In data-parallel training every rank holds everything: all parameters, all gradients, all optimizer states. N ranks hold N copies of the same numbers. **ZeRO** (*zero redundancy optimizer*) keeps one copy, split into slices (**shards**), one slice per rank.
 #
 # The question of this chapter: how many bytes are left on each rank, and what does that cost in traffic?
 
@@ -34,7 +34,7 @@ from shardlab.widgets import format_bytes, memory_bars, memory_timeline, palette
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# Below, Ψ (psi) is the number of parameters and N the number of ranks. We train a small GPT on four ranks, each with its own two lines of text. All runs use `device="cpu"`, so that we can count bytes on the wire.
+# Below, Ψ (psi) is the number of parameters and N the number of ranks. We train a small GPT on four ranks, each with its own two sequences of text. All runs use `device="cpu"`, so that we can count bytes on the wire.
 
 # %%
 world_size = 4
@@ -97,7 +97,7 @@ def train(batch, config):
 
 # %%
 # Your prediction: bytes per parameter on each rank, at stage 0
-predicted_bytes_each = None
+predicted_bytes = None
 
 # %% [markdown]
 # The first run loads DeepSpeed, once per notebook. `memory=True` tracks every tensor's storage; we look at what is alive after the second backward pass.
@@ -109,13 +109,13 @@ runs = {0: launch(train, configuration(0), **options)}
 # %%
 STATES = ("parameters", "gradients", "optimizer")
 
-def states_each(run, moment="after backward"):
+def states_per_rank(run, moment="after backward"):
     """Bytes per parameter, on the rank that holds the most."""
     live = run.memory.at(moment)
     return np.array([live[state].max() for state in STATES]) / parameters
 
-print("parameters, gradients, optimizer:", states_each(runs[0]).round(3))
-print("your prediction:", predicted_bytes_each, "  measured:", states_each(runs[0]).sum().round(3))
+print("parameters, gradients, optimizer:", states_per_rank(runs[0]).round(3))
+print("your prediction:", predicted_bytes, "  measured:", states_per_rank(runs[0]).sum().round(3))
 
 # %% [markdown]
 # All 16, on each of the four ranks. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
@@ -149,7 +149,7 @@ runs[3] = launch(train, configuration(3, **free_after_use), **options)
 print("stage   paper  measured   parameters, gradients, optimizer")
 for stage, run in runs.items():
     paper = memory.model_states(parameters, stage=stage, world_size=world_size).device_bytes
-    each = states_each(run)
+    each = states_per_rank(run)
     print(f"{stage:5} {paper / parameters:7.2f} {each.sum():9.2f}  ", each.round(2))
 print("your prediction for stages 1, 2 and 3:", predicted_by_stage)
 
@@ -213,7 +213,7 @@ for stage in (1, 2):
 # %% [markdown]
 # ## A slice is not a layer
 #
-# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". That is wrong. DeepSpeed concatenates all parameters into **one flat buffer** and cuts it into N equal slices, even in the middle of a tensor. Take the second matrix of the first block's MLP:
+# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". That is wrong. DeepSpeed concatenates all parameters into **one flat buffer** and splits it into N equal slices, even in the middle of a tensor. Take the second matrix of the first block's MLP:
 
 # %%
 tensor = "blocks.0.mlp.down.weight"
@@ -229,13 +229,13 @@ holders = layouts["stage 1"].ranks_of(tensor, "optimizer")
 print("your prediction:", predicted_ranks, "   its optimizer states are on ranks:", holders)
 
 # %% [markdown]
-# The picture shows the engines of the runs above, after their second backward. Each row is a rank, each colour a tensor. Choose a stage, hover over a piece, and find the three borders.
+# The picture shows the engines of the runs above, after the second backward pass. Each row is a rank, each colour a tensor. Choose a stage, hover over a piece, and find the three borders.
 
 # %%
 shard_map(layouts)
 
 # %% [markdown]
-# At stages 1 and 2 three borders cut the whole buffer, and most tensors are on a single rank. At stage 3 each tensor is cut separately, so every rank has a quarter of each: all ranks contribute equally when a layer is gathered.
+# At stages 1 and 2 three borders cut the whole buffer, and most tensors are on a single rank. At stage 3 each tensor is split separately, so every rank has a quarter of each: all ranks contribute equally when a layer is gathered.
 #
 # Why not assign whole layers? Because then some ranks would hold much more than others:
 
@@ -287,12 +287,12 @@ print("as published")
 predicted_traffic = None
 
 # %%
-def sent_each(run):
-    """Elements of 2 bytes that a rank sent in the second step, in Ψ, as if N were large."""
+def sent_per_rank(run):
+    """Elements of 2 bytes that a rank sent in the second step, in Ψ, scaled to large N."""
     sent = run.traffic["step 1"].sent_by_rank.mean()
     return sent / 2 / parameters * world_size / (world_size - 1)
 
-measured = [sent_each(run) for run in runs.values()]
+measured = [sent_per_rank(run) for run in runs.values()]
 print("your prediction:", predicted_traffic, "  measured:", np.round(measured, 2))
 
 # %% [markdown]
@@ -345,8 +345,8 @@ figure.tight_layout()
 # %%
 each_to_its_owner = configuration(2, use_multi_rank_bucket_allreduce=False)
 run = launch(train, each_to_its_owner, inputs=batches, device="cpu")
-print(f"{sent_each(run):.2f} Ψ;", calls_of_step(run))
-assert sent_each(run) < 2.5
+print(f"{sent_per_rank(run):.2f} Ψ;", calls_of_step(run))
+assert sent_per_rank(run) < 2.5
 
 # %% [markdown]
 # ## When memory is not saved
@@ -361,7 +361,7 @@ predicted_default = None
 default_config = {**configuration(3), "zero_optimization": {"stage": 3}}
 default_run = launch(train, default_config, **options)
 live = default_run.memory.at("after backward")
-print("your prediction:", predicted_default, "  measured:", states_each(default_run)[0].round(2))
+print("your prediction:", predicted_default, "  measured:", states_per_rank(default_run)[0].round(2))
 print("buckets on each rank:", [format_bytes(size) for size in live["buckets"]])
 
 # %% [markdown]
@@ -373,7 +373,7 @@ print("buckets on each rank:", [format_bytes(size) for size in live["buckets"]])
 # %%
 persistent = zero_extras(numels, stage=3, world_size=world_size)["persistent tensors"][0]
 print("persistent:", persistent / parameters, "  largest tensor:", max(numels.values()))
-assert np.isclose(states_each(default_run)[0], 0.5 + persistent / parameters)
+assert np.isclose(states_per_rank(default_run)[0], 0.5 + persistent / parameters)
 assert np.isclose(live["buckets"], 2 * 500_000_000, rtol=0.01).all()
 
 # %% [markdown]
@@ -382,8 +382,8 @@ assert np.isclose(live["buckets"], 2 * 500_000_000, rtol=0.01).all()
 # %%
 kept = launch(train, configuration(3), **options)
 for name, run in (("freed after use", runs[3]), ("kept", kept)):
-    after_forward = states_each(run, "forward")[0]
-    print(f"{name}: {after_forward:.2f} bytes after forward, {sent_each(run):.2f} Ψ sent in a step")
+    after_forward = states_per_rank(run, "forward")[0]
+    print(f"{name}: {after_forward:.2f} bytes after forward, {sent_per_rank(run):.2f} Ψ sent in a step")
 
 # %% [markdown]
 # Kept parameters take memory and save a gather: a good trade on a machine with memory to spare.
@@ -393,8 +393,8 @@ for name, run in (("freed after use", runs[3]), ("kept", kept)):
 # %%
 for stage, run in runs.items():
     rank = run.memory[0]
-    most, gradients = rank.peak_bytes / parameters, rank.peak_of("gradients") / parameters
-    print(f"stage {stage}: {most:5.2f} at the peak, in {rank.peak_phase}; gradients ≤ {gradients:.2f}")
+    peak, gradients = rank.peak_bytes / parameters, rank.peak_of("gradients") / parameters
+    print(f"stage {stage}: {peak:5.2f} at the peak, in {rank.peak_phase}; gradients ≤ {gradients:.2f}")
 
 # %% [markdown]
 # Slices help here, too: each rank copies only its own. But **activations are not sharded** at any stage: each rank has those of its own batch.
@@ -432,7 +432,7 @@ print(json.dumps(real, indent=2))
 # %% [markdown]
 # Which stage? The lowest that fits. Stage 1 slices the largest part and, by the paper's count, sends no more than plain data parallelism. Stage 2 also slices gradients, but sends them for every batch that it accumulates. Stage 3 sends more in every step; use it for models whose parameters do not fit.
 #
-# PyTorch's version of stage 3 is **FSDP2**, with one line per unit that is gathered as a whole. It cuts each tensor between rows. This run has no optimizer, so each rank is left with its slice of parameters and gradients:
+# PyTorch's version of stage 3 is **FSDP2**: one call of `fully_shard` for each unit that is gathered as a whole. It splits each tensor between rows. This run has no optimizer, so each rank is left with its slice of parameters and gradients:
 
 # %%
 def with_fsdp2(batch):
@@ -448,7 +448,7 @@ def with_fsdp2(batch):
 
 # %%
 fsdp2 = launch(with_fsdp2, **options)
-print("parameters and gradients after backward:", states_each(fsdp2)[:2].round(2))
+print("parameters and gradients after backward:", states_per_rank(fsdp2)[:2].round(2))
 print("peak of parameters, gathered ones included:", round(fsdp2.memory.peak_of("parameters")[0] / parameters, 2))
 
 # %% [markdown]

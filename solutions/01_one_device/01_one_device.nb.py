@@ -109,13 +109,13 @@ def step_bytes(
     states = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
     matrices = 1 if tied else 2
     parameters = matrices * vocabulary * width + layers * (width * width + width)
-    kept_by_layer = {"relu": 1, "gelu": 2}[activation] * width
-    kept_by_token = width + layers * kept_by_layer + vocabulary
+    kept_per_layer = {"relu": 1, "gelu": 2}[activation] * width
+    kept_per_token = width + layers * kept_per_layer + vocabulary
     return {
         "parameters": parameters * element_bytes,
         "gradients": parameters * element_bytes,
         "optimizer": parameters * (master_bytes + 4 * states),
-        "activations": batch_size * kept_by_token * element_bytes,
+        "activations": batch_size * kept_per_token * element_bytes,
     }
     ### END SOLUTION
 
@@ -287,7 +287,7 @@ class DynamicLossScaler:
         ### END SOLUTION
 
 # %% [markdown]
-# Your scaler on two ranks, with gradients computed in fp16. At a scale of 2²⁴ a gradient of 1/64 does not fit: how often does it overflow until the scale works, and what happens when it has grown? In step 22 only rank 1 has gradients 64 times as large; if the ranks agree, the two lines coincide.
+# Your scaler on two ranks, with gradients computed in fp16. At a scale of 2²⁴ a gradient of 1/64 does not fit: how many steps overflow before the scale fits, and what happens after it grows? In step 22 only rank 1 has gradients 64 times as large; if the ranks agree, the two lines coincide.
 
 # %%
 def forty_steps():

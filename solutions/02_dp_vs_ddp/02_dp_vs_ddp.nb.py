@@ -134,7 +134,7 @@ hub_run = launch(one_hub_step, world_size=4)
 traffic_map(hub_run)
 
 # %% [markdown]
-# And over time. The hub sends the weights to one rank after another and receives the gradients the same way; meanwhile the other ranks wait for their turn.
+# The same step over time. The hub sends the weights to one rank after another and receives the gradients the same way; meanwhile the other ranks wait for their turn.
 
 # %%
 timeline(hub_run)
@@ -287,7 +287,7 @@ def ring_bytes(parameter_bytes, world_size):
 check("dp_vs_ddp.ring_bytes", ring_bytes)
 
 # %% [markdown]
-# Your two formulas as ranks are added, in units of S: the busiest rank of each.
+# Your two formulas for more and more ranks, each for its busiest rank, in units of S:
 
 # %%
 for world_size in (2, 4, 8, 64):
@@ -295,7 +295,7 @@ for world_size in (2, 4, 8, 64):
     print(f"N = {world_size:2}   hub sends {hub:4.0f} S   ring sends {ring:.3f} S")
 
 # %% [markdown]
-# And next to the run. Your `ddp_step` most likely makes one all-reduce for each parameter, and many of them are tiny, so gloo's own messages are visible: one reason for the buckets that come next.
+# The ring's formula next to your run. Your `ddp_step` most likely makes one all-reduce for each parameter, and many of them are tiny, so gloo's own messages are visible: one reason for the buckets that come next.
 
 # %%
 predicted_bytes = [sent for sent, received in ring_bytes(model_bytes, 4)]
@@ -402,7 +402,7 @@ class BucketedDDP(torch.nn.Module):
         ### END SOLUTION
 
 # %% [markdown]
-# Your buckets over time, with a larger GPT. The band is backward: each bar that begins inside it is a bucket in flight while gradients are still being computed. On a GPU, computing and sending share little; on two CPU cores they take turns, so the gain here is small.
+# Your buckets over time, with a larger GPT. The band marks backward: each bar that begins inside it is a bucket in flight while gradients are still being computed. On a GPU, computation and communication share few resources; on two CPU cores they take turns, so the gain here is small.
 
 # %%
 def one_bucketed_step():

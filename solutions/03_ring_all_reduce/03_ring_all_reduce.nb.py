@@ -37,7 +37,7 @@ from shardlab.widgets import ring_player, timeline, traffic_map
 # %% [markdown]
 # ## 1 · `chunk_bounds`
 #
-# A ring moves a tensor in N chunks, one for each rank. Return a list with `(start, stop)` of each chunk; if N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
+# A ring moves a tensor in N chunks, one for each rank. Return a list with the `(start, stop)` of each chunk; if N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
 
 # %%
 def chunk_bounds_spec(length, world_size):
@@ -153,7 +153,7 @@ check("ring_all_reduce.reduce_scatter", reduce_scatter)
 # %% [markdown]
 # ## 3 · `all_gather`
 #
-# Now **rank r starts with the right chunk r** and arbitrary values in the rest of `tensor`; afterwards every rank has all chunks. The same ring, the same neighbours, N − 1 steps, but a received chunk replaces the old values.
+# Now **rank r starts with the correct chunk r** and arbitrary values in the rest of `tensor`; afterwards every rank has all chunks. The same ring, the same neighbours, N − 1 steps, but a received chunk replaces the old values.
 
 # %%
 def all_gather_spec(tensors, bounds):
@@ -301,7 +301,7 @@ def bytes_per_rank(length, element_bytes, world_size):
 check("ring_all_reduce.bytes_per_rank", bytes_per_rank)
 
 # %% [markdown]
-# Your prediction next to your measurement. The difference is gloo's own messages, some hundred bytes for each send.
+# Your prediction next to your measurement. The difference is gloo's own messages, about a hundred bytes for each send.
 
 # %%
 predicted_bytes = bytes_per_rank(2**20, 4, 4)

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 04 · ZeRO
 #
-# Plain data parallelism keeps every parameter, every gradient and all of Adam's states on every rank. ZeRO gives each rank a slice of them instead: of the optimizer states (stage 1), of the gradients too (stage 2), of the parameters too (stage 3). You will count the bytes, cut the slices, and build all three stages.
+# Plain data parallelism keeps every parameter, every gradient and all of Adam's states on every rank. ZeRO gives each rank a slice (a **shard**) of them instead: of the optimizer states (stage 1), of the gradients too (stage 2), of the parameters too (stage 3). You will count the bytes, compute the slices, and build all three stages.
 #
 # | exercise | points |
 # |---|---|
@@ -41,7 +41,7 @@ from shardlab.widgets import memory_bars, memory_timeline, shard_map, traffic_ma
 #
 # How many bytes of model states does **one rank** hold? A model has Ψ parameters and trains on N ranks in 16 bits with Adam: 2 bytes for a parameter, 2 for its gradient, and K = 12 for the optimizer: an fp32 master copy of the parameter and Adam's two states, 4 bytes each.
 #
-# Return a dict of four numbers: `"parameters"`, `"gradients"` and `"optimizer"` on the device, and `"host"`. With `offload=True` (only at stages 2 and 3) the slices of gradients and optimizer states are on the host instead of the device, as in ZeRO-Offload; otherwise `"host"` is 0. A share is Ψ/N, not rounded.
+# Return a dict of four numbers: `"parameters"`, `"gradients"` and `"optimizer"` on the device, and `"host"`. With `offload=True` (only at stages 2 and 3) the slices of gradients and optimizer states are on the host instead of the device, as in ZeRO-Offload; otherwise `"host"` is 0. A rank's share is Ψ/N, not rounded.
 
 # %%
 def zero_bytes_spec(billions, world_size):
@@ -99,7 +99,7 @@ check("zero.zero_bytes", zero_bytes)
 # %% [markdown]
 # ## 2 · `shard_bounds`
 #
-# Which elements belong to which rank? ZeRO does not assign whole layers. It concatenates all parameters into **one flat buffer**, pads it with zeros until N divides its length, and cuts it into N equal slices. They are equal because collectives need the same length on every rank.
+# Which elements belong to which rank? ZeRO does not assign whole layers. It concatenates all parameters into **one flat buffer**, pads it with zeros until N divides its length, and splits it into N equal slices. They are equal because collectives need the same length on every rank.
 #
 # Given the size of each parameter in elements, return `(start, stop)` of each rank's slice of the padded buffer.
 
@@ -290,7 +290,7 @@ def zero2_backward_spec(gradients_by_rank, world_size):
 zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: the tensors sent and received, and the same again for each of gloo's two threads, which may release an earlier exchange a little late.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: room for the tensors sent and received, and as much again for each of gloo's two threads, which may release an earlier exchange a little late.
 #
 # <details><summary>Hint 1 · when a gradient is ready</summary>
 #
@@ -334,7 +334,7 @@ def zero2_backward(loss, buckets):
     ### END SOLUTION
 
 # %% [markdown]
-# Eight layers, one bucket each. Each tooth is a bucket that is reduced and freed; underneath, the slices add up.
+# Eight layers, one bucket each. Each peak is a bucket that is reduced and freed; below, the slices accumulate.
 
 # %%
 def eight_layers():
@@ -353,7 +353,7 @@ check("zero.zero2_backward", zero2_backward)
 #
 # Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole layer before use and **frees** it right after, in forward and again in backward.
 #
-# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], gives what `linear(x)` gives. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. You may change the code frame below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
 
 # %%
 def zero3_linear_spec(linear, x, y_grad):
@@ -384,7 +384,7 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 # y = Double.apply(x, "a note")
 # ```
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer: two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late.
 #
 # <details><summary>Hint 1 · what to save</summary>
 #
@@ -440,7 +440,7 @@ class Zero3Linear(nn.Module):
         return GatheredLinear.apply(x, self.own, self.shape)
 
 # %% [markdown]
-# Eight layers again: each tooth is a layer that is gathered and freed, eight times in forward and eight times in backward.
+# Eight layers again: each peak is a layer that is gathered and freed, eight times in forward and eight times in backward.
 
 # %%
 def eight_sharded_layers():
@@ -462,7 +462,7 @@ memory_bars(parameters=175e9, world_size=64, stage=3, capacity_bytes=80e9)
 # %% [markdown]
 # ## 6 · Which stage?
 #
-# You want to train a model with 7 billion parameters in bf16 with Adam on 8 GPUs of 48 GB each. What is the lowest stage whose model states leave at least a third of the memory for activations, and how does its traffic compare with DDP's? Would you take a higher stage if micro-batches are small and you accumulate eight of them per step? Give the numbers. Four to eight sentences.
+# You want to train a model with 7 billion parameters in bf16 with Adam on 8 GPUs of 48 GB each. What is the lowest stage whose model states leave at least a third of the memory for activations, and how does its traffic compare with DDP's? Would you choose a higher stage if micro-batches are small and you accumulate eight of them per step? Give the numbers. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "which_stage", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

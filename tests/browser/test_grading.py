@@ -91,7 +91,7 @@ def test_a_submission_can_be_read_and_the_question_graded(
         "placeholder", f"{5 - lost:g}"
     )
     page = formgrader.locator("body")
-    expect(page).to_contain_text("returned the sum, not the mean: divide by world_size")
+    expect(page).to_contain_text("returns the sum, not the mean: divide by world_size")
     table = formgrader.locator(".shardlab-check[data-exercise$='.ring_all_reduce']")
     table.scroll_into_view_if_needed()
     lab.screenshot_in_both_themes(

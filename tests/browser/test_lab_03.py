@@ -113,7 +113,7 @@ def test_validate_saves_and_names_what_fails(
     assert "".join(saved["ring_all_reduce"]) == WRONG["sum_instead_of_mean"]
     assert text.count("The following cell failed:") == 1
     assert 'check("ring_all_reduce.ring_all_reduce", ring_all_reduce)' in text
-    assert "returned the sum, not the mean: divide by world_size" in text
+    assert "returns the sum, not the mean: divide by world_size" in text
 
     copy.cell("ring_all_reduce").type(SOLUTION["ring_all_reduce"])
     text = validate(lab, copy, artifacts, "validate-passes")

@@ -92,7 +92,7 @@ def test_the_deadlock_is_named_and_drawn(chapter):
 def test_the_machine_is_described(chapter):
     printed = chapter.text_of("max_ranks()")
     assert re.search(r"^cores +[1-9]", printed, re.MULTILINE)
-    assert re.search(r"^most ranks +[1-9]", printed, re.MULTILINE)
+    assert re.search(r"^max ranks +[1-9]", printed, re.MULTILINE)
     assert chapter.text_of('choose_device("auto", world_size)').count("world size") == 4
     assert "gloo" in chapter.text_of("launch(dist.get_backend")
 

@@ -41,7 +41,7 @@ def test_the_peak_is_where_forward_ends_and_backward_begins(chapter):
 
 
 def test_after_backward_gradients_exist_and_activations_are_freed(chapter):
-    forward, backward, _ = chapter.text_of("table(run.memory[0])").splitlines()
+    forward, backward, _ = chapter.text_of("print_table(run.memory[0])").splitlines()
     assert "activations" in forward
     assert "gradients" not in forward
     assert "gradients" in backward
@@ -50,7 +50,7 @@ def test_after_backward_gradients_exist_and_activations_are_freed(chapter):
 
 def test_model_states_and_activations_match_the_prediction(chapter):
     """The cells assert the match themselves; here we check that they print what they compare."""
-    states = chapter.text_of("wanted_bytes in predicted.items()").splitlines()
+    states = chapter.text_of("expected_bytes in predicted.items()").splitlines()
     assert [line.split()[0] for line in states] == ["parameters", "gradients", "optimizer"]
     batches = chapter.text_of("runs = {(8, 64)").splitlines()
     assert len(batches) == 4
@@ -112,7 +112,7 @@ def test_layer_norm_weights_do_not_move_in_bf16(chapter):
 
 
 def test_accumulation_needs_a_quarter_of_the_activations(chapter):
-    printed = chapter.text_of("whole, cut = runs.values()")
+    printed = chapter.text_of("whole, split = runs.values()")
     whole, cut = map(float, re.findall(r"activations up to (\S+) MiB", printed))
     assert cut == pytest.approx(whole / 4, rel=0.05)
     assert "4 × 2" in chapter.svg_of('pieces = {"1 × 8": 1')

@@ -82,7 +82,7 @@ def test_all_buckets_but_the_last_start_before_the_last_gradient(chapter):
 
 
 def test_no_sync_sends_once_if_it_includes_forward(chapter):
-    printed = chapter.text_of("each, once = (")
+    printed = chapter.text_of("every_time, once = (")
     assert re.findall(r"(\S+ MiB), (\d\.\d+) of the formula", printed) == [
         ("6.0 MiB", "1.001"),
         ("1.5 MiB", "1.001"),

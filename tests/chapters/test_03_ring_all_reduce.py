@@ -72,7 +72,7 @@ def test_after_the_second_round_all_ranks_have_all_chunks(chapter):
 
 def test_the_ring_sends_what_the_formula_says(chapter):
     printed = chapter.text_of("ring_runs = ")
-    shares = [float(share) for share in re.findall(r"predicted, (\d\.\d+) times that", printed)]
+    shares = [float(share) for share in re.findall(r"measured / predicted = (\d\.\d+)", printed)]
     assert shares == pytest.approx([1, 1, 1], abs=0.01)
     assert re.findall(r"N = (\d)", printed) == ["2", "4", "8"]
 

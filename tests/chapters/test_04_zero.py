@@ -23,7 +23,7 @@ def floats(text):
 
 def test_sixteen_bytes_on_every_rank(chapter):
     assert chapter.text_of("state_bytes = {").strip().endswith("16  bytes per parameter")
-    printed = chapter.text_of("def states_each")
+    printed = chapter.text_of("def states_per_rank")
     assert "[ 2.  2. 12.]" in printed
     assert printed.strip().endswith("measured: 16.0")
 
@@ -64,7 +64,7 @@ def test_the_table_matches_the_papers(chapter):
 
 
 def test_traffic_exceeds_the_papers_for_the_reasons_given(chapter):
-    measured = floats(chapter.text_of("def sent_each").split("measured:")[1])
+    measured = floats(chapter.text_of("def sent_per_rank").split("measured:")[1])
     assert measured == pytest.approx([2, 3, 3, 4.19], rel=0.06)
     calls = chapter.text_of("def calls_of_step").splitlines()
     assert "reduce_scatter" not in calls[1] + calls[2]
@@ -90,7 +90,7 @@ def test_kept_parameters_take_memory_and_save_a_gather(chapter):
 
 
 def test_peaks_are_in_the_step_and_fall_with_sharding(chapter):
-    rows = [floats(row) for row in chapter.text_of("most, gradients = ").splitlines()]
+    rows = [floats(row) for row in chapter.text_of("peak, gradients = ").splitlines()]
     assert rows[0][1] > 20  # fp32 copies of the gradients: above 16
     assert max(row[1] for row in rows[1:]) < rows[0][1] / 2
 

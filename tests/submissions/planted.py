@@ -6,7 +6,7 @@ answers, by grade id.  All other answers are from the solution.
     # /// shardlab-submission
     # lab = "03_ring_all_reduce"
     # loses = {ring_all_reduce = 2.5}
-    # says = {ring_all_reduce = "returned the sum, not the mean"}
+    # says = {ring_all_reduce = "returns the sum, not the mean"}
     # ///
     # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
 

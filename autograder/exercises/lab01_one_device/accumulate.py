@@ -1,4 +1,4 @@
-"""One optimizer step from many micro-batches, equal to the step of a single batch of them all."""
+"""One optimizer step from many micro-batches, equal to the step on the whole batch."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def draw_batches(case: Case, rng: np.random.Generator) -> Plain:
 
 def draw_batch(rng: np.random.Generator, shape: tuple[int, int], share: float) -> Batch:
     tokens, targets = torch.from_numpy(rng.integers(CONFIG.vocabulary, size=(2, *shape)))
-    counting = round(share * targets.numel())
-    ignored = rng.permutation(targets.numel())[counting:]
+    counted = round(share * targets.numel())
+    ignored = rng.permutation(targets.numel())[counted:]
     targets.view(-1)[torch.from_numpy(ignored)] = IGNORE
     return tokens, targets.clone()
 

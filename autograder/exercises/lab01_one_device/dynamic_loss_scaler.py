@@ -34,7 +34,7 @@ def scaler_case(
 
 
 def draw_steps(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """For each rank its weights [n] fp32, and x [steps, n] in fp16: whole 256ths up to 1."""
+    """For each rank its weights [n] fp32, and x [steps, n] in fp16: multiples of 1/256 up to 1."""
     given = []
     for rank in range(case.world_size):
         size = (case.params["steps"], ELEMENTS)

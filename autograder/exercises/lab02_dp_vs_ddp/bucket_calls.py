@@ -1,4 +1,4 @@
-"""What the recorded calls show of an answer's buckets: start times, bytes, mistakes."""
+"""What the recorded calls show about an answer's buckets: start times, bytes, mistakes."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ from autograder.exercises.lab03_ring_all_reduce.shared import (
 
 
 def draw_buffers(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
-    """Only chunk r of rank r's buffer is right; the values of the rest must not matter."""
+    """Only chunk r of rank r's buffer is correct; the values of the rest must not matter."""
     buffers = shared.draw_tensors(case, rng)
     for rank, buffer in enumerate(buffers):
         for chunk, values in enumerate(chunks_of(case, buffer)):

@@ -14,7 +14,7 @@ def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> str | None
     if len(bounds) != world_size:
         return "should return one pair for each rank, world_size in all"
     if not all(0 <= start <= stop <= length for start, stop in bounds):
-        return "should keep to 0 ≤ start ≤ stop ≤ length"
+        return "should satisfy 0 ≤ start ≤ stop ≤ length"
     covered = list(chain.from_iterable(range(*pair) for pair in bounds))
     if covered == list(range(length - length % world_size)) != list(range(length)):
         return "skips the remainder: the last elements are in no chunk"

@@ -36,7 +36,7 @@ def nothing_added(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     sends = [call for call in calls if call.rank == rank and call.op == "send"]
     if len(sends) == attempt.case.world_size - 1:
         reason = "chunk r has to reach rank r last, so rank r never sends it"
-    return f"returned its own part, not the sum: {reason}"
+    return f"returns its own part, not the sum: {reason}"
 
 
 EXERCISE = OnRanks(

@@ -61,7 +61,7 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
     return {"tensor": tensor, "returned": tensor_or_none(returned)}
 
 
-# Both at 4 ranks: knowing only one of them is not diagnosed as working only for N = 4.
+# 4 ranks run both ops: an answer with only one op must not be diagnosed as working only for N = 4.
 OPERATIONS = ("mean", "sum", "mean", "sum", "mean")
 
 EXERCISE = OnRanks(

@@ -132,7 +132,7 @@ EXERCISE = OnRanks(
         live("forward", units=1 + shared.GLOO_THREADS, slices=1),
         # Two for the current unit: itself and its gradient, or its gradient sent and received.
         live("backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
-        # Less all parameters, N slices, which the process has at the start.
+        # Minus all parameters (N slices), which the process has at the start.
         shared.process_memory(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
         shared.process_memory(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
     ),

@@ -1,1 +1,1 @@
-"""What decides lab 01; never released."""
+"""References, mistakes and hidden cases of lab 01; never released."""

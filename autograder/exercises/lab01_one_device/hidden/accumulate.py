@@ -1,4 +1,4 @@
-"""The reference, one micro-batch at a time; a test compares it with a single batch of them all."""
+"""The reference, one micro-batch at a time; a test compares it with the whole batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from autograder.exercises.lab01_one_device.accumulate import (
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from shardlab.models import IGNORE
 
-# From the numbers of counted targets, of all targets, and of sequences in each micro-batch.
+# (counted targets, all targets, sequences), each by micro-batch  ->  the divisors
 Divisors = Callable[[Tensor, Tensor, Tensor], Any]
 
 SIZES = [(60, 30), (90, 14), (128, 32), (70, 7), (96, 32)]
@@ -75,7 +75,7 @@ BY_TOKENS = "divide the sum of the losses by the number of counted tokens in all
 MISTAKES = {
     "steps after every micro-batch: take one step after all of them": optimizer_steps(len),
     "never calls optimizer.step()": optimizer_steps(lambda batches: 0),
-    f"takes the mean of means, so a token in a short one weighs more: {BY_TOKENS}": (
+    f"takes the mean of means, so a token in a short micro-batch weighs more: {BY_TOKENS}": (
         wrong(lambda counted, *_: counted * len(counted))
     ),
     f"adds up the means of the micro-batches: {BY_TOKENS}": wrong(lambda counted, *_: counted),

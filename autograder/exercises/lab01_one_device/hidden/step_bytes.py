@@ -75,7 +75,7 @@ def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]
     """The four numbers; ``changes`` replaces the values of some of these names by wrong ones."""
     wide = asked["precision"] == "fp32"
     plain = {"matrices": 1 if asked["tied"] else 2, "biases": 1, "grows": False}
-    plain |= {"number": 4 if wide else 2, "master": 0 if wide else 4, "also": 0}  # bytes of one
+    plain |= {"number": 4 if wide else 2, "master": 0 if wide else 4, "extra": 0}  # bytes of one
     plain |= {"states": {"sgd": 0, "momentum": 1, "adam": 2}[asked["optimizer"]], "state": 4}
     plain |= {"tokens": asked["batch_size"], "first": 1, "relu": 1, "gelu": 2, "logits": 1}
     s = SimpleNamespace(**{**asked, **plain, **changes})
@@ -83,7 +83,7 @@ def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]
     elements *= s.tokens if s.grows else 1
     kept = (s.first + s.layers * getattr(s, s.activation)) * s.width + s.logits * s.vocabulary
     return {
-        "parameters": elements * (s.number + s.also),
+        "parameters": elements * (s.number + s.extra),
         "gradients": elements * s.number,
         "optimizer": elements * (s.master + s.states * s.state),
         "activations": s.tokens * kept * s.number,
@@ -106,8 +106,8 @@ def states(optimizer: str, *numbers: int) -> list[dict[str, Any]]:
 
 
 BF16 = {"precision": "bf16"}
-# If two agree in a case, the one that is wrong in fewer cases comes first: it cannot explain the
-# others that the second one fails.
+# If two mistakes agree in a case, the one that is wrong in fewer cases comes first: it does not
+# match in the other cases, so the second one is named there.
 CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
     ("parameters", "gradients", "optimizer"): {
         "counts the tied matrix twice: embedding and head are one tensor": {"matrices": 2},
@@ -121,7 +121,7 @@ CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
             {"number": 4}
         ),
     },
-    ("parameters",): {"counts the fp32 masters: they belong to the optimizer": {"also": 4}},
+    ("parameters",): {"counts the fp32 masters: they belong to the optimizer": {"extra": 4}},
     ("gradients",): {
         "counts nothing: every parameter has a gradient of the same size": {"number": 0},
     },

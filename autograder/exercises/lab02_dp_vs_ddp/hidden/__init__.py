@@ -1,1 +1,1 @@
-"""What decides lab 02; never released."""
+"""References, mistakes and hidden cases of lab 02; never released."""

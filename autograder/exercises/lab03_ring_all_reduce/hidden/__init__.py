@@ -1,1 +1,1 @@
-"""What decides lab 03; never released."""
+"""References, mistakes and hidden cases of lab 03; never released."""

@@ -35,7 +35,7 @@ def of_another_chunk(case: Case, inputs: Any, away: int) -> list[Plain] | None:
 
 
 MISTAKES = {
-    "returned nothing: return the reduced chunk": lambda case, inputs: {"returned": None},
+    "returns nothing: return the reduced chunk": lambda case, inputs: {"returned": None},
     "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
         partial(of_another_chunk, away=away) for away in range(1, 8)
     ),

@@ -31,6 +31,6 @@ def reference(case: Case, inputs: Any) -> Plain:
 
 
 MISTAKES = {
-    "returned the sum, not the mean: divide by world_size": total,
-    "returned the mean, not the sum: divide for op='mean' only": mean,
+    "returns the sum, not the mean: divide by world_size": total,
+    "returns the mean, not the sum: divide for op='mean' only": mean,
 }

@@ -23,7 +23,7 @@ from tests.autograder.pages.html import hostile
 
 pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(600)]
 
-MISTAKE = "returned the sum, not the mean: divide by world_size"
+MISTAKE = "returns the sum, not the mean: divide by world_size"
 CASES = exercises.load("ring_all_reduce.ring_all_reduce").cases
 
 

@@ -22,7 +22,7 @@ from tests.autograder.pages.feedback.graded_course import (
 pytestmark = pytest.mark.timeout(600)
 
 OTHER = "01_one_device"
-MEAN = "returned the sum, not the mean: divide by world_size"
+MEAN = "returns the sum, not the mean: divide by world_size"
 ORDER = "put the chunks in another order"
 RING = exercises.load("ring_all_reduce.ring_all_reduce").cases
 HIDDEN = [case.name for case in RING if case.hidden]
