@@ -31,9 +31,8 @@ def process_memory_budget(
 
     def limit(case: Case) -> Limit | None:
         size = tensors_bytes(case)
-        return (
-            None if size is None else Limit(size + OVERHEAD_BYTES, -(2**62))
-        )  # it may have shrunk
+        # No minimum: the process may have shrunk.
+        return None if size is None else Limit(size + OVERHEAD_BYTES, -(2**62))
 
     return Budget(
         "process memory ≤ tensors + overhead",

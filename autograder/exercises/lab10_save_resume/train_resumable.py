@@ -181,7 +181,8 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
         return (
-            "does not restore everything: losses after a restart differ from an uninterrupted run's"
+            "does not restore everything: losses after a restart differ from those of an "
+            "uninterrupted run"
         )
     if not output["bit for bit"]:
         return "comes close to the loss curve but is not bit-equal: something was rounded or lost"
