@@ -57,7 +57,7 @@ def test_the_best_number_of_segments_is_the_square_root(chapter):
 
 
 def test_selective_keeps_less_than_half_for_a_few_per_cent(chapter):
-    everything, selective, full = chapter.text_of("most_bytes, plain_work = ").strip().splitlines()
+    everything, selective, full = chapter.text_of("all_bytes, plain_work = ").strip().splitlines()
     assert floats(everything) == [100, 1]
     assert floats(selective)[0] < 50
     assert 1 < floats(selective)[1] < 1.05
