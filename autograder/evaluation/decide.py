@@ -13,9 +13,8 @@ from autograder.exercise import Attempt, Case, Exercise
 from shardlab.errors import DeadlockError, RunTimeout
 from shardlab.ranks.trust import Trust
 
-MAX_TIMEOUTS = (
-    2  # cases of one answer that may time out; the rest is skipped to save a class's time
-)
+# Cases of one answer that may time out; the others are then skipped, to save a class's time.
+MAX_TIMEOUTS = 2
 
 OnCase = Callable[[int, Case], None]  # (cases done, the one that starts now)
 OnAttempt = Callable[[Attempt], None]  # the results of one case
@@ -55,7 +54,7 @@ def decide(
                 continue
             if on_case:
                 on_case(len(found), case)
-            attempt, judged = trials.of(case)
+            attempt, judged = trials.run(case)
             if on_attempt:
                 on_attempt(attempt)
             found.append(judged)

@@ -23,7 +23,8 @@ from shardlab.run import Run
 
 log = logging.getLogger(__name__)
 
-MAX_TIMES, MAX_BYTES = 100, 1_000_000  # larger than expected: such an output is not diagnosed
+# An output larger than MAX_TIMES the expected one + MAX_BYTES is not diagnosed.
+MAX_TIMES, MAX_BYTES = 100, 1_000_000
 UNSEEN_BYTES = 4096  # TCP options on a busy machine; measured below 1,000 bytes
 STORED_BYTES = 16_384  # per rank, for addresses; a new group of four ranks takes 150 per rank
 OVERHEAD_BYTES = 256  # gloo's own messages for one send or receive; measured about 150
@@ -45,7 +46,7 @@ class Judged:
 
 
 def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = NO_SUSPECTS) -> Judged:
-    """A case passes if every rank's output is correct, budgets are kept and all calls allowed.
+    """A case passes if all ranks' outputs are correct, all budgets are kept and all calls allowed.
 
     ``suspects``: mistakes that explain the earlier cases. If one explains this case too, the
     outputs of the other mistakes are not computed: each may cost a training run.
@@ -78,8 +79,8 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = NO_SU
         spent=()
         if attempt.error
         else tuple(each for each in attempt.spent if not each.from_outside),
-        believed=unrecorded is None,
-        trouble=TAMPERING if tampering else _limit_met(attempt.error),
+        record_is_right=unrecorded is None,
+        trouble=TAMPERING if tampering else _resource_limit(attempt.error),
     )
     if passed:
         return Judged(result)
@@ -117,12 +118,12 @@ def _general(who: str, mistake: str, in_full: str = "") -> Finding:
     return Finding(who, mistake, who_if_hidden=who, in_full=in_full)
 
 
-def _limit_met(error: LaunchError | None) -> Trouble:
-    met = isinstance(error, RunTimeout) or (
+def _resource_limit(error: LaunchError | None) -> Trouble:
+    was_hit = isinstance(error, RunTimeout) or (
         isinstance(error, RankError)
         and (error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message))
     )
-    return RESOURCE_LIMIT if met else ""
+    return RESOURCE_LIMIT if was_hit else ""
 
 
 def is_unwritten(attempt: Attempt) -> bool:

@@ -69,7 +69,7 @@ class RankPool:
     def expect(self, exercise: Exercise, cases: Iterable[Case]) -> None:
         """Ranks started from now on can run all of these cases."""
         sizes = {case.world_size for case in cases}
-        kinds = [_kind(exercise)] if _may_stay(exercise) else []
+        kinds = [_kind(exercise)] if _can_keep_ranks(exercise) else []
         if exercise.execute:
             kinds.append(_kind(exercise, is_clean=True))
         for kind in kinds:
@@ -111,14 +111,14 @@ def _kind(exercise: Exercise, is_clean: bool = False) -> RankKind:
     return RankKind(exercise.engine, exercise.is_point_to_point, is_clean)
 
 
-def _may_stay(exercise: Exercise) -> bool:
+def _can_keep_ranks(exercise: Exercise) -> bool:
     """Whether ranks can be kept: not if memory is measured, which needs fresh processes, and not
     with DeepSpeed, which keeps global state."""
     return not exercise.memory and exercise.engine != "deepspeed"
 
 
 class Trials:
-    """`trials = Trials(exercise, blob, seed, ranks); attempt, judged = trials.of(case)`.
+    """`trials = Trials(exercise, blob, seed, ranks); attempt, judged = trials.run(case)`.
 
     On used ranks, a failure counts if this answer has made the same mistake on new ranks before,
     and a pass counts if the previous case passed.  Otherwise the case is run again on new ranks,
@@ -134,15 +134,16 @@ class Trials:
         self.mistakes: set[str] = set()  # made on new ranks
         self.suspects: frozenset[str] = NO_SUSPECTS  # named mistakes that explain the cases so far
 
-    def of(self, case: Case) -> tuple[Attempt, Judged]:
+    def run(self, case: Case) -> tuple[Attempt, Judged]:
         """Runs one case; a failure of student code is part of the result.
 
         Raises InfrastructureError for a failure of the machine.
         """
-        exercise, kind, may_stay = self.exercise, _kind(self.exercise), _may_stay(self.exercise)
+        exercise = self.exercise
+        kind, can_keep = _kind(exercise), _can_keep_ranks(exercise)
         inputs = list(exercise.draw(case, rng_for(exercise, case, self.seed)))
         expected = list(exercise.expect(case, inputs))
-        if may_stay and (self.last_passed or self.ranks.has(kind)):
+        if can_keep and (self.last_passed or self.ranks.has(kind)):
             ranks = self.ranks.get(kind)
             were_new = ranks.is_fresh
             attempt = self._attempt(ranks, case, inputs, expected)
@@ -157,7 +158,7 @@ class Trials:
         with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
             attempt = self._attempt(fresh, case, inputs, expected)
         judged = judge(exercise, attempt, self.suspects)
-        if judged.result.passed and may_stay:
+        if judged.result.passed and can_keep:
             self.ranks.end(kind)  # they have state from a failed case
         self._remember(judged)
         return attempt, judged
@@ -271,9 +272,8 @@ def _merged(returned: Plain, executed: Plain) -> Plain:
     return {**returned, **executed} if both_are_dicts else returned
 
 
-_pickled = functools.cache(
-    codec.encode_any
-)  # once for all submissions: it includes all that `drive` calls
+# Once for all submissions: it includes everything that `drive` calls.
+_pickled = functools.cache(codec.encode_any)
 
 
 def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:

@@ -33,7 +33,7 @@ class CaseResult:
     sent_bytes: tuple[int, ...] = ()  # by rank
     spent: tuple[Spent, ...] = ()
     trouble: Trouble = ""  # set if it failed for more than a wrong answer
-    believed: bool = True  # False: its own record is wrong, here and probably in other cases
+    record_is_right: bool = True  # False: the live bytes it recorded are wrong, maybe in all cases
 
     @property
     def title(self) -> str:
@@ -62,7 +62,7 @@ class Verdict:
         An answer that tampers in one case, or whose record contradicts the measurement from
         outside, gets no points: the same may go unnoticed in its smaller cases.
         """
-        if self.trouble == TAMPERING or not all(case.believed for case in self.cases):
+        if self.trouble == TAMPERING or not all(case.record_is_right for case in self.cases):
             return 0.0
         total = sum(case.weight for case in self.cases)
         earned = sum(case.weight for case in self.cases if case.passed)

@@ -27,6 +27,6 @@ def printable(text: str) -> str:
 def deterministic(text: str) -> str:
     """`printable`, without what varies between runs: object at 0x7f3a…  ->  object at 0x…"""
     text = printable(text)
-    for pattern, instead in _VARIABLE_PARTS:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _VARIABLE_PARTS:
+        text = pattern.sub(replacement, text)
     return text

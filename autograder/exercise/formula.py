@@ -13,7 +13,7 @@ from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import difference, equal, is_number, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
-from autograder.guest.on_rank import as_it_is, formula_results
+from autograder.guest.on_rank import formula_results, identity
 
 Question = Any  # a list of arguments, or a dict of named ones
 # (question, right answer, answer) -> what is wrong with the form of the answer, not its numbers
@@ -42,7 +42,7 @@ class Formula(Exercise):
     several, the first.  Otherwise the first wrong question is shown with both answers.
     """
 
-    read: Callable[[Any], Plain] = as_it_is
+    read: Callable[[Any], Plain] = identity
     forms: tuple[FormSign, ...] = ()
     tolerance: float | None = 1e-9
     allows: frozenset[str] | None = frozenset()

@@ -15,14 +15,14 @@ from autograder.guest.moments import BEGUN
 from shardlab.run import Run
 
 # Python objects and partly used pages: correct answers stayed below 1 MiB.
-ROOM_BYTES = 4 << 20
+OVERHEAD_BYTES = 4 << 20
 
 
 def process_memory_budget(
     moment: str, tensors_bytes: Callable[[Case], float | None], before: str = BEGUN
 ) -> Budget:
-    """``tensors_bytes``: bytes of a correct answer's tensors at that moment; None: too few to
-    measure."""
+    """``tensors_bytes``: bytes of a correct answer's tensors at that moment; None if they
+    are too few to measure."""
 
     def rise(run: Run) -> list[int]:
         """Raises KeyError if a rank did not complete one of the two moments."""
@@ -31,7 +31,8 @@ def process_memory_budget(
 
     def limit(case: Case) -> Limit | None:
         size = tensors_bytes(case)
-        return None if size is None else Limit(size + ROOM_BYTES, -(2**62))  # it may have shrunk
+        # No minimum: the process may have shrunk.
+        return None if size is None else Limit(size + OVERHEAD_BYTES, -(2**62))
 
     return Budget(
         "process memory ≤ tensors + overhead",

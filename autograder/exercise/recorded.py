@@ -31,7 +31,7 @@ InputsOf = Callable[[Case], Sequence[Plain]]
 INPUT_TOLERANCE = 1e-4
 # For one case: mistakes whose outputs would take more are named in smaller cases only.
 MAX_MISTAKES_BYTES = 100_000
-# For one case's correct outputs: beyond it, tensors with more elements are stored as sums.
+# For one case's correct outputs: if they take more, tensors of more elements are stored as sums.
 MAX_EXPECTED_BYTES, MAX_WHOLE_ELEMENTS = 600_000, 4096
 
 
@@ -71,9 +71,9 @@ class RecordedHalf:
     def mistakes(
         self, case: Case, inputs: Sequence[Plain], among: Container[str] | None = None
     ) -> Iterator[tuple[str, Outputs | None]]:
-        for said, outputs in self._of(case, "mistakes"):
-            if among is None or said in among:
-                yield said, outputs
+        for message, outputs in self._of(case, "mistakes"):
+            if among is None or message in among:
+                yield message, outputs
 
     def limit(self, label: str, case: Case) -> Limit | None:
         limit = self._of(case, "limits").get(label)

@@ -43,8 +43,8 @@ def on_each_rank(rank_sign: RankSign) -> Sign:
     def sign(attempt: Attempt) -> Finding | None:
         for rank, output in finished(attempt):
             who = f"rank {rank}" if len(attempt.outputs) > 1 else "your answer"
-            anyone = "a rank" if len(attempt.outputs) > 1 else "your answer"
-            if found := finding(who, rank_sign(output, rank, attempt), anyone):
+            who_if_hidden = "a rank" if len(attempt.outputs) > 1 else "your answer"
+            if found := finding(who, rank_sign(output, rank, attempt), who_if_hidden):
                 return found
         return None
 

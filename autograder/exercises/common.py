@@ -28,7 +28,7 @@ def is_pairs(bounds: Any) -> bool:
 
 
 def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Uses the tensors without a copy: a drive that releases the layer releases them."""
+    """Does not copy the tensors, so releasing the layer releases them."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
     return layer

@@ -115,7 +115,7 @@ class Channel:
             self.send({"is": "clear", "wait": bool(wait), "at": self.file_sizes()})
 
     def mark(self, writer: Stream) -> None:
-        """Before ``writer`` writes: mark what the other stream has written so far as earlier."""
+        """Called before ``writer`` writes: marks what the other stream has written as earlier."""
         if self.last_writer is not None and self.marks < MAX_MARKS:
             self.marks += 1
             self.send({"is": "mark", "at": self.file_sizes()})
@@ -123,7 +123,7 @@ class Channel:
 
 
 class Stream(io.TextIOWrapper):
-    """sys.stdout and sys.stderr: unbuffered, and no more than the grader keeps."""
+    """sys.stdout and sys.stderr: unbuffered, and truncated to what the grader keeps."""
 
     def __init__(self, channel: Channel, fd: int) -> None:
         file = io.FileIO(fd, "w", closefd=False)
@@ -136,14 +136,14 @@ class Stream(io.TextIOWrapper):
             return super().write(text)
         if channel.last_writer is not self:
             channel.mark(self)
-        if channel.written <= channel.output_bytes:  # beyond it, the grader knows that it was cut
+        if channel.written <= channel.output_bytes:  # one more shows the grader that it was cut
             channel.written += len(text)
             super().write(text[: channel.output_bytes + 1])
         return len(text)
 
 
 def as_json(content: dict[str, Any]) -> bytes:
-    """JSON of any ``_repr_mimebundle_``; the text/plain alone where that is not valid JSON."""
+    """JSON of any ``_repr_mimebundle_``; only its text/plain if that is not valid JSON."""
     try:
         return json.dumps(content, allow_nan=False, default=_plain).encode()
     except (ValueError, TypeError, RecursionError):

@@ -36,7 +36,7 @@ def on_rank(
     """Unpickles the student's answer, in this rank's process, and runs one case.
 
     ``drive_blob``: a cloudpickle of the exercise's ``drive``.  ``closed``: see
-    library.modules_closed.
+    closed_modules.modules_closed.
     """
     drive: Callable[[Any, Plain, Case], Plain] = cloudpickle.loads(drive_blob)
     subject = cloudpickle.loads(subject_blob)
@@ -61,7 +61,7 @@ def formula_results(
     ]
 
 
-def as_it_is(answer: Plain) -> Plain:
+def identity(answer: Plain) -> Plain:
     return answer
 
 

@@ -60,7 +60,7 @@ def gpt(**changes):
 def record(model, batch=batch):
     return lifetimes.record(model, lambda: model(*batch).backward())
 
-whole = record(gpt())
+uncheckpointed = record(gpt())
 
 # %% [markdown]
 # The input of a block is s tokens of b sequences, each a vector of h numbers: sbh numbers in, and as many out. **For each number of its input, how many numbers does a block keep for the backward?**
@@ -75,9 +75,9 @@ sbh_bytes = batch_size * tokens * config.width * 4  # fp32
 def kept_by(part, recorded):
     return [life for life in recorded.lives if (life.kind, life.part) == ("kept", part)]
 
-for life in kept_by("blocks.1", whole):
+for life in kept_by("blocks.1", uncheckpointed):
     print(f"{life.bytes / sbh_bytes:6.2f}  {life.name.removeprefix('blocks.1.')}")
-measured_kept = sum(life.bytes for life in kept_by("blocks.1", whole)) / sbh_bytes
+measured_kept = sum(life.bytes for life in kept_by("blocks.1", uncheckpointed)) / sbh_bytes
 print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
 
 # %% [markdown]
@@ -91,16 +91,16 @@ print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
 #
 # ### The formula
 #
-# For 16-bit training, Korthikanti et al. (2022) count **34 sbh + 5 a s² b** bytes for a layer with a heads. For our model this is 32 sbh, because it has no dropout yet (two masks of one byte), and its attention never stores the scores (more on that below). `activations` has their formula tensor by tensor:
+# For 16-bit training, Korthikanti et al. (2022) count **34 sbh + 5 a s² b** bytes for a layer with a heads. For our model this is 32 sbh, because it has no dropout yet (two masks, one byte for each element), and its attention never stores the scores (more on that below). `activations` has their formula tensor by tensor:
 
 # %%
 kernels = activations.cpu_kernels(element_bytes=4, dropout=False)
 predicted = activations.gpt_terms(config, batch_size, tokens, kernels)
 for what, size in predicted.items():
     print(f"{format_bytes(size):>10}  {what}")
-together = sum(predicted.values())
-print(f"{format_bytes(together):>10}  together   measured: {format_bytes(whole.kept_bytes)}")
-assert abs(together / whole.kept_bytes - 1) < 0.05
+total = sum(predicted.values())
+print(f"{format_bytes(total):>10}  total   measured: {format_bytes(uncheckpointed.kept_bytes)}")
+assert abs(total / uncheckpointed.kept_bytes - 1) < 0.05
 
 # %% [markdown]
 # The formula leaves out a few small tensors. With them, every byte is accounted for:
@@ -110,12 +110,12 @@ small = activations.small_terms(config, batch_size, tokens, kernels)
 for what, size in small.items():
     print(f"{format_bytes(size):>10}  {what}")
 batch_bytes, loss_bytes = sum(part.nbytes for part in batch), 4  # the batch already existed
-assert together + sum(small.values()) - batch_bytes + loss_bytes == whole.kept_bytes
+assert total + sum(small.values()) - batch_bytes + loss_bytes == uncheckpointed.kept_bytes
 
 # %% [markdown]
 # ### Attention scores grow with s²
 #
-# Dropout within attention changes the result. Fused attention on a CPU does not support it, so PyTorch falls back to separate operators: it stores the softmax of all scores, a mask, and the scores after dropout, each a s² b numbers. This is the paper's second term. (On a CPU a mask takes as many bytes as its tensor; in the paper it takes one byte for each number.)
+# Dropout within attention changes this count. Fused attention on a CPU does not support dropout, so PyTorch falls back to separate operators: it stores the softmax of all scores, a mask, and the scores after dropout, each a s² b numbers. This is the second term of the paper's formula. (On a CPU a mask takes as many bytes as its tensor; in the paper it takes one byte for each number.)
 
 # %%
 def numbers_kept(dropout, tokens):
@@ -141,7 +141,7 @@ axes.set(xlabel="tokens s", ylabel="numbers kept for each\nnumber of input", yli
 figure.tight_layout()
 
 # %% [markdown]
-# Lines are the formula, dots the measurements. In a longer sequence each token costs more: GPT-3, with s = 2048, keeps 80 sbh bytes for the scores and 34 sbh for everything else.
+# Lines are the formula, dots the measurements. The longer the sequence, the more bytes each token takes: GPT-3, with s = 2048, keeps 80 sbh bytes for the scores and 34 sbh for everything else.
 #
 # ## Keep the input, recompute the rest
 #
@@ -152,9 +152,9 @@ figure.tight_layout()
 predicted_factor = None
 
 # %%
-whole_block = partial(checkpoint, use_reentrant=False)
+plain_checkpoint = partial(checkpoint, use_reentrant=False)
 
-def checkpoint_blocks(model, how=whole_block):
+def checkpoint_blocks(model, how=plain_checkpoint):
     for block in model.blocks:
         block.forward = partial(how, block.forward)
     return model
@@ -164,7 +164,7 @@ left = sum(life.bytes for life in kept_by("blocks.1", checkpointed)) / sbh_bytes
 print(f"your prediction: {predicted_factor}   measured: {measured_kept / left:.1f}")
 
 # %%
-activation_timeline({"keeps everything": whole, "checkpointed": checkpointed})
+activation_timeline({"keeps everything": uncheckpointed, "checkpointed": checkpointed})
 
 # %% [markdown]
 # Each ribbon is a tensor: its length is its lifetime, its height its bytes. The circle marks the peak. Hover over a ribbon to see the tensor's name.
@@ -175,7 +175,7 @@ activation_timeline({"keeps everything": whole, "checkpointed": checkpointed})
 
 # %%
 full = activations.gpt_terms(config, batch_size, tokens, kernels, recompute="full")
-for recorded, formula in ((whole, together), (checkpointed, sum(full.values()))):
+for recorded, formula in ((uncheckpointed, total), (checkpointed, sum(full.values()))):
     kept, peak = format_bytes(recorded.kept_bytes), format_bytes(recorded.peak_bytes)
     print(f"kept {kept} (formula {format_bytes(formula)}), peak {peak}")
     assert abs(formula / recorded.kept_bytes - 1) < 0.05
@@ -221,7 +221,7 @@ for stops_early in (True, False):
 #
 # You do not need a checkpoint at every layer. Divide a chain of n equal layers, each keeping one tensor, into c **segments** of n/c layers. The forward keeps c inputs, and the backward recomputes one segment at a time:
 #
-# > peak ≈ c + n/c, least at **c = √n**, where it is 2√n instead of n.
+# > peak ≈ c + n/c, smallest at **c = √n**, where it is 2√n instead of n.
 #
 # Chen et al. (2016) train a chain of a thousand layers this way. The extra work is one forward, wherever the segment boundaries are. **For 36 layers, how many tensors are live at the peak, with the best c?**
 
@@ -256,7 +256,7 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# A GPT block keeps not one tensor but 16 times its input. L blocks in segments of k blocks have a peak of about L/k + 16k inputs, least at k = √(L/16). Up to 16 blocks, larger segments gain nothing; with 126 blocks (Llama 3 405B) the best k is 2 or 3. That is why the usual choice is one checkpoint for each block:
+# A GPT block keeps not one tensor but 16 times its input. L blocks in segments of k blocks have a peak of about L/k + 16k inputs, smallest at k = √(L/16). Up to 16 blocks, larger segments gain nothing; with 126 blocks (Llama 3 405B) the best k is 2 or 3. That is why the usual choice is one checkpoint for each block:
 
 # %%
 for layers in (4, 16, 126):
@@ -284,9 +284,9 @@ steps = {name: record(make()) for name, make in makers.items()}
 work = {name: count_flops(make())[1] for name, make in makers.items()}
 
 # %%
-most_bytes, plain_work = steps["everything kept"].kept_bytes, work["everything kept"]
+all_bytes, plain_work = steps["everything kept"].kept_bytes, work["everything kept"]
 for name, recorded in steps.items():
-    print(f"{name:>15}: {recorded.kept_bytes / most_bytes:4.0%} of the bytes kept,", end=" ")
+    print(f"{name:>15}: {recorded.kept_bytes / all_bytes:4.0%} of the bytes kept,", end=" ")
     print(f"{work[name] / plain_work:.3f} times the work")
 
 # %%
@@ -314,14 +314,14 @@ assert abs(work["selective"] / plain_work - 1 - core_again(*shapes["here"])) < 0
 
 # %%
 gpt_3 = {"tokens": 2048, "batch": 1, "width": 12288, "heads": 96}
-cut_by_8 = {"tensor_parallel": 8}
-all_cut = {**cut_by_8, "sequence_parallel": True}
+on_8_ranks = {"tensor_parallel": 8}
+with_sequence = {**on_8_ranks, "sequence_parallel": True}
 variants = {
     "no parallelism": {},
-    "tensor parallel": cut_by_8,
-    "tensor + sequence parallel": all_cut,
-    "… and selective": {**all_cut, "recompute": "selective"},
-    "tensor parallel, every layer checkpointed": {**cut_by_8, "recompute": "full"},
+    "tensor parallel": on_8_ranks,
+    "tensor + sequence parallel": with_sequence,
+    "… and selective": {**with_sequence, "recompute": "selective"},
+    "tensor parallel, every layer checkpointed": {**on_8_ranks, "recompute": "full"},
 }
 gib = {name: 96 * activations.layer_bytes(**gpt_3, **how) / 2**30 for name, how in variants.items()}
 for name, amount in gib.items():
@@ -394,7 +394,7 @@ except RuntimeError as error:
 # %% [markdown]
 # ## With tensor parallelism: t copies of every checkpoint
 #
-# Tensor-parallel ranks work on the same tokens, so all t of them have the same input for a block, and each keeps it: t copies. With DeepSpeed's **partition_activations** each rank keeps 1/t, and the ranks gather the whole input when the backward needs it. **cpu_checkpointing** moves the rest to the host.
+# Tensor-parallel ranks work on the same tokens, so all t of them have the same input for a block, and each keeps it: t copies. With DeepSpeed's **partition_activations** each rank keeps 1/t, and the ranks gather the whole input when the backward needs it. **cpu_checkpointing** moves each rank's 1/t to the host.
 #
 # Now we need two real ranks. PyTorch shards the blocks with the plan of chapter 07. DeepSpeed has its own `checkpoint`, and `configure` sets how it stores the inputs. The class tells DeepSpeed which ranks share them.
 
@@ -404,7 +404,7 @@ class TensorParallelRanks:
     get_model_parallel_world_size = staticmethod(lambda: dist.get_world_size())
     get_model_parallel_group = staticmethod(lambda: dist.group.WORLD)
 
-def cut(block):
+def shard(block):
     enter = tp.PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
     plan = {"attention": enter, "attention.out": tp.RowwiseParallel(),
             "mlp": enter, "mlp.up": tp.ColwiseParallel(), "mlp.down": tp.RowwiseParallel()}
@@ -423,7 +423,7 @@ def checkpoint_by_deepspeed(model, partitioned):
 def train(how):
     model = models.separate_projections(gpt())
     for block in model.blocks:
-        cut(block)
+        shard(block)
     if how != "kept":
         checkpoint_by_deepspeed(model, partitioned=how == "partitioned")
 
@@ -486,7 +486,7 @@ pools = Pools("cpu")
 
 def keep_on_host(function, x):
     with torch.autograd.graph.saved_tensors_hooks(pools.to_host, pools.to_device):
-        return whole_block(function, x)
+        return plain_checkpoint(function, x)
 
 model = checkpoint_blocks(gpt(), keep_on_host)
 with pools:
@@ -496,7 +496,7 @@ print(f"inputs: {inputs_bytes:,} bytes; to the host {down:,}, back {up:,}")
 assert down == up == inputs_bytes
 
 # %% [markdown]
-# Each input crosses the link twice in a step. In return the device keeps no checkpoint, however deep the model is.
+# Each input crosses the link twice in a step. In return, the device stores no checkpoint, however deep the model is.
 #
 # ### The configuration alone does not checkpoint
 #

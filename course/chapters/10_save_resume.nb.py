@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 10 · Save, crash, resume, reshard
 #
-# The more devices a training run uses, the sooner one of them fails, and one failure stops all. In 54 days on 16,384 GPUs, the training of Llama 3 405B was unexpectedly interrupted 419 times (Grattafiori et al. 2024, section 3.3.4): once every three hours. Only what is on disk survives.
+# The more devices a training run uses, the sooner one of them fails, and one failure stops all of them. In 54 days on 16,384 GPUs, the training of Llama 3 405B was unexpectedly interrupted 419 times (Grattafiori et al. 2024, section 3.3.4): once every three hours. Only what is on disk survives.
 #
 # The question of this chapter: what has to be on that disk so that the crash makes no difference to the training?
 
@@ -111,19 +111,19 @@ def restore(job, state, forget=None):
             job[name].load_state_dict(each)
 
 # %% [markdown]
-# Each rank trains 8 steps, writes everything to its own file, and trains 8 more. Then it restarts from the file, once with everything and once without each piece. The restart with everything must give **bit-equal** losses. Each of the others forgets one piece. **Which missing pieces already change the first loss after the restart?** (The pieces are "parameters", "optimizer", "schedule", "loss scale", "position" and "random state".)
+# Each rank trains 8 steps, writes everything to its own file, and trains 8 more. Then it restarts from the file: once with everything, and once for each piece, without that piece. The restart with everything must give **bit-equal** losses. **Which missing pieces already change the first loss after the restart?** (The pieces are "parameters", "optimizer", "schedule", "loss scale", "position" and "random state".)
 
 # %%
 # Your prediction: the missing pieces that change the first loss after a restart, as a list
 predicted_in_first_loss = None
 
 # %%
-def straight_and_resumed(folder):
+def uninterrupted_and_resumed(folder):
     job, path = new_job(), folder / f"first_{dist.get_rank()}.pt"
     for _ in range(8):
         one_step(job)
     torch.save(everything(job), path)
-    curves = {"straight": [one_step(job) for _ in range(8)]}
+    curves = {"uninterrupted": [one_step(job) for _ in range(8)]}
     for forget in (None, *torch.load(path, weights_only=True)):
         job = new_job()
         restore(job, torch.load(path, weights_only=True), forget)
@@ -131,13 +131,13 @@ def straight_and_resumed(folder):
     return curves
 
 # %%
-curves = launch(straight_and_resumed, disk, world_size=2, device="cpu").outputs[0]
+curves = launch(uninterrupted_and_resumed, disk, world_size=2, device="cpu").outputs[0]
 
 # %%
-straight = curves.pop("straight")
+uninterrupted = curves.pop("uninterrupted")
 first = {}
 for forgotten, losses in curves.items():
-    differ = [step for step, loss in enumerate(losses) if loss != straight[step]]
+    differ = [step for step, loss in enumerate(losses) if loss != uninterrupted[step]]
     first[forgotten] = differ[0] if differ else None
     print(f"forgot {forgotten + ':':14}", f"differs from loss {differ[0]} on" if differ else "bit-equal")
 print("your prediction:", predicted_in_first_loss)
@@ -145,7 +145,7 @@ assert first["nothing"] is None and None not in [first[name] for name in list(fi
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
-axes.plot(range(8, 16), straight, color="#BBBBBB", linewidth=6, label="uninterrupted, or nothing forgotten")
+axes.plot(range(8, 16), uninterrupted, color="#BBBBBB", linewidth=6, label="uninterrupted, or nothing forgotten")
 for style, (forgotten, losses) in enumerate(list(curves.items())[1:]):
     line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "color": palette.CYCLE[style]}
     axes.plot(range(8, 16), losses, label=f"without {forgotten}", **line)
@@ -169,14 +169,14 @@ for name, piece in torch.load(disk / "first_0.pt", weights_only=True).items():
 
 # %%
 bloom = 176.247e9
-weights, in_all = 2 * bloom / 2**30, checkpoint.checkpoint_bytes(bloom) / 2**30
-print(f"BLOOM by formula: {weights:.0f} GiB of weights, {in_all:,.0f} GiB in all")
-assert abs(weights / 329 - 1) < 0.005 and abs(in_all / 2300 - 1) < 0.005
+weights, total = 2 * bloom / 2**30, checkpoint.checkpoint_bytes(bloom) / 2**30
+print(f"BLOOM by formula: {weights:.0f} GiB of weights, {total:,.0f} GiB in total")
+assert abs(weights / 329 - 1) < 0.005 and abs(total / 2300 - 1) < 0.005
 
 # %% [markdown]
 # ## Which rank writes?
 #
-# In plain data parallelism every rank has everything, and rank 0 writes. With ZeRO, FSDP or tensor parallelism each has a slice. Then there are two ways: **rank 0 gathers** the slices and writes one file, or each rank writes **its slice** to its own file. Four ranks hold the parameters and both Adam states of a GPT of 3 million parameters, S bytes in all. **While rank 0 gathers and saves, how many bytes does it hold, in units of S? And how many do the ranks send in all?**
+# In plain data parallelism every rank has everything, and rank 0 writes. With ZeRO, FSDP or tensor parallelism each has a slice. Then there are two ways: **rank 0 gathers** the slices and writes one file, or each rank writes **its slice** to its own file. Four ranks hold the parameters and both Adam states of a GPT of 3 million parameters, S bytes in total. **While rank 0 gathers and saves, how many bytes does it hold, in units of S? And how many do all ranks send in total?**
 
 # %%
 # Your prediction: bytes that rank 0 holds and bytes that all ranks send, both in S, as a pair
@@ -222,7 +222,7 @@ for name, run in saves.items():
 print("your prediction:", predicted_gather)
 
 # %% [markdown]
-# The formula agrees with the measurement: through rank 0, that rank holds S plus a slice, and (N − 1)/N · S crosses the network; sharded, each rank holds its slice, and nothing crosses the network. Times on this machine say little, because all ranks share one disk.
+# The formula agrees with the measurement. If rank 0 saves everything, it holds S plus a slice, and (N − 1)/N · S crosses the network. If the ranks save their own slices, each holds its slice, and nothing crosses the network. Times on this machine say little, because all ranks share one disk.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.6))
@@ -259,7 +259,7 @@ for way, sharded in (("through rank 0", False), ("sharded", True)):
 #
 # ## A kill during a step
 #
-# SIGKILL cannot be caught: no handler, no `finally`. The operating system's out-of-memory killer sends it, and so do schedulers when a time limit has passed. Rank 2 gets it in step 3:
+# SIGKILL cannot be caught: no handler, no `finally`. The operating system's out-of-memory killer sends it, and so do schedulers when a time limit has passed. Rank 2 receives it in step 3:
 
 # %%
 def train_and_die(folder):
@@ -312,10 +312,10 @@ print("your prediction:", predicted_steps, "  in the files:", [file["step"] for 
 # %% [markdown]
 # Each file is complete, all four load without an error, and together they form a state that the training was never in. So: **never overwrite a checkpoint**. Write each one to a new place.
 #
-# A half-written file is no better. Eight ranks write a file of 4 MiB again and again, in two ways: directly under its final name, and under another name with a rename afterwards. After a quarter of a second one rank is killed, and the launcher kills the others.
+# A half-written file is no better. Eight ranks write a file of 4 MiB again and again, in two ways: directly under its final name, and under a temporary name that is then changed to the final one. After a quarter of a second one rank is killed, and the launcher kills the others.
 
 # %%
-LINES = ["a line of 64 bytes, and the last one says that it is the end..\n"] * 2**16
+LINES = ["one line of 64 bytes; after the last line, the file says end...\n"] * 2**16
 
 def put(path):
     with open(path, "w") as file:
@@ -341,12 +341,12 @@ except RankError as error:
     print(error.headline)
 for way in ("in_place", "unfinished", "renamed"):
     paths = list(disk.glob(f"{way}_*"))
-    whole = sum(path.read_text().endswith("end") for path in paths)
-    print(f"{way:>10}: {whole} of {len(paths)} files are complete")
-assert whole == len(paths) == 8  # the renamed ones
+    complete = sum(path.read_text().endswith("end") for path in paths)
+    print(f"{way:>10}: {complete} of {len(paths)} files are complete")
+assert complete == len(paths) == 8  # the renamed ones
 
 # %% [markdown]
-# A rename is **atomic**: until the rename the name refers to the old file, afterwards to the new one, and there is no state in between. So a file that got its name by a rename is always complete. This is an **atomic commit**, and it works for folders as well: N ranks write into a temporary folder, all wait for each other, and then one of them renames the folder. You do that in lab 10, and its check kills your ranks after every single change that they make on disk.
+# A rename is **atomic**: until the rename the name refers to the old file, afterwards to the new one, and there is no state in between. So a file that got its name by a rename is always complete. This is an **atomic commit**, and it works for folders as well: N ranks write into a temporary folder, all wait for each other, and then one of them renames the folder. You will do that in lab 10, where the check kills your ranks after every single change that they make on disk.
 #
 # In practice two more things matter:
 #
@@ -400,15 +400,15 @@ for path in sorted((disk / "dcp").iterdir()):
     print(f"{path.name:14} {format_bytes(path.stat().st_size)}")
 loaded, rows = launch(load_with_dcp, disk / "dcp", world_size=2, device="cpu").outputs[0]
 assert all(torch.equal(loaded[name], saved[name]) for name in saved)
-of = len(saved["token.weight"])
-print(f"bit-equal on 2 ranks, where rank 0 has {rows} of {of} rows of the first tensor")
+all_rows = len(saved["token.weight"])
+print(f"bit-equal on 2 ranks, where rank 0 has {rows} of {all_rows} rows of the first tensor")
 
 # %% [markdown]
 # You pass `dcp.load` the tensors to load into: their sharding says which parts each rank needs, and DCP finds the pieces. `dcp.async_save` copies the state to host memory and writes it from there while training continues.
 #
 # ## In real life: DeepSpeed
 #
-# `engine.save_checkpoint` and `engine.load_checkpoint` do all of that for an engine; pass your own state, such as the position in the data, as `client_state`. Stage 2 on four ranks:
+# `engine.save_checkpoint` and `engine.load_checkpoint` do this for an engine; pass your own state, such as the position in the data, as `client_state`. Stage 2 on four ranks:
 
 # %%
 def engine_of(**more):
@@ -482,7 +482,7 @@ def make_universal(folder):
     from deepspeed.checkpoint import ds_to_universal
 
     options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False}
-    options |= {"strict": True, "inject_missing_state": True}  # the last: no Megatron checkpoint
+    options |= {"strict": True, "inject_missing_state": True}  # inject_missing_state: not a Megatron checkpoint
     paths = {"input_folder": folder / "step_2", "output_folder": folder / "universal"}
     paths = {name: str(path) for name, path in paths.items()}
     ds_to_universal.main(Namespace(**paths, **options))
@@ -500,7 +500,7 @@ print("on 2 ranks: bit-equal, position", position)
 # %% [markdown]
 # ## In real life: torchrun restarts the ranks
 #
-# When a rank dies, something has to notice, end the others and start all of them again. `torchrun --max-restarts` does. It does not load checkpoints: it runs the same script from its first line, and the script has to look for one. This script dies in step 3 of its first attempt:
+# When a rank dies, something has to notice, end the others and start all of them again. `torchrun --max-restarts` does that. It does not load checkpoints: it runs the same script from its first line, and the script has to look for a checkpoint. This script dies in step 3 of its first attempt:
 
 # %%
 SCRIPT = '''
@@ -536,7 +536,7 @@ assert ended.returncode == 0, ended.stderr
 #
 # ## How often?
 #
-# Assume that a checkpoint takes δ seconds, and that something fails every M seconds on average. Saving every τ seconds costs δ/τ of the time, and each failure costs half an interval on average, τ/(2M) of the time. The sum is least at τ = √(2δM) (Young 1974). **At Llama 3's failure rate, and with 60 seconds for a checkpoint, how many minutes should pass between two?**
+# Assume that a checkpoint takes δ seconds, and that something fails every M seconds on average. Saving every τ seconds costs δ/τ of the time, and each failure costs half an interval on average, τ/(2M) of the time. The sum is smallest at τ = √(2δM) (Young 1974). **At Llama 3's failure rate, and with 60 seconds for a checkpoint, how many minutes should pass between two checkpoints?**
 
 # %%
 # Your prediction: minutes between two checkpoints
@@ -546,7 +546,7 @@ predicted_minutes = None
 mtbf_s = 54 * 24 * 3600 / 419
 best_s = checkpoint.best_interval_s(60, mtbf_s)
 lost = checkpoint.overhead_fraction(best_s, 60, mtbf_s)
-print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} are lost")
+print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} of the time is lost")
 print("your prediction:", predicted_minutes)
 
 # %%
@@ -556,15 +556,15 @@ for save_s, style in ((300, ":"), (60, "-"), (5, "--")):
     shares = [100 * checkpoint.overhead_fraction(60 * each, save_s, mtbf_s) for each in minutes]
     axes.plot(minutes, shares, style, color=palette.PREDICTED)
     best = checkpoint.best_interval_s(save_s, mtbf_s)
-    least = best / 60, 100 * checkpoint.overhead_fraction(best, save_s, mtbf_s)
-    axes.plot(*least, "o", color=palette.PREDICTED)
-    axes.annotate(f"δ = {save_s} s", least, (0, 7), textcoords="offset points", ha="center")
+    lowest = best / 60, 100 * checkpoint.overhead_fraction(best, save_s, mtbf_s)
+    axes.plot(*lowest, "o", color=palette.PREDICTED)
+    axes.annotate(f"δ = {save_s} s", lowest, (0, 7), textcoords="offset points", ha="center")
 axes.set(xscale="log", ylim=(0, 60), xlabel="minutes between checkpoints", ylabel="% of the time lost")
 axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 figure.tight_layout()
 
 # %% [markdown]
-# The smallest loss grows with √δ: if a checkpoint blocks the ranks only a twelfth as long, the loss falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
+# At the best interval, the lost time grows with √δ: if a checkpoint blocks the ranks only a twelfth as long, it falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
 #
 # ## What goes wrong in practice
 #
@@ -585,7 +585,7 @@ figure.tight_layout()
 # ## What to keep
 #
 # - Save parameters, optimizer, schedule, loss scale, position in the data, and each rank's random state. Compare bits.
-# - A checkpoint has 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.
+# - A checkpoint takes 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.
 # - Write each checkpoint to a new place, wait for all ranks, rename once.
 # - If each slice records its tensor and its position in it, any number of ranks can load the checkpoint.
 # - Save every √(2δM) seconds, and make δ small.

@@ -165,19 +165,19 @@ check("activation_checkpointing.checkpoint", checkpoint)
 #
 # $$ j \cdot B + K \cdot \text{layers of segment } j \;\le\; \text{budget, for every } j $$
 #
-# Of all cuts that fit, take one that computes **as few layers twice as possible**. If none fits, raise a `ValueError`. With √n segments of √n layers, and K not much larger than B, memory grows like √n instead of n (Chen et al., arXiv 1604.06174). Here you cut to fit a given budget instead.
+# Of all cuts that fit the budget, choose one that computes **as few layers twice as possible**. If no cut fits, raise a `ValueError`. With √n segments of √n layers, and K not much larger than B, memory grows like √n instead of n (Chen et al., arXiv 1604.06174). Here you cut to fit a given budget instead.
 
 # %%
-def segments_spec(layers, kept_bytes, passed_bytes, budget_bytes):
-    """Segment lengths of the best cut that fits, by trying all. Only for a few layers."""
+def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
+    """Segment lengths of the best cut that fits, found by trying all. Only for a few layers."""
     def cuts(left, j=0):
         for length in range(1, left + 1):
-            if j * passed_bytes + length * kept_bytes <= budget_bytes:
+            if j * input_bytes + length * kept_bytes <= budget_bytes:
                 rest = cuts(left - length, j + 1) if length < left else [[]]
                 yield from ([length, *others] for others in rest)
     return min(cuts(layers), key=lambda cut: (sum(cut[:-1]), len(cut)))
 
-segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
+segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 
 # %% [markdown]
 # `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. B is the size of `x` in bytes. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
@@ -186,43 +186,43 @@ segments_spec(10, kept_bytes=5, passed_bytes=1, budget_bytes=23)
 #
 # <details><summary>Hint 1 · how long a segment may be</summary>
 #
-# Segment j has room for `(budget_bytes - j * passed_bytes) // kept_bytes` layers.
+# Segment j has room for `(budget_bytes - j * input_bytes) // kept_bytes` layers.
 # </details>
 # <details><summary>Hint 2 · how many segments</summary>
 #
-# The last segment is computed only once, so it should be long; but each segment before it takes room from it. So take the smallest number of segments that together have room for all layers, and fill the last one first.
+# The last segment is computed only once, so it should be long; but each segment before it leaves less room for it. So use the smallest number of segments that together have room for all layers, and fill the last one first.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Append rooms to a list until their sum reaches n; a room below 1 is the `ValueError`. The last segment starts at `n - rooms[-1]`, or at 0. Fill the others from the front: `stop = min(start + room, last_start)`. A segment is a function of x that runs its layers in order.
+# Append the maximum length of each segment to a list `max_lengths`, until their sum reaches n; a length below 1 is the `ValueError`. The last segment starts at `n - max_lengths[-1]`, or at 0. Fill the others from the front: `stop = min(start + max_length, last_start)`. A segment is a function of x that runs its layers in order.
 # </details>
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
 def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
     """n layers, x  ->  layers[n-1](… layers[0](x)), within the budget"""
     ### BEGIN SOLUTION
-    def run_of(some):
+    def in_order(some):
         def run(x):
             for layer in some:
                 x = layer(x)
             return x
         return run
 
-    passed_bytes, rooms = x.numel() * x.element_size(), []
-    while sum(rooms) < len(layers):
-        rooms.append((budget_bytes - len(rooms) * passed_bytes) // kept_bytes)
-        if rooms[-1] < 1:
+    input_bytes, max_lengths = x.numel() * x.element_size(), []
+    while sum(max_lengths) < len(layers):
+        max_lengths.append((budget_bytes - len(max_lengths) * input_bytes) // kept_bytes)
+        if max_lengths[-1] < 1:
             raise ValueError("no cut of these layers fits the budget")
-    start, last_start = 0, max(0, len(layers) - rooms[-1])
-    for room in rooms[:-1]:
-        stop = min(start + room, last_start)
-        x = checkpoint(run_of(layers[start:stop]), x)
+    start, last_start = 0, max(0, len(layers) - max_lengths[-1])
+    for max_length in max_lengths[:-1]:
+        stop = min(start + max_length, last_start)
+        x = checkpoint(in_order(layers[start:stop]), x)
         start = stop
-    return run_of(layers[start:])(x)
+    return in_order(layers[start:])(x)
     ### END SOLUTION
 
 # %% [markdown]
-# How often each layer runs, for several budgets in units of K. Here K is 5 · B. There is one digit for each layer: 1 in the last segment, 2 for a layer that is recomputed.
+# How often each layer runs, for several budgets in units of K. Here K is 5 · B. There is one digit for each layer: 1 if it is in the last segment, 2 if it is recomputed.
 
 # %%
 def how_often(n, budget):
@@ -301,29 +301,29 @@ f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 # </details>
 # <details><summary>Hint 2 · several ranks</summary>
 #
-# Tensor parallelism shards 24 of the 34, and the scores. The other 10 are replicated, because layer norms and residual dropout work on whole tokens; sequence parallelism gives each rank a part of the tokens there, and shards the 10 as well.
+# Tensor parallelism shards 24 of the 34, and the scores. The other 10 are replicated, because layer norms and residual dropout work on whole tokens; sequence parallelism gives each rank a part of the tokens there, and shards those 10 as well.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# `sbh * (10 / cut + 24 / tp_size + scores / tp_size)`, where `cut` is `tp_size` with sequence parallelism and 1 without, and `scores` is 0 with selective recomputation. Handle full recomputation separately.
+# `sbh * (10 / sp_size + 24 / tp_size + scores / tp_size)`, where `sp_size` is `tp_size` with sequence parallelism and 1 without, and `scores` is 0 with selective recomputation. Handle full recomputation separately.
 # </details>
 
 # %% nbgrader={"grade_id": "activation_bytes", "solution": true}
 def activation_bytes(
     tokens, samples, width, heads, tp_size=1, sequence_parallel=False, recompute="none"
 ):
-    """(8, 1, 4, 2)  ->  1728, of which 34 · 32 = 1088 without the scores"""
+    """(8, 1, 4, 2)  ->  1728; without the scores, 34 · 32 = 1088"""
     ### BEGIN SOLUTION
     sbh = tokens * samples * width
-    cut = tp_size if sequence_parallel else 1
+    sp_size = tp_size if sequence_parallel else 1
     if recompute == "full":
-        return 2 * sbh / cut
+        return 2 * sbh / sp_size
     scores = 5 * heads * tokens / width if recompute == "none" else 0
-    return sbh * (10 / cut + 24 / tp_size + scores / tp_size)
+    return sbh * (10 / sp_size + 24 / tp_size + scores / tp_size)
     ### END SOLUTION
 
 # %% [markdown]
-# GPT-3's layer by your formula and by counting, and then all of its 96 layers in GiB on each of 8 ranks, as in the paper.
+# GPT-3's layer by your formula and by counting, and then all of its 96 layers, in GiB on each rank, as in the paper.
 
 # %%
 GPT_3 = {"tokens": 2048, "samples": 1, "width": 12288, "heads": 96}
@@ -371,7 +371,7 @@ pieces_spec(torch.arange(1, 6), 2)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# In backward `flat = piece.new_empty(t * len(piece))` and `dist.all_gather_single(flat, piece)`. Then cut off the padding, `.view(ctx.shape)`, `.requires_grad_()`. The second run leaves the gradient of x in its `.grad`: do not exchange it.
+# In backward `flat = piece.new_empty(t * len(piece))` and `dist.all_gather_single(flat, piece)`. Then cut off the padding, `.view(ctx.shape)`, `.requires_grad_()`. The second run leaves the gradient of x in its `.grad`: do not send it to the other ranks.
 # </details>
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}
@@ -404,7 +404,7 @@ class PartitionedCheckpoint(torch.autograd.Function):
 
 
 def partitioned_checkpoint(function, x):
-    """x equal on all ranks  ->  function(x), keeping 1/t of x on each rank for backward"""
+    """x, equal on all ranks  ->  function(x), keeping 1/t of x on each rank for backward"""
     return PartitionedCheckpoint.apply(function, x)
 
 # %% [markdown]

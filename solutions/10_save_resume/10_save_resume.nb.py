@@ -102,7 +102,7 @@ def save_sharded(folder, slices, shapes):
     ### END SOLUTION
 
 # %% [markdown]
-# A GPT of 0.3 million parameters in fp32, on four ranks. The state is written once, in four parts.
+# A GPT of 0.3 million parameters in fp32, on four ranks. Together the four files hold the state once.
 
 # %%
 def gpt_state():
@@ -134,7 +134,7 @@ check("save_resume.save_sharded", save_sharded)
 
 # %%
 def reshard_spec(slices_by_rank, shapes, world_size):
-    """One process: concatenate, cut to the true length, slice again."""
+    """One process: concatenate, cut off the padding, slice again."""
     whole = {
         name: torch.cat([slices[name] for slices in slices_by_rank])[: math.prod(shape)]
         for name, shape in shapes.items()
@@ -144,7 +144,7 @@ def reshard_spec(slices_by_rank, shapes, world_size):
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · where the table says so, opens (with `torch.load`) only files that contain a part of its slices. Every rank has at least one element of each tensor.
+# **Budget** · in cases with "few files" in their name, opens (with `torch.load`) only files that contain a part of its slices. Every rank has at least one element of each tensor.
 #
 # <details><summary>Hint 1 · the lengths of slices</summary>
 #
@@ -216,7 +216,7 @@ def name_of(step):
 # `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; it may take long. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
 #
 # - Whenever any rank is killed, the newest checkpoint is complete: the old one, until the new one is complete.
-# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step. Files left by the killed run must not make it fail or get into its checkpoint.
+# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step. Files that the killed run left behind must not make the restarted one fail or get into its checkpoint.
 # - At the end `root` contains only checkpoints. Old ones stay.
 
 # %%
@@ -455,11 +455,12 @@ print("the newest checkpoint:", latest(root).name)
 
 # %%
 shutil.copytree(root / name_of(5), copied / name_of(5))  # this run is not interrupted
-resumed, straight = (launch(train, each, **options).outputs[0] for each in (root, copied))
-equal = all(straight[step] == loss for step, loss in resumed.items())
+resumed, uninterrupted = (launch(train, each, **options).outputs[0] for each in (root, copied))
+equal = all(uninterrupted[step] == loss for step, loss in resumed.items())
 print(f"steps {min(resumed)} to {max(resumed)}:", "bit-equal" if equal else "NOT equal")
 figure, axes = plt.subplots(figsize=(6.5, 2.6))
-axes.plot(straight.keys(), straight.values(), color=palette.PREDICTED, linewidth=5, label="uninterrupted")
+axes.plot(uninterrupted.keys(), uninterrupted.values(),
+          color=palette.PREDICTED, linewidth=5, label="uninterrupted")
 axes.plot(resumed.keys(), resumed.values(), color=palette.MEASURED, label="resumed")
 axes.axvline(17, color=palette.ERROR, linewidth=1, label="killed in step 17")
 axes.set(xlabel="step", ylabel="loss", xticks=range(5, 24, 3))
@@ -472,15 +473,15 @@ check("save_resume.train_resumable", train_resumable)
 # %% [markdown]
 # ## 5 · How often?
 #
-# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every √(2δM) seconds loses least (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
+# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every √(2δM) seconds loses the least time (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_often", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# 2 + 12 = 14 bytes for each of 70 · 10⁹ parameters are 980 GB. At 20 GB/s, each rank writing its slice of 0.96 GB, that takes 49 s; through rank 0 at 2 GB/s it takes 490 s, and rank 0 would have to gather 980 GB that no host holds at once.
+# 2 + 12 = 14 bytes for each of 70 · 10⁹ parameters are 980 GB. At 20 GB/s, each rank writing its slice of 0.96 GB, that takes 49 s; through rank 0 at 2 GB/s it takes 490 s, and rank 0 would have to gather 980 GB, more than one host can hold.
 #
-# With M = 18,000 s the best interval for sharded saving is √(2 · 49 · 18000) = 1328 s, about 22 minutes: saving takes 49/1328 = 3.7 % of the time, and each failure repeats half an interval, 664 s, 664/18000 = 3.7 %; together 7.4 %. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7 % and 11.7 %, 23 % together. (A restart costs more, the same in both.)
+# With M = 18,000 s the best interval for sharded saving is √(2 · 49 · 18000) = 1328 s, about 22 minutes: saving takes 49/1328 = 3.7 % of the time, and each failure repeats half an interval, 664 s, 664/18000 = 3.7 %; 7.4 % in total. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7 % and 11.7 %, 23 % in total. (A restart costs more, the same in both.)
 #
-# To lose less, let ranks wait only until their slices are copied to host memory, and write from there while training continues (asynchronous saving): δ falls to the seconds of the copy, and you can save every few minutes. Or make the state smaller, or the storage faster; the loss is proportional to √δ.
+# To lose less, let ranks wait only until their slices are copied to host memory, and write from there while training continues (asynchronous saving): δ falls to the seconds of the copy, and you can save every few minutes. Or make the state smaller, or the storage faster; the lost time is proportional to √δ.
 #
 # Points: 1 for the size and both times, 1 for the intervals, the fractions lost and a sensible remedy.
 # ### END SOLUTION

@@ -30,7 +30,7 @@ def test_a_block_keeps_sixteen_numbers_for_each_of_its_input(chapter):
 
 
 def test_the_formula_and_the_small_terms_it_leaves_out(chapter):
-    assert "8.5 MiB  together   measured: 8.5 MiB" in chapter.text_of("kernels = activations.cpu")
+    assert "8.5 MiB  total   measured: 8.5 MiB" in chapter.text_of("kernels = activations.cpu")
     assert "statistics of layer norms" in chapter.text_of("activations.small_terms(")
     assert "<svg" in chapter.svg_of('axes.set(xlabel="tokens s"')
 
@@ -57,7 +57,7 @@ def test_the_best_number_of_segments_is_the_square_root(chapter):
 
 
 def test_selective_keeps_less_than_half_for_a_few_per_cent(chapter):
-    everything, selective, full = chapter.text_of("most_bytes, plain_work = ").strip().splitlines()
+    everything, selective, full = chapter.text_of("all_bytes, plain_work = ").strip().splitlines()
     assert floats(everything) == [100, 1]
     assert floats(selective)[0] < 50
     assert 1 < floats(selective)[1] < 1.05

@@ -21,7 +21,8 @@ def floats(text):
 
 
 def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter):
-    effects = dict(re.findall(r"forgot ([\w ]+): +(.*)", chapter.text_of("straight = curves.pop")))
+    text = chapter.text_of("uninterrupted = curves.pop")
+    effects = dict(re.findall(r"forgot ([\w ]+): +(.*)", text))
     assert effects.pop("nothing") == "bit-equal"
     in_first_loss = {name for name, found in effects.items() if found == "differs from loss 0 on"}
     assert in_first_loss == {"parameters", "position", "random state"}
@@ -88,5 +89,6 @@ def test_torchrun_restarts_and_the_script_continues(chapter):
 
 
 def test_the_best_interval_between_checkpoints(chapter):
-    assert "every 3.1 h: save every 19 min, 10.4% are lost" in chapter.text_of("best_s = ")
+    text = chapter.text_of("best_s = ")
+    assert "every 3.1 h: save every 19 min, 10.4% of the time is lost" in text
     assert "<svg" in chapter.svg_of("minutes = np.geomspace")

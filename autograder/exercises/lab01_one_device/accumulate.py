@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain, equal
-from autograder.exercise.process_memory import ROOM_BYTES, process_memory_budget
+from autograder.exercise.process_memory import OVERHEAD_BYTES, process_memory_budget
 from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import as_number
 from autograder.guest.moments import BEGUN, mark
@@ -94,7 +94,7 @@ ONE_AT_A_TIME = Budget(
 )
 # Measured only in cases where the activations of several micro-batches would be visible.
 FROM_OUTSIDE = process_memory_budget(
-    FORWARD, lambda case: most if (most := activation_limit_bytes(case)) > ROOM_BYTES else None
+    FORWARD, lambda case: most if (most := activation_limit_bytes(case)) > OVERHEAD_BYTES else None
 )
 
 

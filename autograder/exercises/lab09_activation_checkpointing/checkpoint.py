@@ -55,7 +55,7 @@ EXERCISE = OnRanks(
     cases=(
         network_case("a chain of 4, 64 KiB each", "chain", 4, rows=256, width=64),
         network_case("a chain of 3 with dropout", "chain", 3, rows=5, keep=0.7),
-        network_case("several of everything", "several", 2),
+        network_case("several arguments and outputs", "several", 2),
         network_case("nested, with dropout", "nested", 3, keep=0.8),
     ),
     inputs=draw_network,

@@ -1,7 +1,8 @@
 """Where to cut a chain of layers so that it fits a budget.
 
 All layers are equal: each keeps K bytes for backward, including its input of B bytes.  While
-segment j (from 0) is in memory, so are the inputs of the j before it: j·B + K · its layers ≤ M.
+segment j (from 0) is in memory, so are the inputs of the j segments before it: j·B + K · its
+layers ≤ M.
 The last segment is computed only once, since backward starts with it, so it is as long as possible.
 """
 
@@ -14,9 +15,9 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-import torch.utils.checkpoint as of_torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
@@ -35,8 +36,8 @@ def kept_bytes(case: Case) -> int:
 
 def budget_bytes(case: Case) -> int:
     """M, which a case gives as (multiple of K, multiple of B)."""
-    of_kept, of_passed = case.params["budget"]
-    return int(of_kept * kept_bytes(case) + of_passed * shared.x_bytes(case))
+    of_kept, of_input = case.params["budget"]
+    return int(of_kept * kept_bytes(case) + of_input * shared.x_bytes(case))
 
 
 def draw_layers(case: Case, rng: np.random.Generator) -> Plain:
@@ -86,7 +87,7 @@ def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     # A mistake in the previous exercise costs nothing here.
-    with_functions_replaced(subject, checkpoint=partial(of_torch.checkpoint, use_reentrant=True))
+    with_functions_replaced(subject, checkpoint=partial(checkpoint, use_reentrant=True))
 
     def network(layers: shared.Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
         return [subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])]
@@ -161,7 +162,7 @@ def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 EXERCISE = OnRanks(
     points=5,
-    cases=(  # "budget": multiples of what a layer keeps, and of its output
+    cases=(  # "budget": multiples of what a layer keeps, and of its input
         shared.blocks_case("10 layers, room for 4 and their inputs", 1, 10, 64, 16, budget=(4, 3)),
         shared.blocks_case("8 layers, room for 3 and nothing more", 1, 8, 64, 16, budget=(3, 0)),
         shared.blocks_case("6 layers, room for all", 1, 6, 8, 4, weight=0.5, budget=(6, 0)),

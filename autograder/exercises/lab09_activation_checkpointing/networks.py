@@ -37,7 +37,8 @@ def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 def several(
     checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
 ) -> list[Tensor]:
-    """From tensors with and without gradients, a number, a string and None: two and an index."""
+    """Arguments: tensors with and without gradients, a number, a string and None. Outputs: two
+    tensors with gradients and an index."""
 
     def mixed(x: Tensor, scale: float, mask: Tensor, how: str, y: Tensor, nothing: None) -> Any:
         if nothing is not None or how != "add":

@@ -1,4 +1,4 @@
-"""A rank keeps 1/t of each stored input, and gathers the whole in backward.
+"""A rank keeps 1/t of each stored input, and gathers the whole input in backward.
 
 x is equal on all ranks, as it is between tensor-parallel layers.  In a chain of blocks all ranks
 have the same weights; if weights differ between ranks, there is only one block.
@@ -63,7 +63,7 @@ def sent_limit(case: Case) -> Limit | None:
 
 
 def does_not_pad(attempt: Attempt) -> Finding | None:
-    """An error, after something was sent, with elements that do not divide by the ranks."""
+    """An error, after something was sent, if t does not divide the number of elements."""
     case, run = attempt.case, attempt.run
     divides = case.params["rows"] * case.params["width"] % case.world_size == 0
     if attempt.error is None or divides or run is None or not run.calls:

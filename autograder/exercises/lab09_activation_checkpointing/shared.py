@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.checkpoint as of_torch
+import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor
 
 from autograder.exercise import Budget, Case, Limit, Plain
 from autograder.exercise.process_memory import process_memory_budget
 from autograder.guest.closed_modules import refusing_code
 
-NEAR = 1e-5  # matmuls on another machine may differ by this much; on one machine, not by a bit
+NEAR = 1e-5  # matmuls differ by up to this between machines; on one machine they are bit-equal
 WIDER = 4
 FLOAT_BYTES = 4
-BUDGET_FROM_BYTES = 2**16  # of x; below this, scalars would dominate a budget of bytes
-SAMPLES = 64  # numbers of a large tensor that are also compared outside the rank
+BUDGET_FROM_BYTES = 2**16  # of x; below this, scalars would use up most of a budget
+SAMPLES = 64  # elements of a large tensor that are also compared outside the rank
 VALUES = ("outputs", "gradients of arguments", "gradients of weights")
 BEFORE, FORWARD = "before forward", "forward of the network"
 KEPT = "kept after forward"  # heading of the budget
@@ -109,7 +109,7 @@ def step(
 
 
 def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:
-    """At most SAMPLES evenly spaced numbers of each tensor; "runs" of each block."""
+    """Evenly spaced elements of each tensor, about SAMPLES; "runs": how often each block ran."""
     blocks = [run["block"] for run in ran["log"]]
     samples: dict[str, Plain] = {
         name: [t.detach().flatten()[:: max(1, t.numel() // SAMPLES)].clone() for t in ran[name]]
@@ -127,8 +127,8 @@ def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:
 @contextmanager
 def torch_checkpoint_closed() -> Iterator[None]:
     """torch's own checkpoint raises. The module's other functions stay open."""
-    generator: Any = of_torch._checkpoint_without_reentrant_generator
-    own = generator, of_torch.CheckpointFunction.forward
+    generator: Any = torch_checkpoint._checkpoint_without_reentrant_generator
+    own = generator, torch_checkpoint.CheckpointFunction.forward
     codes = [function.__code__ for function in own]
     for function in own:
         function.__code__ = refusing_code("torch.utils.checkpoint")

@@ -1,4 +1,4 @@
-"""Kill a rank after every change on disk: a folder named as a step must always be complete."""
+"""Kill a rank after every change on disk: a folder named like a step must always be complete."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[
     left = disk_of(root)
     found = {"left": left, "broken": is_broken(left, given), "failure": None}
     if not any(name.startswith(NEW) for name in left):
-        texts = given["new"][: case.params.get("again on", case.params["ranks"])]
+        texts = given["new"][: case.params.get("ranks after the kill", case.params["ranks"])]
         try:
             raise_first_error(commit(subject, root, texts, ChangeCounter()))
             if disk_of(root).get(NEW) != files_of(texts):

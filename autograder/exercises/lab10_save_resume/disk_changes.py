@@ -16,8 +16,8 @@ import torch
 from autograder.exercises.lab10_save_resume.forked_ranks import kill_self
 
 LIBRARIES = tuple({os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(torch.__file__))})
-IN_STEPS = {"shutil", "tempfile"}  # Python modules that change a disk in more than one step
-OF_PATHS = {"open", "write_text", "write_bytes"}
+MULTI_STEP_MODULES = {"shutil", "tempfile"}  # one call may change the disk several times
+PATH_METHODS = {"open", "write_text", "write_bytes"}
 
 
 class ChangeCounter:
@@ -67,4 +67,4 @@ def may_write(frame: FrameType) -> bool:
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if not frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen")):
         return True
-    return module in IN_STEPS or (module.startswith("pathlib") and name in OF_PATHS)
+    return module in MULTI_STEP_MODULES or (module.startswith("pathlib") and name in PATH_METHODS)

@@ -40,7 +40,7 @@ NO_KILL = ("nowhere", None, None)
 def training_case(
     name: str, ranks: int, steps: int, every: int, *kills: Any, weight: float = 1.0
 ) -> Case:
-    """A start of the job for each of ``kills``, ("step" or "save", step, rank), and a last one."""
+    """Starts the job once for each of ``kills``, ("step" or "save", step, rank), and once more."""
     params = {"ranks": ranks, "steps": steps, "every": every, "starts": [*kills, NO_KILL]}
     return Case(name, 1, params, weight=weight)
 
@@ -72,14 +72,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
             outcomes = run_job(subject, root, given, case, start)
             kills.append(was_killed(outcomes))
             raise_first_error(outcomes)
-        straight, *_ = run_ranks(partial(uninterrupted, given, case), case.params["ranks"])
+        whole_run, *_ = run_ranks(partial(uninterrupted, given, case), case.params["ranks"])
         returned = [in_pairs(each.value) for each in outcomes]
         return {
             "steps": [[step for step, _ in pairs] for pairs in returned],
             "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
             "kills": kills,
             "bit for bit": all(
-                straight.value.get(step) == loss for pairs in returned for step, loss in pairs
+                whole_run.value.get(step) == loss for pairs in returned for step, loss in pairs
             ),
             "checkpoint bytes": newest_bytes(root),
         }
@@ -180,7 +180,10 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 @on_each_rank
 def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
-        return "does not restore everything: losses after a restart differ from an unbroken run's"
+        return (
+            "does not restore everything: losses after a restart differ from those of an "
+            "uninterrupted run"
+        )
     if not output["bit for bit"]:
         return "comes close to the loss curve but is not bit-equal: something was rounded or lost"
     return None

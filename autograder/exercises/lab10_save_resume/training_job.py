@@ -2,7 +2,7 @@
 
 Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's random
 states, different on each rank), and a loss scale, since gradients are rounded to 16 bits.  It
-computes in fp64, so that machines differ less than any mistake does.
+computes in fp64, so that differences between machines stay below the effect of any mistake.
 """
 
 from __future__ import annotations

@@ -137,15 +137,15 @@ def spent_of_memory(inside, outside):
 
 
 @pytest.mark.parametrize(
-    ("inside", "outside", "passed", "believed"),
+    ("inside", "outside", "passed", "is_right"),
     [(5, 5, True, True), (5, 50, False, False), (50, 50, False, True), (50, 5, False, True)],
 )
-def test_unrecorded_memory_costs_the_points_of_all_cases(inside, outside, passed, believed):
+def test_unrecorded_memory_costs_the_points_of_all_cases(inside, outside, passed, is_right):
     result = judge(exercise(), attempt(spent=spent_of_memory(inside, outside)))
-    assert (result.passed, result.believed, result.trouble) == (passed, believed, "")
-    assert ("recorded tensors" in result.diagnosis) == (not believed)
+    assert (result.passed, result.record_is_right, result.trouble) == (passed, is_right, "")
+    assert ("recorded tensors" in result.diagnosis) == (not is_right)
     small = CaseResult("small", False, 3, passed=True)
-    assert bool(Verdict("lab.answer", 4.0, (small, result), seed=1).points) == believed
+    assert bool(Verdict("lab.answer", 4.0, (small, result), seed=1).points) == is_right
     # Page counts vary from run to run: they must not be in a verdict.
     assert not any(spent.from_outside for spent in result.spent)
 
@@ -155,7 +155,7 @@ def test_a_missing_record_of_memory_is_not_a_record_of_zero_bytes(is_recorded):
     run = run_of()
     run._memory = Memory([dataclasses.replace(unknown_memory(), is_recorded=is_recorded)] * 2)
     result = judge(exercise(memory=True), attempt(run=run))
-    assert result.passed == result.believed == is_recorded
+    assert result.passed == result.record_is_right == is_recorded
     assert ("lost its record" in result.diagnosis) == (not is_recorded)
 
 
@@ -163,7 +163,7 @@ def test_a_case_fails_if_a_budget_was_not_measured():
     made = dataclasses.replace(attempt(), unmeasured=("process memory ≤ tensors + overhead",))
     result = judge(exercise(), made)
     assert not result.passed
-    assert not result.believed
+    assert not result.record_is_right
     assert "in the calling thread" in result.diagnosis
 
 

@@ -42,7 +42,7 @@ def run_cases(answer, **changes: object) -> tuple[list[int], list[CaseResult]]:
         ranks.expect(exercise, CASES)
         trials = Trials(exercise, cloudpickle.dumps(answer), 1, ranks)
         for case in CASES:
-            attempt, judged = trials.of(case)
+            attempt, judged = trials.run(case)
             pids.append(attempt.outputs[0]["pid"] if attempt.outputs[0] else 0)
             results.append(judged.result)
     return pids, results
@@ -125,7 +125,7 @@ def test_answers_of_one_submission_share_ranks_without_affecting_each_other():
         pids, passed = [], []
         for answer in (lambda case: True, breaks_something, uses_it, uses_it):
             trials = Trials(exercise, cloudpickle.dumps(answer), 1, ranks)
-            attempt, judged = trials.of(exercise.cases[0])
+            attempt, judged = trials.run(exercise.cases[0])
             pids.append(attempt.outputs[0]["pid"])
             passed.append(judged.result.passed)
     assert passed == [True] * 4
@@ -138,7 +138,7 @@ def test_no_rank_outlives_the_submission():
     with RankPool() as ranks:
         ranks.expect(exercise, exercise.cases)
         trials = Trials(exercise, cloudpickle.dumps(lambda case: True), 1, ranks)
-        attempt, _ = trials.of(exercise.cases[0])
+        attempt, _ = trials.run(exercise.cases[0])
         pid = attempt.outputs[0]["pid"]
         assert psutil.pid_exists(pid)
     assert not psutil.pid_exists(pid)

@@ -283,7 +283,7 @@ def result_of(exercise, case, answers):
     subject = planted.subjects(LAB, answers)[exercise.answer]
     with RankPool() as ranks:
         ranks.expect(exercise, [case])
-        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
 
 
 @pytest.mark.ranks

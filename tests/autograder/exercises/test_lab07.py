@@ -52,7 +52,7 @@ def result_of(exercise, case, changed):
     subject = planted.subjects(LAB, planted.solution(LAB) | changed)[exercise.answer]
     with RankPool() as ranks:
         ranks.expect(exercise, [case])
-        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
 
 
 # ---- references ---------------------------------------------------------------------------------

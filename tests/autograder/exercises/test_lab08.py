@@ -56,7 +56,7 @@ def results_of(answer, source, cases=slice(None)):
     with RankPool() as ranks:
         ranks.expect(exercise, exercise.cases)
         trials = Trials(exercise, cloudpickle.dumps(cells[answer]), SEED, ranks)
-        return tuple(trials.of(case)[1].result for case in exercise.cases[cases])
+        return tuple(trials.run(case)[1].result for case in exercise.cases[cases])
 
 
 # ---- references and limits -----------------------------------------------------------------------

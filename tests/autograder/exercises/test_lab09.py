@@ -49,7 +49,7 @@ def result_of(exercise, case, answers):
     subject = planted.subjects(LAB, planted.solution(LAB) | answers)[exercise.answer]
     with RankPool() as ranks:
         ranks.expect(exercise, [case])
-        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).of(case)[1].result
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
 
 
 def changed(answer, *changes):
@@ -130,9 +130,9 @@ ALL_OUTPUTS = (
     ("name", "change", "says"),
     [
         ("a chain of 4, 64 KiB each", GRAPH, "builds a graph in forward and keeps it"),
-        ("several of everything", ONE_GRADIENT, "wrong number of gradients"),
-        ("several of everything", FIRST_OUTPUT, "there is one for each output"),
-        ("several of everything", ALL_OUTPUTS, "from an output that has no gradient"),
+        ("several arguments and outputs", ONE_GRADIENT, "wrong number of gradients"),
+        ("several arguments and outputs", FIRST_OUTPUT, "there is one for each output"),
+        ("several arguments and outputs", ALL_OUTPUTS, "from an output that has no gradient"),
     ],
 )
 def test_more_mistakes_in_checkpoint_are_named(name, change, says):
@@ -207,7 +207,7 @@ def test_a_mistake_in_checkpoint_costs_nothing_in_the_next_exercise():
 @pytest.mark.ranks
 def test_layers_run_in_the_wrong_order_are_named():
     exercise = SEQUENTIAL
-    change = ("return run_of(layers[start:])(x)", "return run_of(layers[start:][::-1])(x)")
+    change = ("return in_order(layers[start:])(x)", "return in_order(layers[start:][::-1])(x)")
     answers = changed("checkpoint_sequential", change)
     result = result_of(exercise, exercise.cases[0], answers)
     assert "every layer once, in order" in result.diagnosis

@@ -182,7 +182,7 @@ def test_the_last_rank_may_rename_and_each_step_may_have_its_own_temporary_name(
     subject = planted.subjects(LAB, answers)[COMMIT.answer]
     with RankPool() as ranks:
         ranks.expect(COMMIT, [case])
-        _, judged = Trials(COMMIT, cloudpickle.dumps(subject), SEED, ranks).of(case)
+        _, judged = Trials(COMMIT, cloudpickle.dumps(subject), SEED, ranks).run(case)
     assert judged.result.passed, judged.result.diagnosis
 
 

@@ -156,7 +156,7 @@ def test_calling_a_ready_made_solution_earns_nothing_and_is_named(name: str) -> 
     with RankPool() as ranks:
         ranks.expect(exercise, exercise.cases[:1])
         trials = Trials(exercise, cloudpickle.dumps(subject_of(name)), SEED, ranks)
-        _, judged = trials.of(exercise.cases[0])
+        _, judged = trials.run(exercise.cases[0])
     result = judged.result
     assert not result.passed
     assert re.match(r"your answer calls \S+, which is a ready-made solution: ", result.diagnosis)

@@ -10,7 +10,7 @@ def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
     if kept_bytes > budget_bytes:
         raise ValueError("no cut of these layers fits the budget")
 
-    def run_of(some):
+    def in_order(some):
         def run(x):
             for layer in some:
                 x = layer(x)
@@ -20,5 +20,5 @@ def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
     length = round(len(layers) ** 0.5)
     starts = list(range(0, len(layers), length))
     for start in starts[:-1]:
-        x = checkpoint(run_of(layers[start : start + length]), x)
-    return run_of(layers[starts[-1] :])(x)
+        x = checkpoint(in_order(layers[start : start + length]), x)
+    return in_order(layers[starts[-1] :])(x)

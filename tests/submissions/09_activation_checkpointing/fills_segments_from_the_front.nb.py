@@ -7,21 +7,21 @@
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
 def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
     """n layers, x  ->  layers[n-1](… layers[0](x)), within the budget"""
-    def run_of(some):
+    def in_order(some):
         def run(x):
             for layer in some:
                 x = layer(x)
             return x
         return run
 
-    passed_bytes, rooms = x.numel() * x.element_size(), []
-    while sum(rooms) < len(layers):
-        rooms.append((budget_bytes - len(rooms) * passed_bytes) // kept_bytes)
-        if rooms[-1] < 1:
+    input_bytes, max_lengths = x.numel() * x.element_size(), []
+    while sum(max_lengths) < len(layers):
+        max_lengths.append((budget_bytes - len(max_lengths) * input_bytes) // kept_bytes)
+        if max_lengths[-1] < 1:
             raise ValueError("no cut of these layers fits the budget")
     start = 0
-    for room in rooms[:-1]:
-        stop = start + room
-        x = checkpoint(run_of(layers[start:stop]), x)
+    for max_length in max_lengths[:-1]:
+        stop = start + max_length
+        x = checkpoint(in_order(layers[start:stop]), x)
         start = stop
-    return run_of(layers[start:])(x)
+    return in_order(layers[start:])(x)

@@ -8,10 +8,10 @@
 def activation_bytes(
     tokens, samples, width, heads, tp_size=1, sequence_parallel=False, recompute="none"
 ):
-    """(8, 1, 4, 2)  ->  1728, of which 34 · 32 = 1088 without the scores"""
+    """(8, 1, 4, 2)  ->  1728; without the scores, 34 · 32 = 1088"""
     sbh = tokens * samples * width
-    cut = tp_size if sequence_parallel else 1
+    sp_size = tp_size if sequence_parallel else 1
     if recompute == "full":
-        return 2 * sbh / cut
+        return 2 * sbh / sp_size
     scores = 0
-    return sbh * (10 / cut + 24 / tp_size + scores / tp_size)
+    return sbh * (10 / sp_size + 24 / tp_size + scores / tp_size)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.checkpoint as of_torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EqualAnswer
@@ -29,8 +29,8 @@ BOUNDARIES = {
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
-        "sbh * (10 / cut + 24 / tp_size + scores / tp_size)",
-        "sbh * (10 / cut + (24 + scores) / tp_size) + 16 * tokens * samples / cut",
+        "sbh * (10 / sp_size + 24 / tp_size + scores / tp_size)",
+        "sbh * (10 / sp_size + (24 + scores) / tp_size) + 16 * tokens * samples / sp_size",
         "the layer norms' means and standard deviations may be counted",
     ),
 )
@@ -76,7 +76,11 @@ def counted_bytes(asked: Setting) -> int:
         part = part.to(torch.bfloat16)
         x = torch.empty((asked["samples"], asked["tokens"], width), dtype=torch.bfloat16)
     if name := {"selective": "attend", "full": "forward"}.get(asked["recompute"]):
-        setattr(part, name, partial(of_torch.checkpoint, getattr(part, name), use_reentrant=True))
+        setattr(
+            part,
+            name,
+            partial(checkpoint, getattr(part, name), use_reentrant=True),
+        )
     return saved_bytes(part, x.requires_grad_())
 
 

@@ -24,9 +24,9 @@ BOUNDARIES = {
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
-        "for room in rooms[:-1]:\n        stop = min(start + room, last_start)\n",
-        "for j in range(len(rooms) - 1):\n"
-        "        stop = max(start, last_start - sum(rooms[j + 1 : -1]))\n",
+        "for max_length in max_lengths[:-1]:\n        stop = min(start + max_length, last_start)\n",
+        "for j in range(len(max_lengths) - 1):\n"
+        "        stop = max(start, last_start - sum(max_lengths[j + 1 : -1]))\n",
         "segments before the last may be filled from the back",
     ),
 )
@@ -34,16 +34,16 @@ EQUAL_ANSWERS = (
 
 def right_cut(case: Case) -> list[int] | None:
     """Layers of each segment, the last of which is computed once; None if nothing fits."""
-    layers, passed_bytes = case.params["blocks"], shared.x_bytes(case)
-    room: list[int] = []
-    while sum(room) < layers:
-        fits = (public.budget_bytes(case) - len(room) * passed_bytes) // public.kept_bytes(case)
-        if fits < 1:
+    layers, input_bytes = case.params["blocks"], shared.x_bytes(case)
+    max_lengths: list[int] = []
+    while sum(max_lengths) < layers:
+        room_bytes = public.budget_bytes(case) - len(max_lengths) * input_bytes
+        max_lengths.append(room_bytes // public.kept_bytes(case))
+        if max_lengths[-1] < 1:
             return None
-        room.append(fits)
-    cut, left = [], max(0, layers - room[-1])
-    for fits in room[:-1]:
-        cut.append(min(fits, left))
+    cut, left = [], max(0, layers - max_lengths[-1])
+    for max_length in max_lengths[:-1]:
+        cut.append(min(max_length, left))
         left -= cut[-1]
     return [*cut, layers - sum(cut)]
 

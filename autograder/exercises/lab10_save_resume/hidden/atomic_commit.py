@@ -4,7 +4,7 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab10_save_resume.atomic_commit import NEW, OLD, files_of
 
-CASES = (Case("2 ranks, then 1", 1, {"ranks": 2, "again on": 1}),)
+CASES = (Case("2 ranks, then 1", 1, {"ranks": 2, "ranks after the kill": 1}),)
 BOUNDARIES = {
     "divides": "not asked: each rank writes its own files",
     "does not divide": "not asked, as above",
