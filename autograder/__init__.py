@@ -2,8 +2,8 @@
 
 The packages in order of trust, the least trusted first; each imports only from those above it:
     guest        runs in the same process as student code
-    exercise     the form of an exercise
-    exercises    the labs' exercises: public halves, and hidden/ with what decides a grade
+    exercise     the base classes of exercises
+    exercises    the labs' exercises: public halves, and hidden/ with the code that decides a grade
     evaluation   what `check` runs: try an answer on ranks, judge, compare, present
     sandbox      the container that student code runs in, seen from outside
     grading      a class: submissions, notebooks, records, workers, the gradebook

@@ -112,7 +112,7 @@ def pss_bytes(process: psutil.Process) -> int:
 
 
 def end_orphans() -> int:
-    """Kill the processes that the command left behind and do not exit in time; their number."""
+    """Kill what the command left behind and does not exit in time; returns how many processes."""
     deadline_s = time.monotonic() + ORPHANS_S
     while (left := alive()) and time.monotonic() < deadline_s:
         time.sleep(0.05)

@@ -126,7 +126,7 @@ def pages(db_url: str, students: int, lab: str) -> dict[str, list[str]]:
             f"api/grades?submission_id={submission}",
             f"api/comments?submission_id={submission}",
         ],
-        "the next one": [f"submissions/{submission}/next"],
+        "next submission": [f"submissions/{submission}/next"],
         "students": ["manage_students", "api/students"],
         "one student": [f"manage_students/{student}", f"api/student_submissions/{student}"],
     }

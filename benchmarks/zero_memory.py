@@ -76,7 +76,7 @@ class Row:
         return self.paper_bytes + sum(self.extras.values())
 
     @property
-    def off(self) -> float:
+    def relative_error(self) -> float:
         """Measured over named, minus 1."""
         return self.measured_bytes / self.named_bytes - 1
 
@@ -111,7 +111,7 @@ def rows(precisions: list[str], sizes: list[int]) -> Iterator[Row]:
 
 
 HEADER = (
-    f"{'':4} {'N':>2} {'stage':>5} {'paper':>10} {'named':>10} {'measured':>10} {'off':>7} "
+    f"{'':4} {'N':>2} {'stage':>5} {'paper':>10} {'named':>10} {'measured':>10} {'error':>7} "
     f"{'buckets':>9}   beyond the paper, bytes"
 )
 
@@ -120,7 +120,7 @@ def line(row: Row) -> str:
     extras = ", ".join(f"{name} {amount:+,.0f}" for name, amount in row.extras.items())
     return (
         f"{row.precision:4} {row.ranks:2} {row.stage:5} {row.paper_bytes:10,.0f} "
-        f"{row.named_bytes:10,.0f} {row.measured_bytes:10,} {row.off:7.2%} "
+        f"{row.named_bytes:10,.0f} {row.measured_bytes:10,} {row.relative_error:7.2%} "
         f"{row.bucket_bytes:9,}   {extras or 'nothing'}"
     )
 
@@ -136,7 +136,9 @@ def main(arguments: list[str] | None = None) -> None:
     found = []
     for row in rows(options.precision, options.ranks):
         print(line(row), flush=True)
-        found.append({**asdict(row), "named_bytes": row.named_bytes, "off": row.off})
+        found.append(
+            {**asdict(row), "named_bytes": row.named_bytes, "relative_error": row.relative_error}
+        )
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
 

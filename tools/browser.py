@@ -73,7 +73,7 @@ def _install_from_debian() -> bool:
 
 
 def _download_by_playwright() -> bool:
-    return debian.quietly(PURPOSE, sys.executable, "-m", "playwright", "install", "chromium")
+    return debian.run_installer(PURPOSE, sys.executable, "-m", "playwright", "install", "chromium")
 
 
 def main() -> int:

@@ -18,12 +18,12 @@ def install(what: str, *packages: str) -> bool:
     """Whether installing ``packages`` succeeded; stderr says that ``what`` is being installed."""
     if not can_install():
         return False
-    return quietly(what, "apt-get", "update") and quietly(
+    return run_installer(what, "apt-get", "update") and run_installer(
         what, "apt-get", "install", "--yes", "--no-install-recommends", *packages
     )
 
 
-def quietly(what: str, *command: str) -> bool:
+def run_installer(what: str, *command: str) -> bool:
     """Run an installer with a time limit; its last lines are shown only if it fails."""
     print(f"installing {what}: {' '.join(command)}", file=sys.stderr, flush=True)
     try:

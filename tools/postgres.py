@@ -24,7 +24,7 @@ PATTERNS = (
     "/usr/local/opt/postgresql*/bin",
 )
 # Keeps Debian from starting a server on port 5432 as soon as the package is installed.
-NO_SERVER = Path("/etc/postgresql-common/createcluster.d/shardlab.conf")
+CREATE_CLUSTER_CONFIG = Path("/etc/postgresql-common/createcluster.d/shardlab.conf")
 NONE = "found no PostgreSQL server and could not install one: its tests are skipped"
 
 
@@ -49,8 +49,8 @@ def get() -> Path | None:
 
 def _install() -> bool:
     if debian.can_install():
-        NO_SERVER.parent.mkdir(parents=True, exist_ok=True)
-        NO_SERVER.write_text("create_main_cluster = false\n")
+        CREATE_CLUSTER_CONFIG.parent.mkdir(parents=True, exist_ok=True)
+        CREATE_CLUSTER_CONFIG.write_text("create_main_cluster = false\n")
     return debian.install("PostgreSQL for the tests", "postgresql")
 
 

@@ -92,8 +92,8 @@ def _require_exercises(source: Path, notebook: NotebookNode) -> None:
         except KeyError as error:
             raise SourceError(f"{where}: {error.args[0]}") from error
         if meta.points != worth:
-            differ = f"has {meta.points} points, but its exercise is worth {worth:g}"
-            raise SourceError(f"{where}: {differ}")
+            mismatch = f"has {meta.points} points, but its exercise is worth {worth:g}"
+            raise SourceError(f"{where}: {mismatch}")
         if name in seen:
             raise SourceError(f"{where}: an earlier cell already checks {name}")
         seen.add(name)

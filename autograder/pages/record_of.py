@@ -1,4 +1,4 @@
-"""The grader's record of a notebook, from which its pages are made."""
+"""The grader's record of a notebook, from which the pages about it are made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autograder.grading.record.record import BrokenRecord, Record
 
 
 def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: str) -> Record | None:
-    """The record that ``notebook``, of autograded/, was written from.
+    """The record from which ``notebook``, in autograded/, was written.
 
     None if it was graded in another way, or again since then.  ``owner`` carries nbgrader's
     configuration.

@@ -27,7 +27,7 @@ class Mark:
 
     points: float
     max_points: float
-    is_pending: bool  # waits for manual grading: the points are not final
+    is_pending: bool  # waiting for manual grading: the points are not final
     by_hand: bool
 
     @property
@@ -60,7 +60,7 @@ class Scores:
 
     @property
     def pending(self) -> int:
-        """How many cells wait for manual grading."""
+        """How many cells are waiting for manual grading."""
         return sum(mark.is_pending for mark in self.marks.values())
 
 

@@ -19,7 +19,7 @@ ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
 
 
 class ReleaseError(Exception):
-    """Why no package was made, and what to do."""
+    """Why no package was written, and what to do."""
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

@@ -25,7 +25,11 @@ from shardlab.ranks.client import SERVER_ENVIRONMENT
 
 AUTOGRADER = Path(autograder.__file__).parent
 COURSE = Path(shardlab.__file__).parents[1]
-ROOMS = ("__init__.py", "guest", "sandbox")  # of the autograder, without what decides grades
+VISIBLE_FOLDERS = (
+    "__init__.py",
+    "guest",
+    "sandbox",
+)  # of autograder/, without the code that decides grades
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # From /etc: library search paths, user names, time zone, fonts, certificates.
 ETC = (
@@ -44,7 +48,7 @@ class Unavailable(RuntimeError):
     """The sandbox does not work on this machine; says why and what to do."""
 
 
-def fork_server_command(kind: str, door_fd: int) -> list[str]:
+def fork_server_command(kind: str, request_fd: int) -> list[str]:
     """Runs `python -m autograder.sandbox.fork_server` in bubblewrap; raises Unavailable."""
     return [
         program(),
@@ -53,7 +57,7 @@ def fork_server_command(kind: str, door_fd: int) -> list[str]:
         *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv"),
         *(part for name, value in environment(kind).items() for part in ("--setenv", name, value)),
         *_view(),
-        *(sys.executable, "-P", "-m", "autograder.sandbox.fork_server", str(door_fd), kind),
+        *(sys.executable, "-P", "-m", "autograder.sandbox.fork_server", str(request_fd), kind),
     ]
 
 
@@ -89,16 +93,13 @@ def _view() -> Iterator[str]:
     for path in dict.fromkeys(_python()):
         yield from ("--ro-bind", path, path)
     yield from ("--ro-bind", str(COURSE / "shardlab"), str(COURSE / "shardlab"))
-    for name in ROOMS:
+    for name in VISIBLE_FOLDERS:
         yield from ("--ro-bind", str(AUTOGRADER / name), str(AUTOGRADER / name))
     built = _cache() / "shardlab" / "torch_extensions"
     with contextlib.suppress(OSError):  # a read-only home has no compiled ops either
         built.mkdir(parents=True, exist_ok=True)
-    yield from (
-        "--ro-bind-try",
-        str(built),
-        str(built),
-    )  # DeepSpeed's compiled ops, also later ones
+    # DeepSpeed's compiled ops, including those compiled later.
+    yield from ("--ro-bind-try", str(built), str(built))
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
 
 

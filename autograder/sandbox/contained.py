@@ -1,4 +1,4 @@
-"""The grader's handle on one process that runs a notebook's cells (guest/kernel.py)."""
+"""The grader's interface to one process that runs a notebook's cells (guest/kernel.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Ending:
     by_limit: bool = False  # whether a resource limit ended it
 
     @classmethod
-    def by(cls, code: int | None) -> Ending:
+    def from_exit_code(cls, code: int | None) -> Ending:
         """``code``: as in subprocess; None if unknown."""
         if code is None:
             return cls("it disappeared")

@@ -123,7 +123,7 @@ def _unshare(flags: int) -> None:
 
 @contextlib.contextmanager
 def _mounts_kept(above: str) -> Iterator[None]:
-    """Restores bubblewrap's mounts below a folder that is mounted over: a course in /tmp."""
+    """Restores bubblewrap's mounts below a folder that is mounted over: a course may be in /tmp."""
     with open("/proc/thread-self/mountinfo") as file:
         paths = [line.split()[4].encode().decode("unicode_escape") for line in file]
     kept = {path: os.open(path, os.O_PATH) for path in paths if path.startswith(above)}

@@ -1,6 +1,6 @@
 """Inside: a preloaded process that forks a container for each run.
 
-It takes seconds to start, a container takes milliseconds.  It runs no student code itself and takes
+It starts in seconds, a container in milliseconds.  It runs no student code itself and takes
 requests only from outside, so nothing in a container can reach it.
 
 Requests are those of a rank server (shardlab.ranks.server), with the container's limits in each
@@ -85,7 +85,7 @@ class ForkServer(server.Server):
             assert self.door is not None
             self.door.close()
             container.enter_new_namespaces()
-            # This process closes it last: closing takes some ms, and nobody waits for this process.
+            # Closing it takes some ms, so this process, for which nobody waits, closes it last.
             tap = gloo_collectives.open_tap()
             first = os.fork()
             if first == 0:
@@ -127,7 +127,7 @@ class FirstProcess(server.Server):
         os.close(run.setup_fd)
         os.close(run.store_fd)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        own = _fork_server()
+        own = _fork_rank_server()
         for kind in ("torch", self.kind):
             client.adopt_server(kind, own)
         importlib.import_module(CELLS_MODULE).main(socket.socket(fileno=fds[0]))
@@ -154,7 +154,7 @@ def _serve_as_pid_1(
         os._exit(0)
 
 
-def _fork_server() -> client.RankServer:
+def _fork_rank_server() -> client.RankServer:
     """A rank server forked from this process, with the same modules imported."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
@@ -196,7 +196,7 @@ def main() -> None:
     server.preload_for_kind(kind)
     server.preload(*PRELOAD, CELLS_MODULE)
     importlib.import_module(CELLS_MODULE).preload()
-    collapse_heap()  # now, because it is never idle while it grades a class
+    collapse_heap()  # now, because a server that grades a class is never idle
     ForkServer(door, kind).serve(os.getppid())
 
 

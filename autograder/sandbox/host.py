@@ -27,40 +27,40 @@ from shardlab.ranks.client import Channel, memory_file
 
 START_TIMEOUT_S = 300.0  # includes importing torch and DeepSpeed from a cold disk
 END_TIMEOUT_S = 60.0
-Doors = Mapping[str, socket.socket]  # by kind: request sockets of fork servers shared by processes
+RequestSockets = Mapping[str, socket.socket]  # by kind: of fork servers shared by processes
 NOTHING_USED = {"cpu_s": 0.0, "peak_bytes": 0}  # peak_bytes: of the largest container, 0 if unknown
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class LeftoverProcesses(RuntimeError):
-    """A container ended but processes of it are left, which should be impossible; grading stops."""
+    """A container ended but left processes behind, which should be impossible; grading stops."""
 
 
 class SharedForkServer:
     """A fork server that this process's parent started; both have its request socket."""
 
-    def __init__(self, door: socket.socket) -> None:
-        self.door = door
+    def __init__(self, request_socket: socket.socket) -> None:
+        self.request_socket = request_socket
 
     @property
     def is_usable(self) -> bool:
         poll = select.poll()
-        poll.register(self.door, 0)  # only to see whether the other end is closed
+        poll.register(self.request_socket, 0)  # only to see whether the other end is closed
         return not poll.poll(0)
 
     def why_unavailable(self) -> str:
         return "the fork server has exited"
 
     def close(self) -> None:
-        self.door.close()
+        self.request_socket.close()
 
 
 class ForkServerProcess(SharedForkServer):
     """The preloaded process in bubblewrap (fork_server.py), one per engine."""
 
     def __init__(self, kind: str) -> None:
-        door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        super().__init__(door)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(ours)
         with theirs:
             self.process = subprocess.Popen(
                 bubblewrap.fork_server_command(kind, theirs.fileno()),
@@ -115,8 +115,8 @@ class Container(Channel):
         self.group.add(self.pid)
 
     def _wait_for_start(self, fork_server: SharedForkServer) -> tuple[int, list[socket.socket]]:
-        """(outer PID of its first process; sockets that monitor its connections, its interfaces
-        and, if the system allows it, its collectives)."""
+        """(PID 1's PID outside the container; sockets that monitor the container's connections,
+        its interfaces and, if the system allows it, its collectives)."""
         self.sock.settimeout(START_TIMEOUT_S)
         space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(12)
         try:
@@ -139,7 +139,7 @@ class Container(Channel):
         return pid, sockets
 
     def receive(self) -> dict[str, Any] | None:
-        """As from a rank server, with PIDs translated to the outer namespace."""
+        """As from a rank server, with PIDs as seen outside the container."""
         message = super().receive()
         if message is not None and "pid" in message:
             message["pid"] = self._outer_pid(message["pid"])
@@ -213,7 +213,7 @@ class Container(Channel):
         return bool(poll.poll(int(seconds * 1000)))
 
     def cpu_s(self) -> float:
-        """CPU time of everything in it; without control groups, only of reaped processes."""
+        """CPU time of all its processes; without control groups, only of reaped ones."""
         used_s = self.group.cpu_s if self._cpu_s is None else self._cpu_s
         if used_s is None:
             with contextlib.suppress(psutil.Error):
@@ -224,11 +224,11 @@ class Container(Channel):
 class SandboxedHost:
     """For `RankSet(host=...)`: every run in a separate container."""
 
-    def __init__(self, limits: Limits, doors: Doors) -> None:
+    def __init__(self, limits: Limits, fork_servers: RequestSockets) -> None:
         self.limits = limits
         self.account = dict(NOTHING_USED)
         self._fork_servers: dict[str, SharedForkServer] = {
-            kind: SharedForkServer(door.dup()) for kind, door in doors.items()
+            kind: SharedForkServer(sock.dup()) for kind, sock in fork_servers.items()
         }
         self._lock = threading.Lock()
 
@@ -249,7 +249,8 @@ class SandboxedHost:
         with theirs:
             limits = json.dumps(asdict(self.limits)).encode()
             try:
-                socket.send_fds(fork_server.door, [limits], [theirs.fileno(), store_fd, setup_fd])
+                fds = [theirs.fileno(), store_fd, setup_fd]
+                socket.send_fds(fork_server.request_socket, [limits], fds)
             except OSError as error:
                 ours.close()
                 raise LaunchError(f"no sandbox: {fork_server.why_unavailable()}") from error
@@ -306,18 +307,18 @@ class Cells:
         if self.container.was_out_of_memory:
             limit_mb = self.container.limits.memory_bytes // 1_000_000
             return Ending(f"it needed more than {limit_mb:,} MB of memory", by_limit=True)
-        return Ending.by(self.exit_code)
+        return Ending.from_exit_code(self.exit_code)
 
 
 class Sandbox:
-    """One per worker process, for as long as that runs."""
+    """One per worker process, open until that process ends."""
 
-    def __init__(self, limits: Limits, kind: str, doors: Doors) -> None:
-        """``kind``: of the rank server for cells; raises Unavailable."""
+    def __init__(self, limits: Limits, kind: str, fork_servers: RequestSockets) -> None:
+        """``kind``: of the rank server that cells use; raises Unavailable."""
         bubblewrap.program()
         self.limits = limits
         self.kind = kind
-        self.host = SandboxedHost(limits, doors)
+        self.host = SandboxedHost(limits, fork_servers)
 
     def __enter__(self) -> Sandbox:
         return self

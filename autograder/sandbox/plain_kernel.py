@@ -108,7 +108,7 @@ class PlainCells:
 
     def why_ended(self) -> Ending:
         self.kill()
-        return Ending.by(self.exit_code)
+        return Ending.from_exit_code(self.exit_code)
 
     def cpu_s(self) -> float:
         used_s = 0.0

@@ -21,14 +21,15 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _NEW_NAMESPACES = 0x7E020000
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
-_OF_SOCKETS = ("socket", "connect", "bind", "listen", "accept", "accept4")
-_OF_SIGNALS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+_SOCKET_CALLS = ("socket", "connect", "bind", "listen", "accept", "accept4")
+_SIGNAL_CALLS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 # With these, several messages can leave in one packet, which hides from the wire trace where they
 # begin: socket options, splice and sendfile, and the flag "more to come" of the sending calls.
 _OPTIONS = ("setsockopt", "splice", "sendfile")
 _FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # index of the flags argument
 _MSG_MORE = 0x8000
-_WHEN_SEALED = (*_OF_SOCKETS, *_OF_SIGNALS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT)
+# Allowed at first; refuse_connections() then refuses or restricts them.
+_REFUSED_LATER = (*_SOCKET_CALLS, *_SIGNAL_CALLS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT)
 # By machine: its audit architecture, and its column in _NUMBERS.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _NUMBERS: dict[str, tuple[int, int | None]] = {
@@ -66,10 +67,10 @@ def install() -> None:
     number, lines = _first_lines()
     if platform.machine() == "x86_64":  # refuse x32, which has other system call numbers
         lines += [(_JUMP_ANY_BIT, 0, 1, 0x40000000), _REFUSED]
-    # The C library then falls back to clone, whose flags a filter can read.
+    # The C library then uses clone instead, whose flags a filter can read.
     lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
     for name, at in number.items():
-        if name not in ("clone", "clone3", *_WHEN_SEALED):
+        if name not in ("clone", "clone3", *_REFUSED_LATER):
             lines += [(_JUMP_EQUAL, 0, 1, at), _REFUSED]
     lines += [
         (_JUMP_EQUAL, 0, 4, number["clone"]),
@@ -104,9 +105,9 @@ def refuse_connections() -> None:
     other processes.  Existing connections stay and send without delay.  Raises OSError.
     """
     number, lines = _first_lines()
-    for name in (*_OF_SOCKETS, *_OPTIONS, "pidfd_send_signal"):
+    for name in (*_SOCKET_CALLS, *_OPTIONS, "pidfd_send_signal"):
         lines += [(_JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
-    for name in _OF_SIGNALS:  # the first argument is the target
+    for name in _SIGNAL_CALLS:  # the first argument is the target
         to_itself = [(_LOAD, 0, 0, 16), (_JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
         lines += [(_JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
     for name, argument in _FLAGS_AT.items():

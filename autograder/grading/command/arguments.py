@@ -15,8 +15,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--jobs", type=int, default=(os.cpu_count() or 1) + 1, metavar="N",
-        help="submissions to grade at a time on this machine; default: one per processor and one "
-        "more, because some only wait",
+        help="submissions to grade at a time on this machine; default: one per core, plus one, "
+        "because some only wait",
     )  # fmt: skip
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="grade on the Dask cluster at tcp://host:8786"

@@ -104,7 +104,7 @@ class _GradingRun:
         return NOT_ALL_GRADED if missing else ALL_GRADED
 
     def _sort_students(self) -> tuple[list[str], list[Record]]:
-        """(students to grade, records to keep, whatever their version)."""
+        """(students to grade, records to keep, even those of an older version)."""
         todo, keep = [], []
         for student in self.students:
             record = self._final(self.journal, student)

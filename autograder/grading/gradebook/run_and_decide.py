@@ -58,18 +58,18 @@ class RunAndDecide(NbGraderPreprocessor):
         record = resources.get(RECORD) or self._record(resources["nbgrader"])
         self._drop_other_files(record)
         decided = nbformat.from_dict(record.notebook)
-        # To repeat this grading, and to see that it was written; feedback does not show it.
+        # Identifies this grading and shows that it was written; feedback does not show it.
         decided.metadata["shardlab"] = {"key": record.key}
         return decided, resources
 
-    def _record(self, of: dict[str, str]) -> Record:
+    def _record(self, names: dict[str, str]) -> Record:
         """Raises NotGraded."""
-        if of["notebook"] != of["assignment"]:
-            raise CourseError(f"a lab has one notebook, {of['assignment']}.ipynb")
-        if why := why_unusable(of["student"]):
-            raise NotGraded(f"the folder name {of['student']!r} {why}: rename the folder")
-        maker = self.maker(of["assignment"])
-        task = maker.task(of["student"])
+        if names["notebook"] != names["assignment"]:
+            raise CourseError(f"a lab has one notebook, {names['assignment']}.ipynb")
+        if why := why_unusable(names["student"]):
+            raise NotGraded(f"the folder name {names['student']!r} {why}: rename the folder")
+        maker = self.maker(names["assignment"])
+        task = maker.task(names["student"])
         journal = Journal(grading_folder(maker.course) / "records", task.lab)
         try:
             record = journal.read(task.student)

@@ -225,7 +225,7 @@ def read_json(body: bytes) -> dict[str, Any]:
 def plain_json(value: Any, depth: int = 0) -> Any:
     """A copy with valid UTF-8 text; raises InvalidOutput for deep nesting, nan and inf."""
     if depth > MAX_DEPTH:
-        raise InvalidOutput("too deep")
+        raise InvalidOutput("nested too deeply")
     match value:
         case dict():
             return {_text(key): plain_json(item, depth + 1) for key, item in value.items()}
@@ -236,7 +236,7 @@ def plain_json(value: Any, depth: int = 0) -> Any:
         case float() if not math.isfinite(value):
             raise InvalidOutput("not a number")
         case int() if abs(value) >= 1 << 63:
-            raise InvalidOutput("too large a number")
+            raise InvalidOutput("a number is too large")
         case _:
             return value
 

@@ -98,7 +98,7 @@ class _Clock:
 
 
 class Process:
-    """One contained process, and how far its output and its messages have been read."""
+    """One contained process, with the read positions of its output and its messages."""
 
     def __init__(self, contained: ContainedCells, limits: Limits) -> None:
         self.contained = contained
@@ -173,7 +173,7 @@ class Process:
 
     def _until_done(self, request: bytes, clock: _Clock, seconds: float, sink: Sink | None) -> str:
         """ "done", "late" or "dead"; raises _Forged and InfrastructureError."""
-        if self._take_messages(sink):  # that arrived after the last cell's
+        if self._take_messages(sink):  # that arrived since the previous cell ended
             return "done"
         while not clock.has_reached(seconds):
             if self.is_closed:

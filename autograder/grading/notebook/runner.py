@@ -20,13 +20,13 @@ MAX_NAME = 60  # characters of a cell's first line
 
 @dataclass
 class CellsRun:
-    """What the cells left, in addition to the outputs in the notebook."""
+    """The results of running the cells, besides the outputs in the notebook."""
 
     # {exercise's name: the last cloudpickle passed to its check}, never to be unpickled here.
     answers: dict[str, bytes] = field(default_factory=dict)
     # {position: ...} of each code cell that is not empty.
     ends: dict[int, CellEnd] = field(default_factory=dict)
-    limits_hit: list[str] = field(default_factory=list)  # a sentence each, for the student
+    limits_hit: list[str] = field(default_factory=list)  # one sentence each, for the student
     tampering: list[str] = field(default_factory=list)  # what cannot have been an accident
 
 

@@ -119,13 +119,13 @@ class _ClusterRound(Round):
             pure=False,
         )
 
-    def answer(self, future: Future, task: Task) -> tuple[Record | str, str]:
+    def result_of(self, future: Future, task: Task) -> tuple[Record | str, str]:
         try:
-            answer = json.loads(future.result())
-            worker = str(answer["worker"])
-            if "failed" in answer:
-                return str(answer["failed"]), worker
-            record = Record.from_json(answer["record"])
+            reply = json.loads(future.result())
+            worker = str(reply["worker"])
+            if "failed" in reply:
+                return str(reply["failed"]), worker
+            record = Record.from_json(reply["record"])
         except KilledWorker as error:  # Dask gives up
             why = f"{error.allowed_failures + 1} workers died while grading it"
             log.warning("%s, %s: %s", task.lab, task.student, why)
@@ -133,13 +133,13 @@ class _ClusterRound(Round):
         except (FutureCancelledError, CancelledError) as error:
             raise self._scheduler_is_gone() from error
         except BrokenRecord as error:
-            return f"invalid answer from {worker}: {error}", worker
+            return f"invalid reply from {worker}: {error}", worker
         except Exception as error:  # for example, the worker cannot import this file
             return f"{type(error).__name__}: {error}", ""
         finally:
             future.release()
         if (record.lab, record.student, record.key) != (task.lab, task.student, task.key):
-            return f"{worker} answered for another submission", worker
+            return f"{worker} replied for another submission", worker
         return record, worker
 
     def _scheduler_is_gone(self) -> CannotGrade:
@@ -241,9 +241,9 @@ def version_on_worker() -> str:
 
 def grade_on_worker(text: str, round_name: str, unsandboxed: bool) -> str:
     """A record, or why there is none, as JSON. Thread-safe."""
-    answer = _graded(from_text(text), round_name, unsandboxed)
-    result = {"record": answer.to_json()} if isinstance(answer, Record) else {"failed": answer}
-    return json.dumps({**result, "worker": _address()})
+    result = _graded(from_text(text), round_name, unsandboxed)
+    reply = {"record": result.to_json()} if isinstance(result, Record) else {"failed": result}
+    return json.dumps({**reply, "worker": _address()})
 
 
 def _graded(task: Task, round_name: str, unsandboxed: bool) -> Record | str:

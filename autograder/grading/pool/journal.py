@@ -1,4 +1,4 @@
-"""The records of a lab's submissions, a file each: complete or absent, even after a crash."""
+"""The records of a lab's submissions, one file each: complete or absent, even after a crash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Journal:
         return record
 
     def write(self, record: Record) -> None:
-        """Raises JournalError, and then the previous record is still there."""
+        """If it raises JournalError, the previous record is unchanged."""
         path = self.path(record.student)
         partial = self.folder / f".{os.getpid()}.part"
         try:

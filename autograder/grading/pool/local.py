@@ -94,18 +94,18 @@ class Round:
         return bool(self.in_flight)
 
     def _next(self) -> Record | None:
-        """Wait up to POLL_S; None if no submission was decided."""
+        """Wait up to POLL_S; None if no submission was graded."""
         try:
             future = self.done.get(timeout=POLL_S)
         except Empty:
             return None
         task, number, failed_at = self.in_flight.pop(future)
-        answer, worker = self.answer(future, task)
-        if isinstance(answer, Record):
-            return answer
-        log.warning("%s, %s: %s", task.lab, task.student, answer)
+        result, worker = self.result_of(future, task)
+        if isinstance(result, Record):
+            return result
+        log.warning("%s, %s: %s", task.lab, task.student, result)
         if number >= MAX_ATTEMPTS:
-            return failed(task, answer)
+            return failed(task, result)
         self.retries.append(GradingAttempt(task, number + 1, failed_at | {worker}))
         return None
 
@@ -116,7 +116,7 @@ class Round:
     def submit(self, attempt: GradingAttempt) -> Any:
         raise NotImplementedError
 
-    def answer(self, future: Any, task: Task) -> tuple[Record | str, str]:
+    def result_of(self, future: Any, task: Task) -> tuple[Record | str, str]:
         """(the record or why there is none, the worker's address); raises CannotGrade."""
         raise NotImplementedError
 
@@ -194,7 +194,7 @@ class _LocalRound(Round):
         finally:
             self.idle.append(worker)
 
-    def answer(self, future: Any, task: Task) -> tuple[Record | str, str]:
+    def result_of(self, future: Any, task: Task) -> tuple[Record | str, str]:
         return future.result(), ""
 
     def cancel(self) -> None:
@@ -218,7 +218,7 @@ class Worker:
 
     def ask(self, task: Task) -> Record | str:
         """The record, or why there is none; raises CannotGrade."""
-        # No reply is due, so it has ended: it was idle for too long, or somebody killed it.
+        # No reply is due, so the worker has ended: it was idle for too long, or was killed.
         if self._connection is not None and self._connection.poll():
             self.kill()
         connection = self._connection or self._start()
@@ -227,19 +227,19 @@ class Worker:
             if not connection.poll(task.timeout_s):
                 self.kill()
                 return f"it was not graded within {task.timeout_s / 60:.0f} minutes"
-            answer: Reply = connection.recv()
+            reply: Reply = connection.recv()
         except (EOFError, OSError):
             return f"its worker died ({self._how_it_ended()})"
-        if isinstance(answer, CannotGrade):
-            raise answer
-        return answer
+        if isinstance(reply, CannotGrade):
+            raise reply
+        return reply
 
     def _start(self) -> Connection:
         # Not fork: this process has threads. Not daemon: a worker has children.
         spawning = multiprocessing.get_context("spawn")
         self._connection, child_end = spawning.Pipe()
-        doors = {engine: fork_server.door for engine, fork_server in self._fork_servers.items()}
-        self._process = spawning.Process(target=work, args=(child_end, self._unsandboxed, doors))
+        shared = {engine: server.request_socket for engine, server in self._fork_servers.items()}
+        self._process = spawning.Process(target=work, args=(child_end, self._unsandboxed, shared))
         self._process.start()
         child_end.close()  # otherwise recv() would not fail when the worker dies
         return self._connection

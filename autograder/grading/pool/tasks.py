@@ -36,7 +36,7 @@ def submission_folder(course: CourseDirectory, lab: str, student: str) -> Path:
 
 
 def students_who_submitted(course: CourseDirectory, lab: str) -> list[str]:
-    """Everybody with a folder of a usable name, whatever is in it."""
+    """All students whose folder has a usable name, whatever is in it."""
     return [name for name in _folders(course, lab) if not why_unusable(name)]
 
 
@@ -113,8 +113,8 @@ def read_submission(
 def grading_seed(folder: Path, lab: str) -> int:
     """Derived from a secret in ``folder``, created on first use: keep it to repeat the same grades.
 
-    It has 62 bits, because visible cases show students some of what is drawn from it, and a brute
-    force search should not find it.
+    It has 62 bits: visible cases show students some of the values drawn from it, and a brute-force
+    search must not find it.
     """
     digest = hashlib.sha256(f"{_secret(folder)}/{lab}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
@@ -128,7 +128,7 @@ def _secret(folder: Path) -> str:
         partial.write_text(secrets.token_hex(16) + "\n")
         partial.chmod(0o600)
         try:
-            os.link(partial, path)  # fails if another grader was first; then its secret counts
+            os.link(partial, path)  # fails if another grader was first; then its secret is used
         except FileExistsError:
             pass
         finally:

@@ -14,7 +14,7 @@ from autograder.grading.record.record import Record, Task
 from autograder.grading.submission.template import CourseError
 from autograder.sandbox import limits_of, open_sandbox
 from autograder.sandbox.bubblewrap import Unavailable
-from autograder.sandbox.host import Doors
+from autograder.sandbox.host import RequestSockets
 
 IDLE_S = 300.0  # after this idle time a worker exits
 
@@ -26,12 +26,12 @@ class CannotGrade(Exception):
 Reply = Record | str | CannotGrade  # str: why the machine failed to grade this submission
 
 
-def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
-    """Answer tasks as they arrive. ``doors``: of the fork servers that all workers share."""
+def work(connection: Connection, unsandboxed: bool, fork_servers: RequestSockets) -> None:
+    """Grade tasks as they arrive. ``fork_servers``: request sockets of those that workers share."""
     _end_with_parent()
     with (
         contextlib.closing(connection),
-        Grader(unsandboxed, doors) as grader,
+        Grader(unsandboxed, fork_servers) as grader,
         contextlib.suppress(EOFError, OSError),  # the parent disconnected
     ):
         while connection.poll(IDLE_S):
@@ -41,9 +41,9 @@ def work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
 class Grader(ExitStack):
     """One process's sandbox, opened at the first task and again after a failure."""
 
-    def __init__(self, unsandboxed: bool, doors: Doors) -> None:
+    def __init__(self, unsandboxed: bool, fork_servers: RequestSockets) -> None:
         super().__init__()
-        self._unsandboxed, self._doors = unsandboxed, doors
+        self._unsandboxed, self._fork_servers = unsandboxed, fork_servers
         self._opened_for: object = None
 
     def grade(self, task: Task) -> Reply:
@@ -64,7 +64,7 @@ class Grader(ExitStack):
         wanted = limits_of(task.lab, task.limits), task.engine
         if self._opened_for != wanted:
             self.close()
-            opened = open_sandbox(wanted[0], self._unsandboxed, task.engine, self._doors)
+            opened = open_sandbox(wanted[0], self._unsandboxed, task.engine, self._fork_servers)
             self._sandbox: object = self.enter_context(opened)
             self._opened_for = wanted
         return self._sandbox

@@ -70,9 +70,9 @@ def _step_path(
     values: Sequence[float], x: Callable[[float], float], y: Callable[[float], float]
 ) -> str:
     """Each value from its step to the next; nan and infinity leave a gap."""
-    d, is_down = "", False
+    d, is_drawing = "", False
     for step, value in enumerate(values):
         if math.isfinite(value):
-            d += f"{'V' if is_down else f'M{x(step):.1f} '}{y(value):.1f}H{x(step + 1):.1f}"
-        is_down = math.isfinite(value)
+            d += f"{'V' if is_drawing else f'M{x(step):.1f} '}{y(value):.1f}H{x(step + 1):.1f}"
+        is_drawing = math.isfinite(value)
     return d

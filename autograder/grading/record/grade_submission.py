@@ -38,9 +38,9 @@ from shardlab.ranks.trust import Trust
 
 
 def grade_submission(task: Task, sandbox: Any) -> Record:
-    """Run the cells in ``sandbox`` and decide the answers here. Deterministic for a task.
+    """Run the cells in ``sandbox`` and decide the verdicts here. Deterministic for a given task.
 
-    Raises trial.InfrastructureError and other errors that the machine causes, never the student.
+    Raises trial.InfrastructureError and other errors caused by the machine, never by the student.
     """
     template = nbformat.from_dict(task.template)
     checks = checks_of(template)
@@ -159,14 +159,14 @@ def _verdicts(
     notebook: NotebookNode, checks: Mapping[str, Check], run: CellsRun, seed: int, sandbox: Any
 ) -> Iterator[tuple[int, Verdict, VisibleAttempts]]:
     """(position of the check cell, verdict, visible attempts), all on the same ranks."""
-    of = {check.exercise: exercise_of(check, sandbox.limits) for check in checks.values()}
+    by_name = {check.exercise: exercise_of(check, sandbox.limits) for check in checks.values()}
     with RankPool(host=sandbox.host, trust=Trust.UNTRUSTED) as ranks:
-        for exercise in of.values():
+        for exercise in by_name.values():
             ranks.expect(exercise, exercise.cases)
         for position, cell in enumerate(notebook.cells):
             check = checks.get(grade_id(cell) or "")
             if check is not None:
-                exercise = of[check.exercise]
+                exercise = by_name[check.exercise]
                 attempts = VisibleAttempts(exercise)
                 answer = run.answers.get(check.exercise)
                 verdict = decide(exercise, answer, seed, on_attempt=attempts, ranks=ranks)

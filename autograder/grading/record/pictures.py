@@ -1,6 +1,6 @@
 """Pictures and tables of a student's own run, for the feedback.
 
-Drawn from the checker's plain data about visible cases; nothing is drawn by the student.
+Drawn from the checker's plain data about visible cases; student code draws none of them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class VisibleAttempts:
         if _sent(attempt):
             yield "Who sent how much to whom", lambda: traffic_map(run).static_svg()
         if 0 < len(run.calls) <= MAX_CALLS and run.world_size > 1:
-            of = error if error is not None and error.run is not None else run
-            yield "Which rank was in which call", lambda: timeline(of).static_svg()
+            shown = error if error is not None and error.run is not None else run
+            yield "Which rank was in which call", lambda: timeline(shown).static_svg()
         if self._exercise.memory and error is None:
             rank = int(run.memory.peak_bytes.argmax())
             yield "What was in memory", lambda: memory_timeline(run, rank).static_svg()

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import ConfigDict, TypeAdapter
 
-# How a submission ends: exactly one of these, the first that applies.
+# The states of a submission: exactly one of these, the first that applies.
 INFRASTRUCTURE_ERROR: Final = "infrastructure error"  # the machine failed: no grade, retried
 TAMPERING: Final = "tampering"  # something that cannot have been an accident
 RESOURCE_LIMIT: Final = "resource limit"  # time, memory, processes, disk or output
@@ -79,7 +79,7 @@ class Record:
     state: State
     reason: str  # for a state other than graded: a sentence for the student
     notes: tuple[str, ...] = ()  # repairs to the notebook, a sentence each
-    flags: tuple[str, ...] = ()  # for the instructor only: what looks odd in the source
+    flags: tuple[str, ...] = ()  # for the instructor only: what looks suspicious in the source
     notebook: dict[str, Any] | None = None  # rebuilt, run, with verdicts; None: nothing was decided
     points: dict[str, float] = field(default_factory=dict)  # {grade id of the check: earned}
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)  # {grade id: plain Verdict}

@@ -1,7 +1,7 @@
-"""Finds calls that an exercise forbids, by static analysis; recorded calls are the other way.
+"""Finds calls that an exercise forbids, by static analysis; a run's recorded calls are checked too.
 
 Static analysis can be fooled, and an honest program can look odd.  So findings are only reported
-to the instructor; points depend on runs alone.  The source is not executed.
+to the instructor; points depend only on runs.  The source is not executed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 
 CALL, SUSPICIOUS = "call", "suspicious"
 
-# Names that a notebook has above every answer.
+# Names that every notebook defines or imports before its answers.
 PREDEFINED = {name: name for name in ("torch", "math", "inspect")} | {
     "dist": "torch.distributed",
     "nn": "torch.nn",

@@ -24,7 +24,7 @@ def code_version() -> str:
     digest = hashlib.sha256()
     for package in ("torch", "numpy", "cloudpickle"):
         digest.update(f"{package} {version(package)}\n".encode())
-    folders = [Path(shardlab.__file__).parent, *(AUTOGRADER / room for room in DECIDING)]
+    folders = [Path(shardlab.__file__).parent, *(AUTOGRADER / name for name in DECIDING)]
     files = sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in KINDS)
     for path in files:
         digest.update(f"{path.name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())

@@ -34,11 +34,11 @@ def pictures_in(raw: Any, source: str) -> Pictures:
 def pictures_for(text: str, cells: Iterable[Mapping[str, Any]]) -> Pictures:
     """The pictures for ``text``, made from some of ``cells``; of two with the same name, the one
     whose cell is in the text."""
-    having = [cell for cell in cells if cell.get("attachments")]
-    having.sort(key=lambda cell: str(cell.get("source")).strip() not in text)
+    illustrated = [cell for cell in cells if cell.get("attachments")]
+    illustrated.sort(key=lambda cell: str(cell.get("source")).strip() not in text)
     pictures: Pictures = {}
-    decoded = decode(text) if having else ""
-    for cell in reversed(having):
+    decoded = decode(text) if illustrated else ""
+    for cell in reversed(illustrated):
         pictures.update(_shown(cell["attachments"], decoded))
     return pictures
 

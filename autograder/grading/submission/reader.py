@@ -1,4 +1,4 @@
-"""Reads a notebook that may be anything at all.
+"""Reads a submitted notebook, which may contain anything.
 
 The file is treated as plain JSON: neither its version nor its validity affects the grade.  Of a
 cell only its type, text, id, grade id and the pictures that the text shows are read.

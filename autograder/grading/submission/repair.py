@@ -1,6 +1,6 @@
 """Extracts the cells from a file that is not quite a notebook, and reports the repairs.
 
-Each repair is one that a patient person would make in an editor.  Nothing is invented: a cell
+Each repair is one that a person could make in an editor.  Nothing is invented: a cell
 whose text cannot be read completely is left out.
 """
 

@@ -11,7 +11,7 @@ SECRET = "submission_secret.txt"  # from `nbgrader submit`; identifies the stude
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
-    """nbgrader's own stops at the first page without a secret and releases none after it."""
+    """nbgrader's own class stops at the first page without a secret and releases none after it."""
 
     def copy_files(self) -> None:
         for folder in map(Path, sorted(glob.glob(self.src_path))):

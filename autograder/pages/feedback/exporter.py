@@ -28,9 +28,9 @@ class FeedbackExporter(Exporter):
         self, nb: NotebookNode, resources: Any = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
         notebook, resources = super().from_notebook_node(nb, resources, **kw)
-        of = resources["nbgrader"]
-        lab, student = of["assignment"], of["student"]
-        with Gradebook(of["db_url"]) as gradebook:
+        names = resources["nbgrader"]
+        lab, student = names["assignment"], names["student"]
+        with Gradebook(names["db_url"]) as gradebook:
             try:
                 (scores,) = read_scores(gradebook, lab, student)
             except MissingEntry as error:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import joinedload, object_session
 from autograder.grading.gradebook import indexes
 from autograder.pages.formgrader.gradebook import ClassGradebook
 
-_indexed: set[str] = set()  # databases that have their indexes, as this process knows
+_indexed: set[str] = set()  # databases known to have the indexes
 
 
 class ClassAPI(NbGraderAPI):
@@ -23,7 +23,7 @@ class ClassAPI(NbGraderAPI):
 
     @property
     def gradebook(self) -> ClassGradebook:
-        # nbgrader's inspects the whole schema each time, which is up to 20 times a page.
+        # nbgrader's inspects the whole schema each time, up to 20 times per page.
         if self._first is None:
             self._first = ClassGradebook(self.coursedir.db_url, self.course_id)
             if self.coursedir.db_url not in _indexed:

@@ -1,4 +1,4 @@
-"""Makes what an instructor opens in formgrader inert, too, in nbgrader's own page.
+"""Makes submissions inert in formgrader, too, whose pages are nbgrader's own.
 
 formgrader shows an autograded notebook with nbconvert's HTMLExporter. nbgrader_config.py gives that
 this preprocessor, a filter for Markdown (``markdown``) and ``formgrader.html``.

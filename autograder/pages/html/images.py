@@ -1,4 +1,4 @@
-"""Images from student processes, as ``data:`` URIs that a browser can only draw."""
+"""Images from student code, as ``data:`` URIs that a browser can only draw."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 latex2mathml parses the TeX, but its output is not trusted: it has commands for links, styles and
 macros, and leaves markup in text as it is.  Its tree is serialized again here, with only those
-elements that lay out formulas and attributes that stay within the line.
+elements that lay out formulas, and attributes that cannot move them out of their line.
 """
 
 from __future__ import annotations

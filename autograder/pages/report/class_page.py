@@ -15,7 +15,7 @@ from shardlab.widgets.scene import Mark, Rect, Text, line, text_width, to_svg
 
 WIDTH = 800.0
 ROW = 30.0
-# {of ExerciseResult.counts: (colour, words)}
+# {key of ExerciseResult.counts: (colour, label)}
 PARTS = {
     "full": (OK, "all points"),
     "part": (MEASURED, "some"),

@@ -58,5 +58,5 @@ def _number(value: float) -> str:
 
 
 def _text(value: str) -> str:
-    """Quote a text that a spreadsheet would take for a formula."""
+    """Prefix with an apostrophe what a spreadsheet would evaluate as a formula."""
     return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

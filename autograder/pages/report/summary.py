@@ -171,6 +171,6 @@ def as_text(summary: Summary) -> str:
             f"  {student}: {state}. {reason}" for student, state, reason in summary.needs_attention
         ]
     if summary.flagged:
-        lines += ["", "  sources to review: they look odd, which proves nothing"]
+        lines += ["", "  sources to review: they look suspicious, which proves nothing"]
         lines += [f"  {student}: {flag}" for student, flag in summary.flagged]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ EQUAL = [
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
 def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
-    """Each by the name of the case that covers it, or by the reason why it is not asked."""
+    """Each by the name of the case that covers it, or by the reason why no case covers it."""
     declared = exercise.required_half.module.BOUNDARIES
     assert set(BOUNDARIES) <= set(declared)
     names = {case.name for case in exercise.cases}

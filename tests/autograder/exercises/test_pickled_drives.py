@@ -15,7 +15,7 @@ import pytest
 from autograder import exercises
 from autograder.exercise import Case, Exercise
 from autograder.guest.on_rank import on_rank
-from autograder.sandbox.bubblewrap import ROOMS
+from autograder.sandbox.bubblewrap import VISIBLE_FOLDERS
 from shardlab.ranks import codec
 
 EXERCISES = [exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
@@ -62,7 +62,7 @@ def test_a_rank_runs_a_drive_without_importing_exercises(tmp_path: Path) -> None
     assert result.returncode == 0, result.stderr
     needed = {module.split(".")[1] for module in result.stdout.split() if "." in module}
     assert needed == {"guest"}
-    assert needed < set(ROOMS)
+    assert needed < set(VISIBLE_FOLDERS)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)

@@ -28,7 +28,7 @@ from autograder.grading.submission.rebuild import rebuild
 from autograder.grading.submission.template import checks_of, grade_id
 
 if TYPE_CHECKING:
-    from autograder.sandbox.host import Doors
+    from autograder.sandbox.host import RequestSockets
 
 WORTH = re.compile(r"# worth ([\d.]+)")
 
@@ -78,9 +78,9 @@ class FakePool:
             yield failed(task, why) if why else decide(task, self.bonus)
 
 
-def fake_work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
+def fake_work(connection: Connection, unsandboxed: bool, fork_servers: RequestSockets) -> None:
     work.Grader.grade = grade_slowly  # type: ignore[method-assign,assignment]
-    work.work(connection, unsandboxed, doors)
+    work.work(connection, unsandboxed, fork_servers)
 
 
 def grade_slowly(self: work.Grader, task: Task) -> Record:

@@ -15,7 +15,7 @@ from autograder.grading.pool import worker as work
 from autograder.grading.record.record import GRADED, Record, Task
 
 if TYPE_CHECKING:
-    from autograder.sandbox.host import Doors
+    from autograder.sandbox.host import RequestSockets
 
 
 def task(student: str, behavior: str = "", timeout_s: float = 300) -> Task:
@@ -33,10 +33,10 @@ def task(student: str, behavior: str = "", timeout_s: float = 300) -> Task:
     )
 
 
-def fake_work(connection: Connection, unsandboxed: bool, doors: Doors) -> None:
+def fake_work(connection: Connection, unsandboxed: bool, fork_servers: RequestSockets) -> None:
     """Replaces ``work.work``, in a separate process."""
     work.Grader.grade = grade  # type: ignore[method-assign,assignment]
-    work.work(connection, unsandboxed, doors)
+    work.work(connection, unsandboxed, fork_servers)
 
 
 def grade(self: work.Grader, task: Task) -> work.Reply:

@@ -1,4 +1,4 @@
-"""A class that is really graded: by our command with two workers, and by nbgrader's with one."""
+"""A real class is graded: by our command with two workers, and by nbgrader's with one."""
 
 from __future__ import annotations
 

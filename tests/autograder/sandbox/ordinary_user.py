@@ -18,8 +18,8 @@ def run_as_ordinary_user(
 ) -> subprocess.CompletedProcess[str]:
     """Makes that user the owner of ``home`` and its content. For an ordinary user: just runs it.
 
-    If this Python is in a folder that only root may enter (/root/.pyenv), the command sees that
-    folder opened, in a separate mount namespace: the machine itself is not changed.
+    If this Python is in a folder that only root may enter (/root/.pyenv), a separate mount
+    namespace makes it accessible to the command: the machine itself is not changed.
     """
     environment = {**os.environ, "HOME": str(home), **kw.pop("env", {})}
     environment.pop("XDG_CACHE_HOME", None)
@@ -38,7 +38,7 @@ def is_possible() -> bool:
 
 
 def _make_reachable(target: Path) -> list[str]:
-    """Shell lines that mount the path to ``target`` over the first closed folder above it."""
+    """Shell lines that mount the path to ``target`` over the first inaccessible folder above it."""
     for folder in [*reversed(target.parents)]:
         if not folder.stat().st_mode & 0o001:
             below = target.relative_to(folder).parts[0]

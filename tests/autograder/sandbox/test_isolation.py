@@ -73,8 +73,8 @@ def test_sandboxes_share_a_fork_server_and_replace_it_after_it_exits(sandbox: Sa
     before = {process.pid for process in psutil.Process().children()}
     fork_server = ForkServerProcess("torch")
     with (
-        open_sandbox(LIMITS, doors={"torch": fork_server.door}) as one,
-        open_sandbox(LIMITS, doors={"torch": fork_server.door}) as other,
+        open_sandbox(LIMITS, fork_servers={"torch": fork_server.request_socket}) as one,
+        open_sandbox(LIMITS, fork_servers={"torch": fork_server.request_socket}) as other,
     ):
         assert isinstance(one, Sandbox)
         assert isinstance(other, Sandbox)
@@ -82,7 +82,7 @@ def test_sandboxes_share_a_fork_server_and_replace_it_after_it_exits(sandbox: Sa
             assert contained(each, all_reduce_some, world_size=2).outputs == expected
         new = {process.pid for process in psutil.Process().children()} - before
         assert new == {fork_server.process.pid}  # no sandbox started another
-        shared = SharedForkServer(fork_server.door.dup())
+        shared = SharedForkServer(fork_server.request_socket.dup())
         fork_server.close()
         while shared.is_usable:
             time.sleep(0.01)
@@ -278,9 +278,9 @@ def open_new_sockets() -> list[str]:
     return refused
 
 
-def test_sealed_ranks_cannot_open_new_connections(sandbox: Sandbox) -> None:
-    sealed = contained(sandbox, open_new_sockets, world_size=2, may_connect=False)
-    assert sealed.outputs == [["AF_INET", "AF_INET6"]] * 2
+def test_ranks_that_may_not_connect_cannot_open_new_connections(sandbox: Sandbox) -> None:
+    run = contained(sandbox, open_new_sockets, world_size=2, may_connect=False)
+    assert run.outputs == [["AF_INET", "AF_INET6"]] * 2
     assert contained(sandbox, open_new_sockets, world_size=2).outputs == [[], []]
 
 
@@ -312,9 +312,9 @@ def signal_other_ranks() -> list[str]:
     return [str(call) for call in possible]
 
 
-def test_sealed_ranks_cannot_signal_each_other(sandbox: Sandbox) -> None:
-    sealed = contained(sandbox, signal_other_ranks, world_size=2, may_connect=False)
-    assert sealed.outputs == [[], []]
+def test_ranks_that_may_not_connect_cannot_signal_each_other(sandbox: Sandbox) -> None:
+    run = contained(sandbox, signal_other_ranks, world_size=2, may_connect=False)
+    assert run.outputs == [[], []]
     assert {
         len(found) for found in contained(sandbox, signal_other_ranks, world_size=2).outputs
     } == {6}
@@ -352,9 +352,9 @@ def delay_messages() -> list[str]:
     return allowed
 
 
-def test_sealed_ranks_cannot_delay_messages(sandbox: Sandbox) -> None:
-    sealed = contained(sandbox, delay_messages, world_size=2, may_connect=False)
-    assert sealed.outputs == [["immediately"]] * 2
+def test_ranks_that_may_not_connect_cannot_delay_messages(sandbox: Sandbox) -> None:
+    run = contained(sandbox, delay_messages, world_size=2, may_connect=False)
+    assert run.outputs == [["immediately"]] * 2
     ways = contained(sandbox, delay_messages, world_size=2).outputs[0]
     assert ways == ["immediately", "cork", "send", "sendmsg", "sendfile", "splice"]
 

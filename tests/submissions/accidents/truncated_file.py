@@ -1,4 +1,4 @@
-"""The disk was full or the upload broke off: the file is truncated."""
+"""The disk was full or the upload was interrupted: the file is truncated."""
 
 import json
 from pathlib import Path

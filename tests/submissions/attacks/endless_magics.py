@@ -1,4 +1,4 @@
-"""An answer, copied twice, with lines that take IPython's transformer minutes."""
+"""An answer, copied twice, whose lines keep IPython's transformer busy for minutes."""
 
 from tests.submissions.corpus import Place, released, save
 

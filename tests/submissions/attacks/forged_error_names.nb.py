@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "exceptions named like the judge's own, with markup and a verdict in them"
+# tries = "exceptions named like the checker's own, with markup and a verdict in them"
 # seen_by = "points"
 # state = "graded"
 # ///

@@ -1,4 +1,4 @@
-"""Metadata that says: not graded, a thousand points, skip this cell, it may fail."""
+"""Metadata that claims: not graded, a thousand points, skip this cell, it may fail."""
 
 from tests.submissions.corpus import Place, released, save
 

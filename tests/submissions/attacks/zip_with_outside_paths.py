@@ -1,4 +1,4 @@
-"""An archive with paths outside of its folder, and links."""
+"""A zip whose paths lead outside its folder, and links."""
 
 import zipfile
 

@@ -1,4 +1,4 @@
-"""Instructors see what looks odd in a student's source, but not in the lab's own code."""
+"""Instructors see what looks suspicious in a student's source, but not in the lab's own code."""
 
 from __future__ import annotations
 

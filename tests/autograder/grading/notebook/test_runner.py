@@ -275,7 +275,7 @@ if os.fork() == 0:
 
 
 def test_waiting_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine that gives this process hardly any time."""
+    """As on a machine where this process hardly gets any CPU time."""
     begun: dict[int | None, float] = {}
 
     def waited_ns(pid: int | None) -> int:

@@ -1,4 +1,4 @@
-"""A graded class without grading: records, gradebook and autograded/ as the grader writes them."""
+"""A class as the grader leaves it, without grading: records, gradebook and autograded/."""
 
 from __future__ import annotations
 
