@@ -1,4 +1,4 @@
-"""A small GPT in plain PyTorch, to be trained, cut into pieces and measured.
+"""A small GPT in plain PyTorch, to train, split and measure.
 
 The decoder of Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2): layer
 norm before each half of a block, learned positions, and one matrix for both the token embedding and
@@ -102,7 +102,7 @@ class SeparateAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Per token: a layer four times as wide, and back."""
+    """Per token: a linear layer to four times the width, and one back."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

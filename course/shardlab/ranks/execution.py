@@ -57,8 +57,8 @@ class Execution:
             for at, count in counts.items()
             if at not in self.after.counts
         }
-        crossed = after - before - sum(closed.values())
-        return max(0, crossed) + stray_bytes(self.before, self.after, self.world_size)
+        unattributed = after - before - sum(closed.values())
+        return max(0, unattributed) + stray_bytes(self.before, self.after, self.world_size)
 
     @property
     def stored_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Execution:
 
     @property
     def collectives(self) -> int | None:
-        """Messages of gloo's collectives meanwhile, recorded or not; None if not counted."""
+        """Messages of gloo's collectives in this run, recorded or not; None if not counted."""
         before = self.before.collectives
         after = None if self.after is None else self.after.collectives
         return None if before is None or after is None else after - before

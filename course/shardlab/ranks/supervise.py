@@ -1,6 +1,6 @@
 """Supervises ranks from the kernel's process: starts them, sends them functions, ends them.
 
-All in one thread and one loop.  `close` ends every process and waits until they are gone, also
+All in one thread and one loop.  `close` ends every process and waits until they are gone, even
 after an interrupt.
 """
 
@@ -34,12 +34,12 @@ STARTUP_LIMIT_S = {  # enough to import torch, or all of DeepSpeed, from a cold 
     "deepspeed-cuda": 300.0,
 }
 MAX_PRINTED_BYTES = {Trust.OWN: PRINTED_BYTES, Trust.UNTRUSTED: 1 << 20}  # per rank and stream
-# Per rank; labs log some hundreds
+# Per rank; labs log a few hundred
 MAX_EVENTS = {Trust.OWN: log.MAX_EVENTS, Trust.UNTRUSTED: 100_000}
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 POLL_S = 0.05  # how often the ranks' logs are read
-STACKS_S = 0.3, 3.0  # to write a stack: at least; at most, until every rank has
+MIN_STACKS_S, MAX_STACKS_S = 0.3, 3.0  # how long to wait until every rank has written its stack
 PIPE_READS = 2  # of 64 KiB, the capacity of a pipe
 
 
@@ -90,7 +90,7 @@ class Supervisor:
             os.close(setup_fd)
         # Ranks that may not open connections create all their groups at the start.
         is_sealed = not self.setup["may_connect"]
-        self.meter = Meter(self.channel, self.ranks, store_fd, seeks_collectives=is_sealed)
+        self.meter = Meter(self.channel, self.ranks, store_fd, counts_collectives=is_sealed)
         self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)
@@ -142,7 +142,7 @@ class Supervisor:
 
     def begin(
         self,
-        order: dict[str, Any],
+        options: dict[str, Any],
         program: bytes,
         inputs: list[bytes],
         timeout_s: float,
@@ -150,28 +150,28 @@ class Supervisor:
     ) -> Execution:
         """Read the socket counters and start the function on the first ranks, each with its input.
 
-        ``order``: sent to the ranks with the program (rank.py); its ``world_size`` selects them.
+        ``options``: sent to the ranks with the program (rank.py); ``world_size`` selects the ranks.
         """
-        taking_part = self.ranks[: order["world_size"]]
+        participants = self.ranks[: options["world_size"]]
         for process in self.ranks:
             self._discard_events(process)
         last = self.execution
         # Bytes sent since the last execution belong to this one.
         before = (last and last.after) or self.meter.read()
-        self.execution = execution = Execution(taking_part, timeout_s, self.trust, before)
-        execution.clock.start(execution.begun_s, [process.pid for process in taking_part])
-        order = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **order}
-        for process, given in zip(taking_part, inputs, strict=True):
+        self.execution = execution = Execution(participants, timeout_s, self.trust, before)
+        execution.clock.start(execution.begun_s, [process.pid for process in participants])
+        options = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **options}
+        for process, given in zip(participants, inputs, strict=True):
             printed = CapturedOutput(self.printed_bytes), CapturedOutput(self.printed_bytes)
-            process.begin(*printed, output_bytes // len(taking_part))
+            process.begin(*printed, output_bytes // len(participants))
             if process.control not in self.selector.get_map():  # unregistered when it was over
                 self.selector.register(process.control, selectors.EVENT_READ, ("control", process))
             with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
-                messages.send(process.control, order, program + given)
+                messages.send(process.control, options, program + given)
         return execution
 
     def _discard_events(self, process: RankProcess) -> None:
-        """Skip what it logged after its last function."""
+        """Skip what the rank logged after its last function."""
         for _ in process.log.new_events():
             pass
         process.log.events_left = self.max_events
@@ -180,7 +180,7 @@ class Supervisor:
         """Wait until every rank of the execution has returned.
 
         Raises RankError, DeadlockError, RunTimeout; MachineTooBusy if untrusted ranks waited longer
-        for a processor than the clock allows.  The socket counters are read in any case.
+        for a processor than the clock allows.  Always reads the socket counters.
         """
         try:
             self._watch(execution)
@@ -198,9 +198,8 @@ class Supervisor:
                 polled_s = now
                 execution.clock.update(now)
                 execution.read_logs()
-                execution.detector.raise_failures(
-                    now
-                )  # first: ranks that wait for a failed rank hang too
+                # Failures first: ranks that wait for a failed rank hang too.
+                execution.detector.raise_failures(now)
                 execution.detector.raise_deadlock(now)
                 if self.pending_builds.in_progress:
                     self.pending_builds.show(now)
@@ -229,8 +228,8 @@ class Supervisor:
     def _stacks(self, execution: Execution) -> dict[int, str]:
         """The ranks' stacks. If many ranks are busy, each writes its own once it is scheduled."""
         assert self.channel is not None
-        self.channel.ask_stacks()
-        least, most = (time.monotonic() + wait_s for wait_s in STACKS_S)
+        self.channel.request_stacks()
+        least, most = (time.monotonic() + wait_s for wait_s in (MIN_STACKS_S, MAX_STACKS_S))
         while (now := time.monotonic()) < most:
             if now >= least and all(
                 process.is_over or process.stack() for process in execution.ranks
@@ -297,7 +296,7 @@ class Supervisor:
         try:
             while not process.is_over and (message := process.inbox.next()) is not None:
                 process.handle(*message)
-                if process.needs:
+                if process.requested_op:
                     self._request_build(process)
                 if process.block_to_measure:
                     process.measure_memory()
@@ -309,9 +308,9 @@ class Supervisor:
 
     def _request_build(self, process: RankProcess) -> None:
         assert self.channel is not None
-        if self.server == "torch" or process.needs in process.needed:
-            raise messages.Forged(f"it requested a build of {process.needs[:40]!r}")
-        process.needed.add(process.needs)
+        if self.server == "torch" or process.requested_op in process.requested_ops:
+            raise messages.Forged(f"it requested a build of {process.requested_op[:40]!r}")
+        process.requested_ops.add(process.requested_op)
         self.pending_builds.request(process, self.channel)
 
     def _read_printed(self, process: RankProcess, kind: str, fd: int) -> None:

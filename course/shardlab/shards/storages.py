@@ -1,4 +1,4 @@
-"""The memory that tensors really occupy: their elements, and padding in their storages."""
+"""The memory that tensors actually occupy: their elements, and padding in their storages."""
 
 from __future__ import annotations
 
