@@ -151,7 +151,7 @@ class Memory(Sequence[RankMemory]):
         return np.array([rank.peak_of(category) for rank in self], dtype=np.int64)
 
     def at(self, moment: str) -> dict[str, Bytes]:
-        """category -> [N] bytes at "peak" (each rank's own), "end", or a phase: see RankMemory.at."""
+        """category -> [N] bytes at a moment (see `RankMemory.at`); "peak" is each rank's own."""
         by_rank = [rank.at(moment) for rank in self]
         return {
             category: np.array([bytes_of[category] for bytes_of in by_rank], dtype=np.int64)

@@ -161,7 +161,7 @@ class GPT(nn.Module):
         """
         length = tokens.shape[1]
         if length > self.config.context:
-            raise ValueError(f"{length} tokens do not fit a context of {self.config.context}")
+            raise ValueError(f"{length} tokens do not fit in a context of {self.config.context}")
         positions = torch.arange(length, device=tokens.device)
         x = self.dropout(self.token(tokens) + self.position(positions))
         for block in self.blocks:

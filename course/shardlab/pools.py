@@ -125,7 +125,7 @@ class Pools:
         if self.place_of(tensor) == to:
             raise PoolError(f"{_named(tensor)} is already on the {to}{_user_line()}")
         self._ledger.note(tensor, self.place_of(tensor))
-        self._is_moving, begun_s = True, time.perf_counter()
+        self._is_moving, started_s = True, time.perf_counter()
         try:
             with torch.no_grad():
                 device = self._device if to == DEVICE else "cpu"
@@ -136,7 +136,7 @@ class Pools:
         finally:
             self._is_moving, ended_s = False, time.perf_counter()
         self._ledger.note(copy, to)
-        seconds = begun_s - self._start_s, ended_s - self._start_s
+        seconds = started_s - self._start_s, ended_s - self._start_s
         self._moves.append(Move(to, tensor.nbytes, _dtype_name(tensor), *seconds))
         return copy
 

@@ -114,7 +114,7 @@ class RankSet:
         ``timeout_s``: time limit of this function; default: the set's.
         ``output_bytes``: the most bytes that all ranks together may return.
         """
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
         _check_run(fn, world_size, inputs, seed, results)
         if world_size not in self.sizes:
@@ -130,7 +130,7 @@ class RankSet:
         startup_s = 0.0
         try:
             supervisor = self._start(fn, program, given)
-            startup_s = time.monotonic() - begun_s
+            startup_s = time.monotonic() - started_s
             limits = (timeout_s or self.timeout_s, output_bytes)
             execution = self._last = supervisor.begin(options, program, given, *limits)
             supervisor.watch(execution)
@@ -142,7 +142,7 @@ class RankSet:
         outputs, unreadable = _outputs(execution, world_size, results)
         error = error or unreadable
         run = self._collect(execution, world_size, outputs, bool(memory))
-        run.startup_s, run.wall_s = startup_s, time.monotonic() - begun_s
+        run.startup_s, run.wall_s = startup_s, time.monotonic() - started_s
         if error is not None:
             if not (isinstance(error, RankError) and self.is_reusable):
                 self.close()
@@ -182,7 +182,7 @@ class RankSet:
     ) -> Run:
         """The run's results so far, complete or partial."""
         log = execution.log if execution else CallLog(world_size)
-        origin_s = execution.begun_s if execution else 0.0
+        origin_s = execution.started_s if execution else 0.0
         calls = log.finished_calls(origin_s, locate)
         processes = execution.ranks if execution else []
         if dropped := sum(process.log.dropped for process in processes):

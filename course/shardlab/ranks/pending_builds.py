@@ -48,7 +48,7 @@ class PendingBuilds:
 
     def show(self, now: float) -> None:
         self.screen.progress(
-            f"DeepSpeed's {' and '.join(self.builds)} is being compiled, once per machine: "
+            f"compiling DeepSpeed's {' and '.join(self.builds)} (once per machine): "
             f"{now - self.since_s:.0f} s, usually 40 to 90 on two free cores"
         )
 

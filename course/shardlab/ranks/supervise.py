@@ -62,12 +62,12 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
-        self.begun_s = time.monotonic()
+        self.started_s = time.monotonic()
         self.execution: Execution | None = None
 
     def close(self) -> None:
         try:
-            self.screen.close(time.monotonic() - self.begun_s)
+            self.screen.close(time.monotonic() - self.started_s)
         finally:
             self._end_all()
 
@@ -79,7 +79,7 @@ class Supervisor:
         On a busy machine a rank may be ready before its server has reported its pid, without which
         its sockets can't be attributed to it.
         """
-        begun_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
+        started_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
         detector = FailureDetector(self.ranks, CallLog(self.world_size), self.trust)
         store_fd = memory_file("shardlab-store")
         setup_fd = setup_file(self.setup)
@@ -101,7 +101,7 @@ class Supervisor:
             except RankError as error:  # no user code has run yet, so the machine is the cause
                 headline = f"the ranks could not be started: {error.headline}"
                 raise LaunchError(headline, error.detail) from error
-            waited_s = time.monotonic() - begun_s
+            waited_s = time.monotonic() - started_s
             self._show_loading(waited_s)
             if waited_s > limit_s:
                 raise LaunchError(f"{ranks_text(late)} did not start within {limit_s:.0f} s")
@@ -109,9 +109,7 @@ class Supervisor:
     def _show_loading(self, waited_s: float) -> None:
         is_loading = any(process.pid is None for process in self.ranks)
         if self.server != "torch" and waited_s > LOADING_SHOWN_AFTER_S:
-            text = (
-                f"DeepSpeed is being loaded, once per notebook: {waited_s:.0f} s, usually 5 to 20"
-            )
+            text = f"loading DeepSpeed (once per notebook): {waited_s:.0f} s, usually 5 to 20"
             self.screen.progress(text if is_loading else "")
 
     def _fork(self, rank: int, channel: Channel) -> None:
@@ -159,7 +157,7 @@ class Supervisor:
         # Bytes sent since the last execution belong to this one.
         before = (last and last.after) or self.meter.read()
         self.execution = execution = Execution(participants, timeout_s, self.trust, before)
-        execution.clock.start(execution.begun_s, [process.pid for process in participants])
+        execution.clock.start(execution.started_s, [process.pid for process in participants])
         options = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **options}
         for process, given in zip(participants, inputs, strict=True):
             printed = CapturedOutput(self.printed_bytes), CapturedOutput(self.printed_bytes)
@@ -203,7 +201,7 @@ class Supervisor:
                 execution.detector.raise_deadlock(now)
                 if self.pending_builds.in_progress:
                     self.pending_builds.show(now)
-                elif now - execution.begun_s > PROGRESS_AFTER_S:
+                elif now - execution.started_s > PROGRESS_AFTER_S:
                     self.screen.progress(execution.progress(now))
             self._enforce_time_limit(execution, now)
         execution.read_logs()
@@ -221,7 +219,7 @@ class Supervisor:
             raise timeout_error(execution.timeout_s, views, execution.log.groups, stacks)
         if execution.clock.is_machine_too_busy(now, paused_s):
             raise MachineTooBusy(
-                f"the machine is too busy: in {now - execution.begun_s:.0f} s the ranks got "
+                f"the machine is too busy: in {now - execution.started_s:.0f} s the ranks got "
                 f"less than {execution.timeout_s:g} s of processor time"
             )
 
@@ -269,7 +267,7 @@ class Supervisor:
         elif "failed" in message:
             raise LaunchError(
                 f"rank {process.rank} could not be started: {message['failed']}",
-                "Fewer ranks, or closing other programs, may help.",
+                "Try fewer ranks, or close other programs.",
             )
         else:
             process.exit_code = message["exit"]

@@ -213,11 +213,11 @@ def _gradient_parts(kept: list[_GradientSlice]) -> list[Part]:
     for each in kept:
         by_storage.setdefault(each.gradient.untyped_storage().data_ptr(), []).append(each)
     parts: list[Part] = []
-    for together in by_storage.values():
-        size = together[0].gradient.element_size()
-        capacity = together[0].gradient.untyped_storage().nbytes() // size
-        keeps_whole = capacity == sum(each.numel for each in together)
-        for each in together:
+    for sharing in by_storage.values():
+        size = sharing[0].gradient.element_size()
+        capacity = sharing[0].gradient.untyped_storage().nbytes() // size
+        keeps_whole = capacity == sum(each.numel for each in sharing)
+        for each in sharing:
             start, numel = (each.start, int(each.gradient.numel()))
             if keeps_whole:
                 start, numel = 0, each.numel

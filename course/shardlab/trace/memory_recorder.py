@@ -118,19 +118,19 @@ class MemoryRecorder(TorchDispatchMode):
                 marks |= USED
                 if isinstance(tensor, nn.Parameter):
                     marks |= LEAF
-                    self._see_gradient_of(tensor)
+                    self._watch_gradient_of(tensor)
             self._track(tensor, marks)
         if any(kind is not torch.Tensor and kind is not nn.Parameter for kind in types):
             return NotImplemented  # a DTensor: operators on its local tensors come separately
         result = func(*args, **kwargs)
-        born = 0
+        initial_mark = 0
         if differentiable or (grad_on and self.depth and "backward" not in self.open_phases):
-            born = FORWARD
+            initial_mark = FORWARD
         for tensor in tensors_in(result):
-            self._track(tensor, COMMUNICATED if communicates else 0, born)
+            self._track(tensor, COMMUNICATED if communicates else 0, initial_mark)
         return result
 
-    def _track(self, tensor: torch.Tensor, marks: int, born: int = 0) -> None:
+    def _track(self, tensor: torch.Tensor, marks: int, initial_mark: int = 0) -> None:
         local = _local(tensor)
         if local.is_meta or isinstance(local, FakeTensor):
             return
@@ -140,23 +140,23 @@ class MemoryRecorder(TorchDispatchMode):
             return
         known = self.live.get(storage._cdata)
         if known is None:
-            known = self._begin(storage, born)
+            known = self._begin(storage, initial_mark)
         known.marks |= marks
         if known.bytes != (now := storage.nbytes()):
             self._change(known, now)
 
-    def _begin(self, storage: torch.UntypedStorage, born: int) -> TrackedStorage:
+    def _begin(self, storage: torch.UntypedStorage, initial_mark: int) -> TrackedStorage:
         address = storage._cdata
-        tracked = TrackedStorage(len(self.all), born, "backward" in self.open_phases)
+        tracked = TrackedStorage(len(self.all), initial_mark, "backward" in self.open_phases)
         self.all.append(tracked)
         self.live[address] = tracked
 
-        def gone(_: object) -> None:
+        def freed(_: object) -> None:
             self._change(tracked, 0)
             if self.live.get(address) is tracked:
                 del self.live[address]
 
-        tracked.reference = weakref.ref(storage, gone)
+        tracked.reference = weakref.ref(storage, freed)
         return tracked
 
     def _change(self, tracked: TrackedStorage, now_bytes: int) -> None:
@@ -171,7 +171,7 @@ class MemoryRecorder(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 self._track(tensor, mark)
 
-    def _see_gradient_of(self, leaf: torch.Tensor) -> None:
+    def _watch_gradient_of(self, leaf: torch.Tensor) -> None:
         if leaf not in self.hooked:
             self.hooked[leaf] = True
             leaf.register_hook(lambda gradient: self._mark((gradient,), GRADIENT))

@@ -125,7 +125,7 @@ class Recorder:
                 time.sleep(pause_s)
             call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
-            self._follow(call, name, result, waits)
+            self._track_work(call, name, result, waits)
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
@@ -188,7 +188,7 @@ class Recorder:
             frame = frame.f_back
         return "", 0
 
-    def _follow(self, call: int, name: str, result: Any, waits: bool) -> None:
+    def _track_work(self, call: int, name: str, result: Any, waits: bool) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         if not isinstance(boxed, torch.ScriptObject):  # already completed
             self.log.write("end", call, time.monotonic())
