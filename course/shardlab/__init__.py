@@ -1,4 +1,4 @@
-"""Shardlab: real ranks at the speed of a function call, measured and explained."""
+"""Shardlab: run a function on real ranks, measure its traffic and memory, explain its failures."""
 
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.launch import launch

@@ -1,4 +1,4 @@
-"""A tiny language model, small enough to count every byte by hand, and one training step of it."""
+"""A language model small enough to count every byte by hand, and one training step."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class BigramModel(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        kind = {"relu": nn.ReLU, "gelu": nn.GELU}[activation]
-        pairs = [(nn.Linear(width, width), kind()) for _ in range(layers)]
+        new_activation = {"relu": nn.ReLU, "gelu": nn.GELU}[activation]
+        pairs = [(nn.Linear(width, width), new_activation()) for _ in range(layers)]
         self.layers = nn.Sequential(*(module for pair in pairs for module in pair))
         self.head = nn.Linear(width, vocabulary, bias=False)
         if tied:
@@ -49,27 +49,27 @@ def train_one_step(
     precision: str,
     optimizer: str,
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """One step of a new model on random tokens; with "bf16" the optimizer updates fp32 masters.
+    """Train a new model for one step on random tokens.
 
-    Returns the model with its gradients, and the optimizer, whose parameters are the masters with
-    "bf16" and the model's own with "fp32".
+    Returns the model with its gradients, and the optimizer.  With "bf16" the optimizer updates fp32
+    master weights, with "fp32" the model's own.
     """
     model = BigramModel(vocabulary, width, layers, activation, tied).to(DTYPES[precision])
     weights = list(model.parameters())
     masters = weights if precision == "fp32" else [to_master(weight) for weight in weights]
-    stepper = OPTIMIZERS[optimizer](masters)
+    torch_optimizer = OPTIMIZERS[optimizer](masters)
     tokens, targets = torch.randint(vocabulary, (2, batch_size))
     model(tokens, targets).backward()
     if precision != "fp32":
         for weight, master in zip(weights, masters, strict=True):
             assert weight.grad is not None
             master.grad = weight.grad.float()
-    stepper.step()
+    torch_optimizer.step()
     if precision != "fp32":
         for weight, master in zip(weights, masters, strict=True):
             weight.data.copy_(master)
             master.grad = None  # an fp32 copy, needed only during the step
-    return model, stepper
+    return model, torch_optimizer
 
 
 def to_master(weight: Tensor) -> nn.Parameter:

@@ -33,24 +33,26 @@ def batch(
     rank0 [a b] | rank1 [c d]   ==   one process with a batch twice as large: [a b c d]
 
     Returns tokens and targets, each [batch_size, context].  The text is cut into sequences, which
-    are reshuffled for each pass; no two ranks or steps of a pass share one.  The same arguments
-    give the same batch, so a run that stopped can resume where it was.
+    are reshuffled for each epoch; within an epoch, no two ranks or steps share one.  The same
+    arguments give the same batch, so a run that stopped can resume where it was.
 
     Raises ValueError for a rank that does not exist and for a batch larger than the text.
     """
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank}: with world_size={world_size} ranks go from 0 to N - 1")
+        raise ValueError(f"rank={rank}: must be 0 to {world_size - 1} with world_size={world_size}")
     if step < 0 or batch_size < 1 or context < 1:
-        raise ValueError("step counts from 0; batch_size and context are at least 1")
+        raise ValueError("step must be at least 0, batch_size and context at least 1")
     text = _text()
     sequences = (len(text) - 1) // context
-    together = batch_size * world_size  # in one step, over all ranks
-    steps_in_a_pass = sequences // together
-    if steps_in_a_pass == 0:
-        raise ValueError(f"{together} sequences of {context} are more than the text's {sequences}")
-    which_pass, step = divmod(step, steps_in_a_pass)
-    order = torch.randperm(sequences, generator=torch.Generator().manual_seed(which_pass))
-    first = step * together + rank * batch_size
+    per_step = batch_size * world_size  # over all ranks
+    steps_per_epoch = sequences // per_step
+    if steps_per_epoch == 0:
+        raise ValueError(
+            f"a step needs {per_step} sequences of {context} tokens; the text has {sequences}"
+        )
+    epoch, step = divmod(step, steps_per_epoch)
+    order = torch.randperm(sequences, generator=torch.Generator().manual_seed(epoch))
+    first = step * per_step + rank * batch_size
     starts = order[first : first + batch_size] * context
-    at = starts[:, None] + torch.arange(context)
-    return text[at].long(), text[at + 1].long()
+    positions = starts[:, None] + torch.arange(context)
+    return text[positions].long(), text[positions + 1].long()

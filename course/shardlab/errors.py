@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Waiting:
-    """One row of a hang's table: what a rank was doing when everything stopped."""
+    """One row of the table shown for a hang: what a rank was doing when the run was stopped."""
 
     rank: int
     state: str  # "waiting", "finished", "computing", "dead"
@@ -64,7 +64,7 @@ class DeadlockError(LaunchError):
     ) -> None:
         super().__init__(headline, detail)
         self.table = table
-        self.cycle = cycle  # each rank waits for the next; empty if the cause is no cycle
+        self.cycle = cycle  # each rank waits for the next; empty if there is no cycle
 
 
 class RunTimeout(LaunchError):

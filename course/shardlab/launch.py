@@ -27,15 +27,15 @@ def launch(
 
     ``inputs``: one value per rank; rank r runs ``fn(inputs[r], *args)``.
     ``timeout_s``: time limit of the run; a hang is detected much earlier.
-    ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank), "auto": cuda if the GPUs suffice.
+    ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank), "auto": cuda with enough GPUs.
     ``seed``: with the same seed, rank r draws the same random numbers in every run, and each rank
     draws different ones; None picks a new seed.
     ``quiet``: show nothing while the run goes on; ``run.stdout`` still has everything.
     ``memory``: track every tensor's storage for ``run.memory``; this slows each operator.
-    ``engine``: "deepspeed" forks ranks from a server that has DeepSpeed imported and configured
+    ``engine``: "deepspeed" forks ranks from a server that has imported and configured DeepSpeed
     (ranks/engines.py); "auto" does so if ``fn`` or its arguments name ``deepspeed``, else "torch".
 
-    `RankSet` (rank_set.py) runs several functions on the same ranks and has a grader's options.
+    `RankSet` (rank_set.py) runs several functions on the same ranks and has options for graders.
 
     Raises RankError, DeadlockError or RunTimeout (all LaunchError; ``.run`` is the partial run),
     and ValueError or TypeError for invalid arguments.

@@ -1,8 +1,9 @@
-"""The lifetime of every tensor of one step: from the operator that made it to its release.
+"""The lifetime of every tensor of one step: from the operator that created it to its release.
 
-Mechanism: the recorder of ``run.memory`` (shardlab.trace.memory_recorder) tracks storages; here
-each also notes which module made it, and between which operators it lived.  The unit of time is one
-operator that makes a tensor, so two recordings of a step are equal, however busy the machine is.
+Mechanism: the recorder of ``run.memory`` (shardlab.trace.memory_recorder) tracks storages; this
+module also records which module created each one, and between which operators it was live.  Time
+counts operators that create a tensor, so two recordings of a step are equal, however busy the
+machine is.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from shardlab.trace.tensors import tensors_in
 KINDS = (
     "kept",  # made before backward, and live when it begins
     "recomputed",  # made by a forward pass inside backward
-    "temporary",  # all others: freed before backward begins, or made by backward for itself
+    "temporary",  # all others: freed before backward begins, or made in backward
 )
 
-MAX_WAIT_S = 1.0  # before backward; reached if backward needs a tensor that a collective made
+MAX_WAIT_S = 1.0  # before backward; waits this long if backward needs a collective's output
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Life:
     operator: str
     bytes: int
     born: int
-    gone: int  # > born; the number of operators in the step if it outlived the step
+    gone: int  # > born; if it outlived the step, the number of operators in the step
     kind: str
 
     @property
@@ -130,24 +131,24 @@ class _Recorder(MemoryRecorder):
         result = super().__torch_dispatch__(func, types, args, kwargs)
         new = []
         for tensor in tensors_in(result):
-            followed = self.live.get(_address(tensor))
-            if followed is not None and followed.bytes and _address(tensor) not in known:
+            tracked = self.live.get(_address(tensor))
+            if tracked is not None and tracked.bytes and _address(tensor) not in known:
                 known.add(_address(tensor))
-                new.append(followed)
+                new.append(tracked)
         if new:
             module = self.active_modules[-1] if self.active_modules else ""
-            operator = _plain(func.overloadpacket.__name__)
+            operator = _short_name(func.overloadpacket.__name__)
             self.made += [
-                _Created(followed, followed.bytes, module, operator, self.operators)
-                for followed in new
+                _Created(tracked, tracked.bytes, module, operator, self.operators)
+                for tracked in new
             ]
             self.operators += 1
         return result
 
-    def _change(self, followed: TrackedStorage, now_bytes: int) -> None:
-        super()._change(followed, now_bytes)
+    def _change(self, tracked: TrackedStorage, now_bytes: int) -> None:
+        super()._change(tracked, now_bytes)
         if now_bytes == 0:
-            self.gone_at[followed.number] = self.operators
+            self.gone_at[tracked.number] = self.operators
 
     def _watch_modules(self) -> None:
         super()._watch_modules()
@@ -167,7 +168,7 @@ class _Recorder(MemoryRecorder):
         """Gloo's threads release a collective's tensors some time after it is done."""
         deadline = time.monotonic() + MAX_WAIT_S
         while time.monotonic() < deadline and any(
-            followed.marks & COMMUNICATED for followed in list(self.live.values())
+            tracked.marks & COMMUNICATED for tracked in list(self.live.values())
         ):
             time.sleep(0.001)
 
@@ -184,19 +185,21 @@ class _Recorder(MemoryRecorder):
             self.spans.append((name, start, self.operators))
 
     def lifetimes(self) -> Lifetimes:
-        turn = next((start for name, start, _ in self.spans if name == "backward"), self.operators)
+        backward_start = next(
+            (start for name, start, _ in self.spans if name == "backward"), self.operators
+        )
         lives: list[Life] = []
         part = ""  # of the tensor recomputed last
         for made in self.made:
-            category = category_of(made.followed.marks)
+            category = category_of(made.tracked.marks)
             if category in ("parameters", "gradients", "optimizer"):
                 continue
-            gone = min(self.gone_at.get(made.followed.number, self.operators), self.operators)
+            gone = min(self.gone_at.get(made.tracked.number, self.operators), self.operators)
             kind, module = "temporary", made.module
-            if not made.followed.born_in_backward:
-                # backward() itself makes the loss's gradient, of one element, before its phase.
-                is_seed = made.operator == "ones_like" and made.born == turn - 1
-                kind = "kept" if made.born < turn < gone and not is_seed else kind
+            if not made.tracked.born_in_backward:
+                # backward() creates the loss's gradient, of one element, before its phase begins.
+                is_seed = made.operator == "ones_like" and made.born == backward_start - 1
+                kind = "kept" if made.born < backward_start < gone and not is_seed else kind
             elif category == "activations":
                 # Checkpointing reruns the module's function, so only submodules are called.
                 kind, module = "recomputed", module or part
@@ -216,15 +219,15 @@ def _joined(spans: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ..
 
 
 class _Created(NamedTuple):
-    followed: TrackedStorage
+    tracked: TrackedStorage
     bytes: int
     module: str
     operator: str
     born: int
 
 
-def _plain(operator: str) -> str:
-    """A shorter name for torch's operator."""
+def _short_name(operator: str) -> str:
+    """A shorter name for a torch operator."""
     is_attention = "scaled_dot_product" in operator
     words = "attention" + " backward" * operator.endswith("backward")
     return words if is_attention else operator.strip("_").replace("native_", "")

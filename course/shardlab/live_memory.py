@@ -16,14 +16,14 @@ CATEGORIES = (
     "parameters",  # also those gathered temporarily
     "gradients",
     "optimizer",  # its states, and fp32 master weights
-    "activations",  # made by the forward pass, for the backward pass or for itself
-    "buckets",  # passed to collectives, and none of the above
+    "activations",  # made by the forward pass, whether or not backward needs them
+    "buckets",  # passed to collectives, unless they are one of the above
     "other",  # inputs, temporaries of the backward pass and of the step
 )
 
 
 class ByteRange(NamedTuple):
-    """The least and the most bytes a process had in use when blocks with one label ended."""
+    """The least and the most bytes a process was using at the end of the blocks with one label."""
 
     least: int
     most: int
@@ -97,7 +97,7 @@ class RankMemory:
     def from_summary(cls, summary: Any, origin_s: float) -> RankMemory:
         """From the summary of a rank's recorder; times are counted from ``origin_s``.
 
-        Raises ValueError, TypeError, KeyError or IndexError for data that no recorder writes.
+        Raises ValueError, TypeError, KeyError or IndexError for malformed data.
         """
         live = np.array(summary["live"], dtype=np.int64)
         times_s = np.array(summary["times"], dtype=float) - origin_s
@@ -151,7 +151,7 @@ class Memory(Sequence[RankMemory]):
         return np.array([rank.peak_of(category) for rank in self], dtype=np.int64)
 
     def at(self, moment: str) -> dict[str, Bytes]:
-        """category -> [N] bytes at "peak" (each rank's own), "end", or a phase's last end."""
+        """category -> [N] bytes at a moment (see `RankMemory.at`); "peak" is each rank's own."""
         by_rank = [rank.at(moment) for rank in self]
         return {
             category: np.array([bytes_of[category] for bytes_of in by_rank], dtype=np.int64)

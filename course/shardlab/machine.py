@@ -1,4 +1,4 @@
-"""What this machine has room for: the device that ranks run on, and how many ranks."""
+"""Which device ranks run on, and how many ranks fit on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def choose_device(device: str, world_size: int) -> tuple[str, str]:
 
 
 def _gpu_count() -> int:
-    if not glob.glob("/dev/nvidia[0-9]*"):  # without a GPU, a kernel need not import torch
+    if not glob.glob("/dev/nvidia[0-9]*"):  # without a GPU, do not import torch
         return 0
     import torch
 
@@ -32,7 +32,7 @@ def _gpu_count() -> int:
 
 
 def max_ranks() -> int:
-    """The most ranks this machine has memory (12 MiB each) and open files (7 each) for."""
+    """The most ranks that fit in memory (12 MiB each) and in the open-file limit (7 each)."""
     import resource
 
     import psutil

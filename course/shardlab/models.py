@@ -1,4 +1,4 @@
-"""A small GPT in plain PyTorch, to be trained, cut into pieces and measured.
+"""A small GPT in plain PyTorch, to train, split and measure.
 
 The decoder of Radford et al., "Language Models are Unsupervised Multitask Learners" (GPT-2): layer
 norm before each half of a block, learned positions, and one matrix for both the token embedding and
@@ -102,7 +102,7 @@ class SeparateAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Per token: a layer four times as wide, and back."""
+    """Per token: a linear layer to four times the width, and one back."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class GPT(nn.Module):
         """
         length = tokens.shape[1]
         if length > self.config.context:
-            raise ValueError(f"{length} tokens do not fit a context of {self.config.context}")
+            raise ValueError(f"{length} tokens do not fit in a context of {self.config.context}")
         positions = torch.arange(length, device=tokens.device)
         x = self.dropout(self.token(tokens) + self.position(positions))
         for block in self.blocks:

@@ -1,8 +1,8 @@
 """The transformer layer whose activations Korthikanti et al. count, and a function to count them.
 
-arXiv 2205.05198, section 4: attention as separate matmuls, so scores, softmax and their dropout are
-tensors; dropout masks of one byte per element.  Our GPT (shardlab.models) saves less: its attention
-is one fused kernel.
+arXiv 2205.05198, section 4: attention is separate matmuls, so scores, softmax and their dropout are
+tensors; a dropout mask has one byte per element.  Our GPT (shardlab.models) saves less: its
+attention is one fused kernel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a live DeepSpeed engine made of its configuration: stage, batch, and where state is kept.
+"""The settings that a DeepSpeed engine derived from its configuration, and where it keeps state.
 
-On a CPU "device" and "host" are the same memory: ``place`` is where the engine decided to keep
-something, and would keep it on a GPU.  The sizes are those of the engine's buffers on this rank.
-Read from private attributes of DeepSpeed 0.19.8, which may change.
+On a CPU "device" and "host" are the same memory: ``place`` is where the engine would keep something
+if it ran on a GPU.  Sizes are those of the engine's buffers on this rank.  They are read from
+private attributes of DeepSpeed 0.19.8, which may change.
 """
 
 from __future__ import annotations

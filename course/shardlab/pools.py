@@ -47,7 +47,7 @@ _LIFT_OPS = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default}
 
 
 class PoolError(RuntimeError):
-    """One operation used tensors of both pools, or a tensor moved to the pool it is in."""
+    """An operation used tensors of both pools, or moved a tensor to the pool it is already in."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Pools:
         if self.place_of(tensor) == to:
             raise PoolError(f"{_named(tensor)} is already on the {to}{_user_line()}")
         self._ledger.note(tensor, self.place_of(tensor))
-        self._is_moving, begun_s = True, time.perf_counter()
+        self._is_moving, started_s = True, time.perf_counter()
         try:
             with torch.no_grad():
                 device = self._device if to == DEVICE else "cpu"
@@ -136,7 +136,7 @@ class Pools:
         finally:
             self._is_moving, ended_s = False, time.perf_counter()
         self._ledger.note(copy, to)
-        seconds = begun_s - self._start_s, ended_s - self._start_s
+        seconds = started_s - self._start_s, ended_s - self._start_s
         self._moves.append(Move(to, tensor.nbytes, _dtype_name(tensor), *seconds))
         return copy
 
@@ -189,14 +189,14 @@ class Pools:
     def _run_in_pool(
         self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: str
     ) -> Any:
-        """Refuse operations such as `x.cpu()`, which would move bytes uncounted."""
+        """Refuse operations such as `x.cpu()`, which would move bytes without counting them."""
         made = operation(*args, **kwargs)
         for tensor in _tensors(made):
             if tensor.dim() > 0 and self.place_of(tensor) != place:
                 away = self.place_of(tensor)
                 raise PoolError(
                     f"{operation.overloadpacket.__name__} moves {_named(tensor)} to the {away} "
-                    f"uncounted: use pools.to_{away}(…){_user_line()}"
+                    f"without counting it: use pools.to_{away}(…){_user_line()}"
                 )
         self._note_all(_tensors(made), place)
         return made

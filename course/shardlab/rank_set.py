@@ -51,10 +51,10 @@ class RankSet:
         may_connect: bool = True,
         trust: Trust = Trust.OWN,
     ) -> None:
-        """``smaller``: additional world sizes. A function with world size n has ranks 0 to n − 1.
+        """``smaller``: additional world sizes; with size n, a function runs on ranks 0 to n − 1.
 
         ``host``: forks the ranks, for example in a sandbox; default: this process's rank server.
-        ``may_connect``: False: a sandbox's ranks can open no connections after the start.
+        ``may_connect``: if False, a sandbox's ranks cannot open connections after the start.
         """
         _check_set(world_size, timeout_s)
         self.world_size = world_size
@@ -114,7 +114,7 @@ class RankSet:
         ``timeout_s``: time limit of this function; default: the set's.
         ``output_bytes``: the most bytes that all ranks together may return.
         """
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
         _check_run(fn, world_size, inputs, seed, results)
         if world_size not in self.sizes:
@@ -123,16 +123,16 @@ class RankSet:
         given = [b""] * world_size
         if inputs is not None:
             given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
-        order = {"world_size": world_size, "seed": seed, "results": results}
-        order |= {"memory": bool(memory), "shaken": shaken}
+        options = {"world_size": world_size, "seed": seed, "results": results}
+        options |= {"memory": bool(memory), "shaken": shaken}
         execution: Execution | None = None
         error: LaunchError | None = None
         startup_s = 0.0
         try:
             supervisor = self._start(fn, program, given)
-            startup_s = time.monotonic() - begun_s
+            startup_s = time.monotonic() - started_s
             limits = (timeout_s or self.timeout_s, output_bytes)
-            execution = self._last = supervisor.begin(order, program, given, *limits)
+            execution = self._last = supervisor.begin(options, program, given, *limits)
             supervisor.watch(execution)
         except LaunchError as failure:
             error = failure
@@ -142,7 +142,7 @@ class RankSet:
         outputs, unreadable = _outputs(execution, world_size, results)
         error = error or unreadable
         run = self._collect(execution, world_size, outputs, bool(memory))
-        run.startup_s, run.wall_s = startup_s, time.monotonic() - begun_s
+        run.startup_s, run.wall_s = startup_s, time.monotonic() - started_s
         if error is not None:
             if not (isinstance(error, RankError) and self.is_reusable):
                 self.close()
@@ -170,7 +170,7 @@ class RankSet:
                 "device": self.device,
                 "may_connect": self.may_connect,
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
-                "uses_more": any(name in program for name in TRAINING_NAMES),
+                "needs_training_imports": any(name in program for name in TRAINING_NAMES),
             }
             screen = stream.screen(self.quiet)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)
@@ -182,12 +182,12 @@ class RankSet:
     ) -> Run:
         """The run's results so far, complete or partial."""
         log = execution.log if execution else CallLog(world_size)
-        origin_s = execution.begun_s if execution else 0.0
+        origin_s = execution.started_s if execution else 0.0
         calls = log.finished_calls(origin_s, locate)
         processes = execution.ranks if execution else []
         if dropped := sum(process.log.dropped for process in processes):
             warnings.warn(
-                f"the logs of the ranks were full: {dropped:,} events are not in run.calls",
+                f"the ranks' logs were full: {dropped:,} events are missing from run.calls",
                 stacklevel=4,
             )
         return Run(

@@ -49,7 +49,7 @@ def all_reduce(length: int) -> None:
 
 
 def figure(run: Run) -> Figure:
-    """Ring, heat map and bars side by side, on white so that they show on a dark page too."""
+    """Ring, heat map and bars side by side, on white, so it is readable on a dark page too."""
     drawing = Figure(figsize=(10, 4.1), facecolor="white")
     drawing.text(
         0.035, 0.93, f"Ring all-reduce of {format_bytes(TENSOR_BYTES)} on {run.world_size} ranks",

@@ -27,7 +27,7 @@ class Call:
 
     rank: int
     op: str  # torch.distributed's name: "all_reduce", "send", "recv", "broadcast", ...
-    bytes: int  # of the tensors this rank passed in (a receive: of its buffer)
+    bytes: int  # of the tensors this rank passed in (for a receive, of its buffer)
     peer: int | None  # send, recv: the other rank; None for a collective, or while unknown
     group: tuple[int, ...]  # global ranks of the process group
     start_s: float
@@ -64,7 +64,9 @@ class Traffic(Mapping[str, "Traffic"]):
     sent_bytes: Bytes  # [N, N]: row sends to column
     source: str  # how it was counted
     blocks: tuple[MeasuredBlock, ...] = field(default=(), repr=False)
-    unseen_bytes: int | None = None  # on the network, but in no counted socket; None: unknown
+    unseen_bytes: int | None = (
+        None  # on the network, but not through a counted socket; None: unknown
+    )
     stored_bytes: int = 0  # written to the rendezvous store during the run
     collectives: int | None = None  # messages of gloo's collectives on the wire; None: unknown
 

@@ -24,7 +24,7 @@ _reads_files = ContextVar("reads_files", default=True)
 
 @contextmanager
 def without_source_text() -> Iterator[None]:
-    """In this context no line's text is shown: file names from untrusted code are not opened."""
+    """In this context no source text is shown: files named by untrusted code are not opened."""
     token = _reads_files.set(False)
     try:
         yield

@@ -174,12 +174,12 @@ class TestTimeout:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Many busy ranks on few processors write their stacks only when they are scheduled."""
-        ask = Channel.ask_stacks
+        request = Channel.request_stacks
 
-        def ask_late(self: Channel) -> None:
-            threading.Timer(0.7, ask, [self]).start()
+        def request_late(self: Channel) -> None:
+            threading.Timer(0.7, request, [self]).start()
 
-        monkeypatch.setattr(Channel, "ask_stacks", ask_late)
+        monkeypatch.setattr(Channel, "request_stacks", request_late)
 
         def work() -> None:
             while True:

@@ -87,7 +87,7 @@ def test_a_hundred_steps_lower_the_loss():
         (lambda: models.GPTConfig(1, 3, 64, 8), "3 heads do not divide a width of 64"),
         (
             lambda: models.gpt("0.1M")(torch.zeros(1, 65, dtype=torch.int64)),
-            "65 tokens do not fit a context of 64",
+            "65 tokens do not fit in a context of 64",
         ),
     ],
 )

@@ -158,7 +158,7 @@ def test_real_pools_use_the_device_of_the_tensor():
         assert pools.place_of(made * 2) == "device"
         with pytest.raises(PoolError, match="move one with"):
             made + master
-        with pytest.raises(PoolError, match="to the device uncounted"):
+        with pytest.raises(PoolError, match="to the device without counting it"):
             master.to("meta")
     assert pools.live_bytes("device") == {"bfloat16": 8, "float32": 16}
     assert pools.live_bytes("host") == {"float32": 16}

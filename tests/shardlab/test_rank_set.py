@@ -230,7 +230,7 @@ def sends_requests_and_never_reads() -> str:
     known = [cell.cell_contents for cell in closure]
     kernel = next(each for each in known if isinstance(each, socket.socket))
     for i in range(20 * MAX_READINGS):
-        messages.send(kernel, {"is": "look", "label": str(i)})
+        messages.send(kernel, {"is": "measure", "label": str(i)})
     return "done"
 
 

@@ -1,4 +1,4 @@
-"""Pure formulas that start no processes: what a run should send and how long it should take."""
+"""Formulas for the bytes, memory and time that a run should need. They start no processes."""
 
 from shardlab.estimate import activations, checkpoint, memory, offload, traffic
 from shardlab.estimate.alpha_beta import AlphaBeta

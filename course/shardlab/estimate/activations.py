@@ -11,7 +11,7 @@ a layer saves on each rank, in 16 bit:
     tensor + sequence, selective         34 · sbh/t
     full recomputation                   2 · sbh
 
-"Selective" recomputes the attention's scores, softmax and dropout: the part with s².  "Full" saves
+"Selective" recomputes the attention's scores, softmax and dropout: the term in s².  "Full" saves
 only a layer's input.  `layer_terms` lists the tensors.  `small_terms` lists small tensors that the
 paper neglects but our GPT saves.
 """
@@ -81,8 +81,8 @@ def layer_terms(
 ) -> dict[str, float]:
     """What one layer saves on each rank: {tensors: bytes}.
 
-    tensor_parallel (t): heads and MLP columns are split over t ranks.  Each rank saves whole
-      tensors for everything in between (layer norms, residual dropout).
+    tensor_parallel (t): heads and MLP columns are split over t ranks.  Everything in between
+      (layer norms, residual dropout) is saved whole on each rank.
     sequence_parallel: each rank saves those tensors only for its own 1/t of the tokens, and the
       split parts gather all tokens.
     recompute:

@@ -27,8 +27,8 @@ def checkpoint_bytes(parameters: float, element_bytes: int = 2) -> float:
 def held_bytes(total_bytes: float, world_size: int, sharded: bool) -> list[float]:
     """Bytes by rank while a state sharded over N ranks is being saved.
 
-    If each rank saves its own shard, that shard.  If rank 0 saves everything, rank 0 also holds the
-    whole state.  Raises ValueError for a world_size below 1.
+    ``sharded``: each rank saves its own shard and holds nothing else.  Otherwise rank 0 saves
+    everything and also holds the whole state.  Raises ValueError for a world_size below 1.
     """
     check_world(total_bytes, world_size)
     held = [total_bytes / world_size] * world_size
@@ -51,7 +51,7 @@ def save_s(
     storage_bytes_per_s: float = math.inf,
     sharded: bool = True,
 ) -> float:
-    """Seconds to write a checkpoint: writers add up until the storage's speed limits them."""
+    """Seconds to write a checkpoint: ranks write in parallel, up to the storage's total speed."""
     check_world(total_bytes, world_size)
     writers = world_size if sharded else 1
     return total_bytes / min(writers * rank_bytes_per_s, storage_bytes_per_s)

@@ -7,7 +7,7 @@ formulas with them.  DeepSpeed prints GiB but labels them GB.  Compared with the
     gradients   fp32 copies of a rank's shard, for the update: 4Ψ/N
     largest     stage 3: the whole largest layer, 2 bytes of parameters and 2 of gradients
     host        room for every rank to load a whole fp32 model before it is sharded, if that is
-                more, and on top 50 % for buffers
+                more, plus 50 % for buffers
 
 The documentation's older table (https://deepspeed.readthedocs.io/en/latest/memory.html, t5-3b)
 counts ZeRO-2 as 4Ψ + 16Ψ/N: whole 16-bit gradients, and no second copy of the shard.
@@ -42,7 +42,9 @@ def deepspeed_bytes(
             f"stage={stage}: DeepSpeed estimates only stages 2 and 3; convention='paper' has all"
         )
     if offload_parameters and not offload_optimizer:
-        raise ValueError("DeepSpeed estimates offload_parameters with offload_optimizer only")
+        raise ValueError(
+            "DeepSpeed estimates offload_parameters only together with offload_optimizer"
+        )
     per_node = world_size if ranks_per_node is None else ranks_per_node
     if per_node < 1 or world_size % per_node:
         raise ValueError(f"ranks_per_node={per_node} does not divide world_size={world_size}")

@@ -8,7 +8,7 @@ Parameter Models", arXiv 1910.02054, section 5.  With Ψ parameters on N ranks, 
     stage 2  and gradients                 2Ψ + 14Ψ/N
     stage 3  and parameters                16Ψ/N
 
-Activations, buckets and padding are not model states; a run needs memory for them on top.
+Activations, buckets and padding are not model states and need additional memory.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from shardlab.estimate.deepspeed_memory import deepspeed_bytes
 FP32_BYTES = 4
 CONVENTIONS = ("paper", *DEEPSPEED_CONVENTIONS)
 
-# (parameter, gradient, master copy of a parameter), in bytes.  Mixed precision keeps an fp32 master
-# copy that updates are applied to: arXiv 1710.03740.  "fp32-master" is DeepSpeed in fp32 training:
+# (parameter, gradient, master copy of a parameter), in bytes.  Mixed precision applies
+# updates to an fp32 master copy: arXiv 1710.03740.  "fp32-master" is DeepSpeed in fp32 training:
 # its sharded optimizer copies its shard of the parameters even there.
 PRECISION_BYTES = {
     "fp32": (4, 4, 0),
@@ -91,8 +91,8 @@ def model_states(
       Gradients move there during backward, so at stages 2 and 3 the device keeps none
       (ZeRO-Offload, arXiv 2101.06840, section 3); at stage 1 it holds all of them first.
     offload_parameters (stage 3): each rank's shard of the parameters is on the host as well.
-    largest_layer: parameters of the unit that stage 3 gathers.  While in use it is whole on the
-      device, with its gradients.  The paper neglects it: 0.
+    largest_layer: parameters of the unit that stage 3 gathers.  While in use, the device holds
+      it whole, with its gradients.  The paper neglects it: 0.
     ranks_per_node: for the DeepSpeed conventions, which count the host memory of a node; None means
       all ranks are on one node.
 
@@ -106,7 +106,9 @@ def model_states(
     if offload_optimizer and stage == 0:
         raise ValueError("offload_optimizer needs a sharded optimizer: use stage 1, 2 or 3")
     if offload_parameters and stage != 3:
-        raise ValueError(f"stage={stage} does not shard parameters: offload_parameters at stage=3")
+        raise ValueError(
+            f"stage={stage} does not shard parameters: offload_parameters needs stage=3"
+        )
     if not 0 <= largest_layer <= parameters:
         raise ValueError(
             f"largest_layer={largest_layer}: must be between 0 and parameters={parameters}"

@@ -66,7 +66,7 @@ def tensor_parallel_layer(
     Plain: an all-reduce of S after each half in forward, and one for the gradient of each half's
     input in backward: 2 + 2 all-reduces, 4(t−1)/t·S each way.
     sequence_parallel: an all-gather before each half and a reduce-scatter after it, and in backward
-      the reverse.  The bytes are the same, since together they make up an all-reduce.
+      the reverse.  The bytes are the same, since the two together are an all-reduce.
     gather_inputs_again: with sequence parallelism, each rank saves only its own part of each half's
       input and gathers it again in backward (as Megatron does; DTensor saves the whole input).
     reduce_scatter: "ring" as in NCCL; "gloo" implements it as an all-reduce, twice the bytes.
@@ -82,7 +82,9 @@ def tensor_parallel_layer(
         known = ", ".join(REDUCE_SCATTERS)
         raise ValueError(f"reduce_scatter={reduce_scatter!r}: expected one of {known}")
     if gather_inputs_again and not sequence_parallel:
-        raise ValueError("gather_inputs_again needs sequence_parallel: without it inputs are whole")
+        raise ValueError(
+            "gather_inputs_again needs sequence_parallel: without it, inputs are not sharded"
+        )
     if not sequence_parallel:
         each_way = HALVES * ring_sent_bytes(size, tp_size)
         return PassBytes(each_way, each_way)
@@ -118,7 +120,7 @@ def pipeline_boundaries(
     """[N][N] bytes of one step, from row to column: activations forward, gradients backward.
 
     stage_devices: the device of each stage in order: [0, 1, 2, 3]; interleaved with two stages
-      each, [0, 1, 2, 3, 0, 1, 2, 3]; in a V, [0, 1, 2, 3, 3, 2, 1, 0], where the turn is free.
+      each, [0, 1, 2, 3, 0, 1, 2, 3]; in a V, [0, 1, 2, 3, 3, 2, 1, 0] (the turn sends nothing).
     boundary_bytes: bytes of one micro-batch between two stages: S, or S/t if each of t
       tensor-parallel ranks sends its part (`activation_bytes`).
 

@@ -1,9 +1,9 @@
 """Bytes that offloading moves between device, host and NVMe in a step, and the time of the step.
 
 ZeRO-Offload: Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", arXiv
-2101.06840: forward and backward on the device, the update on the host.  No other partition that
-saves as much memory moves fewer bytes: 2Ψ of 16-bit gradients to the host, 2Ψ of 16-bit parameters
-back (section 3).  Parameters on the host and NVMe: Rajbhandari et al., "ZeRO-Infinity", arXiv
+2101.06840: forward and backward on the device, the update on the host.  No other split that saves
+as much memory moves fewer bytes: 2Ψ of 16-bit gradients to the host, 2Ψ of 16-bit parameters back
+(section 3).  Parameters on the host and NVMe: Rajbhandari et al., "ZeRO-Infinity", arXiv
 2104.07857.
 
 Placements, each offloading more than the one before:

@@ -64,8 +64,8 @@ def sent_bytes(
                the gradients
     parameter_bytes, gradient_bytes: bytes of one element as it is sent.
     micro_batches, sync: "step" accumulates gradients on each rank and reduces them once;
-      "micro_batch" reduces after every backward.  Stages 2 and 3 have no whole gradients to
-      accumulate in, and stage 3 gathers in each forward and backward: they need "micro_batch".
+      "micro_batch" reduces after every backward.  ZeRO-2 and -3 keep no whole gradients to
+      accumulate in, and ZeRO-3 gathers in each forward and backward: they need "micro_batch".
     reduce_scatter: "ring" as in NCCL; "gloo" implements it as an all-reduce, twice the bytes.
       DeepSpeed's stages 1 and 2 also all-reduce their buckets and keep a slice, over any backend
       (``use_multi_rank_bucket_allreduce``, on by default in 0.19.8).
@@ -86,7 +86,7 @@ def sent_bytes(
         raise ValueError("parameter_bytes and gradient_bytes (of one element) must be above 0")
     if method in ("zero2", "zero3") and sync == "step" and micro_batches > 1:
         raise ValueError(
-            f"{method} has no whole gradients to accumulate micro-batches in: sync='micro_batch'"
+            f"{method} keeps no whole gradients to accumulate in: use sync='micro_batch'"
         )
     syncs = micro_batches if sync == "micro_batch" else 1
     all_parameters, all_gradients = parameters * parameter_bytes, parameters * gradient_bytes

@@ -1,4 +1,4 @@
-"""Model states that DeepSpeed's ZeRO holds beyond the paper's formulas, by name.
+"""Model states that DeepSpeed's ZeRO holds in addition to the paper's formulas, by name.
 
 The paper simply divides Ψ by N.  In a real buffer the last shard is padded, a tensor that spans a
 shard boundary is kept whole on both sides until the step, and stage 3 keeps small tensors whole,
@@ -32,7 +32,7 @@ def zero_extras(
     Add them to `memory.model_states(…)`.  numels: tensor -> elements, in the model's order.
 
       "step counters"       Adam's, one for each tensor that it updates
-      "fp32 masters"        in fp32 training the sharded optimizers also copy their shard
+      "fp32 masters"        a sharded optimizer copies its shard even in fp32 training
       "padding"             all shards have the same size, so the last ones are padded
       "tensors on a border" stages 1 and 2: the gradient of a tensor that spans a shard boundary is
                             whole on both ranks

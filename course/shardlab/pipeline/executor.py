@@ -53,8 +53,8 @@ def run_schedule(
              mean over micro-batches
     between  shape of the activations between stages; ``dtype`` is their dtype
     group    the pipeline's ranks; by default all ranks
-    minimum_s  minimum seconds of each action: a rank that finishes earlier sleeps.  Ranks that
-             share a few cores can thus emulate devices that compute in parallel.
+    minimum_s  minimum seconds of each action: a rank that finishes earlier sleeps, so ranks that
+             share a few cores can emulate devices that compute in parallel.
 
     Raises IllegalSchedule for a schedule that cannot run, and ValueError for stages or inputs that
     do not match the schedule.
@@ -140,7 +140,7 @@ class _Channel:
         self.sent: dict[tuple[str, int, int], tuple[Tensor, Any]] = {}  # kept until sending is done
 
     def send(self, message: Message, tensor: Tensor) -> None:
-        """Without waiting."""
+        """Does not wait."""
         self.outgoing[message] = tensor.contiguous()
         self._post_up_to(message)
 

@@ -2,10 +2,10 @@
 
 A forward's output goes to the next stage, the gradient of a stage's input to the previous one.
 Messages are ordered by the time at which their tensor is computed in the simulated timeline.  Every
-device posts its sends and receives in this order, so none waits forever: take the first message
-that has not arrived.  Everything that its sender and its receiver have to do before it needs only
-earlier messages, so both get to it.  (This holds even with blocking sends, and where messages
-between two ranks pass one at a time, as with NCCL.)
+device posts its sends and receives in this order, so none waits forever.  Proof: take the first
+message that has not arrived.  Whatever its sender and receiver must do first depends only on
+earlier messages, so both reach it.  (This holds even with blocking sends, and if messages between
+two ranks pass one at a time, as with NCCL.)
 """
 
 from __future__ import annotations

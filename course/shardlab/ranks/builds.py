@@ -1,7 +1,7 @@
-"""DeepSpeed's compiled parts ("ops"): built once per machine, outside of every rank.
+"""DeepSpeed's compiled extensions ("ops"), built once per machine and outside the ranks.
 
 DeepSpeed compiles an op when a rank first needs it: 40 to 90 s that look like a hang, in all ranks,
-and a rank killed meanwhile leaves a lock file that blocks every later run forever.
+and a rank killed during that time leaves a lock file that blocks every later run forever.
 Here a rank that needs a missing op sends a request to the kernel process, waits for the answer and
 loads the library itself.  The kernel process has the rank server fork a builder, shows a progress
 line and pauses the run's clock.  Builders of all kernels share a lock, which the operating system
@@ -66,7 +66,7 @@ def is_built(name: str) -> bool:
 
 
 def load_instead_of_jit(op_builder: Any) -> Callable[..., Any]:
-    """A replacement for OpBuilder.jit_load: loads a built op, requests a missing one."""
+    """A replacement for OpBuilder.jit_load: loads an op, requesting it first if missing."""
     compile_and_load = op_builder.jit_load
 
     def jit_load(self: Any, verbose: bool = True) -> Any:

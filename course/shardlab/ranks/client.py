@@ -41,7 +41,7 @@ class ServerProcess(Protocol):
 
 
 class RankServer:
-    """Requests sent before it is ready wait in its socket."""
+    """A server that has been started.  Requests sent before it is ready wait in its socket."""
 
     def __init__(self, door: socket.socket, process: ServerProcess) -> None:
         self.door = door
@@ -95,8 +95,8 @@ class RankServer:
 class Channel:
     """One run's connection to the server."""
 
-    # Sockets to read the ranks' TCP counters, their loopback counter, and gloo's collectives there;
-    # None if ranks run in our own network namespace, whose loopback others use too.
+    # Sockets that read the ranks' TCP counters, the loopback counter, and gloo's collectives on
+    # loopback; None if ranks run in our own network namespace, whose loopback others use too.
     netlink: socket.socket | None = None
     interfaces: socket.socket | None = None
     tap: socket.socket | None = None
@@ -111,7 +111,7 @@ class Channel:
         """Have a DeepSpeed op compiled; the builder's output goes to the file."""
         socket.send_fds(self.sock, [json.dumps({"build": op}).encode()], [report_fd])
 
-    def ask_stacks(self) -> None:
+    def request_stacks(self) -> None:
         """Make each rank write its main thread's stack to its stack file."""
         self.sock.send(json.dumps({"stacks": True}).encode())
 
@@ -165,7 +165,7 @@ class Host(Protocol):
         """A run's connection to a server of that kind; raises LaunchError if none can start."""
 
     def discard(self, kind: str) -> None:
-        """A server was killed: start a new one for the next run."""
+        """Forget a server that was killed; the next run starts a new one."""
 
 
 class OwnHost:
@@ -182,7 +182,7 @@ class OwnHost:
     def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Channel:
         try:
             return rank_server(kind).open_channel(setup_fd, store_fd)
-        except OSError:  # it was killed just now, and `usable` did not notice yet
+        except OSError:  # it was just killed, and `usable` has not noticed yet
             self.discard(kind)
         try:
             return rank_server(kind).open_channel(setup_fd, store_fd)
@@ -203,9 +203,9 @@ def adopt_server(kind: str, server: RankServer) -> None:
 
 
 def start_in_background() -> None:
-    """Called at `import shardlab`, so that torch is loaded by a notebook's first launch.
+    """Called at `import shardlab`, so that torch is already loaded at a notebook's first launch.
 
-    Only in a kernel. Other programs may need only a formula; their first launch starts it.
+    Only in a kernel: other programs may use only a formula, and start it at their first launch.
     """
     if in_kernel():
         rank_server()

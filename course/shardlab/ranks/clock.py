@@ -1,7 +1,7 @@
-"""How much time a run has had, not counting its waits for a processor.
+"""Measures the time a run has used, not counting its waits for a processor.
 
 On a busy machine ranks wait for a processor.  For untrusted code, which is graded, these waits do
-not count: its time is the wall time minus the longest wait of any thread of a rank.  Two limits
+not count: its time is the wall time minus the longest wait of any thread of the ranks.  Two limits
 bound this: the processor time of all its processes, and the wall time itself.
 """
 
@@ -24,7 +24,7 @@ class Clock:
     def __init__(self, timeout_s: float, trust: Trust) -> None:
         self.timeout_s = timeout_s
         self.trust = trust
-        self.began_s = 0.0
+        self.started_s = 0.0
         self.pids: list[int | None] = []
         # By rank, then by thread: nanoseconds waited before the first update
         self.before: list[dict[str, int]] | None = None
@@ -35,34 +35,34 @@ class Clock:
         self.cpu_is_used_up = False
 
     def start(self, now: float, pids: Sequence[int | None]) -> None:
-        self.began_s = self.cpu_checked_s = now
+        self.started_s = self.cpu_checked_s = now
         self.pids = list(pids)
 
     def update(self, now: float) -> None:
-        if self.trust is Trust.OWN or now - self.began_s < SHORT_S:
+        if self.trust is Trust.OWN or now - self.started_s < SHORT_S:
             return
         if self.before is None:
             self.before = [thread.waited_ns_by_thread(pid) for pid in self.pids]
             self.parent_pid = thread.parent(self.pids[0])
             self.start_cpu_s = self._cpu_s()
         for pid, before in zip(self.pids, self.before, strict=True):
-            for number, waited in thread.waited_ns_by_thread(pid).items():
-                self.waited_s = max(self.waited_s, (waited - before.get(number, 0)) * 1e-9)
-        if now - self.began_s > self.timeout_s and now - self.cpu_checked_s > CPU_CHECK_S:
+            for thread_id, waited in thread.waited_ns_by_thread(pid).items():
+                self.waited_s = max(self.waited_s, (waited - before.get(thread_id, 0)) * 1e-9)
+        if now - self.started_s > self.timeout_s and now - self.cpu_checked_s > CPU_CHECK_S:
             self.cpu_checked_s = now
             used_s = self._cpu_s() - self.start_cpu_s
             self.cpu_is_used_up = used_s > self.timeout_s * len(self.pids)
 
     def is_over(self, now: float, paused_s: float = 0.0) -> bool:
         """Whether the run has used up its time."""
-        had_s = now - self.began_s - self.waited_s - paused_s
-        return had_s > self.timeout_s or self.cpu_is_used_up
+        used_s = now - self.started_s - self.waited_s - paused_s
+        return used_s > self.timeout_s or self.cpu_is_used_up
 
     def is_machine_too_busy(self, now: float, paused_s: float = 0.0) -> bool:
-        """Whether the wall time is so long that the run is unlikely to get its processor time."""
+        """Whether the run has reached the wall-time limit before it used up its time."""
         most_s = self.timeout_s * MAX_STRETCH
         most_s *= max(1.0, len(self.pids) / (os.cpu_count() or 1))
-        return self.trust is Trust.UNTRUSTED and now - self.began_s - paused_s > most_s
+        return self.trust is Trust.UNTRUSTED and now - self.started_s - paused_s > most_s
 
     def _cpu_s(self) -> float:
         """Of all descendants of the process that forks ranks, including those that have ended."""

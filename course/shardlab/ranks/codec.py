@@ -81,7 +81,7 @@ def decode_any(data: bytes) -> Any:
 
 
 def encode_plain(value: Any) -> bytes:
-    """Raises TypeError for other types than PLAIN_TYPES, ValueError for too much data."""
+    """Raises TypeError for types other than PLAIN_TYPES, ValueError for too much data."""
     from safetensors.torch import save
 
     tensors: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def encode_plain(value: Any) -> bytes:
     if len(tree) > MAX_TREE_BYTES:
         raise ValueError(
             f"{len(tree):,} bytes of numbers and strings; the limit is {MAX_TREE_BYTES:,}: "
-            "return many numbers as a tensor"
+            "return a long list of numbers as a tensor"
         )
     return struct.pack("<Q", len(tree)) + tree + save(tensors)
 

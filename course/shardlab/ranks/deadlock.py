@@ -42,9 +42,9 @@ def wait_of(
         assert call.peer is not None
         other = views[call.peer]
         counterpart = "recv" if call.op == "send" else "send"
-        there = other.started[counterpart, call.group, call.rank, call.tag]
-        met = there >= call.seq or (call.op == "send" and other.receives_from_any)
-        return Wait(call, () if met else (call.peer,))
+        begun = other.started[counterpart, call.group, call.rank, call.tag]
+        is_matched = begun >= call.seq or (call.op == "send" and other.receives_from_any)
+        return Wait(call, () if is_matched else (call.peer,))
     members = groups.get(call.group, ())
     late = (rank for rank in members if views[rank].started["collective", call.group] < call.seq)
     return Wait(call, tuple(late))

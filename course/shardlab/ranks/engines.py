@@ -3,9 +3,9 @@
 Each engine has its own server (client.py), started on first use: importing everything ZeRO uses
 takes 10 s of processor time, which a rank forked from such a server does not pay.
 
-DeepSpeed is configured as soon as it is imported, in its own server or in a rank that imports it
-unannounced: it logs only errors, its shared-memory op, which every first group would compile, is
-off, and other ops are compiled through the kernel process (builds.py).
+DeepSpeed is configured as soon as it is imported, in its own server or in a rank of another
+server: it logs only errors; its shared-memory op, which the first group would compile, is disabled;
+and other ops are compiled through the kernel process (builds.py).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def configure_deepspeed_on_import() -> None:
 def configure(deepspeed: Any) -> None:
     """Make an imported DeepSpeed quiet and keep it from compiling ops itself."""
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # it calls torch functions by their names from before 2.13
+    # it calls torch functions by the names they had before 2.13
     warnings.filterwarnings(
         "ignore", r"`torch.distributed.(all_gather_into|reduce_scatter)_tensor` is", FutureWarning
     )

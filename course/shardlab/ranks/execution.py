@@ -21,7 +21,7 @@ class Execution:
     timeout_s: float
     trust: Trust
     before: Reading
-    begun_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
+    started_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
     after: Reading | None = None  # None while it runs
     clock: Clock = field(init=False)
     log: CallLog = field(init=False)
@@ -44,9 +44,11 @@ class Execution:
 
     @property
     def unseen_bytes(self) -> int | None:
-        """Loopback bytes of this execution outside the sockets counted between its ranks: through
-        sockets opened and closed by hand, or through a rank that does not take part.  None if
-        unknown."""
+        """Loopback bytes of this execution that the counted sockets between its ranks do not show.
+
+        They went through sockets opened and closed by hand, or through a rank that does not take
+        part.  None if unknown.
+        """
         before = self.before.unattributed_bytes
         after = None if self.after is None else self.after.unattributed_bytes
         if self.after is None or before is None or after is None:
@@ -57,8 +59,8 @@ class Execution:
             for at, count in counts.items()
             if at not in self.after.counts
         }
-        crossed = after - before - sum(closed.values())
-        return max(0, crossed) + stray_bytes(self.before, self.after, self.world_size)
+        unattributed = after - before - sum(closed.values())
+        return max(0, unattributed) + stray_bytes(self.before, self.after, self.world_size)
 
     @property
     def stored_bytes(self) -> int:
@@ -66,7 +68,7 @@ class Execution:
 
     @property
     def collectives(self) -> int | None:
-        """Messages of gloo's collectives meanwhile, recorded or not; None if not counted."""
+        """Messages of gloo's collectives in this run, recorded or not; None if not counted."""
         before = self.before.collectives
         after = None if self.after is None else self.after.collectives
         return None if before is None or after is None else after - before
@@ -87,7 +89,7 @@ class Execution:
         done = sum(process.state == "finished" for process in self.ranks)
         waiting = sum(map(bool, self.log.pending))
         return (
-            f"{now - self.begun_s:.0f} s of at most {self.timeout_s:g}: "
+            f"{now - self.started_s:.0f} s of at most {self.timeout_s:g}: "
             f"{done} of {self.world_size} ranks finished, {waiting} in a call, "
             f"{len(self.log.calls):,} calls so far"
         )

@@ -78,11 +78,11 @@ def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
     else:
         kind = "exit"
         headline = f"rank {rank} exited with code {code} before its function returned{_at(where)}"
-    detail = f"Its peak memory: {process.max_rss_bytes / 2**20:,.0f} MiB."
+    detail = f"Peak memory of the rank: {process.max_rss_bytes / 2**20:,.0f} MiB."
     return RankError(headline, detail, rank=rank, kind=kind)
 
 
-def overfull_error(process: RankProcess) -> RankError:
+def log_limit_error(process: RankProcess) -> RankError:
     """For a rank whose log is longer than the limit."""
     message = "it made more calls than can be recorded"
     headline = f"rank {process.rank} failed: {message}"
@@ -179,8 +179,8 @@ def _absent_headline(waits: Mapping[int, list[Wait]], views: Sequence[RankView])
     """For waits without a cycle: names the finished rank that they lead to."""
     wait = next(
         wait
-        for its in waits.values()
-        for wait in its
+        for its_waits in waits.values()
+        for wait in its_waits
         if any(r not in waits for r in wait.waits_for)
     )
     call = wait.call

@@ -13,9 +13,9 @@ from shardlab.ranks.trust import Trust
 from shardlab.trace.calls import CallLog, OpenCall
 
 BLOCKED_S = 0.5  # a rank that waits and used no processor time for this long is blocked
-SETTLE_S = 0.4  # after a first failure: wait for others, to distinguish cause from effect
-# A rank idle for this long does nothing more.  For untrusted code the blamed rank must not depend
-# on timing: only idleness counts there, and no time limit except the run's.
+SETTLE_S = 0.4  # wait this long after the first failure, to separate its cause from its effects
+# A rank idle for this long is taken to have stopped.  For untrusted code the blamed rank must not
+# depend on timing, so only idleness counts, and no time limit except the run's.
 QUIET_S = {Trust.OWN: 0.1, Trust.UNTRUSTED: 0.3}
 
 
@@ -54,9 +54,9 @@ class FailureDetector:
             return
         if self.mismatch_seen_s is None:
             self.mismatch_seen_s = now
-        # With all its ranks there, it is clear which one differs
-        is_whole = len(mismatch.calls) == len(self.log.members(mismatch.calls[0]))
-        is_clear = is_whole and self.trust is Trust.OWN
+        # Once all ranks are in the call, it is clear which one differs
+        is_complete = len(mismatch.calls) == len(self.log.members(mismatch.calls[0]))
+        is_clear = is_complete and self.trust is Trust.OWN
         if at_once or is_clear or self._has_settled(now, self.mismatch_seen_s):
             raise explain.mismatch_error(mismatch)
 
@@ -85,7 +85,7 @@ class FailureDetector:
                 return explain.exception_error(process)
         for process in self.ranks:
             if self.trust is Trust.UNTRUSTED and process.log.dropped:
-                return explain.overfull_error(process)
+                return explain.log_limit_error(process)
         return None
 
     def _has_settled(self, now: float, since_s: float) -> bool:
@@ -97,7 +97,7 @@ class FailureDetector:
         return self._are_quiet(self.ranks, now)
 
     def _are_quiet(self, ranks: Iterable[RankProcess], now: float) -> bool:
-        # Check every rank every time
+        # Every rank is checked every time, because is_quiet records when it last ran
         quiet = [process.is_quiet(now, QUIET_S[self.trust]) for process in ranks]
         return all(quiet)
 
@@ -112,8 +112,8 @@ class FailureDetector:
         return self._views({process.rank for process in self.ranks})
 
     def _stuck(self, now: float) -> Mapping[int, list[Wait]]:
-        still = {process.rank for process in self.ranks if process.idle_s(now) >= BLOCKED_S}
-        return stuck(self._views(still), self.log.groups)
+        idle = {process.rank for process in self.ranks if process.idle_s(now) >= BLOCKED_S}
+        return stuck(self._views(idle), self.log.groups)
 
     def _views(self, may_block: Collection[int]) -> list[RankView]:
         views = []

@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 1 << 48  # more than the memory of any machine
 
 
 class Forged(ValueError):
-    """Bytes that our own code in a rank never sends: student code wrote to its connection."""
+    """Bytes that our code in a rank never sends: student code wrote to the rank's connection."""
 
 
 class TooLarge(ValueError):

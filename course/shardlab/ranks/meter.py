@@ -42,11 +42,11 @@ class Meter:
         channel: Channel,
         ranks: Sequence[RankProcess],
         store_fd: int,
-        seeks_collectives: bool = False,
+        counts_collectives: bool = False,
     ) -> None:
         self.channel, self.ranks, self.store_fd = channel, ranks, store_fd
         self.owner: dict[int, int] = {}  # socket's inode -> rank
-        self.tap = channel.tap if seeks_collectives else None
+        self.tap = channel.tap if counts_collectives else None
         self.collectives = 0  # counted so far
         if self.tap is not None:
             gloo_collectives.start(self.tap)
@@ -92,7 +92,7 @@ def _loopback_bytes(channel: Channel) -> int | None:
 
 
 def stray_bytes(before: Reading, after: Reading, ranks: int) -> int:
-    """Bytes to or from ranks that take no part: those from number ``ranks`` on."""
+    """Bytes to or from ranks that do not take part: those from number ``ranks`` on."""
     inside = after.between(ranks)
     return sum(
         count - before.counts.get(at, (0, 0))[1]

@@ -15,7 +15,7 @@ _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 
 
 def collapse_heap() -> None:
-    """Collapse this process's writable private memory; no effect if Linux can't."""
+    """Collapse this process's writable private memory; no effect if Linux does not support it."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for start, stop in _anonymous_regions():

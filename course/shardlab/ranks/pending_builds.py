@@ -22,7 +22,7 @@ class PendingBuild:
 
 
 class PendingBuilds:
-    """The ops being built for one run, whose clock is paused meanwhile."""
+    """The ops being built for one run, whose clock is paused until they are built."""
 
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
@@ -38,7 +38,7 @@ class PendingBuilds:
         return self.earlier_s + (now - self.since_s if self.builds else 0.0)
 
     def request(self, process: RankProcess, channel: Channel) -> None:
-        op, process.needs = process.needs, ""
+        op, process.requested_op = process.requested_op, ""
         if op not in self.builds:
             if not self.builds:
                 self.since_s = time.monotonic()
@@ -48,7 +48,7 @@ class PendingBuilds:
 
     def show(self, now: float) -> None:
         self.screen.progress(
-            f"DeepSpeed's {' and '.join(self.builds)} is being compiled, once per machine: "
+            f"compiling DeepSpeed's {' and '.join(self.builds)} (once per machine): "
             f"{now - self.since_s:.0f} s, usually 40 to 90 on two free cores"
         )
 

@@ -32,16 +32,15 @@ class RankProcess:
     pid: int | None = None
     state: str = "starting"  # then ready, running, and finished (or ready again), failed or dead
     output: bytes = b""
-    failure: dict[str, Any] | None = None  # its description of its exception
-    forged: str = ""  # why a message of it can't come from our own code
-    needs: str = ""  # the DeepSpeed op that it waits for (builds.py)
-    needed: set[str] = field(default_factory=set)  # all ops that it has waited for
-    block_to_measure: str = (
-        ""  # label of the block that just ended: the rank waits for its memory to be read
-    )
+    failure: dict[str, Any] | None = None  # the rank's description of its exception
+    forged: str = ""  # why one of its messages can't come from our own code
+    requested_op: str = ""  # the DeepSpeed op that it waits for (builds.py)
+    requested_ops: set[str] = field(default_factory=set)  # all ops that it has requested
+    # Label of the block that just ended: the rank waits for its memory to be read
+    block_to_measure: str = ""
     readings: int = 0
     process_bytes: dict[str, ByteRange] = field(default_factory=dict)  # by block
-    becomes_idle: bool = True
+    threads_become_idle: bool = True
     exit_code: int | None = None
     max_rss_bytes: int = 0
     run_ns: int | None = None
@@ -63,7 +62,7 @@ class RankProcess:
 
     @property
     def exit_is_unreported(self) -> bool:
-        """Whether it has died, and the server has not reported how."""
+        """Whether it has died and the server has not yet reported its exit."""
         return not self.is_over and self.pid is not None and thread.has_ended(self.pid)
 
     def stack(self) -> str:
@@ -93,8 +92,8 @@ class RankProcess:
             case "finished", [], "running":
                 self.state, self.output = "finished", body
             case "needs", ["op"], "running":
-                self.needs = clean_text(header["op"], 100)
-            case "look", ["label"], "running":
+                self.requested_op = clean_text(header["op"], 100)
+            case "measure", ["label"], "running":
                 self.block_to_measure = clean_text(header["label"], MAX_LABEL_CHARS) or " "
             case "failed", ["chain", "stage"], _:
                 self.failure = _failure(header)
@@ -114,7 +113,7 @@ class RankProcess:
                 least, most = self.process_bytes.get(label, (now_bytes, now_bytes))
                 self.process_bytes[label] = ByteRange(min(least, now_bytes), max(most, now_bytes))
         with contextlib.suppress(OSError):  # it died, or never reads the replies
-            self.control.send(messages.pack({"is": "seen"}), socket.MSG_DONTWAIT)
+            self.control.send(messages.pack({"is": "measured"}), socket.MSG_DONTWAIT)
 
     def _wait_for_idle_threads(self) -> None:
         """Gloo's threads release a collective's tensors some time after it is done.
@@ -123,9 +122,9 @@ class RankProcess:
         """
         until = time.monotonic() + MAX_WAIT_S
         idle = 0
-        while self.becomes_idle and idle < 2:
+        while self.threads_become_idle and idle < 2:
             idle = 0 if thread.is_busy(self.pid) else idle + 1
-            self.becomes_idle = time.monotonic() < until
+            self.threads_become_idle = time.monotonic() < until
             time.sleep(0.0005)
 
     def fail_in_output(self, error: Exception) -> None:

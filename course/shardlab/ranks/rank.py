@@ -1,8 +1,8 @@
 """The code of each rank, from fork to exit: runs one function, or several one after another.
 
 Options sent with each function: ``world_size`` (ranks 0 to n − 1 take part, and their group is the
-default group meanwhile), ``seed``, ``results``, ``memory``, and ``trust``: the memory of untrusted
-code is also measured from outside.
+default group while it runs), ``seed``, ``results``, ``memory``, and ``trust``: the memory of
+untrusted code is also measured from outside.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def main(
         messages.send(kernel, {"is": "failed", "stage": "start", **_describe(error)})
         groups = {}
     while True:  # until the kernel has read our socket counters and closes the connection
-        order, sent = _receive(kernel)
-        if order["memory"] and Trust(order["trust"]) is Trust.UNTRUSTED:
+        options, sent = _receive(kernel)
+        if options["memory"] and Trust(options["trust"]) is Trust.UNTRUSTED:
             _enable_memory_readings(kernel)
-        reply = _run_function(order, sent, rank, groups)
+        reply = _run_function(options, sent, rank, groups)
         try:
             messages.send(kernel, *reply)
         except ConnectionError:
@@ -81,22 +81,22 @@ def main(
 
 
 def _run_function(
-    order: dict[str, Any], sent: bytes, rank: int, groups: dict[int, dist.ProcessGroup]
+    options: dict[str, Any], sent: bytes, rank: int, groups: dict[int, dist.ProcessGroup]
 ) -> tuple[dict[str, Any], bytes]:
     """Run a function; returns the message with its result."""
     stage = "start"
     try:
-        _prepare(rank, order, groups)
+        _prepare(rank, options, groups)
         stage = "unpickle"
         fn, args = cloudpickle.loads(sent)
-        if given := sent[order["program_bytes"] :]:
+        if given := sent[options["program_bytes"] :]:
             args = (cloudpickle.loads(given), *args)
         del sent, given  # hide them from student code
         stage = "run"
-        with RECORDER.run(with_memory=order["memory"], shaken=order["shaken"]):
+        with RECORDER.run(with_memory=options["memory"], shaken=options["shaken"]):
             output = fn(*args)
         stage = "output"
-        encode = codec.encode_plain if order["results"] == "plain" else codec.encode_any
+        encode = codec.encode_plain if options["results"] == "plain" else codec.encode_any
         body = encode(output)
     except BaseException as error:
         # A student's SystemExit or KeyboardInterrupt is a failure too.
@@ -115,12 +115,14 @@ def _receive(kernel: socket.socket) -> tuple[dict[str, Any], bytes]:
 
 
 def _build_requester(kernel: socket.socket) -> Callable[[str], None]:
-    """A function by which this rank has a DeepSpeed op compiled."""
+    """A function that requests a DeepSpeed op from the kernel process and waits for it."""
     own_pid = os.getpid()
 
     def request_build(op: str) -> None:
         if os.getpid() != own_pid:
-            raise RuntimeError(f"{op} isn't compiled, and only a rank itself can request it")
+            raise RuntimeError(
+                f"{op} isn't compiled, and only a rank can request it, not a child that it forked"
+            )
         messages.send(kernel, {"is": "needs", "op": op})
         _receive(kernel)
 
@@ -136,7 +138,7 @@ def _enable_memory_readings(kernel: socket.socket) -> None:
 
     def read_memory(label: str) -> None:
         if os.getpid() == own_pid:  # not a child forked by the student
-            messages.send(kernel, {"is": "look", "label": label})
+            messages.send(kernel, {"is": "measure", "label": label})
             _receive(kernel)
 
     RECORDER.read_memory = read_memory
@@ -173,9 +175,9 @@ def _set_up_process(rank: int, setup: dict[str, Any], stdout: int, stderr: int, 
     torch.set_num_threads(1)  # or the last digits of sums would depend on the number of cores
 
 
-def _prepare(rank: int, order: dict[str, Any], groups: dict[int, dist.ProcessGroup]) -> None:
+def _prepare(rank: int, options: dict[str, Any], groups: dict[int, dist.ProcessGroup]) -> None:
     """Set the world size, the default group and the seed for the next function."""
-    world_size, seed = order["world_size"], order["seed"]
+    world_size, seed = options["world_size"], options["seed"]
     os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)})
     if len(groups) > 1:
         dist.distributed_c10d._update_default_pg(groups[world_size])
@@ -215,19 +217,21 @@ def _init_process_group(
 def _describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data; the kernel, which has the cells, adds the source lines."""
     chain: list[dict[str, Any]] = []
-    seen: BaseException | None = error
-    while seen is not None and len(chain) < 5:
-        frames, trace = [], seen.__traceback__
+    current: BaseException | None = error
+    while current is not None and len(chain) < 5:
+        frames, trace = [], current.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
             if not code.co_filename.startswith(OUR_PACKAGE):
                 frames.append([code.co_filename, trace.tb_lineno, code.co_name])
             trace = trace.tb_next
-        chain.append({"kind": type(seen).__name__, "message": _text(seen), "frames": frames[-50:]})
-        following = seen.__cause__
-        if following is None and not seen.__suppress_context__:
-            following = seen.__context__
-        seen = following
+        chain.append(
+            {"kind": type(current).__name__, "message": _text(current), "frames": frames[-50:]}
+        )
+        following = current.__cause__
+        if following is None and not current.__suppress_context__:
+            following = current.__context__
+        current = following
     return {"chain": chain}
 
 

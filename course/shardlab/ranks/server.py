@@ -11,8 +11,8 @@ Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
   client closes its side (or dies), every process of the run is killed, and the server closes its
   side once all of them are gone.
 
-So "no rank survives its run" does not depend on the client: an interrupt between any two of its
-instructions leaves nothing behind.
+So "no rank survives its run" does not depend on the client: an interrupt at any point in it leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from shardlab.ranks.pages import collapse_heap
 
 PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
 # y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
-# every rank.  The server imports them one at a time while it is idle, or all before it forks the
-# ranks of a program that names such use.
+# every rank.  The server imports them one at a time while it is idle, or all of them before it
+# forks the ranks of a program that names one of these uses (rank_set.TRAINING_NAMES).
 PRELOAD_WHEN_IDLE = (
     "torch.fx.experimental.symbolic_shapes",
     "torch.distributed.tensor.parallel",
@@ -108,7 +108,7 @@ class Server:
     def serve_only(self, run: ServedRun) -> None:
         """Serve until this run is over and all its processes are gone."""
         self._watch_children()
-        self.take(run)
+        self.add_run(run)
         while self.runs:
             for key, _ in self.selector.select():
                 self.handle(key.data)
@@ -127,7 +127,7 @@ class Server:
     def handle(self, source: object) -> None:
         if isinstance(source, ServedRun):
             if not source.closing:
-                self.answer(source)
+                self.read_request(source)
         elif isinstance(source, tuple):
             with contextlib.suppress(BlockingIOError):
                 os.read(source[1], MAX_PACKET)
@@ -141,21 +141,21 @@ class Server:
             return False
         run = run_of(fds)
         self.preload_for(run)
-        self.take(run)
+        self.add_run(run)
         return True
 
     def preload_for(self, run: ServedRun) -> None:
         """Finish pending imports now if this run will use them."""
         if self.idle_work and os.fstat(run.setup_fd).st_size:
             setup, _ = messages.read_file(run.setup_fd)
-            while self.idle_work and setup["uses_more"]:
+            while self.idle_work and setup["needs_training_imports"]:
                 self.idle_work.pop(0)()
 
-    def take(self, run: ServedRun) -> None:
+    def add_run(self, run: ServedRun) -> None:
         self.runs.append(run)
         self.selector.register(run.channel, selectors.EVENT_READ, run)
 
-    def answer(self, run: ServedRun) -> None:
+    def read_request(self, run: ServedRun) -> None:
         try:
             packet, fds, _, _ = socket.recv_fds(
                 run.channel, MAX_PACKET, len(RANK_FDS), socket.MSG_CMSG_CLOEXEC
@@ -169,20 +169,18 @@ class Server:
                 os.killpg(pid, signal.SIGKILL)
             self.forget_if_done(run)
             return
-        question = json.loads(packet)
-        if "rank" in question:
-            self.fork(run, question["rank"], fds)
-        elif "stacks" in question:
+        request = json.loads(packet)
+        if "rank" in request:
+            self.fork(run, request["rank"], fds)
+        elif "stacks" in request:
             for pid, rank in run.rank_of.items():
                 if isinstance(rank, int):
                     os.kill(pid, signal.SIGUSR1)  # faulthandler writes the stack (rank.py)
         else:
-            self.handle_other_request(run, question, fds)
+            self.handle_other_request(run, request, fds)
 
-    def handle_other_request(
-        self, run: ServedRun, question: dict[str, Any], fds: list[int]
-    ) -> None:
-        self.fork(run, question["build"], fds)
+    def handle_other_request(self, run: ServedRun, request: dict[str, Any], fds: list[int]) -> None:
+        self.fork(run, request["build"], fds)
 
     def fork(self, run: ServedRun, rank: int | str, fds: list[int]) -> None:
         try:
@@ -229,7 +227,7 @@ class Server:
             os._exit(70)  # main() ends with os._exit; only a bug of ours reaches this
 
     def run_other_child(self, run: ServedRun, name: str, fds: list[int]) -> None:
-        """Be a builder of a DeepSpeed op."""
+        """Run as the builder of a DeepSpeed op."""
         setup, _ = messages.read_file(run.setup_fd)
         builds.main(name, setup["environment"], report_fd=fds[0])
 

@@ -155,9 +155,8 @@ class Notebook(Screen):
         return "\n".join(rows + ([self.status] if self.status else []))
 
     def _html(self) -> str:
-        from shardlab.widgets.palette import (
-            rank_color,
-        )  # imports the widgets: too slow for the top of the file
+        # Imports the widgets: too slow for the top of the file.
+        from shardlab.widgets.palette import rank_color
 
         rows = []
         for rank, text, is_stderr in self._rows():

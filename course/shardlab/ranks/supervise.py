@@ -1,6 +1,6 @@
 """Supervises ranks from the kernel's process: starts them, sends them functions, ends them.
 
-All in one thread and one loop.  `close` ends every process and waits until they are gone, also
+All in one thread and one loop.  `close` ends every process and waits until they are gone, even
 after an interrupt.
 """
 
@@ -34,12 +34,12 @@ STARTUP_LIMIT_S = {  # enough to import torch, or all of DeepSpeed, from a cold 
     "deepspeed-cuda": 300.0,
 }
 MAX_PRINTED_BYTES = {Trust.OWN: PRINTED_BYTES, Trust.UNTRUSTED: 1 << 20}  # per rank and stream
-# Per rank; labs log some hundreds
+# Per rank; labs log a few hundred
 MAX_EVENTS = {Trust.OWN: log.MAX_EVENTS, Trust.UNTRUSTED: 100_000}
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 POLL_S = 0.05  # how often the ranks' logs are read
-STACKS_S = 0.3, 3.0  # to write a stack: at least; at most, until every rank has
+MIN_STACKS_S, MAX_STACKS_S = 0.3, 3.0  # how long to wait until every rank has written its stack
 PIPE_READS = 2  # of 64 KiB, the capacity of a pipe
 
 
@@ -62,12 +62,12 @@ class Supervisor:
         self.selector = selectors.DefaultSelector()
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
-        self.begun_s = time.monotonic()
+        self.started_s = time.monotonic()
         self.execution: Execution | None = None
 
     def close(self) -> None:
         try:
-            self.screen.close(time.monotonic() - self.begun_s)
+            self.screen.close(time.monotonic() - self.started_s)
         finally:
             self._end_all()
 
@@ -79,7 +79,7 @@ class Supervisor:
         On a busy machine a rank may be ready before its server has reported its pid, without which
         its sockets can't be attributed to it.
         """
-        begun_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
+        started_s, limit_s = time.monotonic(), STARTUP_LIMIT_S[self.server]
         detector = FailureDetector(self.ranks, CallLog(self.world_size), self.trust)
         store_fd = memory_file("shardlab-store")
         setup_fd = setup_file(self.setup)
@@ -90,7 +90,7 @@ class Supervisor:
             os.close(setup_fd)
         # Ranks that may not open connections create all their groups at the start.
         is_sealed = not self.setup["may_connect"]
-        self.meter = Meter(self.channel, self.ranks, store_fd, seeks_collectives=is_sealed)
+        self.meter = Meter(self.channel, self.ranks, store_fd, counts_collectives=is_sealed)
         self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)
@@ -101,7 +101,7 @@ class Supervisor:
             except RankError as error:  # no user code has run yet, so the machine is the cause
                 headline = f"the ranks could not be started: {error.headline}"
                 raise LaunchError(headline, error.detail) from error
-            waited_s = time.monotonic() - begun_s
+            waited_s = time.monotonic() - started_s
             self._show_loading(waited_s)
             if waited_s > limit_s:
                 raise LaunchError(f"{ranks_text(late)} did not start within {limit_s:.0f} s")
@@ -109,9 +109,7 @@ class Supervisor:
     def _show_loading(self, waited_s: float) -> None:
         is_loading = any(process.pid is None for process in self.ranks)
         if self.server != "torch" and waited_s > LOADING_SHOWN_AFTER_S:
-            text = (
-                f"DeepSpeed is being loaded, once per notebook: {waited_s:.0f} s, usually 5 to 20"
-            )
+            text = f"loading DeepSpeed (once per notebook): {waited_s:.0f} s, usually 5 to 20"
             self.screen.progress(text if is_loading else "")
 
     def _fork(self, rank: int, channel: Channel) -> None:
@@ -142,7 +140,7 @@ class Supervisor:
 
     def begin(
         self,
-        order: dict[str, Any],
+        options: dict[str, Any],
         program: bytes,
         inputs: list[bytes],
         timeout_s: float,
@@ -150,28 +148,28 @@ class Supervisor:
     ) -> Execution:
         """Read the socket counters and start the function on the first ranks, each with its input.
 
-        ``order``: sent to the ranks with the program (rank.py); its ``world_size`` selects them.
+        ``options``: sent to the ranks with the program (rank.py); ``world_size`` selects the ranks.
         """
-        taking_part = self.ranks[: order["world_size"]]
+        participants = self.ranks[: options["world_size"]]
         for process in self.ranks:
             self._discard_events(process)
         last = self.execution
         # Bytes sent since the last execution belong to this one.
         before = (last and last.after) or self.meter.read()
-        self.execution = execution = Execution(taking_part, timeout_s, self.trust, before)
-        execution.clock.start(execution.begun_s, [process.pid for process in taking_part])
-        order = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **order}
-        for process, given in zip(taking_part, inputs, strict=True):
+        self.execution = execution = Execution(participants, timeout_s, self.trust, before)
+        execution.clock.start(execution.started_s, [process.pid for process in participants])
+        options = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **options}
+        for process, given in zip(participants, inputs, strict=True):
             printed = CapturedOutput(self.printed_bytes), CapturedOutput(self.printed_bytes)
-            process.begin(*printed, output_bytes // len(taking_part))
+            process.begin(*printed, output_bytes // len(participants))
             if process.control not in self.selector.get_map():  # unregistered when it was over
                 self.selector.register(process.control, selectors.EVENT_READ, ("control", process))
             with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
-                messages.send(process.control, order, program + given)
+                messages.send(process.control, options, program + given)
         return execution
 
     def _discard_events(self, process: RankProcess) -> None:
-        """Skip what it logged after its last function."""
+        """Skip what the rank logged after its last function."""
         for _ in process.log.new_events():
             pass
         process.log.events_left = self.max_events
@@ -180,7 +178,7 @@ class Supervisor:
         """Wait until every rank of the execution has returned.
 
         Raises RankError, DeadlockError, RunTimeout; MachineTooBusy if untrusted ranks waited longer
-        for a processor than the clock allows.  The socket counters are read in any case.
+        for a processor than the clock allows.  Always reads the socket counters.
         """
         try:
             self._watch(execution)
@@ -198,13 +196,12 @@ class Supervisor:
                 polled_s = now
                 execution.clock.update(now)
                 execution.read_logs()
-                execution.detector.raise_failures(
-                    now
-                )  # first: ranks that wait for a failed rank hang too
+                # Failures first: ranks that wait for a failed rank hang too.
+                execution.detector.raise_failures(now)
                 execution.detector.raise_deadlock(now)
                 if self.pending_builds.in_progress:
                     self.pending_builds.show(now)
-                elif now - execution.begun_s > PROGRESS_AFTER_S:
+                elif now - execution.started_s > PROGRESS_AFTER_S:
                     self.screen.progress(execution.progress(now))
             self._enforce_time_limit(execution, now)
         execution.read_logs()
@@ -222,15 +219,15 @@ class Supervisor:
             raise timeout_error(execution.timeout_s, views, execution.log.groups, stacks)
         if execution.clock.is_machine_too_busy(now, paused_s):
             raise MachineTooBusy(
-                f"the machine is too busy: in {now - execution.begun_s:.0f} s the ranks got "
+                f"the machine is too busy: in {now - execution.started_s:.0f} s the ranks got "
                 f"less than {execution.timeout_s:g} s of processor time"
             )
 
     def _stacks(self, execution: Execution) -> dict[int, str]:
         """The ranks' stacks. If many ranks are busy, each writes its own once it is scheduled."""
         assert self.channel is not None
-        self.channel.ask_stacks()
-        least, most = (time.monotonic() + wait_s for wait_s in STACKS_S)
+        self.channel.request_stacks()
+        least, most = (time.monotonic() + wait_s for wait_s in (MIN_STACKS_S, MAX_STACKS_S))
         while (now := time.monotonic()) < most:
             if now >= least and all(
                 process.is_over or process.stack() for process in execution.ranks
@@ -270,7 +267,7 @@ class Supervisor:
         elif "failed" in message:
             raise LaunchError(
                 f"rank {process.rank} could not be started: {message['failed']}",
-                "Fewer ranks, or closing other programs, may help.",
+                "Try fewer ranks, or close other programs.",
             )
         else:
             process.exit_code = message["exit"]
@@ -297,7 +294,7 @@ class Supervisor:
         try:
             while not process.is_over and (message := process.inbox.next()) is not None:
                 process.handle(*message)
-                if process.needs:
+                if process.requested_op:
                     self._request_build(process)
                 if process.block_to_measure:
                     process.measure_memory()
@@ -309,9 +306,9 @@ class Supervisor:
 
     def _request_build(self, process: RankProcess) -> None:
         assert self.channel is not None
-        if self.server == "torch" or process.needs in process.needed:
-            raise messages.Forged(f"it requested a build of {process.needs[:40]!r}")
-        process.needed.add(process.needs)
+        if self.server == "torch" or process.requested_op in process.requested_ops:
+            raise messages.Forged(f"it requested a build of {process.requested_op[:40]!r}")
+        process.requested_ops.add(process.requested_op)
         self.pending_builds.request(process, self.channel)
 
     def _read_printed(self, process: RankProcess, kind: str, fd: int) -> None:

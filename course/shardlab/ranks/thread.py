@@ -73,7 +73,7 @@ def descendants(pid: int | None) -> set[int]:
 
 
 def waits_for_a_lock(pid: int | None) -> bool:
-    """Whether it is in the futex system call, where condition variables wait; sleep is another."""
+    """Whether it is in the futex system call, as condition variables are (sleep uses another)."""
     try:
         with open(f"/proc/{pid}/task/{pid}/syscall") as file:
             return file.read().split()[0] == _FUTEX

@@ -1,11 +1,11 @@
 """How flat buffers are sharded, computed from tensor sizes.
 
 ZeRO (arXiv 1910.02054, section 5) shards optimizer state from stage 1 on, gradients from stage 2,
-parameters at stage 3. Implementations differ in what they flatten before cutting it into shards:
+parameters at stage 3. Implementations differ in what they flatten before they shard it:
 
     "flat"    all tensors in one buffer, cut into N equal shards: DeepSpeed's stages 1 and 2
-    "tensor"  each tensor separately, flattened: DeepSpeed's stage 3
-    "rows"    each tensor separately, between rows of its first dimension: FSDP2
+    "tensor"  each tensor is flattened and cut separately: DeepSpeed's stage 3
+    "rows"    each tensor is cut separately, between rows of its first dimension: FSDP2
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _join(parts: Iterable[tuple[int, int, int, int, int]]) -> Iterator[tuple[int
 
 
 def _int_if_whole(size: float) -> float:
-    """8-bit Adam's bytes may be fractional, all others are whole."""
+    """Only 8-bit Adam has fractional bytes."""
     return int(size) if size == int(size) else size
 
 

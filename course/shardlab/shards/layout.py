@@ -1,7 +1,7 @@
-"""A layout as plain data, and merging the reports of single ranks into one.
+"""A layout as plain data, and a function that merges the ranks' reports into one.
 
-All tensors of a model are concatenated in one line of elements, the flat buffer. A rank holds
-segments of it, for parameters, gradients and optimizer state:
+All tensors of a model are concatenated into one flat buffer. A rank holds segments of it, for
+parameters, gradients and optimizer state:
 
     at       0         8    10        18 20
              |w w w w w w w w|b b|v v v v v v v v|. .|      . padding

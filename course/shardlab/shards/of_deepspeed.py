@@ -11,7 +11,7 @@ from shardlab.shards.layout import PADDING, report
 from shardlab.shards.storages import LocalSlice, Part, merge_parts, states_of, stored_parts
 
 Held = dict[str, list[Part]]  # parts by buffer
-Place = tuple[int, int, int]  # at, numel, tensor: in a group's flat buffer
+Place = tuple[int, int, int]  # (at, numel, tensor) in a group's flat buffer
 
 
 def of_deepspeed(engine: Any) -> dict[str, Any]:
@@ -19,10 +19,10 @@ def of_deepspeed(engine: Any) -> dict[str, Any]:
 
     Stages 1 and 2 cut the flat buffer of each parameter group into equal shards, even within a
     tensor; stage 3 cuts each tensor. Gradients are those in memory now: none before backward and
-    after step, except that stage 3 keeps its buffer. The gradient of a tensor that spans two ranks
-    is whole on both: DeepSpeed keeps the tensor and uses a slice. Optimizer state includes the fp32
-    master copies, and only those before the first step. Scalars, such as Adam's step, and buckets
-    are not included.
+    after step, except that stage 3 keeps its buffer. If a tensor spans two ranks, both have its
+    whole gradient: DeepSpeed keeps the tensor and uses a slice. Optimizer state includes the fp32
+    master copies; before the first step, it is only those. Scalars, such as Adam's step, and
+    buckets are not included.
 
     Raises ValueError for an engine that is not purely data parallel, or an unknown optimizer.
     """
@@ -57,7 +57,7 @@ def _indices(engine: Any) -> dict[int, int]:
 
 
 def _replicated(parameters: list[Any], index_of: dict[int, int], at: int) -> tuple[Held, int]:
-    """Tensors that every rank has whole, laid out from ``at``; and where they end."""
+    """Tensors that every rank has whole, laid out from ``at``, and the end of the last one."""
     places = []
     for p in parameters:
         places.append((index_of[id(p)], at, p))
@@ -213,11 +213,11 @@ def _gradient_parts(kept: list[_GradientSlice]) -> list[Part]:
     for each in kept:
         by_storage.setdefault(each.gradient.untyped_storage().data_ptr(), []).append(each)
     parts: list[Part] = []
-    for together in by_storage.values():
-        size = together[0].gradient.element_size()
-        capacity = together[0].gradient.untyped_storage().nbytes() // size
-        keeps_whole = capacity == sum(each.numel for each in together)
-        for each in together:
+    for sharing in by_storage.values():
+        size = sharing[0].gradient.element_size()
+        capacity = sharing[0].gradient.untyped_storage().nbytes() // size
+        keeps_whole = capacity == sum(each.numel for each in sharing)
+        for each in sharing:
             start, numel = (each.start, int(each.gradient.numel()))
             if keeps_whole:
                 start, numel = 0, each.numel

@@ -26,7 +26,7 @@ def of_fsdp2(model: nn.Module, optimizer: Any = None) -> dict[str, Any]:
     that are None (before backward, after zero_grad) take no memory. Scalars, such as Adam's step,
     are not included.
 
-    Raises ValueError for tensors sharded along another dimension, or along two axes of a mesh.
+    Raises ValueError for tensors sharded along another dimension, or along two mesh axes.
     """
     world_size, rank = dist.get_world_size(), dist.get_rank()
     parameters: list[LocalSlice] = []

@@ -1,4 +1,4 @@
-"""The memory that tensors really occupy: their elements, and padding in their storages."""
+"""The memory that tensors actually occupy: their elements, and padding in their storages."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def stored_parts(slices: Iterable[LocalSlice]) -> list[Part]:
     for local in slices:
         by_storage.setdefault(local.data.untyped_storage().data_ptr(), []).append(local)
     parts: list[Part] = []
-    for together in by_storage.values():
-        together.sort(key=lambda local: local.data.storage_offset())
-        size = together[0].data.element_size()
-        end = together[0].data.untyped_storage().nbytes() // size
-        offsets = [int(local.data.storage_offset()) for local in together]
-        for local, offset, following in zip(together, offsets, [*offsets[1:], end], strict=True):
+    for sharing in by_storage.values():
+        sharing.sort(key=lambda local: local.data.storage_offset())
+        size = sharing[0].data.element_size()
+        end = sharing[0].data.untyped_storage().nbytes() // size
+        offsets = [int(local.data.storage_offset()) for local in sharing]
+        for local, offset, following in zip(sharing, offsets, [*offsets[1:], end], strict=True):
             numel = local.data.numel()
             padding = min(following - offset, local.room) - numel
             if numel:

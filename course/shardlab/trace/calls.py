@@ -78,7 +78,7 @@ class CallLog:
     started: list[Counter[Hashable]] = field(init=False)  # by rank: number of calls by match_key
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: list[LoggedBlock] = field(default_factory=list)
-    opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: sockets just made
+    opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: new sockets
     closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some close
     memory: dict[int, Any] = field(default_factory=dict)  # by rank: its recorder's summary
     mismatched: list[list[OpenCall]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class CallLog:
         self.started = [Counter() for _ in range(self.world_size)]
 
     def add(self, rank: int, event: list[Any]) -> None:
-        """Add one event; skip an event that no recorder writes."""
+        """Add one event; skip a malformed one."""
         try:
             self._add(rank, *event)
         except (TypeError, ValueError, KeyError, IndexError, OverflowError):
@@ -127,7 +127,7 @@ class CallLog:
         if call.op == "recv" and call.peer is None and source is not None:
             group = self.groups.get(call.group, tuple(range(self.world_size)))
             call.peer = group[operator.index(source)]
-            self._count(call)  # now as a receive that matched this rank's send
+            self._count(call)  # counted again, now as a receive from this rank
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
         op, n_bytes, peer, group, start_s, filename, line, *tensor, tag, waits = values
@@ -172,21 +172,21 @@ class CallLog:
         if call.is_p2p:
             ends = (call.rank, call.peer) if call.op == "send" else (call.peer, call.rank)
             key = (call.group, call.seq, call.tag, ends)
-        here = self.unmatched.setdefault(key, [])
-        here.append(call)
-        first = here[0]
+        matching = self.unmatched.setdefault(key, [])
+        matching.append(call)
+        first = matching[0]
         same_tensors = (first.bytes, first.dtype) == (call.bytes, call.dtype)
         alike = same_tensors if call.is_p2p else first.op == call.op
         if call.op in SAME_TENSORS:
             alike = alike and same_tensors
-        if not alike and not any(known is here for known in self.mismatched):
-            self.mismatched.append(here)
-        if len(here) == len(self.members(call)):
+        if not alike and not any(known is matching for known in self.mismatched):
+            self.mismatched.append(matching)
+        if len(matching) == len(self.members(call)):
             del self.unmatched[key]
 
     @property
     def mismatch(self) -> Mismatch | None:
-        """If there are several, the first in the ranks' own order, however the logs were read."""
+        """The first mismatch in the ranks' own order of calls, however the logs were read."""
         if not self.mismatched:
             return None
         calls = min(self.mismatched, key=lambda calls: min((c.seq, c.rank) for c in calls))
@@ -225,8 +225,8 @@ def match_key(call: OpenCall) -> Hashable:
     return "collective", call.group
 
 
-# A rank may write anything.  These accept what a recorder writes, and raise ValueError or TypeError
-# for anything else.
+# A rank may write anything to its log.  These functions accept what a recorder writes, and raise
+# ValueError or TypeError for anything else.
 
 
 def _size(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Counts gloo's collectives on a network from outside, by the headers of its messages.
+"""Counts gloo's collectives from outside, from the headers of its messages on the network.
 
 Each gloo message on a TCP connection starts with six little-endian 64-bit words: total bytes, an
 opcode, a *slot*, an offset, payload bytes, an offset at the receiver (gloo/transport/tcp/pair.h).
@@ -24,7 +24,7 @@ MESSAGES = 16  # checked per segment; nearly all segments have one
 _ETH_P_IP, _SO_ATTACH_FILTER, _SOL_PACKET, _PACKET_STATISTICS = 0x0800, 26, 263, 6
 
 # Classic BPF: A is the last loaded value, X the position of the current header.  A load past the
-# packet's end ends the program with "no".
+# packet's end drops it.
 _LOAD_BYTE_AT, _X_AFTER_IP = 0x30, 0xB1
 _LOAD, _LOAD_BYTE = 0x40, 0x50  # at X + k
 _AND, _SHIFT_LEFT, _SHIFT_RIGHT, _ADD_X = 0x54, 0x64, 0x74, 0x0C
@@ -59,7 +59,7 @@ def count_new(tap: socket.socket) -> int:
 
 
 def attach(sock: socket.socket) -> None:
-    """Filter a socket's IPv4 packets: only those of a collective pass."""
+    """Filter a socket's IPv4 packets: only announcements of collectives pass."""
     program = filter_program()
     buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog {unsigned short len; struct sock_filter *filter;}
@@ -72,7 +72,7 @@ def filter_program() -> bytes:
     """Parses a TCP segment as gloo messages, one after another from its first byte.
 
     A long tensor continues in segments that start in the middle of its data.  They are parsed like
-    all others; `_message` makes sure that no tensor is mistaken for a header.
+    all others; `_check_message` makes sure that no tensor is mistaken for a header.
     """
     to_payload: list[Line] = [
         (_LOAD_BYTE_AT, 9),
@@ -86,11 +86,17 @@ def filter_program() -> bytes:
         (_ADD_X, 0),
         (_X_FROM_A, 0),
     ]
-    return _assembled(to_payload) + _assembled(_message()) * MESSAGES + _assembled([(_RETURN, 0)])
+    return (
+        _assembled(to_payload)
+        + _assembled(_check_message()) * MESSAGES
+        + _assembled([(_RETURN, 0)])
+    )
 
 
-def _message() -> list[Line]:
-    """At X: yes for a collective's announcement, no if it is no header; else X moves past it.
+def _check_message() -> list[Line]:
+    """Check the header at X: pass if it announces a collective, drop if it is not a header.
+
+    Otherwise move X past this message.
 
     A tensor may contain any bytes.  So all 384 bits of an announcement are checked except the slot
     and the lower half of the length: only a copy of an announcement passes.

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 CAPACITY_BYTES = 64 << 20  # sparse: only written pages take memory
-MAX_EVENTS = 1_000_000  # that are read: more than the log has room for
+MAX_EVENTS = 1_000_000  # read at most; more than fit in the log
 MAX_LINE_BYTES = 8 << 20  # a recorder's longest line, the memory summary, has about 100 KB
 _CHUNK_BYTES = 1 << 20
 _HEAD = struct.Struct("<QQ")  # bytes written, events dropped
@@ -51,8 +51,10 @@ class LogWriter:
 
 
 class LogReader:
-    """Reads whatever a rank has written, in time and memory proportional to its size, and at most
-    ``max_events`` lines of it."""
+    """Reads what a rank has written, at most ``max_events`` lines.
+
+    Time and memory are proportional to its size.
+    """
 
     def __init__(self, fd: int, max_events: int = MAX_EVENTS) -> None:
         self.fd = fd

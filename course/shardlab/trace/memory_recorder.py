@@ -1,15 +1,15 @@
-"""Tracks the storages of a rank's tensors, and the purpose of each.
+"""Tracks the storages of a rank's tensors, and what each is used for.
 
 Mechanism.  A TorchDispatchMode sees every operator of the rank's main thread with its input and
-output tensors.  A storage counts from the operator that made it, or the first that used it, until a
-weak reference reports its release; views share a storage, so nothing counts twice.
+output tensors.  A storage counts from the operator that created it, or the first that used it,
+until a weak reference reports its release; views share a storage, so nothing counts twice.
 
-The purpose of a storage shows only later: a gradient is a plain tensor until it becomes some
+What a storage is used for is known only later: a gradient is a plain tensor until it becomes some
 parameter's ``.grad``.  So each storage collects marks during its lifetime, and gets its category at
 the end of the run.  Marks come from public APIs that DDP, FSDP2 and DeepSpeed all use:
 
 - the parameters of modules that are called;
-- a leaf used by an operator with gradients on is a parameter, also one gathered temporarily;
+- a leaf used by an operator with gradients on is a parameter, even if gathered temporarily;
 - a hook on each such leaf sees its gradient before it is accumulated;
 - an optimizer's step shows its states, and those of its parameters that no module owns: the fp32
   masters of mixed precision;
@@ -57,7 +57,7 @@ CATEGORY_OF_MARK = {
     GRADIENT: "gradients",
     COMMUNICATED: "buckets",
     FORWARD: "activations",
-    LEFT_OVER: "gradients",  # made in the backward pass, and still live at its end
+    LEFT_OVER: "gradients",  # created in the backward pass, and still live at its end
 }  # USED (by an operator with gradients on) alone has no category: inputs have it too
 
 MASTERS_OF_DEEPSPEED = (
@@ -79,7 +79,7 @@ class TrackedStorage:
 
 
 class MemoryRecorder(TorchDispatchMode):
-    """``with MemoryRecorder() as memory: …; memory.told()``."""
+    """``with MemoryRecorder() as memory: …; memory.summary()``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,28 +109,28 @@ class MemoryRecorder(TorchDispatchMode):
         grad_on = torch.is_grad_enabled()
         communicates = func.namespace in ("c10d", "_c10d_functional")
         for tensor in tensors_in((args, kwargs) if kwargs else args):
-            tracked = grad_on and tensor.requires_grad
-            differentiable |= tracked
+            needs_grad = grad_on and tensor.requires_grad
+            differentiable |= needs_grad
             marks = COMMUNICATED if communicates else 0
-            if tracked and not tensor.is_leaf:
+            if needs_grad and not tensor.is_leaf:
                 marks |= FORWARD  # also from an autograd.Function, which runs without gradients
-            elif tracked:
+            elif needs_grad:
                 marks |= USED
                 if isinstance(tensor, nn.Parameter):
                     marks |= LEAF
-                    self._see_gradient_of(tensor)
+                    self._watch_gradient_of(tensor)
             self._track(tensor, marks)
         if any(kind is not torch.Tensor and kind is not nn.Parameter for kind in types):
             return NotImplemented  # a DTensor: operators on its local tensors come separately
         result = func(*args, **kwargs)
-        born = 0
+        initial_mark = 0
         if differentiable or (grad_on and self.depth and "backward" not in self.open_phases):
-            born = FORWARD
+            initial_mark = FORWARD
         for tensor in tensors_in(result):
-            self._track(tensor, COMMUNICATED if communicates else 0, born)
+            self._track(tensor, COMMUNICATED if communicates else 0, initial_mark)
         return result
 
-    def _track(self, tensor: torch.Tensor, marks: int, born: int = 0) -> None:
+    def _track(self, tensor: torch.Tensor, marks: int, initial_mark: int = 0) -> None:
         local = _local(tensor)
         if local.is_meta or isinstance(local, FakeTensor):
             return
@@ -140,29 +140,29 @@ class MemoryRecorder(TorchDispatchMode):
             return
         known = self.live.get(storage._cdata)
         if known is None:
-            known = self._begin(storage, born)
+            known = self._begin(storage, initial_mark)
         known.marks |= marks
         if known.bytes != (now := storage.nbytes()):
             self._change(known, now)
 
-    def _begin(self, storage: torch.UntypedStorage, born: int) -> TrackedStorage:
+    def _begin(self, storage: torch.UntypedStorage, initial_mark: int) -> TrackedStorage:
         address = storage._cdata
-        followed = TrackedStorage(len(self.all), born, "backward" in self.open_phases)
-        self.all.append(followed)
-        self.live[address] = followed
+        tracked = TrackedStorage(len(self.all), initial_mark, "backward" in self.open_phases)
+        self.all.append(tracked)
+        self.live[address] = tracked
 
-        def gone(_: object) -> None:
-            self._change(followed, 0)
-            if self.live.get(address) is followed:
+        def freed(_: object) -> None:
+            self._change(tracked, 0)
+            if self.live.get(address) is tracked:
                 del self.live[address]
 
-        followed.reference = weakref.ref(storage, gone)
-        return followed
+        tracked.reference = weakref.ref(storage, freed)
+        return tracked
 
-    def _change(self, followed: TrackedStorage, now_bytes: int) -> None:
-        if now_bytes != followed.bytes:
-            self.changes.append((time.monotonic(), followed.number, now_bytes - followed.bytes))
-            followed.bytes = now_bytes
+    def _change(self, tracked: TrackedStorage, now_bytes: int) -> None:
+        if now_bytes != tracked.bytes:
+            self.changes.append((time.monotonic(), tracked.number, now_bytes - tracked.bytes))
+            tracked.bytes = now_bytes
 
     # ---- marks ----
 
@@ -171,7 +171,7 @@ class MemoryRecorder(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 self._track(tensor, mark)
 
-    def _see_gradient_of(self, leaf: torch.Tensor) -> None:
+    def _watch_gradient_of(self, leaf: torch.Tensor) -> None:
         if leaf not in self.hooked:
             self.hooked[leaf] = True
             leaf.register_hook(lambda gradient: self._mark((gradient,), GRADIENT))
@@ -199,14 +199,14 @@ class MemoryRecorder(TorchDispatchMode):
             optimizer = engine.optimizer
             for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
                 self._mark(tensors_in(getattr(optimizer, name, None)), GRADIENT)
-            for name in MASTERS_OF_DEEPSPEED:  # in case no step follows that would show them
+            for name in MASTERS_OF_DEEPSPEED:  # in case no step follows
                 self._mark(tensors_in(getattr(optimizer, name, None)), MASTER)
             for bucket in getattr(optimizer, "ipg_buckets", {}).values():
                 self._mark(tensors_in(bucket.buffer), COMMUNICATED)
 
     def _marks_of(self, tensor: torch.Tensor) -> int:
-        followed = self.live.get(tensor.untyped_storage()._cdata)
-        return followed.marks if followed else 0
+        tracked = self.live.get(tensor.untyped_storage()._cdata)
+        return tracked.marks if tracked else 0
 
     # ---- phases ----
 
@@ -232,9 +232,9 @@ class MemoryRecorder(TorchDispatchMode):
             yield
             self._mark_engines()
             if is_outermost:
-                for followed in list(self.live.values()):
-                    if followed.born_in_backward:
-                        followed.marks |= LEFT_OVER
+                for tracked in list(self.live.values()):
+                    if tracked.born_in_backward:
+                        tracked.marks |= LEFT_OVER
                 self._mark_modules()
 
     def __enter__(self) -> MemoryRecorder:
@@ -325,18 +325,18 @@ class MemoryRecorder(TorchDispatchMode):
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
             result = original(storage, size)
-            if followed := self.live.get(storage._cdata):
-                self._change(followed, storage.nbytes())
+            if tracked := self.live.get(storage._cdata):
+                self._change(tracked, storage.nbytes())
             return result
 
         torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
         self.exits.callback(setattr, torch.UntypedStorage, "resize_", original)
 
-    # ---- the end ----
+    # ---- summary ----
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The whole record as plain data, for `RankMemory.from_summary`."""
-        categories = [CATEGORIES.index(category_of(followed.marks)) for followed in self.all]
+        categories = [CATEGORIES.index(category_of(tracked.marks)) for tracked in self.all]
         rows = np.array(categories, dtype=np.int64)
         # A copy: gloo's threads may release a collective's tensors at any time, even now.
         changes = list(self.changes)
@@ -375,8 +375,8 @@ def _kept(total: np.ndarray) -> list[int]:
     if len(total) <= MAX_SAMPLES:
         return list(range(len(total)))
     kept = {0, len(total) - 1}
-    for stretch in np.array_split(np.arange(len(total)), MAX_SAMPLES // 2):
-        kept |= {int(stretch[total[stretch].argmax()]), int(stretch[total[stretch].argmin()])}
+    for interval in np.array_split(np.arange(len(total)), MAX_SAMPLES // 2):
+        kept |= {int(interval[total[interval].argmax()]), int(interval[total[interval].argmin()])}
     return sorted(kept)
 
 

@@ -1,10 +1,10 @@
-"""Records every torch.distributed call of a rank, also those made by libraries.
+"""Records every torch.distributed call of a rank, including those made by libraries.
 
 Mechanism.  All communication of torch, from Python, from DDP's C++ reducer, from FSDP2 and from
 DTensor's functional collectives, passes through the dispatcher as an operator of the library
 ``c10d``.  We register a kernel for each of them under the dispatch key ``BackendSelect``, which
-is on for every call (also below autograd and in inference mode) and comes before the device's own
-kernel; it records the call and redispatches it.  Other operators are untouched, so compute is not
+is set for every call (also below autograd and in inference mode) and runs before the device's own
+kernel; ours records the call and redispatches it.  Other operators are untouched, so compute is not
 slowed down.  Alternatives: Flight Recorder has no send/recv and no end times under gloo; a
 TorchDispatchMode sees the same calls but slows every operator; a Python process group that wraps
 gloo changes the result of ``dist.get_backend()``, which libraries test.
@@ -15,13 +15,13 @@ future completes.  On CUDA both are host times, not device times.
 Events in the log (log.py), times from time.monotonic(), which all processes of a machine share:
   ["group", group, [global ranks]]
   ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag,
-           whether the call itself blocks until its end]
+           whether the call itself blocks until it completes]
   ["wait", id]                      the main thread now waits for it, after other work
   ["end", id, time, rank or null]   for a receive from any rank: the sender
   ["block", label, start, end, {"local port:remote port": bytes}]
-  ["opened", {"local port:remote port": bytes}]     sockets of a group just made
+  ["opened", {"local port:remote port": bytes}]     sockets of a new group
   ["closing", {"local port:remote port": bytes}]    all sockets before a group is destroyed
-  ["memory", {...}]                 at the end, if requested: MemoryRecorder.told()
+  ["memory", {...}]                 at the end, if requested: MemoryRecorder.summary()
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 }
 
 
-CALLBACK_S = 5.0  # for a thread to write one line, on a busy machine
+CALLBACK_S = 5.0  # at most, until a thread has written one line on a busy machine
 PAUSE_S, MAX_PAUSES = 0.005, 10  # of a shaken rank; a call in a lab takes about 1 ms
 MAX_HELD_SOCKETS = 256  # a limit for scripts that keep creating and destroying groups
 DISPATCH_FILES = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
@@ -78,15 +78,15 @@ DISPATCH_FILES = (torch._ops.__file__, torch.utils._stats.__file__, memory_recor
 class OpenWork(NamedTuple):
     call: int
     work: dist.Work
-    from_any: bool  # a receive from any rank: its sender is known only at its end
-    waits: bool  # the call itself waits, as the log says already
+    from_any: bool  # a receive from any rank: its sender is known only when it completes
+    waits: bool  # the call itself waits, which is already in the log
     future: torch.futures.Future[Any] | None  # its callback reports the end from another thread
 
 
 class Recorder:
-    """Created once, in the rank server, and inherited by each rank, which sets its log.
+    """Created once, in the rank server, and inherited by each rank, which sets ``log``.
 
-    It records while `enabled`.
+    Records calls while ``enabled``.
     """
 
     log: LogWriter
@@ -95,10 +95,10 @@ class Recorder:
         self.enabled = False
         self.main_thread = threading.get_ident()
         self.next_id = 0
-        # References until they end: while Python references a Work, C++ returns the same object,
+        # Kept until the calls end: while Python references a Work, C++ returns the same object,
         # so its id() identifies the call that a wait belongs to.
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
-        self.forgetting = threading.Lock()
+        self.open_works_lock = threading.Lock()
         self.held_open: list[int] = []  # descriptors of sockets whose groups were destroyed
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_user: dict[str, bool] = {}
@@ -125,7 +125,7 @@ class Recorder:
                 time.sleep(pause_s)
             call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
-            self._follow(call, name, result, waits)
+            self._track_work(call, name, result, waits)
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
@@ -170,7 +170,7 @@ class Recorder:
         if name not in self.ranks_of:
             try:
                 self.ranks_of[name] = dist.get_process_group_ranks(group)
-            except (KeyError, RuntimeError, ValueError):  # a group still being made
+            except (KeyError, RuntimeError, ValueError):  # the group is still being created
                 return name, []
             self.log.write("group", name, self.ranks_of[name])
         return name, self.ranks_of[name]
@@ -188,7 +188,7 @@ class Recorder:
             frame = frame.f_back
         return "", 0
 
-    def _follow(self, call: int, name: str, result: Any, waits: bool) -> None:
+    def _track_work(self, call: int, name: str, result: Any, waits: bool) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         if not isinstance(boxed, torch.ScriptObject):  # already completed
             self.log.write("end", call, time.monotonic())
@@ -207,7 +207,7 @@ class Recorder:
     def _done(self, key: int, call: int, future: torch.futures.Future[Any]) -> None:
         try:
             future.value()
-        except RuntimeError:  # a failed call has no end
+        except RuntimeError:  # a call that failed never completed
             self._forget(key, call)
         else:
             self._end(key, call)
@@ -219,8 +219,8 @@ class Recorder:
             self.log.write("end", known.call, time.monotonic(), source)
 
     def _forget(self, key: int, call: int) -> OpenWork | None:
-        """Remove it, for the first caller only; the Work's id may be reused soon after."""
-        with self.forgetting:
+        """Remove an open work; only the first caller gets it, since its id may be reused soon."""
+        with self.open_works_lock:
             known = self.open_works.get(key)
             return self.open_works.pop(key) if known is not None and known.call == call else None
 
@@ -242,7 +242,7 @@ class Recorder:
         dist.Work.wait = wait  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
-        """Log new sockets' handshakes, which aren't traffic, and old sockets' last counts."""
+        """Log new sockets' handshakes, which aren't traffic, and closing sockets' last counts."""
         c10d = dist.distributed_c10d
         make, destroy = c10d._new_process_group_helper, c10d.destroy_process_group
 
@@ -258,9 +258,9 @@ class Recorder:
         def destroy_process_group(*args: Any, **kwargs: Any) -> None:
             if not self.enabled:
                 return destroy(*args, **kwargs)
-            # gloo closes its sockets some time later; sockets still open at the end are read then
+            # gloo closes its sockets later; those still open at the end are read then
             self.log.write("closing", _by_ports(wire.own_connections()))
-            # Closing ours with bytes unread would reset the peer's before it is read.
+            # Closing a socket with unread bytes would reset the peer's before that is counted.
             if len(self.held_open) < MAX_HELD_SOCKETS:
                 self.held_open += wire.duplicate_sockets(exclude=self.held_open)
             destroy(*args, **kwargs)
@@ -279,7 +279,7 @@ class Recorder:
         self.open_works.clear()
         while self.held_open:  # all ranks have finished the previous function
             os.close(self.held_open.pop())
-        self.ranks_of.clear()  # each run's log must introduce its groups
+        self.ranks_of.clear()  # each run must log its groups again
         self.enabled = True
         try:
             if not with_memory:
@@ -291,11 +291,11 @@ class Recorder:
         finally:
             self.enabled = False
             if self.memory is not None:
-                self.log.write("memory", self.memory.told())
+                self.log.write("memory", self.memory.summary())
                 self.memory = None
 
     def _wait_for_callbacks(self) -> None:
-        """The end of a collective may be reported after its rank is done.
+        """The end of a collective may be reported after the function has returned.
 
         DDP waits for the future, which completes before its callbacks run and before the Work
         reports completion.

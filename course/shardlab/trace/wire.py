@@ -50,7 +50,7 @@ def own_connections() -> dict[Connection, int]:
                 ports = sock.getsockname()[1], sock.getpeername()[1]
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
                 found[ports] = written_bytes(info)
-        except OSError:  # closed meanwhile, or not connected
+        except OSError:  # just closed, or not connected
             continue
     return found
 

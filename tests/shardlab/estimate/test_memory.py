@@ -261,14 +261,14 @@ def test_the_host_can_set_the_limit():
         ({"optimizer": "lion"}, "'adam8bit'"),
         ({"convention": "megatron"}, "'paper', 'deepspeed', 'deepspeed-docs'"),
         ({"stage": 0, "offload_optimizer": True}, "use stage 1, 2 or 3"),
-        ({"stage": 2, "offload_parameters": True}, "at stage=3"),
+        ({"stage": 2, "offload_parameters": True}, "needs stage=3"),
         ({"stage": 3, "largest_layer": 11}, "between 0 and parameters=10"),
         ({"stage": 1, "convention": "deepspeed"}, "stages 2 and 3"),
         ({"stage": 2, "convention": "deepspeed", "optimizer": "sgd"}, "convention='paper'"),
         ({"stage": 2, "convention": "deepspeed", "ranks_per_node": 3}, "does not divide"),
         (
             {"stage": 3, "convention": "deepspeed", "offload_parameters": True},
-            "with offload_optimizer only",
+            "only together with offload_optimizer",
         ),
     ],
 )

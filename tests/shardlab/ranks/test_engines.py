@@ -225,7 +225,7 @@ def test_an_interrupted_build_leaves_no_process_and_the_next_one_is_not_blocked(
             launch(offload, world_size=2, timeout_s=60)
         assert server.children(recursive=True) == []
         assert list(tmp_path.glob("shardlab/torch_extensions/*/cpu_adam/build.ninja"))
-    assert any("cpu_adam is being compiled, once" in text for text in screen.shown)
+    assert any("cpu_adam (once per machine)" in text for text in screen.shown)
     assert not list(tmp_path.glob("shardlab/torch_extensions/*/cpu_adam/built"))
 
 
@@ -246,7 +246,7 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
                 launch(train, 1, world_size=WORLD_SIZE)
     finally:
         server.resume()  # other tests use it
-    assert "DeepSpeed is being loaded, once per notebook" in screen.shown[0]
+    assert "loading DeepSpeed (once per notebook)" in screen.shown[0]
     run = launch(train, 1, world_size=WORLD_SIZE)
     assert run.outputs[0][0] == [True, True]
     assert client.rank_server("deepspeed").process.pid == server.pid

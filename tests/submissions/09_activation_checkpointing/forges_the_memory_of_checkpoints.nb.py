@@ -12,15 +12,15 @@ def forge_memory():
     """Reports only a few live bytes."""
     from shardlab.trace.memory_recorder import MemoryRecorder
 
-    tell = MemoryRecorder.told
+    report = MemoryRecorder.summary
 
-    def told(recorder):
-        true = tell(recorder)
+    def forged(recorder):
+        true = report(recorder)
         small = [min(value, 1000) for value in true["peaks"]]
         phases = [[*phase[:3], small, small] for phase in true["phases"]]
         return {**true, "peaks": small, "phases": phases}
 
-    MemoryRecorder.told = told
+    MemoryRecorder.summary = forged
 
 
 class Checkpoint(torch.autograd.Function):

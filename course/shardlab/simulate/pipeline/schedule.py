@@ -96,7 +96,7 @@ def check(schedule: Sequence[Iterable[Any]]) -> CheckedSchedule:
                 raise IllegalSchedule(
                     "placement",
                     f"stage {action.stage} is on devices {home} and {device}: "
-                    "its weights can be on only one",
+                    "a stage belongs to one device",
                 )
             if action in seen:
                 raise IllegalSchedule("twice", f"device {device} runs {action.description} twice")

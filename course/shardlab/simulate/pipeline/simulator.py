@@ -1,6 +1,6 @@
 """Simulates how long a schedule takes, how long devices idle, and how many activations they hold.
 
-There are two conventions for the bubble, and a number means nothing without its convention:
+The bubble is reported in two conventions; always state which:
 
     over ideal   idle time / time of the work alone: (p−1)/m for GPipe and 1F1B
     fraction     idle time / total time: (p−1)/(m+p−1) for the same two
@@ -28,7 +28,7 @@ class Costs:
 
     A whole backward takes backward_input + backward_weight; for matrix products each half costs as
     much as forward.  send: time from the end of an action to the start of the action on another
-    device that needs it; both devices may compute meanwhile.
+    device that needs it; both devices may compute in that time.
     """
 
     forward: PerStage = 1.0
@@ -165,7 +165,7 @@ def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> P
 
 
 def _count_in_flight(checked: CheckedSchedule) -> tuple[dict[int, int], tuple[int, ...]]:
-    """A device runs its actions sequentially, so the order of its list is enough."""
+    """(By stage, by device): peak numbers, counted in the order of each device's list."""
     peak_of_stage = dict.fromkeys(sorted(checked.device_of), 0)
     peaks = []
     for actions in checked.schedule:
@@ -218,7 +218,7 @@ def _explain_deadlock(
 
 
 def _short_description(needed: Action, action: Action) -> str:
-    """Without the micro-batch, which is the same as the action's."""
+    """The needed action without its micro-batch, which is the same as the action's."""
     assert needed.micro_batch == action.micro_batch  # nothing depends on another micro-batch
     return (
         needed.description.partition(" of ")[0]

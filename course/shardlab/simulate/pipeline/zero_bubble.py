@@ -41,7 +41,7 @@ def zb_v(p: int, m: int) -> Schedule:
     between its first and its last action, with 1F1B's memory: 2p chunks of half the size.
     """
     check_sizes(p, m)
-    enough = max(m, 2 * p - 1)  # fewer do not fill the V; extra micro-batches are dropped below
+    enough = max(m, 2 * p - 1)  # the fewest that fill the V; those beyond m are dropped below
     return [
         [action for action in _down_and_up(p, enough, device) if action.micro_batch < m]
         for device in range(p)
