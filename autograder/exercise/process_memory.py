@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from autograder.exercise.budget import Budget, Limit
 from autograder.guest.case import Case
-from autograder.guest.moments import BEGUN
+from autograder.guest.moments import START
 from shardlab.run import Run
 
 # Python objects and partly used pages: correct answers stayed below 1 MiB.
@@ -19,7 +19,7 @@ OVERHEAD_BYTES = 4 << 20
 
 
 def process_memory_budget(
-    moment: str, tensors_bytes: Callable[[Case], float | None], before: str = BEGUN
+    moment: str, tensors_bytes: Callable[[Case], float | None], before: str = START
 ) -> Budget:
     """``tensors_bytes``: bytes of a correct answer's tensors at that moment; None if they
     are too few to measure."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from shardlab import measure
 
-BEGUN = "begun"  # once `drive` has its inputs in memory
+START = "begun"  # once `drive` has its inputs in memory
 
 
 def mark(moment: str) -> None:

@@ -94,7 +94,7 @@ class ForkServer(server.Server):
             _, status = os.waitpid(first, 0)
             os._exit(os.waitstatus_to_exitcode(status) & 0x7F)
         except BaseException as error:
-            run.tell(refused=f"{type(error).__name__}: {error}")
+            run.report(refused=f"{type(error).__name__}: {error}")
         finally:
             os._exit(70)
 
@@ -108,15 +108,15 @@ class FirstProcess(server.Server):
         self.limits = limits
 
     def handle_other_request(
-        self, run: server.ServedRun, question: dict[str, Any], fds: list[int]
+        self, run: server.ServedRun, request: dict[str, Any], fds: list[int]
     ) -> None:
-        if "cells" in question:
+        if "cells" in request:
             self.fork(run, CELLS, fds)
-        elif "interrupt" in question:
+        elif "interrupt" in request:
             for pid in run.rank_of:
                 os.kill(pid, signal.SIGINT)
         else:  # compiled outside: reported as if this server had done it
-            run.tell(rank=question["built"], exit=question["exit"])
+            run.report(rank=request["built"], exit=request["exit"])
 
     def enclose(self) -> None:
         container.enclose(self.limits)
@@ -149,7 +149,7 @@ def _serve_as_pid_1(
             while True:
                 os.waitpid(-1, 0)
     except BaseException as error:
-        run.tell(refused=f"{type(error).__name__}: {error}")
+        run.report(refused=f"{type(error).__name__}: {error}")
     finally:
         os._exit(0)
 

@@ -232,7 +232,7 @@ class SandboxedHost:
         }
         self._lock = threading.Lock()
 
-    def surroundings(self) -> dict[str, Any]:
+    def process_settings(self) -> dict[str, Any]:
         """Without anything from this process's environment."""
         environment = bubblewrap.environment("torch")
         return {"environment": environment, "cwd": "/tmp", "sys_path": None, "argv": [""]}

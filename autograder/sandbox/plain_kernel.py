@@ -132,7 +132,7 @@ class CellsServer(server.Server):
         )
 
     def handle_other_request(
-        self, run: server.ServedRun, question: dict[str, Any], fds: list[int]
+        self, run: server.ServedRun, request: dict[str, Any], fds: list[int]
     ) -> None:
         self.fork(run, "cells", fds)
 

@@ -500,7 +500,7 @@ print(f"weighted by tokens: off by {(by_tokens - right).norm() / right.norm():.1
 assert (by_tokens - right).abs().max() < 1e-6
 
 # %% [markdown]
-# ## In real life
+# ## In practice
 #
 # | here | usual calls |
 # |---|---|

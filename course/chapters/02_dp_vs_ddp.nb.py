@@ -659,7 +659,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # %% [markdown]
 # In DP only the hub has optimizer state, and all outputs and all ranks' gradients arrive there as well (here as tensors passed to `gather`, so they count as buckets). The hub runs out of memory first, while the others have memory that nobody can use. That is why DP users see one GPU fuller than the rest.
 #
-# ## In real life
+# ## In practice
 #
 # Only the label `measure("step")` in `ddp` comes from Shardlab, and it does nothing outside `launch`. As a script for any number of GPUs it looks like this:
 #
@@ -697,7 +697,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # - A GPU queues its work. All-reduces run in parallel with the backward pass on a separate stream, so overlap hardly slows computation and hides most of the communication, if the link keeps up.
 # - If gradients are 16-bit (a bf16 model, or DDP's `bf16_compress_hook`), each takes 2 bytes on the wire, half of what we counted.
 #
-# ## What to keep
+# ## What to remember
 #
 # | | DP | DDP |
 # |---|---|---|

@@ -475,7 +475,7 @@ print(f"your prediction: {predicted_factor}   model: {modelled:.1f}   measured: 
 # The model may miss the number. In back-to-back calls the other ranks are already running and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. In any case, a factor above 1 comes from the additional messages: the bytes are the same.
 
 # %% [markdown]
-# ## In real life: DDP
+# ## In practice: DDP
 #
 # A model has many parameters, most of them small. If PyTorch's `DistributedDataParallel` (DDP) all-reduced each gradient separately, it would pay the latency for each. It therefore collects gradients in **buckets** and all-reduces a bucket as soon as all its gradients are ready, while the backward pass still works on earlier layers (Li et al. 2020). Here a model of eight layers takes two steps, with buckets of 1 MiB:
 
@@ -508,7 +508,7 @@ for call in run.calls:
 # - **Asynchronous calls.** On a GPU `dist.all_reduce` only queues the work and returns immediately. Time it with CUDA events, or wait with `torch.cuda.synchronize()` before you look at the clock.
 # - **The wire is hidden.** The operating system does not see these bytes; Shardlab computes them from the calls, and `run.traffic.source` says so.
 #
-# ## What to keep
+# ## What to remember
 #
 # - Hub: 2(N − 1)·S through one rank. Ring: 2(N − 1)/N·S sent by each rank, less than 2 S for any N.
 # - All-reduce = reduce-scatter + all-gather, N − 1 steps each.

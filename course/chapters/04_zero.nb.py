@@ -171,7 +171,7 @@ memory_bars(parameters, world_size, stage=2, measured=runs[2], moment="after bac
 # Formula and measurement are close, but not equal, and at stage 1 the run holds **less** than the paper says. Each difference can be computed from the tensor sizes:
 #
 # - **freed gradients**: after the last backward before a step, DeepSpeed frees gradients that only other ranks will use, at stage 1, too.
-# - **tensors on a border**: if a tensor spans two ranks' slices, both ranks keep its whole gradient.
+# - **tensors across a boundary**: if a tensor spans two ranks' slices, both ranks keep its whole gradient.
 # - **padding**: slices have equal length, so the last one may extend past the last parameter.
 # - **step counters**: Adam counts its steps, 4 bytes per tensor that it updates.
 
@@ -418,7 +418,7 @@ memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)
 # %% [markdown]
 # Move the Ψ slider until a bar crosses the line. At stage 0 more devices do not help: each must hold the whole model.
 #
-# ## In real life
+# ## In practice
 #
 # A configuration for a model with a few billion parameters, started with `deepspeed --num_gpus 8 train.py`. Hugging Face's Trainer fills in the `"auto"` values:
 
@@ -458,7 +458,7 @@ print("peak of parameters, gathered ones included:", round(fsdp2.memory.peak_of(
 # - On a GPU gathers overlap with computation (`overlap_comm`, prefetching), which hides their time as long as the links are fast enough.
 # - `torch.cuda.max_memory_allocated()` shows what we counted here plus the allocator's rounding. The size of the process in `top` or `nvidia-smi` shows neither: allocators keep freed memory.
 #
-# ## What to keep
+# ## What to remember
 #
 # - 16 bytes per parameter: 2 + 2 + 12. Stage 1 slices the 12, stage 2 the gradients' 2, stage 3 the parameters' 2.
 # - Slices of a flat buffer, not layers. Stage 3 slices each tensor.

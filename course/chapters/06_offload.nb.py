@@ -323,7 +323,7 @@ for method in ("device", "zero-offload", "parameters", "nvme"):
 # %% [markdown]
 # Each rank moves its own share over its own link. With more ranks each share is smaller, but all ranks share the host and its disk.
 #
-# ## In real life: DeepSpeed
+# ## In practice: DeepSpeed
 #
 # You set up DeepSpeed with a **configuration**, a dict or a JSON file. Plain ZeRO-3 in bf16:
 
@@ -453,7 +453,7 @@ for micro_batches in (1, 8):
 #
 # PyTorch's FSDP2 offloads with `fully_shard(…, offload_policy=CPUOffloadPolicy())`: parameters, gradients and optimizer states live on the host, and the optimizer you pass runs there.
 #
-# ## What to keep
+# ## What to remember
 #
 # - Move the update to the states, not the states to the update: 2Ψ/N bytes down and 2Ψ/N up per step, instead of 12Ψ/N each way.
 # - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host.

@@ -455,7 +455,7 @@ axes.legend(["computes", "sends"], frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# Sixteen GPUs over two nodes are faster than eight in one, but not twice as fast: they compute for 84 % of the time, the eight for 95 %. The last bar shows a mistake: the same eight ranks, one in each of eight nodes, where all of a rank's bytes go through its own card.
+# Sixteen GPUs over two nodes are faster than eight in one, but not twice as fast: they compute for 84% of the time, the eight for 95%. The last bar shows a mistake: the same eight ranks, one in each of eight nodes, where all of a rank's bytes go through its own card.
 #
 # Another way to use 16 GPUs is one group per node, with two micro-batches at the same time: **data parallelism**. It has its own cost, the gradients, which cross between nodes once per step:
 
@@ -626,7 +626,7 @@ for name, one, other in zip(("its own seed", "the same seed"), first, second, st
     print(f"each rank with {name}: outputs differ in {100 * differ:.0f} % of their elements")
 
 # %% [markdown]
-# ## In real life
+# ## In practice
 #
 # - **PyTorch**: the plan, as above. [torchtitan](https://github.com/pytorch/torchtitan) trains Llama with such plans, on meshes with `fully_shard`.
 # - **Megatron** has `ColumnParallelLinear`, `RowParallelLinear` and `VocabParallelEmbedding` in the model's code, and `--tensor-model-parallel-size`, `--sequence-parallel`.
@@ -641,7 +641,7 @@ for name, one, other in zip(("its own seed", "the same seed"), first, second, st
 # - Matrix products get thinner as N grows. A GPU needs large ones to reach full speed (Narayanan et al. 2021, section 3.3.2); our CPU ranks do not show this.
 # - Create the mesh with `init_device_mesh("cuda", …)`; plans are the same.
 #
-# ## What to keep
+# ## What to remember
 #
 # - By columns: needs all of X, gives finished columns. By rows: gives partial sums. Columns, then rows: one all-reduce forward, one backward; a layer has two such halves.
 # - 8·T·D·(N − 1)/N elements per layer and micro-batch, whatever the hidden width. This does not shrink with N.

@@ -81,7 +81,7 @@ def share_of(schedule, rank, first=0):
 def train(schedule, pace=None):
     mine, tokens, targets = share_of(schedule, dist.get_rank())
     if pace:  # time the second step: the first includes one-time setup
-        run_schedule(schedule, mine, tokens, targets, loss_of, between=(B, T, D))
+        run_schedule(schedule, mine, tokens, targets, loss_of, activation_shape=(B, T, D))
         torch.nn.ModuleList(mine.values()).zero_grad()
     sizes = {"between": (B, T, D), "minimum_s": pace}
     with measure("step"):
@@ -409,7 +409,7 @@ def pipelines_side_by_side(schedule):
     dp_rank, pp_rank = mesh.get_local_rank("dp"), mesh.get_local_rank("pp")
     mine, tokens, targets = share_of(schedule, pp_rank, first=dp_rank * m // 2)
     run_schedule(
-        schedule, mine, tokens, targets, loss_of, between=(B, T, D), group=mesh.get_group("pp")
+        schedule, mine, tokens, targets, loss_of, activation_shape=(B, T, D), group=mesh.get_group("pp")
     )
     for parameter in mine[pp_rank].parameters():
         dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
@@ -436,7 +436,7 @@ for dp in (16, 64, 128):
 # %% [markdown]
 # Table 4 of the Llama 3 paper shows this at scale. With 16 stages, from 8,192 GPUs (64 replicas) to 16,384 (128 replicas) at the same global batch, each GPU went from 430 to 400 TFLOP/s. The paper attributes this to the smaller batch of each replica.
 #
-# ## In real life
+# ## In practice
 #
 # `torch.distributed.pipelining` takes one stage for each rank and has a class for each schedule. It splits a batch into micro-batches itself. The same stages give the same gradients:
 
@@ -469,7 +469,7 @@ print("torch's 1F1B gives the same gradients")
 # - A micro-batch that is too small leaves a GPU's units idle, so m cannot grow without limit by making micro-batches smaller.
 # - The backward takes about twice as long as the forward when nothing is recomputed. With [activation checkpointing](09_activation_checkpointing.ipynb) it takes three times as long, and of GPipe's m micro-batches in flight only the stage inputs are kept.
 #
-# ## What to keep
+# ## What to remember
 #
 # - Bubble over the ideal: (p − 1)/m for GPipe and 1F1B alike, (p − 1)/(v·m) interleaved, a third of 1F1B's for ZB-H1. Always say what the bubble is divided by.
 # - 1F1B saves memory: stage i holds p − i micro-batches instead of m.

@@ -535,7 +535,7 @@ assert alone == without > 3 * called
 #
 # There are two more pitfalls. When it partitions or offloads an input, DeepSpeed empties the original tensor in place to free its memory. If the model uses the same tensor again, say for a skip connection around the checkpoint, it finds an empty tensor. And on CPU ranks `cpu_checkpointing` without `partition_activations` fails in the backward (0.19.8), because the inputs are not copied back.
 #
-# ## In real life
+# ## In practice
 #
 # You do not need to rewrite `forward`. PyTorch wraps the modules that you select, also under FSDP2 and DDP:
 
@@ -566,7 +566,7 @@ assert wrapped.kept_bytes == checkpointed.kept_bytes
 # - Offloaded inputs (`cpu_checkpointing`, or PyTorch's `torch.autograd.graph.save_on_cpu`) cross a real link, and the transfer may take longer than a block computes ([chapter 06](06_offload.ipynb)).
 # - Allocators round up: `torch.cuda.max_memory_allocated()` is above the sums of this chapter.
 #
-# ## What to keep
+# ## What to remember
 #
 # - The backward needs each matmul's input, GELU's and the norms' inputs, queries, keys and values: 34 sbh bytes for a layer in 16 bit, and 5 a s² b if scores are stored.
 # - A checkpoint keeps an input and recomputes the rest: the peak is all inputs plus one block, the work 4/3.

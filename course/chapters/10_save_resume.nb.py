@@ -406,7 +406,7 @@ print(f"bit-equal on 2 ranks, where rank 0 has {rows} of {all_rows} rows of the 
 # %% [markdown]
 # You pass `dcp.load` the tensors to load into: their sharding says which parts each rank needs, and DCP finds the pieces. `dcp.async_save` copies the state to host memory and writes it from there while training continues.
 #
-# ## In real life: DeepSpeed
+# ## In practice: DeepSpeed
 #
 # `engine.save_checkpoint` and `engine.load_checkpoint` do this for an engine; pass your own state, such as the position in the data, as `client_state`. Stage 2 on four ranks:
 
@@ -498,7 +498,7 @@ assert all(torch.equal(loaded[name], each) for name, each in saved.items())
 print("on 2 ranks: bit-equal, position", position)
 
 # %% [markdown]
-# ## In real life: torchrun restarts the ranks
+# ## In practice: torchrun restarts the ranks
 #
 # When a rank dies, something has to notice, end the others and start all of them again. `torchrun --max-restarts` does that. It does not load checkpoints: it runs the same script from its first line, and the script has to look for a checkpoint. This script dies in step 3 of its first attempt:
 
@@ -582,7 +582,7 @@ figure.tight_layout()
 # - Some GPU kernels add numbers in varying order, so bits differ from run to run unless you set `torch.use_deterministic_algorithms(True)`.
 # - NCCL does not notice a dead peer by itself; a timeout has to.
 #
-# ## What to keep
+# ## What to remember
 #
 # - Save parameters, optimizer, schedule, loss scale, position in the data, and each rank's random state. Compare bits.
 # - A checkpoint takes 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.

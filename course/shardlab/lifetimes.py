@@ -42,8 +42,8 @@ class Life:
     module: str
     operator: str
     bytes: int
-    born: int
-    gone: int  # > born; if it outlived the step, the number of operators in the step
+    created_at: int
+    freed_at: int  # > created_at; if it outlived the step, the number of operators in the step
     kind: str
 
     @property
@@ -73,8 +73,8 @@ class Lifetimes:
         """[operators] bytes live after each operator."""
         changes = np.zeros(self.operators + 1, np.int64)
         for life in self.lives:
-            changes[life.born] += life.bytes
-            changes[life.gone] -= life.bytes
+            changes[life.created_at] += life.bytes
+            changes[life.freed_at] -= life.bytes
         live: NDArray[np.int64] = changes.cumsum()[:-1]
         return live
 
@@ -94,7 +94,7 @@ class Lifetimes:
 
     def at(self, operator: int) -> list[Life]:
         """Tensors live after this operator, oldest first."""
-        return [life for life in self.lives if life.born <= operator < life.gone]
+        return [life for life in self.lives if life.created_at <= operator < life.freed_at]
 
 
 def part_of(module: str) -> str:
@@ -123,7 +123,7 @@ class _Recorder(MemoryRecorder):
         self.active_modules: list[str] = []  # innermost last
         self.operators = 0  # operators so far that made a tensor
         self.made: list[_Created] = []
-        self.gone_at: dict[int, int] = {}  # by storage number: operators run before it was freed
+        self.freed_at: dict[int, int] = {}  # by storage number: operators run before it was freed
         self.spans: list[tuple[str, int, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -148,7 +148,7 @@ class _Recorder(MemoryRecorder):
     def _change(self, tracked: TrackedStorage, now_bytes: int) -> None:
         super()._change(tracked, now_bytes)
         if now_bytes == 0:
-            self.gone_at[tracked.number] = self.operators
+            self.freed_at[tracked.number] = self.operators
 
     def _watch_modules(self) -> None:
         super()._watch_modules()
@@ -194,17 +194,19 @@ class _Recorder(MemoryRecorder):
             category = category_of(made.tracked.marks)
             if category in ("parameters", "gradients", "optimizer"):
                 continue
-            gone = min(self.gone_at.get(made.tracked.number, self.operators), self.operators)
+            freed_at = min(self.freed_at.get(made.tracked.number, self.operators), self.operators)
             kind, module = "temporary", made.module
             if not made.tracked.born_in_backward:
                 # backward() creates the loss's gradient, of one element, before its phase begins.
-                is_seed = made.operator == "ones_like" and made.born == backward_start - 1
-                kind = "kept" if made.born < backward_start < gone and not is_seed else kind
+                is_seed = made.operator == "ones_like" and made.created_at == backward_start - 1
+                kind = (
+                    "kept" if made.created_at < backward_start < freed_at and not is_seed else kind
+                )
             elif category == "activations":
                 # Checkpointing reruns the module's function, so only submodules are called.
                 kind, module = "recomputed", module or part
                 part = part_of(module)
-            lives.append(Life(module, made.operator, made.bytes, made.born, gone, kind))
+            lives.append(Life(module, made.operator, made.bytes, made.created_at, freed_at, kind))
         return Lifetimes(tuple(lives), self.operators, _joined(self.spans))
 
 
@@ -223,7 +225,7 @@ class _Created(NamedTuple):
     bytes: int
     module: str
     operator: str
-    born: int
+    created_at: int
 
 
 def _short_name(operator: str) -> str:

@@ -154,15 +154,15 @@ class RankSet:
         if self._supervisor is None:
             if self._last is not None:
                 raise ValueError("these ranks have ended: create a new RankSet")
-            surroundings = self.host.surroundings()
+            process_settings = self.host.process_settings()
             environment = {
-                **surroundings["environment"],
+                **process_settings["environment"],
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "lo",
                 "DS_ACCELERATOR": self.device,
             }
             setup = {
-                **surroundings,
+                **process_settings,
                 "environment": environment,
                 "world_size": self.world_size,
                 "smaller_groups": self.sizes[:-1],

@@ -84,7 +84,7 @@ step_bytes_spec(**small, **plain)
 # | GELU | its **input** |
 # | `cross_entropy` | the log-probabilities, as many as there are logits; the logits themselves are not saved |
 #
-# **Budget** · no communication, and no training: this is arithmetic. Within 0.5 %, because a step also keeps a few scalars, such as Adam's step counters.
+# **Budget** · no communication, and no training: this is arithmetic. Within 0.5%, because a step also keeps a few scalars, such as Adam's step counters.
 #
 # <details><summary>Hint 1 · the parameters</summary>
 #

@@ -149,7 +149,7 @@ check("dp_vs_ddp.hub_step", hub_step)
 
 # %%
 def hub_bytes_spec(run):
-    """Measured, including gloo's own messages (under 1 % here)."""
+    """Measured, including gloo's own messages (under 1% here)."""
     sent, received = run.traffic.sent_by_rank, run.traffic.received_by_rank
     return [(int(sent[rank]), int(received[rank])) for rank in range(run.world_size)]
 

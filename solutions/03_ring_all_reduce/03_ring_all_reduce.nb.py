@@ -266,7 +266,7 @@ check("ring_all_reduce.ring_all_reduce", ring_all_reduce)
 
 # %%
 def bytes_per_rank_spec(length, element_bytes, world_size):
-    """Measured: what torch's own ring sends, including gloo's messages (under 1 %)."""
+    """Measured: what torch's own ring sends, including gloo's messages (under 1%)."""
     def one_all_reduce():
         dist.all_reduce(torch.zeros(length * element_bytes, dtype=torch.uint8))
     return launch(one_all_reduce, world_size=world_size).traffic.sent_by_rank

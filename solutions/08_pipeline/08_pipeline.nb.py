@@ -458,7 +458,7 @@ def zero_bubble_schedule_spec():
 show(zero_bubble_schedule_spec())
 
 # %% [markdown]
-# Your score, from 0 % for 1F1B to 100 % for the optimum:
+# Your score, from 0% for 1F1B to 100% for the optimum:
 
 # %%
 def score(schedule):
@@ -523,9 +523,9 @@ check("pipeline.zero_bubble_schedule", zero_bubble_schedule)
 
 # %% [markdown] nbgrader={"grade_id": "which_schedule", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# GPipe holds all 16 micro-batches and does not fit. 1F1B holds 8 on the first device and fits; both idle 7/(16 + 7) = 30.4 % of the step. Interleaved with 2 chunks idles 7/(2 · 16 + 7) = 17.9 %, but its first device has 2 · 7 + 8 + 1 = 23 chunks in flight, as much as 11.5 micro-batches: it does not fit. The split backward holds 8 and idles 7 slots of 3 · 16 + 7, 12.7 %: it fits and is the best.
+# GPipe holds all 16 micro-batches and does not fit. 1F1B holds 8 on the first device and fits; both idle 7/(16 + 7) = 30.4% of the step. Interleaved with 2 chunks idles 7/(2 · 16 + 7) = 17.9%, but its first device has 2 · 7 + 8 + 1 = 23 chunks in flight, as much as 11.5 micro-batches: it does not fit. The split backward holds 8 and idles 7 slots of 3 · 16 + 7, 12.7%: it fits and is the best.
 #
 # It sends as much as 1F1B, one activation and one gradient for each micro-batch and boundary, so slow links are no reason against it. They are a reason against interleaving, which with 2 chunks sends more than twice as much, including from the last device to the first. On slow links more micro-batches in flight would help to hide the sends, but there is no memory for them.
 #
-# Points: 1 for which fit (1F1B and the split backward do, GPipe and interleaved do not), 1 for the fractions (30.4 %, 30.4 %, 17.9 %, 12.7 %) and that interleaving multiplies the messages.
+# Points: 1 for which fit (1F1B and the split backward do, GPipe and interleaved do not), 1 for the fractions (30.4%, 30.4%, 17.9%, 12.7%) and that interleaving multiplies the messages.
 # ### END SOLUTION

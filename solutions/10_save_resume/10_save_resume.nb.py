@@ -479,7 +479,7 @@ check("save_resume.train_resumable", train_resumable)
 # ### BEGIN SOLUTION
 # 2 + 12 = 14 bytes for each of 70 · 10⁹ parameters are 980 GB. At 20 GB/s, each rank writing its slice of 0.96 GB, that takes 49 s; through rank 0 at 2 GB/s it takes 490 s, and rank 0 would have to gather 980 GB, more than one host can hold.
 #
-# With M = 18,000 s the best interval for sharded saving is √(2 · 49 · 18000) = 1328 s, about 22 minutes: saving takes 49/1328 = 3.7 % of the time, and each failure repeats half an interval, 664 s, 664/18000 = 3.7 %; 7.4 % in total. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7 % and 11.7 %, 23 % in total. (A restart costs more, the same in both.)
+# With M = 18,000 s the best interval for sharded saving is √(2 · 49 · 18000) = 1328 s, about 22 minutes: saving takes 49/1328 = 3.7% of the time, and each failure repeats half an interval, 664 s, 664/18000 = 3.7%; 7.4% in total. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7% and 11.7%, 23% in total. (A restart costs more, the same in both.)
 #
 # To lose less, let ranks wait only until their slices are copied to host memory, and write from there while training continues (asynchronous saving): δ falls to the seconds of the copy, and you can save every few minutes. Or make the state smaller, or the storage faster; the lost time is proportional to √δ.
 #

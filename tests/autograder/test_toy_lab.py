@@ -88,8 +88,8 @@ CASES = (questions("drawn"),)
 BOUNDARIES = {
     "divides": "4 ranks",
     "does not divide": "drawn",
-    "one rank": "not asked: nothing is sent",
-    "more ranks than elements": "not asked: the formula is the same",
+    "one rank": "not tested: nothing is sent",
+    "more ranks than elements": "not tested: the formula is the same",
 }
 
 
@@ -110,10 +110,10 @@ from autograder.exercise.hidden import EqualAnswer, shaken
 
 CASES = (shaken(Case("3 ranks", 3)),)
 BOUNDARIES = {
-    "divides": "not asked: whole tensors are summed",
-    "does not divide": "not asked",
-    "one rank": "not asked: the mean of one",
-    "more ranks than elements": "not asked",
+    "divides": "not tested: whole tensors are summed",
+    "does not divide": "not tested",
+    "one rank": "not tested: the mean of one",
+    "more ranks than elements": "not tested",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("tensor / dist.get_world_size()", "tensor.div(dist.get_world_size())", "a name"),

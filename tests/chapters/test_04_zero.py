@@ -42,7 +42,7 @@ def test_each_difference_has_a_name(chapter):
     printed = chapter.text_of("extras = zero_extras(numels, persistence_threshold=0")
     ratios = re.findall(r"each rank: \[(.*)\]", printed)
     assert [floats(row) for row in ratios] == [pytest.approx([1] * 4, abs=1e-3)] * 4
-    for name in ("step counters", "padding", "tensors on a border", "freed gradients"):
+    for name in ("step counters", "padding", "tensors across a boundary", "freed gradients"):
         assert name in printed
 
 

@@ -262,8 +262,8 @@ class TestFailuresOfTheMachine:
 
     def test_ranks_that_cannot_start(self) -> None:
         class Elsewhere(OwnHost):
-            def surroundings(self) -> dict[str, Any]:
-                return super().surroundings() | {"cwd": "/no/such/folder"}
+            def process_settings(self) -> dict[str, Any]:
+                return super().process_settings() | {"cwd": "/no/such/folder"}
 
         error = fails_on(RankSet(2, quiet=True, host=Elsewhere()), int)
         assert type(error) is LaunchError

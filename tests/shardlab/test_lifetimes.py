@@ -42,10 +42,10 @@ def gpt() -> tuple[Lifetimes, Lifetimes]:
 
 def test_two_layers_by_hand() -> None:
     recorded = step(TwoLayers(), torch.ones(3, 4))
-    forward = [life for life in recorded.lives if life.born < 4]
+    forward = [life for life in recorded.lives if life.created_at < 4]
     assert forward == [
         Life("first", "mm", 96, 0, 2, "temporary"),  # relu saves its output, not its input
-        Life("", "relu", 96, 1, forward[1].gone, "kept"),
+        Life("", "relu", 96, 1, forward[1].freed_at, "kept"),
         Life("second", "mm", 24, 2, 4, "temporary"),  # sum saves only a shape
         Life("", "sum", 4, 3, recorded.operators, "kept"),
     ]

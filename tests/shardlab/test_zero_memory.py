@@ -41,12 +41,12 @@ def test_extras_by_hand() -> None:
     assert zero_extras(numels, stage=2, world_size=2) == {
         "step counters": [4, 4],
         "padding": [2 + 0.5 * 14, 2 + 0.5 * 14],
-        "tensors on a border": [0, 0],
+        "tensors across a boundary": [0, 0],
     }
     on_a_border = zero_extras({"w": 9, "v": 9, "u": 2}, stage=2, world_size=2)
     # Shares of 10. Rank 0 has w and the first element of v, but keeps v's other 8 gradients too;
     # rank 1 has those 8, but keeps the first one's gradient too.
-    assert on_a_border["tensors on a border"] == [2 * 8, 2 * 1]
+    assert on_a_border["tensors across a boundary"] == [2 * 8, 2 * 1]
     assert on_a_border["padding"] == [0, 0]
     stage_1 = zero_extras({"w": 20}, stage=1, world_size=2)
     assert stage_1["freed gradients"] == [-20, -20]

@@ -16,7 +16,7 @@ from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, On
 from autograder.exercise.process_memory import OVERHEAD_BYTES, process_memory_budget
 from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import as_number
-from autograder.guest.moments import BEGUN, mark
+from autograder.guest.moments import START, mark
 from shardlab.models import GPT, IGNORE, GPTConfig
 from shardlab.paper_layer import saved_bytes
 
@@ -69,7 +69,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model, optimizer = model_and_optimizer(given)
     steps: list[int] = []
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
-    mark(BEGUN)
+    mark(START)
     model.norm.register_forward_hook(lambda *_: mark(FORWARD))
     losses = [as_number(subject(model, optimizer, batches)) for batches in given["steps"]]
     return output_of(len(steps), model, losses)

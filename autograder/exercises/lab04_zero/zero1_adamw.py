@@ -12,7 +12,7 @@ from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import AT_END, loss_of, mlp, with_reference_bounds
-from autograder.guest.moments import BEGUN, mark
+from autograder.guest.moments import START, mark
 
 STEPS = 3
 ADAM_BYTES = 8  # two states in fp32
@@ -24,7 +24,7 @@ ADAMW = {"lr": 0.05, "betas": (0.8, 0.9), "eps": 0.5, "weight_decay": 0.1}
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     model = mlp(given.pop("layers"))
-    mark(BEGUN)
+    mark(START)
     optimizer = with_reference_bounds(subject, case)(list(model.parameters()), **ADAMW)
     while given["batches"]:
         model.zero_grad()

@@ -19,7 +19,7 @@ from autograder.exercises.lab04_zero.shared import (
     mlp,
     with_reference_bounds,
 )
-from autograder.guest.moments import BEGUN, mark, mark_in_backward
+from autograder.guest.moments import START, mark, mark_in_backward
 
 BACKWARD = "at the last layer of backward"
 LIVE_GRADIENTS, IN_EXCHANGE = "live gradients", "in exchange"
@@ -35,7 +35,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     parameters = list(model.parameters())
     mark_in_backward(model[0], BACKWARD)
     loss = loss_of(model, given["batches"][0])
-    mark(BEGUN)
+    mark(START)
     returned = with_reference_bounds(subject, case)(loss, buckets_of(parameters, case))
     mark(AT_END)
     slices = list(returned) if isinstance(returned, list | tuple) else returned

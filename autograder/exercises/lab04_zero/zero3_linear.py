@@ -21,7 +21,7 @@ from autograder.exercise.signs import MistakeText, finished, is_over, on_each_ra
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import held_bytes, with_reference_bounds
-from autograder.guest.moments import BEGUN, mark, mark_in_backward
+from autograder.guest.moments import START, mark, mark_in_backward
 from shardlab.errors import RankError
 from shardlab.run import Run
 
@@ -32,7 +32,7 @@ IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     subject = with_reference_bounds(subject, case)
     layers = given.pop("layers")
-    mark(BEGUN)
+    mark(START)
     units: list[nn.Module] = []
     while layers:
         units += [subject(linear_of(layers.pop(0), layers.pop(0))), nn.Tanh()]

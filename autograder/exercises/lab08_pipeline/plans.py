@@ -188,7 +188,7 @@ def run_on_ranks(plan: Plan, given: Any, case: Case) -> Plain:
     ends = ("inputs", "targets")
     inputs, targets = (nothing if given[end] is None else given[end] for end in ends)
     shape = (case.params["samples"], case.params["width"])
-    run_schedule(plan, stages, inputs, targets, mse_loss, between=shape)
+    run_schedule(plan, stages, inputs, targets, mse_loss, activation_shape=shape)
     return [gradients_of(stage) for stage in stages.values()]
 
 
@@ -311,7 +311,7 @@ def one_at_a_time(submitted: Submitted) -> str | None:
 def cannot_run(submitted: Submitted) -> str | None:
     reasons = {
         "": None,
-        "order": "cannot run: a device has an action before another of its own that it depends on",
+        "order": "cannot run: a device has an action before one of its own that it depends on",
         "waits": "cannot run: devices wait for each other forever",
     }
     return reasons.get(submitted.rule, "cannot run")

@@ -133,7 +133,7 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         mistake = "computes layers more than twice: do not put a checkpoint inside another"
     elif again == layers:
         mistake = (
-            "computes the last segment twice as well: backward starts with it, so it can keep its "
+            "computes the last segment twice, too: backward starts with it, so it can keep its "
             "activations"
         )
     elif set(output["cut"][:-1]) == {round(layers**0.5)}:

@@ -34,7 +34,7 @@ def zero_extras(
       "step counters"       Adam's, one for each tensor that it updates
       "fp32 masters"        a sharded optimizer copies its shard even in fp32 training
       "padding"             all shards have the same size, so the last ones are padded
-      "tensors on a border" stages 1 and 2: the gradient of a tensor that spans a shard boundary is
+      "tensors across a boundary"  stages 1 and 2: the gradient of a tensor that spans two shards is
                             whole on both ranks
       "freed gradients"     stage 1 keeps only its shard after reducing, like stage 2: less than in
                             the paper, so negative
@@ -66,7 +66,7 @@ def zero_extras(
     padding = share - psi / world_size  # per rank, on average
     whole = parameter_bytes * (share * world_size - psi)  # on all ranks: parameters are not sharded
     extras["padding"] = [whole + padding * (gradient_bytes + optimizer_bytes) for _ in ranks]
-    extras["tensors on a border"] = [
+    extras["tensors across a boundary"] = [
         gradient_bytes * _beyond(numels, share * rank, share * (rank + 1)) for rank in ranks
     ]
     if stage == 1:

@@ -40,7 +40,7 @@ def run_schedule(
     targets: Sequence[Any],
     loss: Loss,
     *,
-    between: tuple[int, ...],
+    activation_shape: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
     group: dist.ProcessGroup | None = None,
     minimum_s: Costs | None = None,
@@ -51,7 +51,7 @@ def run_schedule(
     inputs   [m] inputs of stage 0; other ranks may pass anything of that length
     targets  [m] for ``loss(output of the last stage, target)``, a mean: gradients are those of the
              mean over micro-batches
-    between  shape of the activations between stages; ``dtype`` is their dtype
+    activation_shape  of the activations between stages; ``dtype`` is their dtype
     group    the pipeline's ranks; by default all ranks
     minimum_s  minimum seconds of each action: a rank that finishes earlier sleeps, so ranks that
              share a few cores can emulate devices that compute in parallel.
@@ -64,7 +64,10 @@ def run_schedule(
     _check_arguments(checked, rank, dist.get_world_size(group), stages, inputs, targets)
     device = _device_of(stages)
     channel = _Channel(
-        messages(schedule), rank, group, lambda: torch.empty(between, dtype=dtype, device=device)
+        messages(schedule),
+        rank,
+        group,
+        lambda: torch.empty(activation_shape, dtype=dtype, device=device),
     )
     worker = _Worker(checked, stages, inputs, targets, loss)
     slots = []

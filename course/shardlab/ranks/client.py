@@ -158,7 +158,7 @@ def rank_server(kind: str = "torch") -> RankServer:
 class Host(Protocol):
     """Forks the ranks of a run."""
 
-    def surroundings(self) -> dict[str, Any]:
+    def process_settings(self) -> dict[str, Any]:
         """The ranks' environment, cwd, sys_path and argv."""
 
     def open_channel(self, kind: str, setup_fd: int, store_fd: int) -> Channel:
@@ -171,7 +171,7 @@ class Host(Protocol):
 class OwnHost:
     """This process's own rank servers; ranks share its environment and working directory."""
 
-    def surroundings(self) -> dict[str, Any]:
+    def process_settings(self) -> dict[str, Any]:
         return {
             "environment": dict(os.environ),
             "cwd": os.getcwd(),

@@ -65,7 +65,7 @@ class ServedRun:
     rank_of: dict[int, int | str] = field(default_factory=dict)
     closing: bool = False
 
-    def tell(self, **message: object) -> None:
+    def report(self, **message: object) -> None:
         with contextlib.suppress(OSError):  # the client may be gone
             self.channel.send(json.dumps(message).encode())
 
@@ -188,14 +188,14 @@ class Server:
                 raise OSError("the run was cancelled")
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes
-            run.tell(rank=rank, failed=str(error))
+            run.report(rank=rank, failed=str(error))
         else:
             if pid == 0:
                 self.run_child(run, rank, fds)
             with contextlib.suppress(OSError):  # in both processes, as either may run first
                 os.setpgid(pid, pid)
             run.rank_of[pid] = rank
-            run.tell(rank=rank, pid=pid)
+            run.report(rank=rank, pid=pid)
         for fd in fds:
             os.close(fd)
 
@@ -252,7 +252,7 @@ class Server:
                 rank = run.rank_of.pop(ended.si_pid)
                 code = os.waitstatus_to_exitcode(status)
                 self.end_orphans()
-                run.tell(rank=rank, exit=code, max_rss_bytes=usage.ru_maxrss * 1024)
+                run.report(rank=rank, exit=code, max_rss_bytes=usage.ru_maxrss * 1024)
                 self.forget_if_done(run)
 
     def end_orphans(self) -> None:

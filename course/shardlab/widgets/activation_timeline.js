@@ -34,8 +34,8 @@ function build(model, signal) {
     return panels.flatMap(({ name, lives }) =>
       [...lives]
         .sort((a, b) => a[2] - b[2])
-        .map(([tensor, bytes, born, gone, kind]) => [
-          name, tensor, kind, bytes.toLocaleString("en-US"), born, gone,
+        .map(([tensor, bytes, created, freed, kind]) => [
+          name, tensor, kind, bytes.toLocaleString("en-US"), created, freed,
         ]),
     );
   }
@@ -50,8 +50,8 @@ function build(model, signal) {
     const stack = [];
     let below = 0;
     for (const life of lives) {
-      const [, bytes, born, gone] = life;
-      if (operator < born || operator >= gone) continue;
+      const [, bytes, created, freed] = life;
+      if (operator < created || operator >= freed) continue;
       stack.push({ life, below });
       below += bytes;
     }
@@ -79,8 +79,8 @@ function build(model, signal) {
       selectedRun: panel.name, selectedOperator: selected.operator, selectedBytes: bytes,
     });
     if (selected.place !== null && stack[selected.place]) {
-      const [name, size, born, gone, kind] = stack[selected.place].life;
-      text += ` · ${name}, ${exactBytes(size)}, ${kind}, created by operator ${born}, freed before ${gone}`;
+      const [name, size, created, freed, kind] = stack[selected.place].life;
+      text += ` · ${name}, ${exactBytes(size)}, ${kind}, created by operator ${created}, freed before ${freed}`;
       Object.assign(root.dataset, { selectedTensor: name, selectedKind: kind });
     }
     detail.textContent = text;
@@ -179,22 +179,22 @@ function build(model, signal) {
 
   /** The whole lifetime of a tensor, which moves down when one below it is freed. */
   function outline(context, theme, panel, life) {
-    const [, bytes, born, gone] = life;
+    const [, bytes, created, freed] = life;
     const below = [];
-    for (let operator = born; operator < gone; operator += 1) {
+    for (let operator = created; operator < freed; operator += 1) {
       below.push(stackAt(panel, operator).find((each) => each.life === life).below);
     }
     context.beginPath();
     below.forEach((edge, index) => {
       const y = toY(panel, edge);
-      if (index === 0) context.moveTo(toX(born), y);
-      else context.lineTo(toX(born + index), y);
-      context.lineTo(toX(born + index + 1), y);
+      if (index === 0) context.moveTo(toX(created), y);
+      else context.lineTo(toX(created + index), y);
+      context.lineTo(toX(created + index + 1), y);
     });
     for (let index = below.length - 1; index >= 0; index -= 1) {
       const y = toY(panel, below[index] + bytes);
-      context.lineTo(toX(born + index + 1), y);
-      context.lineTo(toX(born + index), y);
+      context.lineTo(toX(created + index + 1), y);
+      context.lineTo(toX(created + index), y);
     }
     context.closePath();
     for (const [color, width] of [[theme.surface, 4], [theme.text, 2]]) {

@@ -101,7 +101,9 @@ def _for_browser(name: str, run: Lifetimes, box: Box) -> dict[str, Any]:
         "peak_at": run.peak_at,
         "kept_bytes": run.kept_bytes,
         "phases": [list(phase) for phase in run.phases],
-        "lives": [[life.name, life.bytes, life.born, life.gone, life.kind] for life in lives],
+        "lives": [
+            [life.name, life.bytes, life.created_at, life.freed_at, life.kind] for life in lives
+        ],
     }
 
 
@@ -220,7 +222,7 @@ class ActivationTimelineLayout:
     @staticmethod
     def _is_large(life: Life, box: Box) -> bool:
         """Whether the ribbon is still visible when outlined."""
-        width, height = box.x(life.gone) - box.x(life.born), box.y(0) - box.y(life.bytes)
+        width, height = box.x(life.freed_at) - box.x(life.created_at), box.y(0) - box.y(life.bytes)
         return min(width, height) >= MIN_OUTLINED_SIZE
 
     def color_of(self, life: Life) -> str:

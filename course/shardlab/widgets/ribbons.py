@@ -59,7 +59,7 @@ def ribbons(run: Lifetimes) -> list[Ribbon]:
         below = 0
         for index in order:
             life = run.lives[index]
-            if not life.born <= operator < life.gone:
+            if not life.created_at <= operator < life.freed_at:
                 continue
             before = pieces[index]
             if before and before[-1][2] == below:

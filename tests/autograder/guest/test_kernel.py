@@ -70,7 +70,7 @@ check("lab.one", Answer(1))
 check("lab.one", Answer(2))
 check("lab.two", __import__("threading").Lock())
 """,
-    "surroundings": """
+    "process_settings": """
 import os, sys
 import autograder, shardlab
 assert not any(name.startswith(("autograder.exercises", "nbgrader", "zmq")) for name in sys.modules)
@@ -139,7 +139,7 @@ def outputs(ran: tuple[dict[str, NotebookNode], CellsRun], name: str) -> list[tu
         ("silent", []),
         ("help", []),
         ("module", [("execute_result", "1")]),
-        ("surroundings", [("execute_result", "('__init__.py', [''], '')")]),
+        ("process_settings", [("execute_result", "('__init__.py', [''], '')")]),
         ("later", [("stdout", "from a thread\n")]),
     ],
 )

@@ -59,7 +59,9 @@ def on_a_rank(schedules):
         stages = cut_gpt(make_gpt(), checked.stages)
         mine = {s: stages[s] for s in range(checked.stages) if checked.device_of[s] == rank}
         inputs, targets = micro_batches(checked.micro_batches)
-        result = run_schedule(schedule, mine, inputs, targets, loss, between=(3, TOKENS, WIDTH))
+        result = run_schedule(
+            schedule, mine, inputs, targets, loss, activation_shape=(3, TOKENS, WIDTH)
+        )
         grads = {
             (stage, parameter): value.grad
             for stage, module in mine.items()
@@ -182,7 +184,7 @@ def test_unusual_legal_orders_run_too():
 def test_invalid_arguments_raise_before_anything_is_sent():
     def error_of(schedule, stages, m):
         try:
-            run_schedule(schedule, stages, [0] * m, [0] * m, loss, between=(1,))
+            run_schedule(schedule, stages, [0] * m, [0] * m, loss, activation_shape=(1,))
         except ValueError as error:
             return type(error).__name__, str(error)
 
@@ -214,7 +216,7 @@ def test_ranks_can_emulate_slower_devices():
         xs = [torch.ones(1, 2)] * 2
         minimum = Costs(0.01, 0.02, 0.03)
         return run_schedule(
-            gpipe(2, 2), stage, xs, xs, F.mse_loss, between=(1, 2), minimum_s=minimum
+            gpipe(2, 2), stage, xs, xs, F.mse_loss, activation_shape=(1, 2), minimum_s=minimum
         ).slots
 
     for slots in launch(fn, world_size=2, device="cpu").outputs:

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {zero_bubble_schedule = 5.0}
-# says = {zero_bubble_schedule = "an action before another of its own that it depends on"}
+# says = {zero_bubble_schedule = "an action before one of its own that it depends on"}
 # ///
 
 # %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}

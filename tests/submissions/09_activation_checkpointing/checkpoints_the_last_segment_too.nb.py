@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 4.5833}
-# says = {checkpoint_sequential = "computes the last segment twice as well"}
+# says = {checkpoint_sequential = "computes the last segment twice, too"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

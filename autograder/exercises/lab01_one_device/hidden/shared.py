@@ -2,5 +2,5 @@
 
 NOT_SHARDED = dict.fromkeys(
     ("divides", "does not divide", "more ranks than elements"),
-    "not asked: nothing is divided among ranks",
+    "not tested: nothing is divided among ranks",
 )

@@ -19,7 +19,7 @@ BOUNDARIES = shared.BOUNDARIES | {
     "a tied parameter": "4 ranks, two layers tied",
     "a frozen parameter": "3 ranks, a frozen layer",
     "a parameter above the cap": "2 ranks, an MLP",
-    "exactly the cap": "not asked: no bucket of these cases is exactly full",
+    "exactly the cap": "not tested: no bucket of these cases is exactly full",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("flat /= dist.get_world_size()", "flat *= 1 / dist.get_world_size()", "rounding"),

@@ -16,10 +16,10 @@ STEP_CASES = (
     shaken(Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT})),
 )
 BOUNDARIES = {
-    "divides": "not asked: nothing is cut into equal parts",
-    "does not divide": "not asked, as above",
-    "one rank": "not asked: nothing is sent",
-    "more ranks than elements": "not asked, as above",
+    "divides": "not tested: nothing is cut into equal parts",
+    "does not divide": "not tested, as above",
+    "one rank": "not tested: nothing is sent",
+    "more ranks than elements": "not tested, as above",
     "no buffers": "3 ranks, a GPT",
 }
 STEP_BOUNDARIES = BOUNDARIES | {"a tied parameter": "3 ranks, two layers tied"}

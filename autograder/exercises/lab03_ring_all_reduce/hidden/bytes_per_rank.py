@@ -8,9 +8,9 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "other sizes and ranks",
-    "does not divide": "not asked: the formula gives whole bytes where N divides the length",
+    "does not divide": "not tested: the formula gives whole bytes where N divides the length",
     "one rank": "one rank, two ranks",
-    "more ranks than elements": "not asked, as above",
+    "more ranks than elements": "not tested, as above",
 }
 
 

@@ -10,7 +10,7 @@ BOUNDARIES = {
     "divides": "12 elements for 4 ranks",
     "does not divide": REMAINDER,
     "more ranks than elements": SHORT,
-    "one rank": "not asked: the whole tensor",
+    "one rank": "not tested: the whole tensor",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

@@ -26,7 +26,7 @@ HALVES_HIDDEN = (
 HALVES_BOUNDARIES = {
     "divides": "4 ranks, 12 elements",
     "does not divide": "5 ranks, 75,001 elements",
-    "one rank": "not asked: nothing is sent",
+    "one rank": "not tested: nothing is sent",
     "more ranks than elements": "5 ranks, 3 elements",
 }
 

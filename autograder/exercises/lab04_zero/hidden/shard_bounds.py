@@ -9,9 +9,9 @@ from autograder.exercises.lab04_zero.shared import Bounds
 DRAWN, FEW = "other sizes and ranks", "more ranks than elements"
 CASES = (questions(FEW, ([2, 1], 5)), questions(DRAWN))
 BOUNDARIES = {
-    "divides": "not asked: an answer without padding would pass",
+    "divides": "not tested: an answer without padding would pass",
     "does not divide": DRAWN,
-    "one rank": "not asked: all elements",
+    "one rank": "not tested: all elements",
     "more ranks than elements": FEW,
 }
 ROUNDED_UP = "-(-sum(sizes) // world_size)", "(sum(sizes) + world_size - 1) // world_size"

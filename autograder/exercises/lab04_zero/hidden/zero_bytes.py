@@ -15,7 +15,7 @@ BOUNDARIES = {
     "divides": "the paper's table, 7.5B",
     "does not divide": DRAWN,
     "one rank": "the paper's table, 7.5B",
-    "more ranks than elements": "not asked: a share is not rounded",
+    "more ranks than elements": "not tested: a share is not rounded",
 }
 Sizes = dict[str, float]
 SHARDED_FROM: Sizes = {"parameters": 3, "gradients": 2, "optimizer": 1}

@@ -5,16 +5,16 @@ from autograder.exercise.hidden import EqualAnswer
 
 BOUNDARIES = {
     "divides": "configuration D",
-    "does not divide": "not asked: the five configurations are given, for 2 ranks",
-    "one rank": "not asked, as above",
-    "more ranks than elements": "not asked, as above",
+    "does not divide": "not tested: the five configurations are given, for 2 ranks",
+    "one rank": "not tested, as above",
+    "more ranks than elements": "not tested, as above",
 }
 EQUAL_ANSWERS = (
     EqualAnswer('"gradient_accumulation_steps": 4,', "", "DeepSpeed computes it from the others"),
     EqualAnswer(
         '"two_precisions",\n            """{',
         '"two_precisions",\n            """{"fp16": {"enabled": false},',
-        "a precision that is not enabled is not asked for",
+        "a precision that is not enabled is not tested for",
     ),
 )
 

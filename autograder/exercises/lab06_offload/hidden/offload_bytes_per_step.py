@@ -10,9 +10,9 @@ from shardlab.estimate import offload
 CASES = (questions("other models, ranks and precisions"),)
 BOUNDARIES = {
     "divides": "on 8 ranks, 4 micro-batches",
-    "does not divide": "not asked: N divides the parameters, so that answers are whole bytes",
+    "does not divide": "not tested: N divides the parameters, so that answers are whole bytes",
     "one rank": "ZeRO-Offload on one device",
-    "more ranks than elements": "not asked, as above",
+    "more ranks than elements": "not tested, as above",
     "one micro-batch": "ZeRO-Offload in fp32",
 }
 EQUAL_ANSWERS = (

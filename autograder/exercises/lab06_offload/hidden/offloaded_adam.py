@@ -15,10 +15,10 @@ CASES = (
     adam_case("three odd shapes, 25 steps", [[32, 33], [7], [5, 3, 2]], 25, **SMALL_RATES),
 )
 BOUNDARIES = {
-    "divides": "not asked: one rank holds the whole optimizer",
-    "does not divide": "not asked, as above",
+    "divides": "not tested: one rank holds the whole optimizer",
+    "does not divide": "not tested, as above",
     "one rank": "one tensor, 3 steps",
-    "more ranks than elements": "not asked, as above",
+    "more ranks than elements": "not tested, as above",
     "odd shapes": "three odd shapes, 25 steps",
     "no weight decay": "three odd shapes, 25 steps",
 }

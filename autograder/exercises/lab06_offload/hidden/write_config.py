@@ -7,10 +7,10 @@ from autograder.exercises.lab06_offload.write_config import ROWS, budget_case
 CASES = (budget_case(4, 4.2, 2, (3, 36)), budget_case(2, 0.5, 3, (2, 4)))
 BOUNDARIES = {
     "divides": "2 ranks, 9.5Ψ bytes each",
-    "does not divide": "not asked: DeepSpeed pads to a multiple and reports the padded size",
+    "does not divide": "not tested: DeepSpeed pads to a multiple and reports the padded size",
     "one rank": "1 rank, 12Ψ bytes each",
-    "more ranks than elements": "not asked, as above",
-    "exactly the cap": "not asked: no budget is exactly a row's bytes",
+    "more ranks than elements": "not tested, as above",
+    "exactly the cap": "not tested: no budget is exactly a row's bytes",
     "nothing else fits": "2 ranks, 0.5Ψ bytes each",
 }
 EQUAL_ANSWERS = (

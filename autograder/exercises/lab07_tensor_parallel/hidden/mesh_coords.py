@@ -9,9 +9,9 @@ from autograder.exercises.lab07_tensor_parallel.mesh_coords import meshes
 CASES = (meshes("an axis of one", (1, 5), (4, 1)), questions("other meshes"))
 BOUNDARIES = {
     "divides": "2 × 4",
-    "does not divide": "not asked: the number of ranks is the product of both sizes",
-    "one rank": "not asked: its coordinates are always (0, 0)",
-    "more ranks than elements": "not asked: nothing is split",
+    "does not divide": "not tested: the number of ranks is the product of both sizes",
+    "one rank": "not tested: its coordinates are always (0, 0)",
+    "more ranks than elements": "not tested: nothing is split",
 }
 Coords = dict[str, Any]
 

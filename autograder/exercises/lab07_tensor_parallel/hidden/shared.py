@@ -12,9 +12,9 @@ from autograder.exercises.lab07_tensor_parallel.sublayers import Sublayer, make_
 Outputs = Callable[[Case, Any], list[Plain]]
 
 BOUNDARIES = {
-    "does not divide": "not asked: N divides everything that is split",
-    "one rank": "not asked: nothing is split",
-    "more ranks than elements": "not asked: N divides everything that is split",
+    "does not divide": "not tested: N divides everything that is split",
+    "one rank": "not tested: nothing is split",
+    "more ranks than elements": "not tested: N divides everything that is split",
 }
 
 

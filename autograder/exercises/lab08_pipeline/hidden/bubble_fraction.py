@@ -7,9 +7,9 @@ PLAIN, CHUNKS = "drawn sizes", "drawn sizes and chunks"
 CASES = (questions(PLAIN), questions(CHUNKS))
 BOUNDARIES = {
     "divides": PLAIN,
-    "does not divide": "not asked: interleaved schedules go in rounds of p micro-batches",
-    "one rank": "not asked: one device never waits",
-    "more ranks than elements": "not asked, as for a remainder",
+    "does not divide": "not tested: interleaved schedules go in rounds of p micro-batches",
+    "one rank": "not tested: one device never waits",
+    "more ranks than elements": "not tested, as for a remainder",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

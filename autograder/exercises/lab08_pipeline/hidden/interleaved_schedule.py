@@ -9,9 +9,9 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "4 devices of 2 chunks, 8 micro-batches",
-    "does not divide": "not asked: the task says that p divides m",
-    "one rank": "not asked: one device has no neighbour to wait for",
-    "more ranks than elements": "not asked, as for a remainder",
+    "does not divide": "not tested: the task says that p divides m",
+    "one rank": "not tested: one device has no neighbour to wait for",
+    "more ranks than elements": "not tested, as for a remainder",
 }
 EQUAL_ANSWERS = (
     # Megatron's warm-up leaves time for sends.

@@ -10,8 +10,8 @@ MISTAKES = shared.WRONG_PASSES | {
     )
 }
 BOUNDARIES = {
-    "divides": "not asked: the batch is not divided",
-    "does not divide": "not asked, as above",
+    "divides": "not tested: the batch is not divided",
+    "does not divide": "not tested, as above",
     "one rank": "1 rank, a batch of 4, width 4",
     "more ranks than elements": "4 ranks, a batch of 2, width 6",
 }

@@ -11,7 +11,7 @@ CASES = (
 BOUNDARIES = {
     "divides": "4 devices, 8 micro-batches",
     "does not divide": "several sizes, simulated",
-    "one rank": "not asked: one device has no neighbour to wait for",
+    "one rank": "not tested: one device has no neighbour to wait for",
     "more ranks than elements": FEW,
 }
 EQUAL_ANSWERS = (EqualAnswer('("B", s, k)', '["B", s, k]', "lists are accepted for tuples"),)

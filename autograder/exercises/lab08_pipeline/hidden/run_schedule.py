@@ -15,7 +15,7 @@ BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches",
     "does not divide": "1F1B, 4 ranks, 5 micro-batches",
     "one rank": "1 rank, 3 micro-batches",
-    "more ranks than elements": "not asked: the schedule lists every action",
+    "more ranks than elements": "not tested: the schedule lists every action",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

@@ -7,8 +7,8 @@ CASES = (shaken(puzzle_case(OPTIMUM, 2, 6, runs=True)), puzzle_case(OPTIMUM, 6, 
 BOUNDARIES = {
     "divides": "4 devices, 8 micro-batches: the optimum",
     "does not divide": "6 devices, 14 micro-batches: the optimum",
-    "one rank": "not asked: one device has no bubble",
-    "more ranks than elements": "not asked: the optimum needs m ≥ p",
+    "one rank": "not tested: one device has no bubble",
+    "more ranks than elements": "not tested: the optimum needs m ≥ p",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("[(kind, s, k) for", "[[kind, s, k] for", "lists are accepted for tuples"),

@@ -23,9 +23,9 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "175B on 8 ranks, the paper's table",
-    "does not divide": "not asked: t divides the heads and columns",
+    "does not divide": "not tested: t divides the heads and columns",
     "one rank": "one rank",
-    "more ranks than elements": "not asked, as above",
+    "more ranks than elements": "not tested, as above",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

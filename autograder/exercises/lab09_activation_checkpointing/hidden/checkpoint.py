@@ -9,10 +9,10 @@ CASES = (
     network_case(LARGE, "nested", 4, rows=16_384, width=16, keep=0.9, large=True),
 )
 BOUNDARIES = {
-    "divides": "not asked: nothing is divided",
-    "does not divide": "not asked, as above",
+    "divides": "not tested: nothing is divided",
+    "does not divide": "not tested, as above",
     "one rank": "a chain of 4, 64 KiB each",
-    "more ranks than elements": "not asked: there is one rank",
+    "more ranks than elements": "not tested: there is one rank",
     "an output without a gradient": ONE_UNUSED,
     "a checkpoint within another": "nested, with dropout",
 }

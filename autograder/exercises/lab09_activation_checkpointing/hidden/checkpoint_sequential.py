@@ -18,7 +18,7 @@ BOUNDARIES = {
     "divides": "6 layers, room for all",
     "does not divide": TIGHT,
     "one rank": TIGHT,
-    "more ranks than elements": "not asked: there is one rank",
+    "more ranks than elements": "not tested: there is one rank",
     "exactly the cap": "8 layers, room for 3 and nothing more",
     "no cut fits": "4 layers, room for none",
 }

@@ -6,9 +6,9 @@ from autograder.exercises.lab10_save_resume.atomic_commit import NEW, OLD, files
 
 CASES = (Case("2 ranks, then 1", 1, {"ranks": 2, "ranks after the kill": 1}),)
 BOUNDARIES = {
-    "divides": "not asked: each rank writes its own files",
-    "does not divide": "not asked, as above",
-    "more ranks than elements": "not asked, as above",
+    "divides": "not tested: each rank writes its own files",
+    "does not divide": "not tested, as above",
+    "more ranks than elements": "not tested, as above",
     "one rank": "1 rank",
     "fewer ranks after the kill": "2 ranks, then 1",
 }

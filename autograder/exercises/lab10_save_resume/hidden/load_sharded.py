@@ -18,7 +18,7 @@ BOUNDARIES = {
     "divides": "12 ranks' checkpoint on 4, few files",
     "does not divide": "11 ranks' checkpoint on 3",
     "one rank": "3 ranks' checkpoint on 1",
-    "more ranks than elements": "not asked: the lab guarantees an element of each tensor",
+    "more ranks than elements": "not tested: the lab guarantees an element of each tensor",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
 EQUAL_ANSWERS = (EqualAnswer(", mmap=True", "", "no budget for the bytes read from a file"),)

@@ -10,8 +10,8 @@ BOUNDARIES = {
     "divides": "2 ranks, 1 MB",
     "does not divide": "4 ranks, two tensors",
     "a slice of only padding": "4 ranks, two tensors",
-    "one rank": "not asked: its slice is the whole tensor",
-    "more ranks than elements": "not asked: a slice of only padding is the same to save",
+    "one rank": "not tested: its slice is the whole tensor",
+    "more ranks than elements": "not tested: a slice of only padding is the same to save",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("each.clone()", "each + 0", "any copy has its own storage"),

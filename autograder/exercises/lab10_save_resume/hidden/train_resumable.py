@@ -19,7 +19,7 @@ BOUNDARIES = {
     "divides": "1 rank, killed in step 7",
     "does not divide": "2 ranks, killed during a save",
     "one rank": "1 rank, killed in step 7",
-    "more ranks than elements": "not asked: nothing is divided over the ranks",
+    "more ranks than elements": "not tested: nothing is divided over the ranks",
     "no step left": "1 rank, restarted when all steps are done",
     "a kill after a kill": "2 ranks, killed twice",
 }
