@@ -95,6 +95,8 @@ def test_make_picture_draws_the_readmes_picture(repository: Path) -> None:
 @pytest.mark.nbgrader
 def test_make_bench_in_its_short_form(repository: Path, tmp_path: Path) -> None:
     printed = shell(repository, "make bench ARGS=--tiny", HOME=str(tmp_path))
+    for contender in ("bare fork + gloo", "mp.spawn", "notebook_launcher", "torchrun --standalone"):
+        assert re.search(rf"{re.escape(contender)} +\d", printed), contender
     assert "launch at several world sizes" in printed
     assert "stock over ours, 1 students" in printed
     assert "SQLite, stock" in printed
