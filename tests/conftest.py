@@ -96,6 +96,7 @@ def lab_page(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
 def lab(lab_page: JupyterLab) -> JupyterLab:
     """One JupyterLab page for all tests that use JupyterLab as a student does."""
     lab_page.errors.clear()  # those of another module's tests
+    lab_page.page.bring_to_front()  # another test's page may have had the focus
     return lab_page
 
 

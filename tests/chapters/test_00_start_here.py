@@ -22,7 +22,7 @@ def lab(browser, lab_server):
 @pytest.fixture(scope="module")
 def notebook(lab):
     """The notebook that `make lab` opens, after Run All."""
-    lab.page.goto(lab.server.url_of("/"))
+    lab.page.goto(lab.server.url_of("/") + "&reset")  # the server remembers open tabs
     notebook = lab.current()
     notebook.run_all()
     return notebook

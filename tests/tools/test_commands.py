@@ -45,7 +45,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(root: Path) -> dict[str, str]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "JUPYTER"))}
+    not_ours = ("PYTEST", "JUPYTER", "MAKE", "MFLAGS", "ARGS")  # of the make that runs this test
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(not_ours)}
     # The environment has the original checkout on its import path: the copy comes first.
     return inherited | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "course")])}
 
