@@ -56,7 +56,7 @@ def preload() -> None:
 
     It costs 5 s of CPU time once per worker; without it, lab 01 takes 9 s for each submission.
     """
-    server.preload(*PRELOAD, *server.PRELOAD_WHEN_IDLE)
+    server.preload(*PRELOAD, *server.AUTOGRAD_IMPORTS, *server.TRAINING_IMPORTS)
     formatter = IPython.core.ultratb.AutoFormattedTB(mode="Context")
     try:
         raise ValueError("never shown")

@@ -25,6 +25,7 @@ from shardlab.trace import measured_traffic
 from shardlab.trace.calls import CallLog
 
 # If a program contains one of these, the server preloads more before it forks (ranks/server.py).
+AUTOGRAD_NAMES = (b"backward", b"autograd")
 TRAINING_NAMES = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
 
 
@@ -170,7 +171,7 @@ class RankSet:
                 "device": self.device,
                 "may_connect": self.may_connect,
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
-                "needs_training_imports": any(name in program for name in TRAINING_NAMES),
+                "imports_needed": imports_needed(program),
             }
             screen = stream.screen(self.quiet)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)
@@ -293,3 +294,10 @@ def _pickled(value: Any, what: str) -> bytes:
             f"{what} can't be sent to the ranks ({type(error).__name__}: {error}). What can't "
             "be pickled (open files, sockets, locks, widgets) must be created inside the function"
         ) from error
+
+
+def imports_needed(program: bytes) -> list[str]:
+    """Which of the server's postponed imports a pickled program will use, by the names in it."""
+    if any(name in program for name in TRAINING_NAMES):
+        return ["autograd", "training"]
+    return ["autograd"] if any(name in program for name in AUTOGRAD_NAMES) else []

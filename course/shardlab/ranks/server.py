@@ -39,10 +39,10 @@ from shardlab.ranks.pages import collapse_heap
 
 PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
 # y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
-# every rank.  The server imports them one at a time while it is idle, or all of them before it
-# forks the ranks of a program that names one of these uses (rank_set.TRAINING_NAMES).
-PRELOAD_WHEN_IDLE = (
-    "torch.fx.experimental.symbolic_shapes",
+# every rank.  The server imports them one at a time while it is idle, or before it forks the ranks
+# of a program that names such a use (rank_set.imports_needed).
+AUTOGRAD_IMPORTS = ("torch.fx.experimental.symbolic_shapes",)
+TRAINING_IMPORTS = (
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
     "torch._dynamo",
@@ -77,12 +77,14 @@ class Server:
         self.door = door
         self.runs: list[ServedRun] = []
         self.selector = selectors.DefaultSelector()
-        self.idle_work: list[Callable[[], None]] = [
-            *(functools.partial(preload_ahead, name) for name in PRELOAD_WHEN_IDLE),
-            collapse_heap,
+        self.idle_work: list[tuple[str, Callable[[], None]]] = [
+            *(("autograd", functools.partial(preload_ahead, name)) for name in AUTOGRAD_IMPORTS),
+            *(("training", functools.partial(preload_ahead, name)) for name in TRAINING_IMPORTS),
+            ("training", collapse_heap),
         ]
         if kind != "torch":
-            self.idle_work.insert(0, functools.partial(ignore_errors, engines.cache_cpu_info))
+            cache_cpu_info = functools.partial(ignore_errors, engines.cache_cpu_info)
+            self.idle_work.insert(0, ("training", cache_cpu_info))
 
     def serve(self, parent: int) -> None:
         """Serve until the process that started us closes the door or dies."""
@@ -99,7 +101,7 @@ class Server:
             ready = self.selector.select(patience_s if is_free else None)
             patience_s = IDLE_S if ready else 0
             if is_free and not ready:
-                self.idle_work.pop(0)()
+                self.idle_work.pop(0)[1]()
             for key, _ in ready:
                 if key.data == "parent" or (key.data == "door" and not self.open_run()):
                     return
@@ -148,8 +150,10 @@ class Server:
         """Finish pending imports now if this run will use them."""
         if self.idle_work and os.fstat(run.setup_fd).st_size:
             setup, _ = messages.read_file(run.setup_fd)
-            while self.idle_work and setup["needs_training_imports"]:
-                self.idle_work.pop(0)()
+            needed = [each for each in self.idle_work if each[0] in setup["imports_needed"]]
+            for each in needed:
+                self.idle_work.remove(each)
+                each[1]()
 
     def add_run(self, run: ServedRun) -> None:
         self.runs.append(run)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import cloudpickle
 import pytest
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
+from autograder.evaluation.trial import RankPool
 from autograder.exercise import Exercise, Formula
 from autograder.exercise.hidden import BOUNDARIES, EqualAnswer
+from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 
 EXERCISES = [(lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
@@ -38,14 +42,25 @@ def test_a_hidden_case_is_shaken_if_ranks_communicate(lab: str, exercise: Exerci
     assert not any(case.shaken for case in exercise.cases if not case.hidden)
 
 
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankPool]:
+    """Ranks shared by all answers, as one student's answers share them."""
+    with RankPool(trust=Trust.UNTRUSTED) as pool:
+        for _, exercise in EXERCISES:
+            pool.expect(exercise, exercise.cases)
+        yield pool
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize(("lab", "exercise", "equal"), EQUAL)
-def test_an_equal_answer_earns_all_points(lab: str, exercise: Exercise, equal: EqualAnswer) -> None:
+def test_an_equal_answer_earns_all_points(
+    lab: str, exercise: Exercise, equal: EqualAnswer, ranks: RankPool
+) -> None:
     solution = planted.solution(lab)
     source = solution[exercise.answer]
     assert source.count(equal.old) == 1
     assert equal.reason
     answers = solution | {exercise.answer: source.replace(equal.old, equal.new)}
     subject = planted.subjects(lab, answers)[exercise.answer]
-    verdict = decide(exercise, cloudpickle.dumps(subject), seed=13)
+    verdict = decide(exercise, cloudpickle.dumps(subject), seed=13, ranks=ranks)
     assert verdict.passed, verdict.headline

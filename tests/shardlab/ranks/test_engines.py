@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -251,3 +252,23 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
     assert run.outputs[0][0] == [True, True]
     assert client.rank_server("deepspeed").process.pid == server.pid
     assert server.children() == []
+
+
+FIRST_LAUNCH = """
+import sys
+from shardlab import launch
+
+def imported():
+    return "torch.fx.experimental.symbolic_shapes" in sys.modules
+
+def trains():
+    return imported() and hasattr(imported, "backward") is False  # the name alone counts
+
+print(launch(imported, world_size=1).outputs, launch(trains, world_size=2).outputs)
+"""
+
+
+def test_ranks_that_call_backward_start_with_its_imports() -> None:
+    """From a server that has just started; else each rank would import them by itself."""
+    done = subprocess.run([sys.executable, "-c", FIRST_LAUNCH], capture_output=True, text=True)
+    assert done.stdout.split("\n")[-2] == "[False] [True, True]", done.stderr
