@@ -86,25 +86,17 @@ def new_page(browser: Browser) -> Iterator[Page]:
     context.close()
 
 
-@pytest.fixture(scope="session")
-def lab_page(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
+@pytest.fixture(scope="module")
+def lab(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
+    """One JupyterLab page for all tests of a module, without the tabs of another one."""
     with new_page(browser) as page:
         yield JupyterLab(page, lab_server)
 
 
 @pytest.fixture(scope="module")
-def lab(lab_page: JupyterLab) -> JupyterLab:
-    """One JupyterLab page for all tests that use JupyterLab as a student does."""
-    lab_page.errors.clear()  # those of another module's tests
-    lab_page.page.bring_to_front()  # another test's page may have had the focus
-    return lab_page
-
-
-@pytest.fixture(scope="module")
 def loaded_lab(lab: JupyterLab) -> JupyterLab:
     """The same page, loaded: for tests that open one notebook after another."""
-    if not lab.is_loaded():
-        lab.visit()
+    lab.visit()
     return lab
 
 

@@ -62,9 +62,6 @@ class JupyterLab:
         self.page.goto(self.server.url_of(place) + "&reset")
         self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
 
-    def is_loaded(self) -> bool:
-        return bool(self.page.evaluate("Boolean(window.jupyterapp)"))
-
     def open(self, path: str) -> Notebook:
         """Open a notebook as a double click in the file browser does."""
         panel = self.page.evaluate(

@@ -5,18 +5,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.jupyterlab import JupyterLab
 from tests.chapters.running_chapter import Chapter
-from tests.conftest import new_page
 
 pytestmark = [pytest.mark.ranks, pytest.mark.browser]
-
-
-@pytest.fixture(scope="module")
-def lab(browser, lab_server):
-    """A first visit: nothing is open from before."""
-    with new_page(browser) as page:
-        yield JupyterLab(page, lab_server)
 
 
 @pytest.fixture(scope="module")
