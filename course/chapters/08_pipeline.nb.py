@@ -83,7 +83,7 @@ def train(schedule, pace=None):
     if pace:  # time the second step: the first includes one-time setup
         run_schedule(schedule, mine, tokens, targets, loss_of, activation_shape=(B, T, D))
         torch.nn.ModuleList(mine.values()).zero_grad()
-    sizes = {"between": (B, T, D), "minimum_s": pace}
+    sizes = {"activation_shape": (B, T, D), "minimum_s": pace}
     with measure("step"):
         result = run_schedule(schedule, mine, tokens, targets, loss_of, **sizes)
     return result, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable
@@ -126,8 +128,13 @@ def test_make_lab_serves_the_course(repository: Path, tmp_path: Path) -> None:
             address = re.search(r"http://\S+token=\w+", line)
         assert address is not None
         url = address[0].replace("/lab/tree", "/api/contents")
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            assert b"00_start_here" in answer.read()
+        while True:  # the address is printed before the server listens
+            with contextlib.suppress(urllib.error.URLError):
+                with urllib.request.urlopen(url, timeout=30) as answer:
+                    assert b"00_start_here" in answer.read()
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.communicate(timeout=60)
