@@ -30,9 +30,6 @@ STORED_BYTES = 16_384  # per rank, for addresses; a new group of four ranks take
 OVERHEAD_BYTES = 256  # gloo's own messages for one send or receive; measured about 150
 
 
-NO_SUSPECTS: frozenset[str] = frozenset()
-
-
 @dataclass(frozen=True)
 class Judged:
     """``named``: the mistakes that explain wrong outputs; None if the outputs are not wrong.
@@ -45,7 +42,7 @@ class Judged:
     otherwise: Finding | None = None
 
 
-def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = NO_SUSPECTS) -> Judged:
+def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = frozenset()) -> Judged:
     """A case passes if all ranks' outputs are correct, all budgets are kept and all calls allowed.
 
     ``suspects``: mistakes that explain the earlier cases. If one explains this case too, the

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograder.evaluation.judge import NO_SUSPECTS, Judged, certain_in, judge
+from autograder.evaluation.judge import Judged, certain_in, judge
 from autograder.exercise import Attempt, Case, Exercise, Plain, Spent
 from autograder.exercise.budget import by_rank
 from autograder.guest.on_rank import on_clean_rank, on_rank
@@ -132,7 +132,7 @@ class Trials:
         self.ranks, self.trust = ranks, ranks.trust
         self.last_passed = True
         self.mistakes: set[str] = set()  # made on new ranks
-        self.suspects: frozenset[str] = NO_SUSPECTS  # named mistakes that explain the cases so far
+        self.suspects: frozenset[str] = frozenset()  # named mistakes that explain the cases so far
 
     def run(self, case: Case) -> tuple[Attempt, Judged]:
         """Runs one case; a failure of student code is part of the result.

@@ -1,6 +1,7 @@
-"""Every command that README, CONTRIBUTING and the Makefile name is run here as it is written.
+"""Commands that README, CONTRIBUTING and the Makefile name are run here, long ones in a short form.
 
 `make env` is in test_environment.py. `make test` runs this suite, and `make check` comes before it.
+conda and sudo are not run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ RUN = set[str]()
 
 
 def runs(*commands: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The test runs these commands, each as a page has it (NN_name and port numbers replaced)."""
+    """The test runs these commands of a page, perhaps with other arguments."""
     RUN.update(commands)
     return lambda test: test
 
@@ -189,7 +190,7 @@ def readme() -> str:
 @pytest.mark.ranks
 @pytest.mark.nbgrader
 def test_an_instructors_commands(repository: Path, tmp_path: Path) -> None:
-    """The README's block from release to report, for one student with one answer."""
+    """The README's block from release to report, for one student who wrote nothing."""
     submitted = repository / f"grading/submitted/ada/{LAB}/{LAB}.ipynb"
     submitted.parent.mkdir(parents=True)
     stub = planted.untouched(LAB)["chunk_bounds"]
