@@ -396,7 +396,7 @@ except RuntimeError as error:
 #
 # Tensor-parallel ranks work on the same tokens, so all t of them have the same input for a block, and each keeps it: t copies. With DeepSpeed's **partition_activations** each rank keeps 1/t, and the ranks gather the whole input when the backward needs it. **cpu_checkpointing** moves each rank's 1/t to the host.
 #
-# Now we need two real ranks. PyTorch shards the blocks with the plan of chapter 07. DeepSpeed has its own `checkpoint`, and `configure` sets how it stores the inputs. The class tells DeepSpeed which ranks share them.
+# Now we need two real ranks. PyTorch shards the blocks with the plan of chapter 07. DeepSpeed has its own `checkpoint`, and `configure` sets how it stores the inputs. The class states which ranks share them.
 
 # %%
 class TensorParallelRanks:
