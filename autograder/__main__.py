@@ -1,4 +1,5 @@
-"""python -m autograder COMMAND: build notebooks, grade a class, report on it, release the course"""
+"""python -m autograder COMMAND: build notebooks, grade a class, report on it, release the course,
+or try the checks with changed solutions"""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 from autograder.grading.command import arguments as grading
+from autograder.mutants import mutants_command as mutants
 from autograder.pages.report import report_command as report
 from autograder.release import release_command as release
 
@@ -25,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     command.set_defaults(run=_build)
     grading.add_parser(commands)
     release.add_parser(commands)
+    mutants.add_parser(commands)
     report.add_parser(commands)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))

@@ -30,6 +30,7 @@ PACKAGES = (
     "pages/report",
     "build",
     "release",
+    "mutants",
 )
 INDEX = {package: index for index, package in enumerate(PACKAGES)}
 
