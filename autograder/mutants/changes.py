@@ -118,8 +118,8 @@ def _called(node: ast.Call) -> Iterator[ast.AST]:
     for index in range(len(node.keywords)):
         yield _with(node, keywords=node.keywords[:index] + node.keywords[index + 1 :])
     if isinstance(node.func, ast.Name) and node.func.id in CHOOSES_ONE:
-        if not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in node.args):
-            yield from node.args
+        plain = [e for e in node.args if not isinstance(e, ast.Starred | ast.GeneratorExp)]
+        yield from plain
 
 
 def _sliced(node: ast.Slice) -> Iterator[ast.AST]:

@@ -41,12 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         print("nothing to do: see --only, --jobs and --sample", file=sys.stderr)
         return 2
     unexplained = 0
-    print(f"{'exercise':<48} {'changes':>8} {'lose points':>12} {'equal':>6} {'unexplained':>12}")
+    columns = "{:<48} {:>8} {:>12} {:>6} {:>12}".format
+    print(columns("exercise", "changes", "lose points", "equal", "unexplained"), flush=True)
     for name, decided in _decided(names, arguments.sample, arguments.jobs):
         lost = sum(not survives for _, survives, _ in decided)
         open_ones = [text for text, survives, reason in decided if survives and not reason]
         equal = len(decided) - lost - len(open_ones)
-        print(f"{name:<48} {len(decided):>8} {lost:>12} {equal:>6} {len(open_ones):>12}", flush=True)
+        print(columns(name, len(decided), lost, equal, len(open_ones)), flush=True)
         for text in open_ones:
             print(f"    {text}", flush=True)
         unexplained += len(open_ones)
