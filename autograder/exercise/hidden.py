@@ -60,6 +60,10 @@ class HiddenHalf:
     def cases(self) -> Sequence[Case]:
         return [replace(case, hidden=True) for case in getattr(self.module, "CASES", ())]
 
+    @property
+    def equal_answers(self) -> Sequence[EqualAnswer]:
+        return getattr(self.module, "EQUAL_ANSWERS", ())
+
     def facts(self, case: Case) -> Mapping[str, Plain]:
         return getattr(self.module, "facts", lambda case: {})(case)
 

@@ -10,6 +10,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -147,7 +148,10 @@ def _removed(node: ast.stmt) -> Iterator[ast.AST]:
     # Removing a name's definition only causes a NameError.
     if isinstance(node, ast.Assign) and all(map(_is_name, node.targets)):
         return
-    if not isinstance(node, _NOT_REMOVED):
+    is_empty = isinstance(node, ast.Expr | ast.AnnAssign) and isinstance(
+        node.value, ast.Constant | type(None)
+    )
+    if not isinstance(node, _NOT_REMOVED) and not is_empty:
         yield ast.Pass()
 
 
@@ -203,7 +207,7 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
     return changed
 
 
-def _put(items: list, index: int, item: object) -> list:
+def _put(items: list[Any], index: int, item: object) -> list[Any]:
     return [*items[:index], item, *items[index + 1 :]]
 
 

@@ -11,6 +11,7 @@ import cloudpickle
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Exercise
+from autograder.exercise.hidden import HiddenHalf
 from autograder.mutants.answers import solution, subjects
 from autograder.mutants.changes import Mutant, mutants, normalized
 
@@ -46,9 +47,10 @@ def decide_mutants(
     """``ranks``: untrusted, as in grading."""
     answers = solution(lab)
     source = answers[exercise.answer]
+    half = exercise.required_half
+    assert isinstance(half, HiddenHalf), "mutants need an instructor's checkout"
     equal = {
-        normalized(source.replace(each.old, each.new)): each.reason
-        for each in getattr(exercise.required_half.module, "EQUAL_ANSWERS", ())
+        normalized(source.replace(each.old, each.new)): each.reason for each in half.equal_answers
     }
     ranks.expect(exercise, exercise.cases)
     for mutant in chosen:
