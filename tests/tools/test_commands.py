@@ -208,6 +208,15 @@ def test_an_instructors_commands(repository: Path, tmp_path: Path) -> None:
     assert list((repository / "grading/reports").iterdir())
 
 
+@runs("python -m autograder mutants", "python -m autograder mutants NN_name")
+@pytest.mark.ranks
+def test_mutants_of_one_exercise(repository: Path) -> None:
+    python = f"{sys.executable} -m autograder mutants"
+    chosen = f"{LAB} --only bytes_per_rank --sample 2 --jobs 1"
+    printed = shell(repository, f"{python} {chosen}")
+    assert re.search(r"ring_all_reduce.bytes_per_rank +2 +2 +0 +0$", printed, re.M)
+
+
 def commands_on(page: str) -> set[str]:
     """Lines of code blocks, and code in prose that begins with a program's name."""
     text = (ROOT / page).read_text()
