@@ -41,7 +41,7 @@ def runs(*commands: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository, with the environment of this one."""
-    root = copy_repository(tmp_path_factory.mktemp("commands") / "shardlab")
+    root = copy_repository(tmp_path_factory.mktemp("commands") / "shardlab", only_lab=LAB)
     (root / ".venv").symlink_to(sys.prefix)
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
     return root
