@@ -82,31 +82,31 @@ tensor_split("columns", tokens=T, width=D, world_size=N)
 #
 # ## Two products: columns, then rows
 #
-# An MLP is two matrix products with a GELU in between: H = GELU(X·A), Y = H·B. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if A is split by columns and B by rows?**
+# An MLP is two matrix products with a GELU in between: H = GELU(X·W₁), Y = H·W₂. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if W₁ is split by columns and W₂ by rows?**
 
 # %%
 # Your prediction: the number of all-reduces in the MLP's forward pass
 predicted_all_reduces = None
 
 # %% [markdown]
-# In this run each rank gets its own parts of A and B, the same X, and the same dY, the gradient with respect to Y.
+# In this run each rank gets its own parts of W₁ and W₂, the same X, and the same dY, the gradient with respect to Y.
 
 # %%
-a, b = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
+w1, w2 = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
 dy = torch.randn(T, D)
-parts = list(zip(a.chunk(N, dim=1), b.chunk(N, dim=0), strict=True))
+parts = list(zip(w1.chunk(N, dim=1), w2.chunk(N, dim=0), strict=True))
 
 # %%
 def mlp(part, x, dy):
-    a, b, x = (each.clone().requires_grad_() for each in (*part, x))
+    w1, w2, x = (each.clone().requires_grad_() for each in (*part, x))
     with measure("forward"):
-        partial = functional.gelu(x @ a) @ b
+        partial = functional.gelu(x @ w1) @ w2
         y = partial.detach().clone()
         dist.all_reduce(y)
     with measure("backward"):
         partial.backward(dy)
         dist.all_reduce(x.grad)
-    return y, x.grad, a.grad, b.grad
+    return y, x.grad, w1.grad, w2.grad
 
 # %%
 def calls_of(run, label):
@@ -124,14 +124,14 @@ print("forward:", calls_of(run, "forward"), "  backward:", calls_of(run, "backwa
 # One in forward and one in backward. On every rank the result equals that of one process, and each rank's gradients are its parts of the whole gradients:
 
 # %%
-whole = [each.clone().requires_grad_() for each in (x, a, b)]
+whole = [each.clone().requires_grad_() for each in (x, w1, w2)]
 y = functional.gelu(whole[0] @ whole[1]) @ whole[2]
 y.backward(dy)
-dx, da, db = (each.grad for each in whole)
-for rank, (y_here, dx_here, da_part, db_part) in enumerate(run.outputs):
+dx, dw1, dw2 = (each.grad for each in whole)
+for rank, (y_here, dx_here, dw1_part, dw2_part) in enumerate(run.outputs):
     torch.testing.assert_close((y_here, dx_here), (y.detach(), dx), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(da_part, da.chunk(N, dim=1)[rank], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(db_part, db.chunk(N, dim=0)[rank], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(dw1_part, dw1.chunk(N, dim=1)[rank], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(dw2_part, dw2.chunk(N, dim=0)[rank], atol=1e-4, rtol=1e-4)
 
 # %%
 tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
@@ -139,7 +139,7 @@ tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
 # %% [markdown]
 # In an all-reduce of S bytes each rank sends 2(N − 1)/N·S ([chapter 03](03_ring_all_reduce.ipynb)), and that is all. The hidden width 4D does not matter: H stays where it is.
 #
-# Why not split A by rows, too? Then GELU would be applied to partial sums, and it is not linear:
+# Why not split W₁ by rows, too? Then GELU would be applied to partial sums, and it is not linear:
 
 # %%
 one, other = torch.randn(1000), torch.randn(1000)
