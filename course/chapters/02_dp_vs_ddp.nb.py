@@ -376,7 +376,7 @@ def draw_pass(axes, start_s, calls, ready_s):
 figure, all_axes = plt.subplots(4, 1, figsize=(8, 5.6))
 for axes, (cap, run) in zip(all_axes, runs.items(), strict=True):
     draw_pass(axes, *second_pass(run))
-    axes.set(ylim=(-1.2, 1.7), title=f"bucket_cap_mb = {cap}")
+    axes.set(ylim=(-1.2, 1.7), title=f"bucket_cap_mb = {cap}" + " (the default)" * (cap is None))
     axes.set_yticks([-0.45, 1], ["all-reduces", "gradients"])
 all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
@@ -400,7 +400,7 @@ print("your prediction for 1 MiB:", predicted_calls)
 # %%
 for cap in (None, 1):
     sizes = [call.bytes for call in second_pass(runs[cap])[1]]
-    print(f"bucket_cap_mb = {cap}:", ", ".join(format_bytes(size) for size in sizes))
+    print(f"bucket_cap_mb = {cap}:", ", ".join(f"{size / 2**20:.3f}" for size in sizes), "MiB")
     assert all(size > 2**20 for size in sizes[:-1])
 
 # %% [markdown]

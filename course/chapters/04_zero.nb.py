@@ -431,7 +431,8 @@ for name, convention in (("the paper's count", "paper"), ("DeepSpeed's estimator
     for n in (1, 8):
         states = memory.model_states(parameters, stage=2, world_size=n, convention=convention)
         print(f"{name}, stage 2, N = {n}: {states.device_bytes / parameters:.2f} bytes per parameter")
-#
+
+# %% [markdown]
 # ## The largest model for your device
 #
 # How many parameters fit at each stage, if model states may take three quarters of a device's memory and the rest is left for activations and buckets? Change the two numbers.

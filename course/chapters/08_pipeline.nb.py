@@ -244,7 +244,7 @@ assert result.bubble_over_ideal == (p - 1) / (2 * m)
 # %% [markdown]
 # (A chunk is half of a device's layers, so the first device's 11 chunks are as much as 5.5 micro-batches, where 1F1B holds 4.)
 #
-# The micro-batches go through the chunks in rounds of p, so Megatron-LM demands that p divides m. torch is less strict, and so is our simulator: if p does not divide m it makes the rounds larger. What does that cost?
+# The micro-batches go through the chunks in rounds of p, so Megatron-LM demands that p divides m. torch is less strict, and so is our simulator: if p does not divide m they make the rounds larger, and refuse only an m that gives no equal rounds, such as 9. What does that cost?
 
 # %%
 for micro_batches in (8, 6, 4, 3):
@@ -358,7 +358,7 @@ except IllegalSchedule as error:
 # %% [markdown]
 # ### A valid schedule that hangs
 #
-# Even with a valid schedule a program can hang. This one uses `dist.send`, which returns once the other side has received the message. The tensors are empty, since only the order matters.
+# Even with a valid schedule a program can hang. This one uses `dist.send`, which returns once the other side has received the message. Each message is one arbitrary number, since only the order matters.
 
 # %%
 def blocking(schedule):
@@ -519,4 +519,4 @@ print("torch's 1F1B gives the same gradients")
 # - DeepSeek-AI: *DeepSeek-V3 technical report.* [arXiv 2412.19437](https://arxiv.org/abs/2412.19437), 2024. DualPipe.
 # - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Section 3.3, Table 4.
 # - PyTorch 2.13: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), and the schedules in `torch/distributed/pipelining/schedules.py`.
-# - Names of m: [Varuna](https://github.com/microsoft/varuna), README; SageMaker: [model parallelism](https://docs.aws.amazon.com/sagemaker/latest/dg/model-parallel.html).
+# - Names of m: [Varuna](https://github.com/microsoft/varuna), README; SageMaker: [model parallelism, tips and pitfalls](https://docs.aws.amazon.com/sagemaker/latest/dg/model-parallel-customize-tips-pitfalls.html).
