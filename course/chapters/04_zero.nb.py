@@ -154,7 +154,7 @@ for stage, run in runs.items():
 print("your prediction for stages 1, 2 and 3:", predicted_by_stage)
 
 # %% [markdown]
-# Choose a stage below to see memory over time: parameters are at the bottom, optimizer states shrink from stage 0 to stage 1, gradients come and go.
+# Choose a stage below to see memory over time: parameters are at the bottom, optimizer states shrink from stage 0 to stage 1, gradients come and go. (At stage 0 there is a step before the first one: DeepSpeed runs the optimizer once on zero gradients, to create its states.)
 
 # %%
 memory_timeline({f"stage {stage}": run for stage, run in runs.items()})
@@ -390,14 +390,9 @@ for name, run in (("freed after use", runs[3]), ("kept", kept)):
 #
 # ### The peak is in the step
 #
-# Then there is the step itself. For each stage, here is the moment with the most live bytes, on rank 0, in bytes per parameter. **Which stage will have the lower peak, 1 or 2?**
+# Then there is the step itself. In the timelines above, stages 1 and 2 have equal peaks, although stage 2 slices the gradients, too. Why? Here is what is alive at each stage's peak, on rank 0, in bytes per parameter:
 
 # %%
-# Your prediction: the stage with the lower peak, 1 or 2, or "equal"
-predicted_lower_peak = None
-
-# %%
-print("your prediction:", predicted_lower_peak)
 for stage, run in runs.items():
     rank = run.memory[0]
     at_peak = {name: size / parameters for name, size in rank.at("peak").items() if size}
@@ -405,7 +400,7 @@ for stage, run in runs.items():
     print(", ".join(f"{name} {size:.2f}" for name, size in at_peak.items()))
 
 # %% [markdown]
-# Equal. Two things in these rows are not in "16Ψ":
+# The peak is in the step, and two things in these rows are not in "16Ψ":
 #
 # - **fp32 gradients.** To update in fp32, gradients are first copied to fp32: 4Ψ bytes at stage 0, and 4Ψ/N at the other stages, where each rank copies only its slice.
 # - **"other"**, temporary tensors. Adam divides by the root of its mean of squares, so a root and a quotient in fp32 exist for a moment, 8 bytes per element of the tensor that is being updated. At stages 1 to 3 that tensor is the rank's whole slice: 8Ψ/N bytes. At stage 0 it is one parameter at a time, so here the largest one counts. (In the lab each rank reads the text itself; then the text is "other", too.)
