@@ -386,7 +386,7 @@ for rank, (weight, scale) in enumerate(run.outputs):
 assert run.outputs[0] != run.outputs[1]
 
 # %% [markdown]
-# The ranks now have different scales and have taken different numbers of steps: their shards no longer belong to one model. The ranks have to agree before every step. That costs one all-reduce of one number. DeepSpeed's fp16 optimizers and torch's `ShardedGradScaler` do this, and so will you in the lab.
+# The ranks now have different scales and have taken different numbers of steps: their shards no longer belong to one model. The ranks have to agree before every step. That costs one all-reduce of one number. DeepSpeed's fp16 optimizers do this, and so does `ShardedGradScaler` of FSDP1, the older of PyTorch's two FSDPs. With its successor FSDP2 the plain `GradScaler` is enough: there gradients are **DTensors**, tensors that know how they are split, and for these PyTorch all-reduces the result of the check (`found_inf_reduce_handler` in `torch/distributed/tensor/_dispatch.py`). In the lab you will do it yourself.
 #
 # ### bf16: small updates vanish
 #

@@ -24,8 +24,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -106,7 +106,7 @@ def backward_everywhere(logits, targets):
     if is_hub():
         with measure("loss"):  # a label, to find this part later
             outputs = torch.cat(gathered).requires_grad_()
-            F.cross_entropy(outputs.flatten(0, 1), targets.flatten()).backward()
+            functional.cross_entropy(outputs.flatten(0, 1), targets.flatten()).backward()
             parts = list(outputs.grad.chunk(dist.get_world_size()))
     logits.backward(scatter(logits, parts))
 
@@ -313,7 +313,7 @@ figure.tight_layout()
 #
 # ## Buckets: sending while still computing
 #
-# One all-reduce for each gradient tensor would mean many small messages, and each message has a fixed cost, its **latency**. One all-reduce for all of them could begin only when the last gradient is ready. DDP is a compromise: it collects gradients in **buckets**, in the order in which the backward pass computes them, and all-reduces a bucket when it is full. `bucket_cap_mb` is the capacity of a bucket in MiB; the default is 25.
+# One all-reduce for each gradient tensor would mean many small messages, and each message has a fixed cost, its **latency**. One all-reduce for all of them could begin only when the last gradient is ready. DDP is a compromise: it collects gradients in **buckets**, in the order in which the backward pass computes them, and all-reduces a bucket when it is full. `bucket_cap_mb` says how many MiB make a bucket full. By default (`None`) the first bucket is full at 1 MiB, so that sending starts early, and all others at 25 MiB; a number that you pass holds for all of them.
 #
 # We use a larger model now, and a hook, a function that PyTorch calls whenever a gradient is ready, records the time.
 
@@ -347,11 +347,11 @@ print(f"{tensors} gradient tensors, {format_bytes(larger_bytes)} in all")
 predicted_calls = None
 
 # %%
-runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25, 1, 0.25)}
+runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25, None, 1, 0.25)}
 timeline(runs[1])
 
 # %% [markdown]
-# There are two backward passes (grey). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 broadcasts the order that it saw (the two small broadcasts), and all ranks sort gradients into buckets in that order. In the second pass all-reduces run in the background while backward continues. This is **overlap**. Let us look more closely at rank 0's second pass, with each cap.
+# There are two backward passes (grey). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 broadcasts the order that it saw (the two small broadcasts), and all ranks sort gradients into buckets in that order. In the second pass all-reduces run in the background while backward continues. This is **overlap**. Let us look more closely at rank 0's second pass, with each `bucket_cap_mb`.
 
 # %%
 def second_pass(run):
@@ -373,10 +373,10 @@ def draw_pass(axes, start_s, calls, ready_s):
         axes.barh(y, right - left, 0.26, left=left, color=palette.op_color("all_reduce"))
 
 # %%
-figure, all_axes = plt.subplots(3, 1, figsize=(8, 4.4))
+figure, all_axes = plt.subplots(4, 1, figsize=(8, 5.6))
 for axes, (cap, run) in zip(all_axes, runs.items(), strict=True):
     draw_pass(axes, *second_pass(run))
-    axes.set(ylim=(-1.2, 1.7), title=f"{cap} MiB")
+    axes.set(ylim=(-1.2, 1.7), title=f"bucket_cap_mb = {cap}" + " (the default)" * (cap is None))
     axes.set_yticks([-0.45, 1], ["all-reduces", "gradients"])
 all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
@@ -389,13 +389,24 @@ for cap, run in runs.items():
     _, calls, ready_s = second_pass(run)
     early = [call for call in calls if call.start_s < max(ready_s)]
     share = sum(call.bytes for call in early) / larger_bytes
-    print(f"{cap:>5} MiB: all-reduces {len(calls):>2}, started before the last gradient "
+    print(f"cap {cap!s:>4}: all-reduces {len(calls):>2}, started before the last gradient "
           f"{len(early):>2}, with {share:.0%} of the bytes")
     assert sum(call.bytes for call in calls) == larger_bytes and len(early) == len(calls) - 1
 print("your prediction for 1 MiB:", predicted_calls)
 
 # %% [markdown]
-# All buckets but the last start early. No computation hides the last one, so it should be small. But many small buckets pay more latency, so the cap is a compromise; on a real cluster you choose it by measuring. How much time overlap saves here is not worth reporting: our ranks share their cores with the threads that send.
+# All buckets but the last start early. How large are they?
+
+# %%
+for cap in (None, 1):
+    sizes = [call.bytes for call in second_pass(runs[cap])[1]]
+    print(f"bucket_cap_mb = {cap}:", ", ".join(f"{size / 2**20:.3f}" for size in sizes), "MiB")
+    assert all(size > 2**20 for size in sizes[:-1])
+
+# %% [markdown]
+# Each full bucket is larger than its cap: DDP closes a bucket **after** the gradient that reaches the cap (`compute_bucket_assignment_by_size` in `torch/csrc/distributed/c10d/reducer.cpp`). So the cap is a threshold, not a limit. The lab has a stricter rule: there a gradient that would exceed the cap begins the next bucket.
+#
+# No computation hides the last bucket, so it should be small. But many small buckets pay more latency, so the cap is a compromise; on a real cluster you choose it by measuring. How much time overlap saves here is not worth reporting: our ranks share their cores with the threads that send.
 #
 # ## Accumulation: send once, not every time
 #
@@ -694,7 +705,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # What is different on GPUs:
 #
 # - NCCL instead of gloo: several rings in parallel, or trees (chapter 03), with different headers. 2(N − 1)/N·Ψ holds for its rings.
-# - A GPU queues its work. All-reduces run in parallel with the backward pass on a separate stream, so overlap hardly slows computation and hides most of the communication, if the link keeps up.
+# - A GPU queues its work. All-reduces run on a separate stream, in parallel with the backward pass, which hides most of their time if the link keeps up. This is not free: an all-reduce of NCCL is a program on the GPU, too. It occupies some of the GPU's processors (**streaming multiprocessors**, SMs), as a rule one for each of its channels (Hu et al. 2025), and it reads and writes the same memory as the backward pass, which is slower meanwhile.
 # - If gradients are 16-bit (a bf16 model, or DDP's `bf16_compress_hook`), each takes 2 bytes on the wire, half of what we counted.
 #
 # ## What to remember
@@ -718,5 +729,6 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # - S. Li et al.: *PyTorch Distributed: experiences on accelerating data parallel training.* [arXiv 2006.15704](https://arxiv.org/abs/2006.15704), 2020. It describes buckets, overlap and `no_sync`.
 # - PyTorch documentation: [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html), [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 # - A. Radford et al.: *Language models are unsupervised multitask learners.* OpenAI, 2019.
+# - Z. Hu et al.: *Demystifying NCCL.* [arXiv 2507.04786](https://arxiv.org/abs/2507.04786), 2025.
 # - P. Patarasuk, X. Yuan: *Bandwidth optimal all-reduce algorithms for clusters of workstations.* Journal of Parallel and Distributed Computing 69(2), 2009.
 # - S. Rajbhandari et al.: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.

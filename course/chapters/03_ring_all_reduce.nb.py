@@ -277,7 +277,7 @@ figure.tight_layout()
 #
 # ## Half a ring: a surprise in the library
 #
-# Reduce-scatter alone is half of the ring, so it should send half the bytes, (N − 1)/N·S. Ours from above does; for the comparison we give it a tensor as large as before:
+# Reduce-scatter alone is half of the ring, so it should send half the bytes, (N − 1)/N·S. Ours from above does; for the comparison we give it a tensor as large as before. PyTorch's call is `reduce_scatter_single`; before version 2.13 it was `reduce_scatter_tensor`, and `all_gather_single` was `all_gather_into_tensor`. Most code you will read has these older names, which still work, with a warning.
 
 # %%
 def own_reduce_scatter(length):
@@ -363,14 +363,14 @@ timeline(run)
 #
 # ## How long does it take?
 #
-# So far we counted bytes. Time has a second part. Each message has a fixed cost, however short it is: the **latency** α. Each byte costs time as well: 1/B, where B is the **bandwidth** in bytes per second. This is the **alpha-beta model** (β stands for 1/B):
+# So far we counted bytes. Time has a second part. Each message has a fixed cost, however short it is: the **latency** α. Each byte costs time as well: β seconds, one over the **bandwidth** in bytes per second. This is the **alpha-beta model**:
 #
 # ```
-# in general           t  =  α · messages   +  bytes / B
-# ring all-reduce      t  =  α · 2(N − 1)   +  2(N − 1)/N · S / B
+# in general           t  =  α · messages   +  β · bytes
+# ring all-reduce      t  =  α · 2(N − 1)   +  β · 2(N − 1)/N · S
 # ```
 #
-# We measure all-reduces of several sizes and fit α and B. One launch measures all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait for each other) makes the ranks start together.
+# We measure all-reduces of several sizes and fit α and β. One launch measures all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait for each other) makes the ranks start together.
 
 # %%
 def median_seconds(tensors, repeats):
@@ -417,7 +417,7 @@ def costs(sizes, world_size):
 
 known = sizes <= 2**22
 model = estimate.AlphaBeta.fit(*costs(sizes[known], 2), seconds[2][known])
-print(f"latency α = {model.alpha_s * 1e6:.0f} µs, bandwidth B = {model.bytes_per_s / 1e9:.2f} GB/s")
+print(f"latency α = {model.alpha_s * 1e6:.0f} µs, bandwidth 1/β = {model.bytes_per_s / 1e9:.2f} GB/s")
 
 # %% [markdown]
 # Where is the crossover between small and large? It is the size at which both parts cost the same:
@@ -496,7 +496,7 @@ for call in run.calls:
         print(f"  {format_bytes(call.bytes)} at {call.start_s:.3f} s")
 
 # %% [markdown]
-# There are fewer all-reduces than gradients. The first step uses one bucket, because DDP does not know yet in which order gradients arrive; for the second step it has sorted them in that order into buckets of the requested size. According to PyTorch's documentation, the default is 25 MiB.
+# There are fewer all-reduces than gradients. The first step uses one bucket, because DDP does not know yet in which order gradients arrive; for the second step it has sorted them in that order into buckets, each closed as soon as it holds the requested size. [Chapter 02](02_dp_vs_ddp.ipynb) looks at these buckets and at their default sizes.
 #
 # ## Where NCCL differs
 #

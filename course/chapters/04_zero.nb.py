@@ -154,7 +154,7 @@ for stage, run in runs.items():
 print("your prediction for stages 1, 2 and 3:", predicted_by_stage)
 
 # %% [markdown]
-# Choose a stage below to see memory over time: parameters are at the bottom, optimizer states shrink from stage 0 to stage 1, gradients come and go.
+# Choose a stage below to see memory over time: parameters are at the bottom, optimizer states shrink from stage 0 to stage 1, gradients come and go. (At stage 0 there is a step before the first one: DeepSpeed runs the optimizer once on zero gradients, to create its states.)
 
 # %%
 memory_timeline({f"stage {stage}": run for stage, run in runs.items()})
@@ -388,17 +388,46 @@ for name, run in (("freed after use", runs[3]), ("kept", kept)):
 # %% [markdown]
 # Kept parameters take memory and save a gather: a good trade on a machine with memory to spare.
 #
-# Then there is the step itself. To update in fp32, gradients are first copied to fp32, 4Ψ bytes that "16Ψ" does not include. For each stage, here is the peak of live bytes, the phase in which it occurred, and the peak of the gradients:
+# ### The peak is in the step
+#
+# Then there is the step itself. In the timelines above, stages 1 and 2 have equal peaks, although stage 2 slices the gradients, too. Why? Here is what is alive at each stage's peak, on rank 0, in bytes per parameter:
 
 # %%
 for stage, run in runs.items():
     rank = run.memory[0]
-    peak, gradients = rank.peak_bytes / parameters, rank.peak_of("gradients") / parameters
-    print(f"stage {stage}: {peak:5.2f} at the peak, in {rank.peak_phase}; gradients ≤ {gradients:.2f}")
+    at_peak = {name: size / parameters for name, size in rank.at("peak").items() if size}
+    print(f"stage {stage}: {sum(at_peak.values()):5.2f} in {rank.peak_phase}:", end=" ")
+    print(", ".join(f"{name} {size:.2f}" for name, size in at_peak.items()))
 
 # %% [markdown]
-# Slices help here, too: each rank copies only its own. But **activations are not sharded** at any stage: each rank has those of its own batch.
+# The peak is in the step, and two things in these rows are not in "16Ψ":
 #
+# - **fp32 gradients.** To update in fp32, gradients are first copied to fp32: 4Ψ bytes at stage 0, and 4Ψ/N at the other stages, where each rank copies only its slice.
+# - **"other"**, temporary tensors. Adam divides by the root of its mean of squares, so a root and a quotient in fp32 exist for a moment, 8 bytes per element of the tensor that is being updated. At stages 1 to 3 that tensor is the rank's whole slice: 8Ψ/N bytes. At stage 0 it is one parameter at a time, so here the largest one counts. (In the lab each rank reads the text itself; then the text is "other", too.)
+#
+# Before this step stage 1, too, has freed the gradients that other ranks use. So at stages 1 and 2 the step holds the same: 2Ψ + (4 + 12 + 8)Ψ/N.
+
+# %%
+for stage in (1, 2):
+    in_step = [sum(phase.at_peak.values()) for phase in runs[stage].memory[0].phases if phase.name == "step"]
+    predicted = 2 + (4 + 12 + 8) / world_size
+    print(f"stage {stage}: predicted {predicted:.2f}, measured {max(in_step) / parameters:.2f}")
+    assert abs(max(in_step) / parameters / predicted - 1) < 0.01
+
+# %% [markdown]
+# Stage 2 pays off when another moment is the highest: with accumulation, as above, or when activations and whole gradients together exceed the step. **Activations are not sharded** at any stage: each rank has those of its own batch.
+#
+# ### 16, 18 or 20 bytes per parameter?
+#
+# You will meet all three. Whoever counts 16 leaves the fp32 gradients out, as the paper does. Stage 0 above holds 2 + (2 + 4) + 12 = **20** during its step. Some libraries keep fp32 gradients all the time, so that the gradients of many micro-batches can be added up without rounding them to 16 bits. Megatron-LM's README lists 20 bytes for fp16 parameters and gradients with an fp32 copy of each, and **18** for bf16 parameters whose gradients exist only in fp32: 2 + 4 + 12. DeepSpeed's own estimator of ZeRO-2 counts 2 + 18/N, 20 on one rank:
+
+# %%
+for name, convention in (("the paper's count", "paper"), ("DeepSpeed's estimator", "deepspeed")):
+    for n in (1, 8):
+        states = memory.model_states(parameters, stage=2, world_size=n, convention=convention)
+        print(f"{name}, stage 2, N = {n}: {states.device_bytes / parameters:.2f} bytes per parameter")
+
+# %% [markdown]
 # ## The largest model for your device
 #
 # How many parameters fit at each stage, if model states may take three quarters of a device's memory and the rest is left for activations and buckets? Change the two numbers.
@@ -471,5 +500,6 @@ print("peak of parameters, gathered ones included:", round(fsdp2.memory.peak_of(
 #
 # - S. Rajbhandari, J. Rasley, O. Ruwase, Y. He: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020. Table 1; section 5 for memory, section 7 for traffic.
 # - P. Micikevicius et al.: *Mixed precision training.* [arXiv 1710.03740](https://arxiv.org/abs/1710.03740), 2018.
-# - DeepSpeed 0.19.8: [configuration](https://www.deepspeed.ai/docs/config-json/), for its keys and defaults, and the code of its stages 1 to 3.
+# - DeepSpeed 0.19.8: [configuration](https://www.deepspeed.ai/docs/config-json/), for its keys and defaults, and the code of its stages 1 to 3 (the estimator: `estimate_zero2_model_states_mem_needs` in `stage_1_and_2.py`).
+# - [Megatron-LM](https://github.com/NVIDIA/Megatron-LM), README, on the distributed optimizer: bytes per parameter.
 # - PyTorch 2.13: [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).

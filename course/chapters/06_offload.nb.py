@@ -216,22 +216,22 @@ predicted_13b_gb = None
 
 # %%
 plain = memory.model_states(13e9)
-offloaded = memory.model_states(13e9, stage=2, offload_optimizer=True)
+offloaded_13b = memory.model_states(13e9, stage=2, offload_optimizer=True)
 print(f"no offload: {plain.device_bytes / 1e9:.0f} GB on the device")
-print(f"offloaded: {offloaded.device_bytes / 1e9:.0f} GB on the device,",
-      f"{offloaded.host_bytes / 1e9:.0f} GB on the host   your prediction: {predicted_13b_gb}")
+print(f"offloaded: {offloaded_13b.device_bytes / 1e9:.0f} GB on the device,",
+      f"{offloaded_13b.host_bytes / 1e9:.0f} GB on the host   your prediction: {predicted_13b_gb}")
 
 # %%
-assert offloaded.device_bytes == 2 * 13e9 < 32e9 < plain.device_bytes
+assert offloaded_13b.device_bytes == 2 * 13e9 < 32e9 < plain.device_bytes
 most = memory.largest_model(32e9, stage=2, offload_optimizer=True)
 print(f"32 GB hold the parameters of {most / 1e9:.0f}B and nothing else;")
-print(f"13B leaves {(32e9 - offloaded.device_bytes) / 1e9:.0f} GB for activations and buckets")
+print(f"13B leaves {(32e9 - offloaded_13b.device_bytes) / 1e9:.0f} GB for activations and buckets")
 
 # %%
 memory_bars(parameters=13e9, world_size=1, stage=2, offload="optimizer", capacity_bytes=32e9)
 
 # %% [markdown]
-# With one rank ZeRO's stages alone save nothing: try the sliders. Only offload makes the model fit, and it needs a host with 182 GB to spare.
+# With one rank ZeRO's stages alone save nothing: try the sliders. Only offload makes the model fit, and by the paper's count it needs a host with 182 GB to spare. DeepSpeed needs more: see "What DeepSpeed keeps on the host" below.
 #
 # ## How long do the moves take?
 #
@@ -274,7 +274,7 @@ print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s,",
 #
 # ## When it pays off
 #
-# Forward and backward take 6Ψ operations per token, so with T tokens per step and a device that does F operations per second they take 6ΨT/F. The moves take 4Ψ/B on a link with B bytes per second, if nothing overlaps. **For a model ten times as large, is offload's share of the step larger, smaller, or the same?**
+# Forward and backward take 6Ψ operations per token, so with T tokens per step they take 6ΨT seconds, divided by the operations per second of the device. The moves take 4Ψ seconds, divided by the bytes per second of the link, if nothing overlaps. **For a model ten times as large, is offload's share of the step larger, smaller, or the same?**
 
 # %%
 # Your prediction: "larger", "smaller" or "same"
@@ -335,7 +335,7 @@ plain_config = {
 }
 
 # %% [markdown]
-# Two keys turn on offload, one for the optimizer and one for the parameters. Both belong inside `zero_optimization`. New lines are marked:
+# Two keys turn on offload, one for the optimizer and one for the parameters. Both belong inside `zero_optimization`. (In DeepSpeed 0.19.8 `pin_memory` is true unless you turn it off. We write it anyway: readers of the file should not have to know that.) New lines are marked:
 
 # %%
 on_host = {"device": "cpu", "pin_memory": True}
@@ -407,6 +407,31 @@ for plain, offloaded in run.outputs:
 #
 # **What these ranks can and cannot show.** The engine reports `host`, and its sizes are those of its real buffers. It ran the code paths of offload: gradients went into host buffers, the update ran on them, parameters came back. But both pools of a CPU rank are the same memory: `tensor.device` is `cpu` before and after, and nothing crossed a link. On a GPU the first configuration shows `cuda:0` where the second shows `cpu`.
 #
+# ### What DeepSpeed keeps on the host
+#
+# The paper moves 16-bit gradients, and the host widens them to fp32. How does DeepSpeed do it? We run both configurations once more and look at the gradients that are alive after backward, in bytes per parameter of a rank's share:
+
+# %%
+share = models.count_parameters(models.gpt("0.1M")) // 2
+gradients = {}
+for name, config in (("plain", plain_config), ("offload", offload_config)):
+    run = launch(train, config, 1, world_size=2, device="cpu", memory=True, timeout_s=60)
+    gradients[name] = run.memory.at("backward")["gradients"] / share
+    print(f"{name:>8}: gradients by rank {gradients[name].round(2)}")
+assert abs(gradients["offload"] - gradients["plain"] - 4).max() < 0.01
+
+# %% [markdown]
+# With offload there are 4 bytes more: an **fp32** buffer for the gradients, on the host. The code shows that they are widened on the device, before the move (`_offload_grad_partition_at_boundary` in `stage3.py`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu` in `stage_1_and_2.py`). So in DeepSpeed 0.19.8 4Ψ/N bytes go down where the paper counts 2Ψ/N, and the host holds (4 + 12)Ψ bytes instead of 14Ψ. Its estimator adds half of that for further buffers:
+
+# %%
+estimate = memory.model_states(13e9, stage=2, offload_optimizer=True, convention="deepspeed")
+buffers = estimate.host["gradients"] + estimate.host["optimizer"]
+print(f"on the host for 13B: {offloaded_13b.host_bytes / 1e9:.0f} GB by the paper's count,",
+      f"{buffers / 1e9:.0f} GB with fp32 gradients, {estimate.host_bytes / 1e9:.0f} GB by the estimator")
+
+# %% [markdown]
+# Which of these is right? The second is what the buffers take. The third is advice, for memory that is needed while the model is loaded and for everything that nobody counted. Plan with it.
+#
 # ## What goes wrong
 #
 # **A misplaced key fails silently.** Each of these three asks for offload, and DeepSpeed starts:
@@ -441,7 +466,7 @@ for micro_batches in (1, 8):
     print(f"micro-batches: {micro_batches}, {down:.2f} GB down, {up:.2f} GB up")
 
 # %% [markdown]
-# - **A small host.** It must hold the states of all ranks: 12Ψ bytes, plus 2Ψ for gradients. The operating system cannot swap out pinned memory; if memory runs short, the whole computer stalls.
+# - **A small host.** It must hold the states of all ranks: 12Ψ bytes, and the gradients, 2Ψ by the paper's count and 4Ψ in DeepSpeed. The operating system cannot swap out pinned memory; if memory runs short, the whole computer stalls.
 # - **Few cores.** All ranks on a computer share its cores for the update: eight ranks on eight cores have only one core each. DeepSpeed's launcher has `--bind_cores_to_rank` for this.
 # - **Time.** With `torch.optim.AdamW` on the host the update may take longer than everything else. DeepSpeed rejects it unless you set `zero_force_ds_cpu_optimizer` to false; on a GPU machine let it build DeepSpeedCPUAdam.
 #
@@ -455,8 +480,8 @@ for micro_batches in (1, 8):
 #
 # ## What to remember
 #
-# - Move the update to the states, not the states to the update: 2Ψ/N bytes down and 2Ψ/N up per step, instead of 12Ψ/N each way.
-# - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host.
+# - Move the update to the states, not the states to the update: 2Ψ/N bytes down (4Ψ/N in DeepSpeed) and 2Ψ/N up per step, instead of 12Ψ/N each way.
+# - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host, and the gradients.
 # - The cost of offload per token depends on the tokens per step, not on the size of the model.
 # - Check the engine, not the configuration: a misplaced key is ignored without a warning.
 #
@@ -467,5 +492,5 @@ for micro_batches in (1, 8):
 # - J. Ren et al.: *ZeRO-Offload: democratizing billion-scale model training.* [arXiv 2101.06840](https://arxiv.org/abs/2101.06840), 2021.
 # - S. Rajbhandari et al.: *ZeRO-Infinity: breaking the GPU memory wall for extreme scale deep learning.* [arXiv 2104.07857](https://arxiv.org/abs/2104.07857), 2021.
 # - S. Rajbhandari et al.: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.
-# - DeepSpeed 0.19.8: [configuration JSON](https://www.deepspeed.ai/docs/config-json/) and the documentation of `DeepSpeedCPUAdam`.
+# - DeepSpeed 0.19.8: [configuration JSON](https://www.deepspeed.ai/docs/config-json/), the documentation of `DeepSpeedCPUAdam`, and the code in `deepspeed/runtime/zero`: `offload_config.py`, `stage_1_and_2.py` (with the estimator) and `stage3.py`.
 # - PCI-SIG: PCI Express 3.0, 8 GT/s on each lane. NVIDIA: *Grace Hopper Superchip architecture*, on NVLink-C2C.

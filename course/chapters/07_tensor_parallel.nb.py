@@ -18,17 +18,19 @@
 # The question of this chapter: how should we split a matrix so that ranks communicate little, and how much is "little"?
 
 # %%
+print("Loading PyTorch's parallel modules: some seconds, more the first time on a computer …")
+
 from collections import Counter
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
+from torch.nn import functional
 
 # %%
 from shardlab import data, launch, measure, models
@@ -80,31 +82,31 @@ tensor_split("columns", tokens=T, width=D, world_size=N)
 #
 # ## Two products: columns, then rows
 #
-# An MLP is two matrix products with a GELU in between: H = GELU(X·A), Y = H·B. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if A is split by columns and B by rows?**
+# An MLP is two matrix products with a GELU in between: H = GELU(X·W₁), Y = H·W₂. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if W₁ is split by columns and W₂ by rows?**
 
 # %%
 # Your prediction: the number of all-reduces in the MLP's forward pass
 predicted_all_reduces = None
 
 # %% [markdown]
-# In this run each rank gets its own parts of A and B, the same X, and the same dY, the gradient with respect to Y.
+# In this run each rank gets its own parts of W₁ and W₂, the same X, and the same dY, the gradient with respect to Y.
 
 # %%
-a, b = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
+w1, w2 = torch.randn(D, 4 * D) / D**0.5, torch.randn(4 * D, D) / (4 * D) ** 0.5
 dy = torch.randn(T, D)
-parts = list(zip(a.chunk(N, dim=1), b.chunk(N, dim=0), strict=True))
+parts = list(zip(w1.chunk(N, dim=1), w2.chunk(N, dim=0), strict=True))
 
 # %%
 def mlp(part, x, dy):
-    a, b, x = (each.clone().requires_grad_() for each in (*part, x))
+    w1, w2, x = (each.clone().requires_grad_() for each in (*part, x))
     with measure("forward"):
-        partial = F.gelu(x @ a) @ b
+        partial = functional.gelu(x @ w1) @ w2
         y = partial.detach().clone()
         dist.all_reduce(y)
     with measure("backward"):
         partial.backward(dy)
         dist.all_reduce(x.grad)
-    return y, x.grad, a.grad, b.grad
+    return y, x.grad, w1.grad, w2.grad
 
 # %%
 def calls_of(run, label):
@@ -122,14 +124,14 @@ print("forward:", calls_of(run, "forward"), "  backward:", calls_of(run, "backwa
 # One in forward and one in backward. On every rank the result equals that of one process, and each rank's gradients are its parts of the whole gradients:
 
 # %%
-whole = [each.clone().requires_grad_() for each in (x, a, b)]
-y = F.gelu(whole[0] @ whole[1]) @ whole[2]
+whole = [each.clone().requires_grad_() for each in (x, w1, w2)]
+y = functional.gelu(whole[0] @ whole[1]) @ whole[2]
 y.backward(dy)
-dx, da, db = (each.grad for each in whole)
-for rank, (y_here, dx_here, da_part, db_part) in enumerate(run.outputs):
+dx, dw1, dw2 = (each.grad for each in whole)
+for rank, (y_here, dx_here, dw1_part, dw2_part) in enumerate(run.outputs):
     torch.testing.assert_close((y_here, dx_here), (y.detach(), dx), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(da_part, da.chunk(N, dim=1)[rank], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(db_part, db.chunk(N, dim=0)[rank], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(dw1_part, dw1.chunk(N, dim=1)[rank], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(dw2_part, dw2.chunk(N, dim=0)[rank], atol=1e-4, rtol=1e-4)
 
 # %%
 tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
@@ -137,12 +139,13 @@ tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
 # %% [markdown]
 # In an all-reduce of S bytes each rank sends 2(N − 1)/N·S ([chapter 03](03_ring_all_reduce.ipynb)), and that is all. The hidden width 4D does not matter: H stays where it is.
 #
-# Why not split A by rows, too? Then GELU would be applied to partial sums, and it is not linear:
+# Why not split W₁ by rows, too? Then GELU would be applied to partial sums, and it is not linear:
 
 # %%
 one, other = torch.randn(1000), torch.randn(1000)
-sum_of_gelus = F.gelu(one) + F.gelu(other)
-print("largest difference:", round((sum_of_gelus - F.gelu(one + other)).abs().max().item(), 2))
+gelu = functional.gelu
+sum_of_gelus = gelu(one) + gelu(other)
+print("largest difference:", round((sum_of_gelus - gelu(one + other)).abs().max().item(), 2))
 
 # %% [markdown]
 # The partial sums would have to be added up *before* GELU, in an extra all-reduce.
@@ -313,7 +316,7 @@ print("without gathering again:          ", without.backward_bytes / S, "S")
 # %% [markdown]
 # ## Both ends of the model: splitting the vocabulary
 #
-# The largest matrices may be at the ends of a model: the embedding [V, D], and the matrix that computes V logits for each token. (Llama 3 405B has V = 128,256 and D = 16,384, while its MLP is 53,248 wide.) Both are split by vocabulary.
+# The largest matrices may be at the ends of a model: the embedding [V, D], and the matrix that computes V logits for each token. (Llama 3 405B has D = 16,384, an MLP 53,248 wide, and V = 128,256: the 128,000 of its paper, Table 3, and 256 special tokens of the released tokenizer.) Both are split by vocabulary.
 #
 # - **Embedding**: a rank looks up the tokens in its own part of the vocabulary and takes zero for the others; an all-reduce adds up the results.
 # - **Logits**: split by columns, so each rank gets the logits of its own part of the vocabulary. The loss of a token is −log(exp(target's logit)/Σ exp(all logits)). Do we have to gather all logits for it?
@@ -396,18 +399,18 @@ print("predicted, split:", format_bytes(forward.forward_bytes))
 assert abs(measured / forward.forward_bytes - 1) < 0.02
 
 # %% [markdown]
-# The larger gain is memory. With Llama 3's vocabulary of 128,256 (Llama team 2024) and 8192 tokens, fp32 logits and their gradients take, whole and on each of 8 ranks:
+# The larger gain is memory. With these 128,256 entries and 8192 tokens, fp32 logits and their gradients take, whole and on each of 8 ranks:
 
 # %%
 logits_bytes = 2 * 4 * 8192 * 128_256
 print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB split")
 
 # %% [markdown]
-# ## Why it stays inside a node
+# ## Why it stays on fast links
 #
-# Each all-reduce sits *between* two matrix products: the next cannot start before it is done. And it does not shrink. With more ranks each rank computes less, 72·T·D²·(1 + T/6D)/N operations per layer, forward and backward (Narayanan et al. 2021, appendix, without recomputation), while what it sends grows towards 8·T·D elements.
+# Each all-reduce sits *between* two matrix products: the next cannot start before it is done. And it does not shrink. With more ranks each rank computes less, while what it sends grows towards 8·T·D elements. A layer computes 72·T·D²·(1 + s/6D)/N operations on each rank, forward and backward (Narayanan et al. 2021, appendix, without recomputation). T counts all tokens of the batch, s those of **one sequence**: attention relates a token only to its own sequence.
 #
-# Here is a layer of that paper's model with 175 billion parameters (D = 12,288, one sequence of 2048 tokens, 2 bytes per element), on A100s at 140 TFLOP/s, as measured in the paper. Within a node NVLink moves 300 GB/s each way; between nodes each of a node's 8 GPUs has a 25 GB/s network card. Change the numbers to match your machine.
+# Here is a layer of that paper's model with 175 billion parameters (D = 12,288, one sequence of 2048 tokens, 2 bytes per element), on A100s at 140 TFLOP/s, as measured in the paper. Within a node NVLink moves 300 GB/s each way; between nodes each of a node's 8 GPUs has a 25 GB/s network card. Change the numbers to match your machine. (A "node" below means the GPUs that NVLink joins, its **domain**. On these A100s that is one computer; in NVIDIA's GB200 NVL72 it is a rack of 72 GPUs.)
 #
 # If a group spans whole nodes, NCCL runs a ring through each of the 8 cards, and each ring carries an eighth of the bytes (Hu et al. 2025). **Is one group over two nodes, N = 16, slower than N = 8 in one?**
 
@@ -417,8 +420,9 @@ predicted_slowdown = None
 
 # %%
 flops_per_s, nvlink_bytes_per_s, network_bytes_per_s = 140e12, 300e9, 25e9
-tokens, width = 2048, 12_288
-layer_flops = 72 * tokens * width**2 * (1 + tokens / (6 * width))
+sequence, width = 2048, 12_288
+tokens = 1 * sequence  # one sequence in the batch
+layer_flops = 72 * tokens * width**2 * (1 + sequence / (6 * width))
 
 def layer_ms(t, in_a_node):
     """(ms computing, ms sending) of a group of t ranks, ``in_a_node`` of them in each node"""
@@ -633,7 +637,7 @@ for name, one, other in zip(("its own seed", "the same seed"), first, second, st
 # - **DeepSpeed** splits models automatically, with `"tensor_parallel": {"autotp_size": 8}` in the configuration, along with ZeRO of any stage (0.19.8).
 # - **Hugging Face** models come with a plan: `config.base_model_tp_plan`.
 #
-# How large should N be? At most the number of GPUs in a node; N must divide the number of heads, including key and value heads if there are fewer of them. Llama 3 405B has 8 of those, and was trained with N = 8 (Llama team 2024, tables 3 and 4).
+# How large should N be? At most the number of GPUs that NVLink joins, in most clusters a node; N must divide the number of heads, including key and value heads if there are fewer of them. Llama 3 405B has 8 of those, and was trained with N = 8 (Llama team 2024, tables 3 and 4).
 #
 # ## Where GPUs differ
 #
@@ -658,5 +662,5 @@ for name, one, other in zip(("its own seed", "the same seed"), first, second, st
 # - V. Korthikanti et al.: *Reducing activation recomputation in large transformer models.* [arXiv 2205.05198](https://arxiv.org/abs/2205.05198), 2022. Section 4 for sequence parallelism and activations.
 # - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Tables 3 and 4.
 # - Z. Hu et al.: *Demystifying NCCL.* [arXiv 2507.04786](https://arxiv.org/abs/2507.04786), 2025. Rings, channels and network cards.
-# - NVIDIA: [NVLink](https://www.nvidia.com/en-us/data-center/nvlink/): an A100 has 600 GB/s, both ways together.
+# - NVIDIA: [NVLink](https://www.nvidia.com/en-us/data-center/nvlink/): an A100 has 600 GB/s, both ways together. [GB200 NVL72](https://www.nvidia.com/en-us/data-center/gb200-nvl72/).
 # - PyTorch 2.13: [tensor parallelism](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html), [DeviceMesh](https://docs.pytorch.org/docs/stable/distributed.html). DeepSpeed: [AutoTP](https://www.deepspeed.ai/tutorials/autotp-training). Hugging Face: [tensor parallelism](https://huggingface.co/docs/transformers/tensor_parallelism).

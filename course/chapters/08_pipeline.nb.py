@@ -22,8 +22,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
 
 from shardlab import DeadlockError, data, launch, measure, models
 from shardlab.estimate.model_traffic import pipeline_boundaries
@@ -38,8 +38,10 @@ plt.style.use(palette.PLOT_STYLE)
 # Below, p is the number of devices. Our model has eight blocks, so four devices get two each. `cut_gpt` makes the stages; the first one also embeds the tokens, the last one also computes the logits.
 
 # %%
-p, B, T, D = 4, 2, 32, 64  # devices; B sequences of T tokens, model width D
-config = models.GPTConfig(layers=8, heads=4, width=D, context=T)
+p = 4  # devices
+SEQUENCES, CONTEXT, WIDTH = 2, 32, 64  # of a micro-batch; tokens in each; of the model
+SHAPE = (SEQUENCES, CONTEXT, WIDTH)  # of the tensor between two stages
+config = models.GPTConfig(layers=8, heads=4, width=WIDTH, context=CONTEXT)
 
 def stages_of(n):
     torch.manual_seed(0)  # the same model on every rank
@@ -67,7 +69,7 @@ print(repr(actions[0]))
 
 # %%
 def loss_of(logits, targets):
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 def share_of(schedule, rank, first=0):
     """A rank's stages, and the tokens and targets of all micro-batches, from batch ``first`` on."""
@@ -75,15 +77,15 @@ def share_of(schedule, rank, first=0):
     pieces = stages_of(1 + max(action.stage for action in actions))
     mine = {action.stage: pieces[action.stage] for action in schedule[rank]}
     m = 1 + max(action.micro_batch for action in actions)
-    return mine, *zip(*(data.batch(first + i, B, T) for i in range(m)))
+    return mine, *zip(*(data.batch(first + i, SEQUENCES, CONTEXT) for i in range(m)))
 
 # %%
 def train(schedule, pace=None):
     mine, tokens, targets = share_of(schedule, dist.get_rank())
     if pace:  # time the second step: the first includes one-time setup
-        run_schedule(schedule, mine, tokens, targets, loss_of, activation_shape=(B, T, D))
+        run_schedule(schedule, mine, tokens, targets, loss_of, activation_shape=SHAPE)
         torch.nn.ModuleList(mine.values()).zero_grad()
-    sizes = {"activation_shape": (B, T, D), "minimum_s": pace}
+    sizes = {"activation_shape": SHAPE, "minimum_s": pace}
     with measure("step"):
         result = run_schedule(schedule, mine, tokens, targets, loss_of, **sizes)
     return result, {name: q.grad for piece in mine.values() for name, q in piece.named_parameters()}
@@ -116,7 +118,14 @@ print(f"your prediction: {predicted_share}   simulated: {1 - alone.bubble_fracti
 #
 # ## Micro-batches
 #
-# The solution is to split the batch as well. As soon as device 0 has run its layers on the first **micro-batch**, it starts on the second, while device 1 works on the first. The gradients of m micro-batches are added up before one optimizer step: that is gradient accumulation ([chapter 01](01_one_device.ipynb)), and the result is the same. Libraries call m *chunks*, *micro-batches* or *gradient accumulation steps*.
+# The solution is to split the batch as well. As soon as device 0 has run its layers on the first **micro-batch**, it starts on the second, while device 1 works on the first. The gradients of m micro-batches are added up before one optimizer step: that is gradient accumulation ([chapter 01](01_one_device.ipynb)), and the result is the same.
+#
+# Chunks, gradient accumulation steps, micro-batches: three words for one thing. Check whether a library asks for their **number**, our m, or for the **size** of one:
+#
+# - the number: `n_microbatches` in torch (`chunks` inside its code, and in the older torchgpipe), `gradient_accumulation_steps` in DeepSpeed, `microbatches` in SageMaker's model-parallel library;
+# - the size: `--micro-batch-size` in Megatron-LM, `chunk_size` in Varuna.
+#
+# A batch of 1,024 sequences over 4 replicas of the model in 32 chunks: 1024 / 4 / 32 = 8 sequences in each. m is 32, the size 8. (In this chapter a chunk is never a micro-batch, but a piece of the model, as in Megatron-LM; more on that below.)
 #
 # This is **GPipe**'s schedule for two devices and three micro-batches, all forwards and then all backwards:
 
@@ -235,6 +244,17 @@ assert result.bubble_over_ideal == (p - 1) / (2 * m)
 # %% [markdown]
 # (A chunk is half of a device's layers, so the first device's 11 chunks are as much as 5.5 micro-batches, where 1F1B holds 4.)
 #
+# The micro-batches go through the chunks in rounds of p, so Megatron-LM demands that p divides m. torch is less strict, and so is our simulator: if p does not divide m they make the rounds larger, and refuse only an m that gives no equal rounds, such as 9. What does that cost?
+
+# %%
+for micro_batches in (8, 6, 4, 3):
+    result = simulate(interleaved_one_f_one_b(p, micro_batches, v=2), Costs().in_chunks(2))
+    print(f"m = {micro_batches}: bubble over the ideal {result.bubble_over_ideal:.4f},",
+          f"formula {(p - 1) / (2 * micro_batches):.4f}, in flight {result.peak_in_flight}")
+
+# %% [markdown]
+# With m = 6 the bubble is as the formula says, but the first device holds 12 chunks, more than with 8 micro-batches. With fewer micro-batches than devices the formula no longer holds.
+#
 # Each micro-batch now crosses more stage boundaries. **With four devices, by what factor do the total bytes sent grow from v = 1 to v = 2?**
 
 # %%
@@ -249,10 +269,10 @@ factor = sent["interleaved"].sum() / sent["1f1b"].sum()
 print(f"your prediction: {predicted_factor}   measured: {factor:.3f}")
 
 # %% [markdown]
-# For each micro-batch, one tensor of B·T·D numbers crosses each boundary forward and one comes back. There were p − 1 = 3 boundaries; now there are v·p − 1 = 7, and the last device sends to the first, too. The formula, device by device:
+# For each micro-batch, one tensor of the shape `SHAPE` crosses each boundary forward and one comes back. There were p − 1 = 3 boundaries; now there are v·p − 1 = 7, and the last device sends to the first, too. The formula, device by device:
 
 # %%
-boundary_bytes = 4 * B * T * D
+boundary_bytes = 4 * SEQUENCES * CONTEXT * WIDTH
 for name, stage_devices in {"1f1b": [0, 1, 2, 3], "interleaved": [0, 1, 2, 3, 0, 1, 2, 3]}.items():
     predicted = np.array(pipeline_boundaries(stage_devices, m, boundary_bytes))
     assert np.allclose(sent[name], predicted, rtol=0.02)
@@ -263,13 +283,11 @@ for name, stage_devices in {"1f1b": [0, 1, 2, 3], "interleaved": [0, 1, 2, 3, 0,
 #
 # For y = x·W the backward computes two products. The previous stage waits for the gradient of **x**. Nobody needs the gradient of **W** until the optimizer step. So the backward can be split into `I`, for the input, and `W`, for the weights, and `W` can run when the device would otherwise idle.
 #
-# **ZB-H1** is 1F1B with this split: device i delays each `W` by i micro-batches. In units of a forward, 1F1B's bubble is (p − 1)·(1 + 1 + 1); ZB-H1's is (p − 1)·(1 + 1 − 1), a third of it.
+# **ZB-H1** is 1F1B with this split, in the memory of 1F1B's first device. In units of a forward, 1F1B's bubble is (p − 1)·(1 + 1 + 1); ZB-H1's is (p − 1)·(1 + 1 − 1), a third of it, if m is at least p. How long does each device delay its `W`s? That is the puzzle of the lab, so its schedule is neither printed nor drawn here; the answer is folded at the end of this chapter.
 
 # %%
 from shardlab.simulate.pipeline import zb_h1, zb_v
 
-for actions in zb_h1(p, m)[2:]:
-    print(*actions)
 split, whole_b = simulate(zb_h1(p, m)), simulate(one_f_one_b(p, m))
 for name, result in (("zb-h1", split), ("1f1b", whole_b)):
     print(f"{name:5} bubble over the ideal {result.bubble_over_ideal}, in flight {result.peak_in_flight}")
@@ -282,9 +300,16 @@ assert np.isclose(split.bubble_over_ideal, whole_b.bubble_over_ideal / 3)
 v_shape = simulate(zb_v(p, m), Costs().in_chunks(2))
 print("over the ideal:", v_shape.bubble_over_ideal, "  own first to own last action:", v_shape.span_bubble)
 assert np.isclose(v_shape.span_bubble, 0)
+for micro_batches in range(4, 9):
+    span_bubble = simulate(zb_v(p, micro_batches), Costs().in_chunks(2)).span_bubble
+    print(f"m = {micro_batches}: own first to own last action {span_bubble:.3f}")
 
 # %% [markdown]
-# Is the bubble zero, as the name promises? Measured from the first action on any device to the last, it is not, because the last device starts later. The paper measures each device from its own first action to its own last: a device that starts later ends later, and its next step starts later, too. In that sense the bubble is 0, with 1F1B's memory. (This assumes equal costs. In a real layer the attention scores have no weights, so their whole backward belongs to `I`.)
+# Is the bubble zero, as the name promises? Measured from the first action on any device to the last, it is not, because the last device starts later. The paper measures each device from its own first action to its own last: a device that starts later ends later, and its next step starts later, too. In that sense the bubble is 0, with 1F1B's memory. Three conditions come with that:
+#
+# - **Enough micro-batches**, about two for each device: for our four devices the bubble is 0 from m = 7 = 2p − 1 on.
+# - **Equal costs** of `F`, `I` and `W`. In a real layer the attention scores have no weights, so their whole backward belongs to `I`.
+# - **No device waits for all others between two steps.** But clipping by the norm of all gradients does, and so does the check for overflow in fp16: both need a number from every stage before any stage may update, and those who started early wait for those who started late. The paper therefore validates **afterwards** (section 4): each device updates at once, the number arrives later, and in the rare case that something had to be clipped or skipped, the update is taken back and done again.
 #
 # Both run on real ranks, unchanged:
 
@@ -309,10 +334,10 @@ for name, results in measured.items():
     print(f"{name:12} {1000 * simulated_s:6.0f} ms {1000 * makespan(results):6.0f} ms")
 
 # %% [markdown]
-# All five schedules, one below the other. Increase m: the bubbles shrink, and only GPipe's memory grows. Change v. Make `W` cheaper than `I`, or messages expensive, and see which schedules suffer.
+# Four of them, one below the other. Increase m: the bubbles shrink, and only GPipe's memory grows. Change v. Make `W` cheaper than `I`, or messages expensive, and see which schedules suffer.
 
 # %%
-new = {name: measured[name] for name in ("interleaved", "zb-h1", "zb-v")}
+new = {name: measured[name] for name in ("interleaved", "zb-v")}
 pipeline_schedule(p, m, 2, ["gpipe", "1f1b", *new], measured=new, unit_s=unit_s)
 
 # %% [markdown]
@@ -333,7 +358,7 @@ except IllegalSchedule as error:
 # %% [markdown]
 # ### A valid schedule that hangs
 #
-# Even with a valid schedule a program can hang. This one uses `dist.send`, which returns once the other side has received the message. The tensors are empty, since only the order matters.
+# Even with a valid schedule a program can hang. This one uses `dist.send`, which returns once the other side has received the message. Each message is one arbitrary number, since only the order matters.
 
 # %%
 def blocking(schedule):
@@ -409,7 +434,7 @@ def pipelines_side_by_side(schedule):
     dp_rank, pp_rank = mesh.get_local_rank("dp"), mesh.get_local_rank("pp")
     mine, tokens, targets = share_of(schedule, pp_rank, first=dp_rank * m // 2)
     run_schedule(
-        schedule, mine, tokens, targets, loss_of, activation_shape=(B, T, D), group=mesh.get_group("pp")
+        schedule, mine, tokens, targets, loss_of, activation_shape=SHAPE, group=mesh.get_group("pp")
     )
     for parameter in mine[pp_rank].parameters():
         dist.all_reduce(parameter.grad, group=mesh.get_group("dp"))
@@ -420,7 +445,7 @@ def pipelines_side_by_side(schedule):
 for grads in launch(pipelines_side_by_side, one_f_one_b(2, m // 2), world_size=4, device="cpu").outputs:
     for name in set(grads) - set(TIED):
         assert torch.allclose(grads[name], expected[name], atol=1e-6), name
-print(f"global batch: 2 pipelines × {B} sequences × {m // 2} micro-batches = {2 * B * m // 2}, as before")
+print(f"global batch: 2 pipelines × {SEQUENCES} sequences × {m // 2} micro-batches = {SEQUENCES * m}, as before")
 
 # %% [markdown]
 # Here the two kinds of parallelism conflict. The global batch cannot grow without limit, because the model would learn less from each sample. At the same global batch, twice the replicas have half the micro-batches each, and **the bubble doubles**. For 16 stages and a global batch of 2,048 micro-batches:
@@ -448,7 +473,7 @@ def with_torch():
     piece = stages_of(p)[rank]
     stage = PipelineStage(piece, rank, p, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=m, loss_fn=loss_of)
-    tokens, targets = (torch.cat(each) for each in zip(*(data.batch(i, B, T) for i in range(m))))
+    tokens, targets = (torch.cat(each) for each in zip(*(data.batch(i, SEQUENCES, CONTEXT) for i in range(m))))
     schedule.step(*([tokens] if rank == 0 else []), target=targets if rank == p - 1 else None)
     return {name: q.grad for name, q in piece.named_parameters()}
 
@@ -458,7 +483,8 @@ for (_, ours), theirs in zip(runs["1f1b"].outputs, launch(with_torch, world_size
 print("torch's 1F1B gives the same gradients")
 
 # %% [markdown]
-# - The other classes are `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble` and `ScheduleZBVZeroBubble`. A test of this course checks that they run the actions simulated here in the same order.
+# - Four more classes run the actions simulated here in the same order, as a test of this course checks: `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleZBVZeroBubble`, and `ScheduleInterleavedZeroBubble` with one stage on each device, which is ZB-H1.
+# - torch 2.13 has three that are **not** simulated here: `ScheduleInterleavedZeroBubble` with two or more chunks; `ScheduleLoopedBFS`, which takes all micro-batches through a device's first chunk before the next one (Lamy-Poirier 2022); and `ScheduleDualPipeV`, after DeepSeek-V3's DualPipe, which runs the forward of one micro-batch together with the backward of another.
 # - **DeepSpeed**: `PipelineModule(layers, num_stages=p)`, and `engine.train_batch(data_iter)` runs 1F1B over `gradient_accumulation_steps` micro-batches. That key is m.
 # - **Megatron-LM**: `--pipeline-model-parallel-size` is p, `--num-virtual-stages-per-pipeline-rank` is v (the older `--num-layers-per-virtual-pipeline-stage` gives the layers of a chunk instead), and m is `--global-batch-size` over (dp × `--micro-batch-size`).
 #
@@ -471,18 +497,26 @@ print("torch's 1F1B gives the same gradients")
 #
 # ## What to remember
 #
-# - Bubble over the ideal: (p − 1)/m for GPipe and 1F1B alike, (p − 1)/(v·m) interleaved, a third of 1F1B's for ZB-H1. Always say what the bubble is divided by.
+# - Bubble over the ideal: (p − 1)/m for GPipe and 1F1B alike, (p − 1)/(v·m) interleaved if p divides m, a third of 1F1B's for ZB-H1 if m ≥ p. Always say what the bubble is divided by.
 # - 1F1B saves memory: stage i holds p − i micro-batches instead of m.
 # - m is the number of gradient accumulation steps: global batch = dp × micro-batch × m.
 # - A schedule is data. Simulate it before you run it, and run it with non-blocking sends.
 #
 # Now write the schedules, and beat 1F1B: [Lab 08](../../labs/08_pipeline/08_pipeline.ipynb).
 #
+# <details><summary>After the puzzle of the lab: ZB-H1's rule</summary>
+#
+# Device i delays each `W` by i micro-batches. In 1F1B it holds p − i micro-batches, i fewer than the first device, and it uses this room for activations that wait for their `W`. So every device holds p, and the gradients on which earlier devices wait travel back without a `W` in between.
+# </details>
+#
 # ## Sources
 #
 # - Y. Huang et al.: *GPipe: efficient training of giant neural networks using pipeline parallelism.* [arXiv 1811.06965](https://arxiv.org/abs/1811.06965), 2019.
 # - D. Narayanan et al.: *Memory-efficient pipeline-parallel DNN training.* [arXiv 2006.09503](https://arxiv.org/abs/2006.09503), 2021: 1F1B with a flush.
 # - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 2.2: interleaving, and the bubble over the ideal.
-# - P. Qi, X. Wan, G. Huang, M. Lin: *Zero bubble pipeline parallelism.* [arXiv 2401.10241](https://arxiv.org/abs/2401.10241), 2024: ZB-H1 and ZB-V.
+# - P. Qi, X. Wan, G. Huang, M. Lin: *Zero bubble pipeline parallelism.* [arXiv 2401.10241](https://arxiv.org/abs/2401.10241), 2024: ZB-H1 and ZB-V; section 4 on validating afterwards.
+# - J. Lamy-Poirier: *Breadth-first pipeline parallelism.* [arXiv 2211.05953](https://arxiv.org/abs/2211.05953), 2022.
+# - DeepSeek-AI: *DeepSeek-V3 technical report.* [arXiv 2412.19437](https://arxiv.org/abs/2412.19437), 2024. DualPipe.
 # - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Section 3.3, Table 4.
-# - PyTorch 2.13: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
+# - PyTorch 2.13: [torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html), and the schedules in `torch/distributed/pipelining/schedules.py`.
+# - Names of m: [Varuna](https://github.com/microsoft/varuna), README; SageMaker: [model parallelism, tips and pitfalls](https://docs.aws.amazon.com/sagemaker/latest/dg/model-parallel-customize-tips-pitfalls.html).

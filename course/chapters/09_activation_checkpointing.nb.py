@@ -556,7 +556,22 @@ assert wrapped.kept_bytes == checkpointed.kept_bytes
 # | Megatron | `--recompute-activations` (selective); `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1` (every layer) |
 # | DeepSpeed | `deepspeed.checkpointing.configure(…)`, then `deepspeed.checkpointing.checkpoint(function, x)` |
 #
-# `use_reentrant=False` selects the newer of PyTorch's two implementations, which PyTorch recommends. The older one runs the first forward without autograd: if no input requires a gradient, it computes no gradients at all, and it does not stop early.
+# `use_reentrant=False` selects the newer of PyTorch's two implementations, which PyTorch recommends. The older one runs the first forward without autograd: if no input requires a gradient, it computes no gradients at all, and it does not stop early. Which of the two do you get if you say nothing? Here the layer's weights need gradients, its input does not:
+
+# %%
+import warnings
+
+layer, tokens_in = nn.Linear(8, 8), torch.randn(2, 8)
+for said in ({}, {"use_reentrant": True}, {"use_reentrant": False}):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        differentiable = checkpoint(layer, tokens_in, **said).requires_grad
+    print(f"{said}: gradients {differentiable}, warnings {len(caught)}")
+    if not said:
+        print("  ", str(caught[0].message).split(". use_reentrant=False")[0])
+
+# %% [markdown]
+# The older one. The warning announces an error from PyTorch 2.9 on, but version 2.13 still only warns. So always pass `use_reentrant`.
 #
 # What should you try first? Fused attention: it costs nothing. If activations still do not fit, add sequence parallelism where there is tensor parallelism, then selective checkpointing, and checkpoint every block when nothing else helps. If the saved memory allows a batch twice as large, that may make up for the extra third of work.
 #

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 10 · Save, crash, resume, reshard
 #
-# The more devices a training run uses, the sooner one of them fails, and one failure stops all of them. In 54 days on 16,384 GPUs, the training of Llama 3 405B was unexpectedly interrupted 419 times (Grattafiori et al. 2024, section 3.3.4): once every three hours. Only what is on disk survives.
+# The more devices a training run uses, the sooner one of them fails, and one failure stops all of them. In 54 days on 16,384 GPUs, the training of Llama 3 405B was unexpectedly interrupted 419 times (Llama team 2024, section 3.3.4): once every three hours. Only what is on disk survives.
 #
 # The question of this chapter: what has to be on that disk so that the crash makes no difference to the training?
 
@@ -350,7 +350,8 @@ assert complete == len(paths) == 8  # the renamed ones
 #
 # In practice two more things matter:
 #
-# - **A power failure** also loses the operating system's cache. `os.fsync(file)` waits until a file is on the disk itself; call it before the rename. If only the process is killed, you do not need it.
+# - **A power failure** also loses the operating system's cache. `os.fsync(file)` waits until a file's content is on the disk itself; call it before the rename. The new name is an entry in the folder around it, and the folder needs its own `fsync`, **after** the rename: `fd = os.open(folder, os.O_RDONLY); os.fsync(fd); os.close(fd)`. Until then a power failure may bring the old name back. If only the process is killed, you need neither.
+# - **Network file systems.** On NFS the server renames atomically (RFC 1813), but two things differ from a local disk: if the server restarts, a rename may report an error although it was done (rename(2), under "Bugs"), and other computers may see the old folder for up to a minute, from their caches (`acdirmax` in nfs(5)). So let the rank that renamed tell the others, and do not let them look for the name. On Lustre, a file system of many large clusters, no client sees stale names or data, according to its manual; for a power failure you need `fsync` there as well.
 # - **Object stores**, such as S3, cannot rename folders. There the last file written is a small index of all others: if the index exists, so does everything in it. `torch.distributed.checkpoint` does this with its `.metadata`, DeepSpeed with its file `latest`.
 #
 # ## Load the checkpoint of 4 ranks on 2
@@ -434,6 +435,7 @@ def save_with_deepspeed(folder):
 
 # %%
 on_cpu = {"device": "cpu", "engine": "deepspeed", "timeout_s": 60}
+print("loading DeepSpeed, then training and saving on 4 ranks: up to half a minute …")
 saved = launch(save_with_deepspeed, disk / "ds", world_size=4, **on_cpu).outputs[0]
 for path in sorted((disk / "ds").rglob("*_states.pt")):
     print(f"{path.name:44} {format_bytes(path.stat().st_size)}")
@@ -526,6 +528,7 @@ sys.stdout.write(f"attempt {attempt}, rank {rank}: done\\n")
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 command = [*torchrun, "--max-restarts=1", str(disk / "script.py"), str(disk / "attempts")]
 environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+print("torchrun starts 2 ranks, and starts them again after the kill: up to half a minute …")
 ended = subprocess.run(command, capture_output=True, text=True, env=environment)
 printed = [line for line in ended.stdout.splitlines() if "attempt" in line]
 print(*sorted(printed, key=lambda line: (line[:9], "done" in line, line)), sep="\n")
@@ -580,7 +583,7 @@ figure.tight_layout()
 # - CUDA's random state is one more piece (`torch.cuda.get_rng_state_all()`).
 # - States are copied to the host before they are written. The copy is fast, and an asynchronous save blocks training only for the copy.
 # - Some GPU kernels add numbers in varying order, so bits differ from run to run unless you set `torch.use_deterministic_algorithms(True)`.
-# - NCCL does not notice a dead peer by itself; a timeout has to.
+# - NCCL notices a peer that died behind a network connection: since version 2.4 it reports such errors asynchronously, PyTorch's watchdog thread asks for them (`ncclCommGetAsyncError`) and aborts. A peer that hangs, or that shares only NVLink or memory with the others, breaks no connection; there a timeout has to notice.
 #
 # ## What to remember
 #
@@ -594,8 +597,10 @@ figure.tight_layout()
 #
 # ## Sources
 #
-# - A. Grattafiori et al.: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Section 3.3.4, table 5: 419 unexpected interruptions in 54 days.
+# - Llama team: *The Llama 3 herd of models.* [arXiv 2407.21783](https://arxiv.org/abs/2407.21783), 2024. Section 3.3.4, table 5: 419 unexpected interruptions in 54 days.
 # - BigScience: [the 176B model's page](https://bigscience.notion.site/BigScience-176B-Model-ad073ca07cdf479398d5f95d88e218c4) for the sizes of its checkpoint; T. Le Scao et al.: *BLOOM.* [arXiv 2211.05100](https://arxiv.org/abs/2211.05100), 2022, for the number of parameters.
 # - J. W. Young: *A first order approximation to the optimum checkpoint interval.* Communications of the ACM 17, 1974.
+# - RFC 1813, *NFS version 3*, section 3.3.14; Linux manual pages [rename(2)](https://man7.org/linux/man-pages/man2/rename.2.html), [fsync(2)](https://man7.org/linux/man-pages/man2/fsync.2.html) and [nfs(5)](https://man7.org/linux/man-pages/man5/nfs.5.html); *Lustre operations manual*, on POSIX compliance.
+# - NCCL: [release notes of 2.4.2](https://docs.nvidia.com/deeplearning/nccl/archives/nccl_2127/release-notes/rel_2-4-2.html), on `ncclCommGetAsyncError`.
 # - PyTorch 2.13: [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html), [torchrun](https://docs.pytorch.org/docs/stable/elastic/run.html).
 # - DeepSpeed 0.19.8: [checkpointing](https://deepspeed.readthedocs.io/en/latest/model-checkpointing.html), [universal checkpointing](https://www.deepspeed.ai/tutorials/universal-checkpointing/).

@@ -112,7 +112,7 @@ def test_both_ways_out_finish(chapter, way_out):
 
 def test_the_model_is_fitted_and_tested_on_unseen_measurements(chapter):
     assert re.search(
-        r"latency α = \d+ µs, bandwidth B = \S+ GB/s", chapter.text_of("AlphaBeta.fit")
+        r"latency α = \d+ µs, bandwidth 1/β = \S+ GB/s", chapter.text_of("AlphaBeta.fit")
     )
     assert chapter.text_of("predicted_s = {").count("measured / predicted") == 3
     assert "<svg" in chapter.svg_of("loglog")

@@ -90,9 +90,17 @@ def test_kept_parameters_take_memory_and_save_a_gather(chapter):
 
 
 def test_peaks_are_in_the_step_and_fall_with_sharding(chapter):
-    rows = [floats(row) for row in chapter.text_of("peak, gradients = ").splitlines()]
-    assert rows[0][1] > 20  # fp32 copies of the gradients: above 16
-    assert max(row[1] for row in rows[1:]) < rows[0][1] / 2
+    rows = chapter.text_of("at_peak = {").splitlines()
+    assert all(" in step: " in row for row in rows)
+    assert "parameters 2.00, gradients 6.00, optimizer 12.00, other" in rows[0]
+    both = "8.00 in step: parameters 2.00, gradients 1.00, optimizer 3.00, other 2.00"
+    assert rows[1:3] == [f"stage 1:  {both}", f"stage 2:  {both}"]
+    assert chapter.text_of("in_step = ").count("predicted 8.00, measured 8.00") == 2
+
+
+def test_bytes_per_parameter_by_who_counts(chapter):
+    rows = chapter.text_of('"the paper\'s count", "paper"').splitlines()
+    assert [floats(row)[-1] for row in rows] == [16, 3.75, 20, 4.25]
 
 
 def test_more_devices_fit_a_larger_model_only_at_stage_3(chapter):

@@ -50,7 +50,7 @@ def test_the_papers_four_placements_and_13b_on_32_gb(chapter):
         ("4", "4.00"),
         ("2", "8.00"),
     ]
-    printed = chapter.text_of("offloaded = memory.model_states")
+    printed = chapter.text_of("offloaded_13b = memory.model_states")
     assert "208 GB" in printed
     assert "26 GB on the device, 182 GB on the host" in printed
     assert "13B leaves 6 GB" in chapter.text_of("most = memory.largest_model")
@@ -80,6 +80,13 @@ def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
         assert plain == offloaded
     places = re.findall(r"optimizer on the (\w+)", chapter.text_of("for plain, offloaded in"))
     assert places == ["device", "host"] * 2
+
+
+def test_deepspeed_keeps_fp32_gradients_on_the_host(chapter):
+    rows = chapter.text_of('gradients[name] = run.memory.at("backward")').splitlines()
+    assert [row.split("by rank ")[1] for row in rows if "by rank" in row] == ["[2. 2.]", "[6. 6.]"]
+    printed = chapter.text_of('convention="deepspeed"')
+    assert re.findall(r"(\d+) GB", printed) == ["182", "208", "312"]
 
 
 def test_misplaced_keys_offload_nothing(chapter):

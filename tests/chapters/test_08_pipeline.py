@@ -41,6 +41,26 @@ def test_bubbles_match_the_formulas(chapter):
     assert floats(chapter.text_of("v_shape = ").split("ideal:")[1])[0] == pytest.approx(0.0625)
 
 
+def test_where_the_formulas_hold(chapter):
+    rows = [floats(row) for row in chapter.text_of("for micro_batches in (8, 6").splitlines()]
+    for m, bubble, formula, *in_flight in rows:
+        assert (bubble == pytest.approx(formula, abs=1e-4)) == (m >= 4)
+        assert in_flight[0] == {8: 11, 6: 12, 4: 8, 3: 6}[m]
+    zb_v = [
+        floats(row.split("m = ")[1]) for row in chapter.text_of("span_bubble = ").splitlines()[1:]
+    ]
+    assert [(m, bubble == 0) for m, bubble in zb_v] == [
+        *((m, False) for m in (4, 5, 6)),
+        *((m, True) for m in (7, 8)),
+    ]
+
+
+def test_the_puzzles_answer_is_folded_at_the_end(chapter):
+    prose = [cell.source for cell in chapter.notebook.cells if cell.cell_type == "markdown"]
+    assert [i for i, text in enumerate(prose) if "delays each `W` by i" in text] == [len(prose) - 1]
+    assert "<details>" in prose[-1].split("delays each `W` by i")[0]
+
+
 def test_real_ranks_compute_the_gradients_of_one_process(chapter):
     assert "same gradients as one process" in chapter.text_of("check(launch(train, gpipe(p, m)")
     rows = chapter.text_of("for name, run in runs.items():\n    check").splitlines()

@@ -105,6 +105,15 @@ def test_the_configuration_section_alone_changes_nothing(chapter):
     assert "the model calls it: 1.0 MiB" in printed
 
 
+def test_the_older_implementation_is_still_the_default_with_a_warning(chapter):
+    rows = chapter.text_of("for said in (").splitlines()
+    found = [re.search(r"gradients (\w+), warnings (\d)", row) for row in rows]
+    unset, older, newer = [match.groups() for match in found if match]
+    assert (unset[0], older[0], newer) == ("False", "False", ("True", "0"))
+    assert int(unset[1]) > int(older[1])  # the warning that the parameter is missing
+    assert "use_reentrant parameter should be passed explicitly" in rows[1]
+
+
 def test_the_wrapper_keeps_the_same_bytes(chapter):
     assert "kept: 1.0 MiB, as by hand: 1.0 MiB" in chapter.text_of(
         "apply_activation_checkpointing("

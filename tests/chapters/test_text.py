@@ -18,6 +18,12 @@ def test_cells_are_short(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_no_prose_has_slipped_into_a_code_cell(name):
+    lines = [line for cell in code_cells(read(name)) for line in cell.source.splitlines()]
+    assert [line for line in lines if re.match(r"#$|# (#|[-*] |>|\|)", line)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_prediction_cell_has_the_same_form_and_is_empty(name):
     cells = [cell.source for cell in code_cells(read(name)) if "Your prediction:" in cell.source]
     assert cells

@@ -278,7 +278,7 @@ function build(model, signal) {
       context.globalAlpha = 1;
       // A name may extend past its bar; the next one then starts further right, if it fits.
       context.font = `11px ${theme.font}`;
-      const wide = context.measureText(name).width + 3;
+      const wide = context.measureText(name).width + 6;
       const at = Math.max(from, free[lane]);
       if (at > from && at + wide > to) continue;
       paintText(context, { x: at, y: y + 10, text: name, size: 11, fill: "muted" }, theme);

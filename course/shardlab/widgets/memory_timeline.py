@@ -284,7 +284,7 @@ class MemoryTimelineLayout:
             bounds += [f"M{x:.1f} {self.top:.1f}V{self.bottom:.1f}" for x in (left, right)]
             marks.append(Rect(x=left, y=y + 13, width=width, height=3, fill="muted", opacity=0.6))
             # A name may extend past its bar; the next one then starts further right, if it fits.
-            at, wide = max(left, free[lane]), text_width(name, 11) - 2
+            at, wide = max(left, free[lane]), text_width(name, 11) + 5
             if at == left or at + wide <= right:
                 marks.append(Text(x=at, y=y + 10, text=name, size=11, fill="muted"))
                 free[lane] = at + wide

@@ -117,9 +117,9 @@ def tensor_split(
 ) -> TensorSplit:
     """Draw how one layer is split across ranks, and what they send in forward and backward.
 
-    cut: "columns" or "rows", one product X·W; "mlp", X·A by columns, then H·B by rows; "sequence",
-      the same with X and Y split by tokens.
-    tokens, width: T and D; F is 4·D.
+    cut: "columns" or "rows", one product X·W; "mlp", X·W₁ by columns, then H·W₂ by rows;
+      "sequence", the same with X and Y split by tokens.
+    tokens, width: T and D; the hidden width is 4D.
     reduce_scatter: "ring", or "gloo", which runs it as an all-reduce.
     measured: a run that marked its passes with measure("forward") and measure("backward").
 

@@ -3,7 +3,7 @@
 const splitCut = (scene, settings) => scene.cuts.find(({ name }) => name === settings.cut);
 
 function splitSide(scene, letter, { tokens, width }) {
-  return letter === "T" ? tokens : width * (letter === "F" ? scene.hidden_factor : 1);
+  return letter === "T" ? tokens : width * (letter === "4D" ? scene.hidden_factor : 1);
 }
 
 /** Rows and columns of a matrix, or of its gradient. */
@@ -33,7 +33,7 @@ function splitPassBytes(scene, settings) {
 function splitWeightBytes(scene, settings) {
   let elements = 0;
   for (const [name] of splitCut(scene, settings).matrices) {
-    if (!"WAB".includes(name)) continue;
+    if (!name.startsWith("W")) continue;
     const [rows, columns] = splitShape(scene, name, settings);
     elements += rows * columns;
   }

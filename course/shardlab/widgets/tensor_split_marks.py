@@ -24,7 +24,7 @@ from shardlab.widgets.units import format_bytes
 
 WIDTH, HEIGHT = 800.0, 486.0
 LEFT = 92.0  # names of the passes are to the left
-SIDE_LENGTH = {"T": 110.0, "D": 76.0, "F": 150.0}  # in pixels, not to scale
+SIDE_LENGTH = {"T": 110.0, "D": 76.0, "4D": 150.0}  # in pixels, not to scale
 GAP = 36.0  # between matrices, for a sign
 ROW_CENTERS = (109.0, 315.0)  # of forward and backward
 PILL_OFFSET = 82.0  # of the collectives, below a row's center

@@ -1,7 +1,7 @@
 """What the tensor split shows: step by step, which rank has which part of which matrix.
 
-Matrices are X [T, D], A [D, F], H [T, F], B [F, D], Y [T, D] of a layer with F = 4·D, or X, W and Y
-of one product; "dX" is the gradient of X.  ``tensor_split.js`` gets all of this as data.
+Matrices are X [T, D], W₁ [D, 4D], H [T, 4D], W₂ [4D, D], Y [T, D] of a layer, or X, W and Y of one
+product; "dX" is the gradient of X.  ``tensor_split.js`` gets all of this as data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 # How a matrix is distributed over the ranks.
 REPLICATED, COLUMNS, ROWS, PARTIAL = "replicated", "columns", "rows", "partial"
-HIDDEN_FACTOR = 4  # F = 4·D
+HIDDEN_FACTOR = 4  # the side "4D"
 # For a tensor of S bytes a rank of a ring sends (N−1)/N·S times this (estimate.collectives).
 RING_FACTOR = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 
@@ -44,8 +44,8 @@ class Cut:
         return found
 
 
-PRODUCT = {"X": ("T", "D"), "W": ("D", "F"), "Y": ("T", "F")}
-LAYER = {"X": ("T", "D"), "A": ("D", "F"), "H": ("T", "F"), "B": ("F", "D"), "Y": ("T", "D")}
+PRODUCT = {"X": ("T", "D"), "W": ("D", "4D"), "Y": ("T", "4D")}
+LAYER = {"X": ("T", "D"), "W₁": ("D", "4D"), "H": ("T", "4D"), "W₂": ("4D", "D"), "Y": ("T", "D")}
 PRODUCT_SIGNS, LAYER_SIGNS = ("·", "="), ("·", "→", "·", "=")
 
 CUTS = {
@@ -78,18 +78,18 @@ CUTS = {
     "mlp": Cut(
         "columns, then rows", LAYER, LAYER_SIGNS,
         (
-            Step("Every rank has all of X, its columns of A and the matching rows of B.",
-                 {"X": REPLICATED, "A": COLUMNS, "B": ROWS}),
-            Step("Each rank computes its columns of H = GELU(X·A). No communication.",
+            Step("Every rank has all of X, its columns of W₁ and the matching rows of W₂.",
+                 {"X": REPLICATED, "W₁": COLUMNS, "W₂": ROWS}),
+            Step("Each rank computes its columns of H = GELU(X·W₁). No communication.",
                  {"H": COLUMNS}),
-            Step("With its rows of B, each rank computes a partial sum of all of Y.",
+            Step("With its rows of W₂, each rank computes a partial sum of all of Y.",
                  {"Y": PARTIAL}),
             Step("One all-reduce adds up the partial sums.", {"Y": REPLICATED}, op="all_reduce"),
-            Step("Backward: every rank has all of dY and computes its rows of dB and columns "
+            Step("Backward: every rank has all of dY and computes its rows of dW₂ and columns "
                  "of dH.",
-                 {"dY": REPLICATED, "dB": ROWS, "dH": COLUMNS}, backward=True),
-            Step("Each rank computes its columns of dA and one of N partial sums of dX.",
-                 {"dA": COLUMNS, "dX": PARTIAL}, backward=True),
+                 {"dY": REPLICATED, "dW₂": ROWS, "dH": COLUMNS}, backward=True),
+            Step("Each rank computes its columns of dW₁ and one of N partial sums of dX.",
+                 {"dW₁": COLUMNS, "dX": PARTIAL}, backward=True),
             Step("One all-reduce adds up the partial sums.", {"dX": REPLICATED}, True,
                  "all_reduce"),
         ),
@@ -98,18 +98,18 @@ CUTS = {
         "with sequence parallelism", LAYER, LAYER_SIGNS,
         (
             Step("Outside the layer every rank has its own tokens, as rows of X.",
-                 {"X": ROWS, "A": COLUMNS, "B": ROWS}),
+                 {"X": ROWS, "W₁": COLUMNS, "W₂": ROWS}),
             Step("An all-gather gives every rank all tokens.", {"X": REPLICATED}, op="all_gather"),
-            Step("Each rank computes its columns of H = GELU(X·A).", {"H": COLUMNS}),
-            Step("With its rows of B, each rank computes a partial sum of all of Y.",
+            Step("Each rank computes its columns of H = GELU(X·W₁).", {"H": COLUMNS}),
+            Step("With its rows of W₂, each rank computes a partial sum of all of Y.",
                  {"Y": PARTIAL}),
             Step("A reduce-scatter adds up the partial sums and gives each rank its own tokens.",
                  {"Y": ROWS}, op="reduce_scatter"),
             Step("Backward: an all-gather of dY.", {"dY": REPLICATED}, True, "all_gather"),
-            Step("Each rank computes its rows of dB and columns of dH.",
-                 {"dB": ROWS, "dH": COLUMNS}, backward=True),
-            Step("Each rank computes its columns of dA and one of N partial sums of dX.",
-                 {"dA": COLUMNS, "dX": PARTIAL}, backward=True),
+            Step("Each rank computes its rows of dW₂ and columns of dH.",
+                 {"dW₂": ROWS, "dH": COLUMNS}, backward=True),
+            Step("Each rank computes its columns of dW₁ and one of N partial sums of dX.",
+                 {"dW₁": COLUMNS, "dX": PARTIAL}, backward=True),
             Step("A reduce-scatter adds up the partial sums and gives each rank its own tokens.",
                  {"dX": ROWS}, True, "reduce_scatter"),
         ),
@@ -118,10 +118,10 @@ CUTS = {
 
 
 def side(letter: str, settings: Mapping[str, Any]) -> int:
-    """T, D or F in elements."""
+    """T, D or 4D in elements."""
     if letter == "T":
         return int(settings["tokens"])
-    return int(settings["width"]) * (HIDDEN_FACTOR if letter == "F" else 1)
+    return int(settings["width"]) * (HIDDEN_FACTOR if letter == "4D" else 1)
 
 
 def shape_of(name: str, cut: Cut, settings: Mapping[str, Any]) -> tuple[int, int]:
@@ -152,6 +152,6 @@ def pass_bytes(settings: Mapping[str, Any]) -> tuple[float, float]:
 
 def weight_bytes(settings: Mapping[str, Any]) -> float:
     """All parameters of the layer, on all ranks together."""
-    matrices = (name for name in CUTS[settings["cut"]].matrices if name in "WAB")
+    matrices = (name for name in CUTS[settings["cut"]].matrices if name.startswith("W"))
     shapes = (shape_of(name, CUTS[settings["cut"]], settings) for name in matrices)
     return float(sum(rows * columns for rows, columns in shapes) * settings["element_bytes"])

@@ -226,15 +226,15 @@ def test_controls_change_the_picture_immediately(show: Show) -> None:
 def test_mouse_and_keyboard_show_a_parts_details(show: Show) -> None:
     root = show(tensor_split())
     detail = root.locator(".shardlab-detail")
-    x, y, width, height = boxes_of(CUTS["mlp"])["A"]
+    x, y, width, height = boxes_of(CUTS["mlp"])["W₁"]
     hover(root, x + 0.6 * width, y + height / 2)
-    text = "rank 2: columns 192 to 288 of A's 384, 36,864 bytes (36.0 KiB)"
+    text = "rank 2: columns 192 to 288 of W₁'s 384, 36,864 bytes (36.0 KiB)"
     assert detail.inner_text() == text
     press(root, "Escape", "ArrowDown")
     assert detail.inner_text().startswith("X: all of it on every rank, 196,608 bytes")
     press(root, "ArrowDown", "ArrowDown", "ArrowDown")
     assert detail.inner_text() == text
-    assert root.get_attribute("data-selected") == "A:2"
+    assert root.get_attribute("data-selected") == "W₁:2"
     press(root, "ArrowRight", "ArrowRight")
     x, y, width, height = boxes_of(CUTS["mlp"])["Y"]
     hover(root, x + 5, y + height - 5)
