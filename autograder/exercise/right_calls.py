@@ -46,19 +46,17 @@ def first_difference(attempt: Attempt, right: RightCalls) -> str:
 
 def _in_rank(
     rank: int, kind: str, made: Sequence[Call], right: Sequence[RightCall], attempt: Attempt
-) -> tuple[int, int, str] | None:
-    """(number of the call, rank, sentence) of the first call of that kind that differs."""
+) -> tuple[int, int, int, str] | None:
+    """(number of the call, rank, number in ``right``, sentence) of the first one that differs."""
     ours = [(number, call) for number, call in enumerate(made, 1) if _is(kind, call.op)]
-    rights = [call for call in right if _is(kind, call[0])]
-    for one, wanted in zip_longest(ours, rights):
+    rights = [(number, call) for number, call in enumerate(right, 1) if _is(kind, call[0])]
+    for one, other in zip_longest(ours, rights):
+        at, wanted = other or (0, None)
         if one is None:
             if not _has_returned(rank, attempt):
                 return None  # it may have come later
-            count = f"{len(made)} call{'s' * (len(made) != 1)}"
-            says = (
-                f"rank {rank} returns after {count}; the course's solution also {_text(*wanted)}."
-            )
-            return len(made) + 1, rank, says
+            says = f"rank {rank} returns after {len(made)} call{'s' * (len(made) != 1)}"
+            return len(made) + 1, rank, at, f"{says}; the course's solution also {_text(*wanted)}."
         number, call = one
         if wanted == _facts(call):
             continue
@@ -66,7 +64,7 @@ def _in_rank(
         tensor = f"{call.dtype}{list(call.shape)}, " if call.bytes else ""
         instead = f"{_text(*wanted)} there" if wanted else "makes no such call any more"
         says = f"rank {rank}, call {number}: {_text(*_facts(call), tensor)}{where}"
-        return number, rank, f"{says}; the course's solution {instead}."
+        return number, rank, at, f"{says}; the course's solution {instead}."
     return None
 
 
