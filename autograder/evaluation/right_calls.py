@@ -10,7 +10,8 @@ from shardlab.ranks import codec
 
 def right_calls(exercise: Exercise, case: Case, seed: int, ranks: RankPool) -> RightCalls | None:
     """None if it makes none, or is not known. ``ranks``: the caller's own, not a grader's."""
-    if case.world_size == 1 or exercise.allows == frozenset():
+    is_alone = case.world_size == 1 or exercise.allows == frozenset()
+    if is_alone or exercise.execute or exercise.engine == "deepspeed":  # others make its calls
         return None
     half = exercise.required_half
     if (solution := half.solution()) is None:

@@ -53,6 +53,7 @@ def _in_rank(
     for one, other in zip_longest(ours, rights):
         at, wanted = other or (0, None)
         if one is None:
+            assert wanted is not None
             if not _has_returned(rank, attempt):
                 return None  # it may have come later
             says = f"rank {rank} returns after {len(made)} call{'s' * (len(made) != 1)}"
