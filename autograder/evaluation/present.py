@@ -98,7 +98,7 @@ def as_text(verdict: Verdict) -> str:
             line = f"  {MARK[row.case.passed]} {row.title:<{width}}  {_output(row.case):<11}"
             for heading in _budgets(verdict):
                 used, limit = _used_and_limit(row.case, heading)
-                line += f"  {heading} {used}, {limit}" if used else ""
+                line += f"  {heading} {used}, limit {limit}" if used else ""
             lines.append(line.rstrip())
             lines += [f"      {each}" for each in (*row.why, *row.case.printed.splitlines())]
     return "\n".join(lines)
@@ -149,11 +149,11 @@ def _output(case: CaseResult) -> str:
         return "not run"
     if not case.outputs_right:
         return "wrong"
-    return "as expected" if case.passed else "right, but"
+    return "as expected" if case.passed else "right, but:"
 
 
 def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
-    """("1,024 B", "at most 2,048 B"), of the rank furthest over its limit, else of the rank that
+    """("1,024 B", "≤ 2,048 B"), of the rank furthest over its limit, else of the rank that
     used most.
 
     A case that fails shows only limits that it does not keep; a hidden case shows none, because its
@@ -166,10 +166,10 @@ def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
     spent = broken or budgets[0]
     if spent.ranks_under and not spent.ranks_over:
         rank = spent.ranks_under[0]
-        limit = f"at least {_amount(spent.least[rank], spent.unit)}"
+        limit = f"≥ {_amount(spent.least[rank], spent.unit)}"
     else:
         rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
-        limit = f"at most {_amount(spent.limit[rank], spent.unit)}"
+        limit = f"≤ {_amount(spent.limit[rank], spent.unit)}"
     used = _amount(spent.used[rank], spent.unit) if spent.used[rank] >= 0 else "–"
     return used, limit
 

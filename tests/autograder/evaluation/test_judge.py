@@ -451,17 +451,17 @@ def test_each_budget_has_a_column_that_shows_what_exceeded_it():
     )
     case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", outputs_right=True, spent=spent)
     text = as_text(Verdict("lab.answer", 4.0, (case,), seed=1))
-    assert "✗ 2 ranks  right, but   collectives 70 B, at most 60 B\n      rank 1 m" in text
+    assert "✗ 2 ranks  right, but:  collectives 70 B, limit ≤ 60 B\n      rank 1 m" in text
     assert "sent by a rank" not in text  # a budget that fits is not why the case fails
     html = as_html(Verdict("lab.answer", 4.0, (case,), seed=1))
     assert html.count('<th class="number">') == 4
     assert '<td class="number bad">70 B</td>' in html
     passed = dataclasses.replace(case, passed=True, spent=spent[:1])
     text = as_text(Verdict("lab.answer", 4.0, (passed,), seed=1))
-    assert "✓ 2 ranks  as expected  sent by a rank 100 B, at most 110 B" in text
+    assert "✓ 2 ranks  as expected  sent by a rank 100 B, limit ≤ 110 B" in text
     idle = dataclasses.replace(case, spent=(Spent("sends", (20, 9), (50, 50), (10, 10)),))
     text = as_text(Verdict("lab.answer", 4.0, (idle,), seed=1))
-    assert "sent by a rank 9 B, at least 10 B" in text
+    assert "sent by a rank 9 B, limit ≥ 10 B" in text
 
 
 def test_cases_that_were_not_run_share_a_row():
