@@ -9,6 +9,7 @@ from autograder import exercises
 from autograder.evaluation.decide import decide
 from autograder.evaluation.present import as_html, as_text, progress_html
 from autograder.evaluation.trial import VISIBLE_SEED
+from autograder.evaluation.undefined import explain_undefined_answers
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Case
 from autograder.guest.answer import CheckFailed, pickled
@@ -26,6 +27,7 @@ def check(name: str, subject: Any) -> None:
     answer to the grader's process.
     """
     exercise = exercises.load(name)
+    has_table = False
     if subject is None or subject is ...:  # the placeholder for a number or plain data
         verdict = Verdict(name, exercise.points, (), VISIBLE_SEED, unwritten=True)
     else:
@@ -35,8 +37,12 @@ def check(name: str, subject: Any) -> None:
             exercise, blob, VISIBLE_SEED, trust=Trust.OWN, on_case=output.show_progress
         )
         output.show(verdict)
+        has_table = output.is_notebook
     if not verdict.passed:
-        raise CheckFailed(verdict.headline)
+        raise CheckFailed(verdict.headline, below_table=verdict.below_table if has_table else "")
+
+
+explain_undefined_answers()
 
 
 class CheckOutput:

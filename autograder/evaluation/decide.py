@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from autograder.evaluation.help import with_help
 from autograder.evaluation.judge import Judged, explained, is_unwritten
+from autograder.evaluation.right_calls import right_calls
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials
 from autograder.evaluation.verdict import CaseResult, Verdict
+from autograder.evaluation.wording import printable
 from autograder.exercise import Attempt, Case, Exercise
-from shardlab.errors import DeadlockError, RunTimeout
+from shardlab.errors import DeadlockError, RankError, RunTimeout
 from shardlab.ranks.trust import Trust
 
 # Cases of one answer that may time out; the others are then skipped, to save a class's time.
@@ -41,6 +44,7 @@ def decide(
     """
     cases = [case for case in exercise.cases if trust is Trust.UNTRUSTED or not case.hidden]
     found: list[Judged] = []
+    first_failed: tuple[int, Attempt] | None = None
     timeouts = 0
     unwritten = False
     skipped = "no answer was submitted" if subject_blob is None else ""
@@ -57,15 +61,22 @@ def decide(
             attempt, judged = trials.run(case)
             if on_attempt:
                 on_attempt(attempt)
+            if first_failed is None and not judged.result.passed:
+                first_failed = len(found), attempt
             found.append(judged)
             if len(found) == 1 and is_unwritten(attempt):
                 unwritten, skipped = True, "not written yet"
             elif trust is Trust.OWN and isinstance(attempt.error, DeadlockError | RunTimeout):
-                skipped = "not run: fix the hanging case first"
+                skipped = "fix the case that hangs first"
             timeouts += isinstance(attempt.error, RunTimeout)
             if timeouts == MAX_TIMEOUTS:
-                skipped = f"not run: {MAX_TIMEOUTS} cases timed out"
-    results = _with_one_mistake(found, trust)
+                skipped = f"{MAX_TIMEOUTS} earlier cases timed out"
+        results = _with_one_mistake(found, trust)
+        if trust is Trust.OWN and first_failed and not unwritten:
+            at, attempt = first_failed
+            is_unexplained = _is_unexplained(attempt, found[at], results[at])
+            right = right_calls(exercise, attempt.case, seed, ranks) if is_unexplained else None
+            results[at] = with_help(results[at], attempt, right)
     return Verdict(
         exercise=exercise.name,
         max_points=float(exercise.points),
@@ -91,6 +102,13 @@ def _with_one_mistake(found: list[Judged], trust: Trust) -> list[CaseResult]:
             result = explained(result, findings[0] if findings else each.otherwise, trust)
         results.append(result)
     return results
+
+
+def _is_unexplained(attempt: Attempt, judged: Judged, result: CaseResult) -> bool:
+    """Whether neither an exception nor a sign nor a named mistake says what is wrong."""
+    otherwise = judged.otherwise
+    is_other = otherwise is not None and result.mistake == printable(otherwise.mistake)
+    return is_other and not isinstance(attempt.error, RankError)
 
 
 def _not_run(case: Case, why: str) -> CaseResult:

@@ -6,6 +6,8 @@ import builtins
 import logging
 import re
 import signal
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
@@ -13,13 +15,14 @@ import torch.distributed as dist
 from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Trouble
 from autograder.evaluation.wording import deterministic, printable
 from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
+from autograder.exercise.attempt import shorten
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_closed_function
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
 from shardlab.ranks.trust import Trust
-from shardlab.run import Run
+from shardlab.run import Call, Run
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +80,7 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
         if attempt.error
         else tuple(each for each in attempt.spent if not each.from_outside),
         record_is_right=unrecorded is None,
-        trouble=TAMPERING if tampering else _resource_limit(attempt.error),
+        trouble=TAMPERING if tampering else _resource_limit(exercise, attempt.error),
     )
     if passed:
         return Judged(result)
@@ -115,17 +118,29 @@ def _general(who: str, mistake: str, in_full: str = "") -> Finding:
     return Finding(who, mistake, who_if_hidden=who, in_full=in_full)
 
 
-def _resource_limit(error: LaunchError | None) -> Trouble:
-    was_hit = isinstance(error, RunTimeout) or (
-        isinstance(error, RankError)
-        and (error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message))
-    )
+def _resource_limit(exercise: Exercise, error: LaunchError | None) -> Trouble:
+    """A run that waited until its time was over is a wrong answer, not one at a limit."""
+    if isinstance(error, RunTimeout):
+        was_hit = error.cpu_s > exercise.timeout_s / 2
+    else:
+        was_hit = isinstance(error, RankError) and bool(
+            error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message)
+        )
     return RESOURCE_LIMIT if was_hit else ""
 
 
 def is_unwritten(attempt: Attempt) -> bool:
-    """Whether the answer is still the stub that students start from."""
-    return isinstance(attempt.error, RankError) and attempt.error.kind == "NotImplementedError"
+    """Whether the answer is still the stub that students start from: ``raise NotImplementedError``.
+
+    Libraries raise this error as well, and say what is not implemented.
+    """
+    error = attempt.error
+    return (
+        isinstance(error, RankError)
+        and error.kind == "NotImplementedError"
+        and error.in_user_code
+        and not error.message
+    )
 
 
 def _named_by_exercise(
@@ -247,8 +262,10 @@ def _unrecorded_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
 def _over_budget(attempt: Attempt) -> Finding | None:
     for spent in attempt.spent:
         for rank in spent.ranks_over:
-            times = f"{spent.used[rank] / max(spent.limit[rank], 1):.2f} × the limit"
-            return Finding(f"rank {rank}", f"is over its budget: {spent.label}", times)
+            used, limit = spent.used[rank], spent.limit[rank]
+            times = f", {used / limit:.3g} × as much" if limit > 0 else ""
+            evidence = f"{used:,} {spent.unit}".rstrip() + f", {limit:,} are allowed{times}"
+            return Finding(f"rank {rank}", f"is over its budget: {spent.label}", evidence)
         for rank in spent.ranks_under:
             mistake = "sent less than any correct answer must: did data take another path?"
             evidence = f"{spent.used[rank]:,} bytes, expected at least {spent.least[rank]:,}"
@@ -262,7 +279,7 @@ def _finding_of(error: LaunchError, trust: Trust) -> Finding:
     In grading without anything that depends on timing, such as the current line of an endless loop.
     """
     if isinstance(error, DeadlockError):
-        return _deadlock(error)
+        return _unreceived_tag(error) or _deadlock(error)
     if isinstance(error, RunTimeout):
         in_full = error.headline if trust is Trust.OWN else ""
         return _general("the run", "did not finish within its time limit", in_full)
@@ -275,7 +292,15 @@ def _finding_of(error: LaunchError, trust: Trust) -> Finding:
                 return Finding("a rank", "needed more memory than allowed, or was killed")
             if _may_hit_any_rank(error.kind):
                 return Finding("a rank", f"stopped with {kind}")
-        return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=error.headline)
+        in_full = error.headline
+        if error.message and not error.source and error.kind != "TooLarge":
+            # none of the answer's lines was running
+            why = shorten(f"{error.kind}: {error.message}".splitlines()[0])
+            in_full = (
+                f"rank {error.rank}: the check cannot call the answer, or cannot use what it "
+                f"returned ({why})"
+            )
+        return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=in_full)
     return _general("the run", "failed", error.headline)
 
 
@@ -295,20 +320,47 @@ def _is_known(kind: str) -> bool:
     return is_exception or kind in signal.Signals.__members__
 
 
+def _unreceived_tag(error: DeadlockError) -> Finding | None:
+    """A rank waits for a message under one tag, while its peer has sent one under another."""
+    calls = error.run.calls if error.run else []
+    for call in calls:
+        if call.op != "recv" or call.end_s is not None or call.peer is None:
+            continue
+        sent = _tags(calls, "send", call.peer, call.rank)
+        received = _tags(calls, "recv", call.rank, call.peer)
+        if others := sorted((sent - received).keys() - {call.tag}):
+            evidence = (
+                f"it receives from rank {call.peer} under tag {call.tag}, but rank {call.peer} "
+                f"sends to it under tag {others[0]}; {call.source}"
+            )
+            mistake = "waits for a tag that its neighbour does not send: both must use the same tag"
+            return Finding(f"rank {call.rank}", mistake, evidence)
+    return None
+
+
+def _tags(calls: Sequence[Call], op: str, rank: int, peer: int) -> Counter[int]:
+    return Counter(
+        call.tag for call in calls if (call.op, call.rank, call.peer) == (op, rank, peer)
+    )
+
+
 def _deadlock(error: DeadlockError) -> Finding:
     waiting = [row for row in error.table if row.state == "waiting"]
     calls = {row.call.split(" ")[0] for row in waiting}
-    if calls == {"send"}:
+    if calls == {"send"} and error.cycle:
         mistake = (
             "call send first and wait for each other to receive: start the send with isend, "
             "receive, then wait for the send"
         )
     elif calls == {"recv"}:
+        wait = "wait" if len(waiting) > 1 else "waits"
         mistake = (
-            "wait in recv for data that is never sent: every recv needs a send from that neighbour"
+            f"{wait} in recv for data that is never sent: every recv needs a send from that "
+            "neighbour"
         )
     else:
         mistake = "make calls that do not match, and wait forever"
         return _general("the ranks", mistake, error.headline)
     who = ranks_text([row.rank for row in waiting])
-    return Finding(who, mistake, waiting[0].source, who_if_hidden="neighbours")
+    who_if_hidden = "neighbours" if len(waiting) > 1 else "a rank"
+    return Finding(who, mistake, waiting[0].source, who_if_hidden=who_if_hidden)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from autograder.evaluation.verdict import CaseResult, Verdict
 from shardlab.widgets.palette import ERROR, OK
@@ -33,6 +35,8 @@ _STYLE = f"""<style>
 .shardlab-check table.cases tr td.case {{ padding-left: 1.5em; text-indent: -1.5em; }}
 .shardlab-check table.cases tr.followed td {{ border-bottom: 0; }}
 .shardlab-check table.cases tr.why td {{ padding: 0 0 5px 1.5em; }}
+.shardlab-check table.cases tr.why pre {{ margin: 4px 0 0; padding: 4px 8px; font-size: 12px;
+  white-space: pre-wrap; background: var(--jp-layout-color2, #f0f0f0); color: inherit; }}
 .shardlab-check .mark {{ display: inline-block; width: 1.5em; text-indent: 0;
   font-weight: 700; background: none; }}
 .shardlab-check .mark.ok {{ color: {OK}; }}
@@ -45,8 +49,8 @@ def as_html(verdict: Verdict) -> str:
     if not verdict.unwritten:
         budgets = _budgets(verdict)
         number = '<th class="number">'
-        heads = [f"{number}{escape(each)}</th>{number}at most</th>" for each in budgets]
-        rows = [_html_rows(case, why, budgets) for case, why in _reasons(verdict)]
+        heads = [f"{number}{escape(each)}</th>{number}limit</th>" for each in budgets]
+        rows = [_html_rows(row, budgets) for row in _rows(verdict)]
         table = (
             '<table class="cases"><thead><tr>'
             f"<th>case</th><th>output</th>{''.join(heads)}</tr></thead>"
@@ -64,37 +68,39 @@ def _budgets(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(spent.heading for case in verdict.cases for spent in case.spent))
 
 
-def _html_rows(case: CaseResult, why: str, budgets: list[str]) -> str:
-    css = _css(case.passed)
+def _html_rows(row: _Row, budgets: list[str]) -> str:
+    case, css = row.case, _css(row.case.passed)
     cells = [
         f'<td class="case"><span class="mark {css}">{MARK[case.passed]}</span>'
-        f"{escape(case.title)}</td>",
+        f"{escape(row.title)}</td>",
         f'<td class="{_css(case.outputs_right or not case.was_run)}">{escape(_output(case))}</td>',
     ]
     for heading in budgets:
-        fits = all(spent.fits for spent in case.spent if spent.heading == heading)
         used, limit = _used_and_limit(case, heading)
-        cells.append(f'<td class="number {_css(fits)}">{escape(used)}</td>')
+        cells.append(f'<td class="number {css}">{escape(used)}</td>')
         cells.append(f'<td class="number">{escape(limit)}</td>')
-    followed = ' class="followed"' if why else ""
-    row = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
-    if why:
-        row += f'<tr class="why"><td colspan="{len(cells)}" data-diagnosis>{escape(why)}</td></tr>'
-    return row
+    followed = ' class="followed"' if row.why else ""
+    html = f'<tr{followed} data-passed="{str(case.passed).lower()}">{"".join(cells)}</tr>'
+    if row.why:
+        why = "<br>".join(map(escape, row.why))
+        if case.printed:
+            why += f"<pre>{escape(case.printed)}</pre>"
+        html += f'<tr class="why"><td colspan="{len(cells)}" data-diagnosis>{why}</td></tr>'
+    return html
 
 
 def as_text(verdict: Verdict) -> str:
     lines = [f"{MARK[verdict.passed]} {_top_line(verdict)}"]
     if not verdict.unwritten:
-        width = max((len(case.title) for case in verdict.cases), default=0)
-        for case, why in _reasons(verdict):
-            line = f"  {MARK[case.passed]} {case.title:<{width}}  {_output(case):<9}"
+        rows = list(_rows(verdict))
+        width = max((len(row.title) for row in rows), default=0)
+        for row in rows:
+            line = f"  {MARK[row.case.passed]} {row.title:<{width}}  {_output(row.case):<11}"
             for heading in _budgets(verdict):
-                used, limit = _used_and_limit(case, heading)
-                line += f"  {heading} {used} of at most {limit}" if used else ""
+                used, limit = _used_and_limit(row.case, heading)
+                line += f"  {heading} {used}, limit {limit}" if used else ""
             lines.append(line.rstrip())
-            if why:
-                lines.append(f"      {why}")
+            lines += [f"      {each}" for each in (*row.why, *row.case.printed.splitlines())]
     return "\n".join(lines)
 
 
@@ -108,13 +114,30 @@ def _top_line(verdict: Verdict) -> str:
     return f"{verdict.score}. {verdict.note}" if verdict.note else verdict.score
 
 
-def _reasons(verdict: Verdict) -> Iterator[tuple[CaseResult, str]]:
-    """Each case and why it fails; a repeated mistake is not written out again."""
+@dataclass(frozen=True)
+class _Row:
+    case: CaseResult
+    title: str
+    why: tuple[str, ...]  # why it fails, a line each
+
+
+def _rows(verdict: Verdict) -> Iterator[_Row]:
+    """A row for each case; cases that were not run share one.
+
+    The same finding is not written out again.
+    """
     shown: set[tuple[str, bool]] = set()
-    for case in verdict.cases:
-        key = (case.mistake, case.hidden)
-        yield case, "the same mistake" if case.diagnosis and key in shown else case.diagnosis
-        shown.add(key)
+    for (was_run, why), group in groupby(verdict.cases, lambda c: (c.was_run, c.diagnosis)):
+        cases = list(group)
+        if not was_run and len(cases) > 1:
+            yield _Row(cases[0], f"{len(cases)} cases", (why,))
+            continue
+        for case in cases:
+            key = (case.mistake, case.hidden)
+            is_repeated = case.diagnosis and key in shown
+            lines = "as above" if is_repeated else case.diagnosis, case.calls_differ
+            yield _Row(case, case.title, tuple(filter(None, lines)))
+            shown.add(key)
 
 
 def _css(good: bool) -> str:
@@ -124,22 +147,32 @@ def _css(good: bool) -> str:
 def _output(case: CaseResult) -> str:
     if not case.was_run:
         return "not run"
-    return "as expected" if case.outputs_right else "wrong"
+    if not case.outputs_right:
+        return "wrong"
+    return "as expected" if case.passed else "right, but:"
 
 
 def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
-    """Of the rank furthest over its limit, else of the rank that used most.
+    """("1,024 B", "≤ 2,048 B"), of the rank furthest over its limit, else of the rank that
+    used most.
 
-    Empty for a hidden case, whose bytes would reveal its size.
+    A case that fails shows only limits that it does not keep; a hidden case shows none, because its
+    bytes would reveal its size.
     """
     budgets = [spent for spent in case.spent if spent.heading == heading]
-    if case.hidden or not budgets:
+    broken = next((spent for spent in budgets if not spent.fits), None)
+    if case.hidden or not budgets or not (case.passed or broken):
         return "", ""
-    spent = next((spent for spent in budgets if not spent.fits), budgets[0])
-    rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
+    spent = broken or budgets[0]
+    if spent.ranks_under and not spent.ranks_over:
+        rank = spent.ranks_under[0]
+        limit = f"≥ {_amount(spent.least[rank], spent.unit)}"
+    else:
+        rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
+        limit = f"≤ {_amount(spent.limit[rank], spent.unit)}"
     used = _amount(spent.used[rank], spent.unit) if spent.used[rank] >= 0 else "–"
-    return used, _amount(spent.limit[rank], spent.unit)
+    return used, limit
 
 
 def _amount(count: int, unit: str) -> str:
-    return f"{count:,} {SINGULAR.get(unit, unit) if count == 1 else unit}"
+    return f"{count:,} {SINGULAR.get(unit, unit) if count == 1 else unit}".rstrip()

@@ -36,7 +36,7 @@ class InfrastructureError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """IPython's hook: no frames, because the checker's do not help a student."""
-        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self} (not your fault: try again)"]
+        return [f"{type(self).__name__}: {self} (not your fault: try again)"]
 
 
 class RankKind(NamedTuple):

@@ -15,6 +15,7 @@ RESOURCE_LIMIT: Final = "resource limit"
 TAMPERING: Final = "tampering"
 Trouble = Literal["", "resource limit", "tampering"]
 TROUBLES = get_args(Trouble)
+FILL_IN = "Fill in its cell above, run it, then this one."
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class CaseResult:
     spent: tuple[Spent, ...] = ()
     trouble: Trouble = ""  # set if it failed for more than a wrong answer
     record_is_right: bool = True  # False: the live bytes it recorded are wrong, maybe in all cases
+    # In a student's own check, for the first case that fails (help.py):
+    calls_differ: str = ""  # where its calls begin to differ from those of the course's solution
+    printed: str = ""
 
     @property
     def title(self) -> str:
@@ -89,11 +93,16 @@ class Verdict:
     def headline(self) -> str:
         """One line for the student: all cases pass, or the first thing to fix."""
         if self.unwritten:
-            return f"Not written yet: {self.answer}. Fill in its cell above, run it, then this one."
+            return f"Not written yet: {self.answer}. {FILL_IN}"
         first = next((case for case in self.cases if not case.passed), None)
         if first is None:
             return self.score
         return f"{self.score}. {self.note or f'{first.title}: {first.diagnosis}'}"
+
+    @property
+    def below_table(self) -> str:
+        """The same, shorter, for a notebook that shows the table right above it."""
+        return FILL_IN if self.unwritten else f"{self.score}. The table above shows what to fix."
 
     def to_plain(self) -> dict[str, Any]:
         """JSON-compatible data, including the points; `from_plain` reads it back."""

@@ -10,7 +10,8 @@ _VARIABLE_PARTS = (
     (re.compile(r"\b(pid|PID|port)([ =:]*)\d+"), r"\1\2…"),
     (re.compile(r"/tmp/[\w.+-]+"), "/tmp/…"),
     (re.compile(r"ipykernel_\d+"), "ipykernel_…"),
-    (re.compile(r"\b\d{10,}(\.\d+)?"), "…"),  # clock times in s, ms or ns; sizes are written 1,234
+    (re.compile(r"(?<![\d.])\d{10,}(\.\d+)?"), "…"),  # clock times; sizes are written 1,234
+    (re.compile(r"(?<=\d\.)(\d{6})\d{4,}"), r"\1…"),  # the last digits of a fraction
 )
 
 

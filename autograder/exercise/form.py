@@ -17,6 +17,7 @@ import numpy as np
 from autograder.exercise.attempt import Attempt, Curves, Finding
 from autograder.exercise.budget import Budget, Limit
 from autograder.exercise.compare import find_difference
+from autograder.exercise.right_calls import RightCalls
 from autograder.guest.case import Case, Plain
 
 Outputs = Sequence[Plain]  # by rank
@@ -53,6 +54,12 @@ class Half(Protocol):
         are not recorded."""
 
     def limit(self, label: str, case: Case) -> Limit | None: ...
+
+    def solution(self) -> object | None:
+        """The course's answer; None in a students' copy."""
+
+    def right_calls(self, case: Case) -> RightCalls | None:
+        """The solution's recorded calls; None in a checkout, or if it makes none."""
 
 
 def NAMED_MISTAKES(attempt: Attempt) -> Finding | None:

@@ -52,9 +52,10 @@ class EqualAnswer:
 
 @dataclass(frozen=True)
 class HiddenHalf:
-    """See `form.Half`."""
+    """See `form.Half`. ``solution``: reads the course's answer, which it keeps elsewhere."""
 
     module: Any
+    solution: Callable[[], object | None] = lambda: None
 
     @property
     def cases(self) -> Sequence[Case]:
@@ -89,6 +90,9 @@ class HiddenHalf:
 
     def limit(self, label: str, case: Case) -> Limit | None:
         return self.module.LIMITS[label](case)
+
+    def right_calls(self, case: Case) -> None:
+        return None
 
 
 def _answer(formula: Callable[..., Plain], question: Any) -> Plain:

@@ -2,8 +2,8 @@
 
 ``python -m autograder release`` writes one file per exercise,
 ``exercises/labNN_name/recorded/answer.plain``: for each case a fingerprint of its inputs, which the
-copy draws again, and the case's facts, limits, correct outputs and the outputs of each named
-mistake.  Equal tensors are stored once.
+copy draws again, and the case's facts, limits, correct outputs, the outputs of each named mistake
+and the calls of the course's solution.  Equal tensors are stored once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from autograder.exercise.budget import Limit, by_rank
 from autograder.exercise.compare import Sums, equal
 from autograder.exercise.form import Exercise, Outputs
+from autograder.exercise.right_calls import RightCalls
 from autograder.guest.case import Case, Plain
 from shardlab.ranks import codec
 
@@ -79,6 +80,12 @@ class RecordedHalf:
         limit = self._of(case, "limits").get(label)
         return None if limit is None else Limit(*limit)
 
+    def solution(self) -> None:
+        return None
+
+    def right_calls(self, case: Case) -> RightCalls | None:
+        return self._of(case, "calls")
+
 
 def fingerprint(value: Plain) -> Plain:
     """Dtypes, shapes and sums of the elements: the same for the same inputs on any machine."""
@@ -93,11 +100,21 @@ def fingerprint(value: Plain) -> Plain:
     return value
 
 
-def record(exercise: Exercise, inputs_of: InputsOf, facts: Mapping[str, Plain]) -> bytes:
-    """The file's content. ``inputs_of(case)`` are the inputs of a student's own check."""
+def record(
+    exercise: Exercise,
+    inputs_of: InputsOf,
+    facts: Mapping[str, Plain],
+    calls_of: Callable[[Case], RightCalls | None] = lambda case: None,
+) -> bytes:
+    """The file's content. ``inputs_of(case)`` are the inputs of a student's own check,
+    ``calls_of(case)`` the calls of the course's solution."""
     store = _Store()
     visible = [case for case in exercise.cases if not case.hidden]
-    cases = {case.name: _of_case(exercise, case, inputs_of(case), store) for case in visible}
+    cases = {
+        case.name: _of_case(exercise, case, inputs_of(case), store)
+        | {"calls": store.packed(calls_of(case))}
+        for case in visible
+    }
     content = {"facts": dict(facts), "cases": cases, "tensors": store.tensors}
     return lzma.compress(codec.encode_plain(content))
 

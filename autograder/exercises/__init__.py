@@ -59,11 +59,19 @@ def of_lab(lab: str) -> tuple[Exercise, ...]:
         public = import_module(f"{package.__name__}.{name}").EXERCISE
         hidden = f"{package.__name__}.hidden"
         if find_spec(hidden):
-            half: Any = HiddenHalf(import_module(f"{hidden}.{name}"))
+            solution = functools.partial(_solution, lab, public.answer or name)
+            half: Any = HiddenHalf(import_module(f"{hidden}.{name}"), solution)
         else:
             half = RecordedHalf(HERE / f"lab{lab}" / "recorded" / f"{name}{SUFFIX}")
         found.append(public.with_hidden_half(half, lab.partition("_")[2], name, closed))
     return tuple(found)
+
+
+def _solution(lab: str, answer: str) -> object:
+    # Imported here: students have no solutions.
+    from autograder.exercises.hidden import answers
+
+    return answers.subjects(lab, answers.solution(lab))[answer]
 
 
 def load(name: str) -> Exercise:

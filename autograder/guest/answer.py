@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from typing import Any
 
@@ -12,13 +13,23 @@ MAX_ANSWER_BYTES = 64_000_000
 
 
 class CheckFailed(AssertionError):
-    """An answer failed its check. Validate shows the message, which says where and why."""
+    """An answer failed its check; the message says where and why.
+
+    ``below_table`` is shown instead in a notebook whose cell already shows the table of the cases.
+    Validate shows no tables.
+    """
+
+    def __init__(self, message: str, below_table: str = "") -> None:
+        super().__init__(message)
+        self.below_table = below_table
 
     def _render_traceback_(self) -> list[str]:
         """IPython's hook: no frames, because none of them is the student's."""
+        is_validating = "NBGRADER_VALIDATING" in os.environ  # set by nbgrader's Validate
+        shown = str(self) if is_validating else self.below_table or str(self)
         # Wrapped here: the Validate dialog does not wrap.
-        lines = textwrap.wrap(f"CheckFailed: {self}", LINE_CHARS, break_long_words=False)
-        return ["\n".join(lines).replace("CheckFailed", "\x1b[31mCheckFailed\x1b[0m", 1)]
+        lines = textwrap.wrap(f"CheckFailed: {shown}", LINE_CHARS, break_long_words=False)
+        return ["\n".join(lines)]
 
 
 def pickled(answer: str, subject: Any) -> bytes:

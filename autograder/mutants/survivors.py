@@ -12,7 +12,7 @@ from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Exercise
 from autograder.exercise.hidden import HiddenHalf
-from autograder.mutants.answers import solution, subjects
+from autograder.exercises.hidden.answers import solution, subjects
 from autograder.mutants.changes import Mutant, mutants, normalized
 
 SEED = 11

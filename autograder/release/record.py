@@ -6,8 +6,9 @@ import platform
 from importlib.metadata import version
 
 from autograder import exercises
+from autograder.evaluation.right_calls import right_calls
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import VISIBLE_SEED, rng_for
+from autograder.evaluation.trial import VISIBLE_SEED, RankPool, rng_for
 from autograder.exercise import Exercise
 from autograder.exercise.recorded import SUFFIX, record
 
@@ -15,16 +16,20 @@ from autograder.exercise.recorded import SUFFIX, record
 @one_thread()
 def recorded() -> dict[str, bytes]:
     """{path below exercises/: bytes of the file}"""
-    return {
-        f"lab{lab}/recorded/{module}{SUFFIX}": _record(exercise)
-        for lab in exercises.labs()
-        for module, exercise in zip(
-            exercises.lab_module(lab).EXERCISES, exercises.of_lab(lab), strict=True
-        )
-    }
+    with RankPool() as ranks:
+        for lab in exercises.labs():
+            for exercise in exercises.of_lab(lab):
+                ranks.expect(exercise, exercise.cases)
+        return {
+            f"lab{lab}/recorded/{module}{SUFFIX}": _record(exercise, ranks)
+            for lab in exercises.labs()
+            for module, exercise in zip(
+                exercises.lab_module(lab).EXERCISES, exercises.of_lab(lab), strict=True
+            )
+        }
 
 
-def _record(exercise: Exercise) -> bytes:
+def _record(exercise: Exercise, ranks: RankPool) -> bytes:
     facts = {
         "of": exercise.name,
         "seed": VISIBLE_SEED,
@@ -33,5 +38,8 @@ def _record(exercise: Exercise) -> bytes:
         **{package: version(package) for package in ("shardlab", "torch", "numpy")},
     }
     return record(
-        exercise, lambda case: exercise.draw(case, rng_for(exercise, case, VISIBLE_SEED)), facts
+        exercise,
+        lambda case: exercise.draw(case, rng_for(exercise, case, VISIBLE_SEED)),
+        facts,
+        lambda case: right_calls(exercise, case, VISIBLE_SEED, ranks),
     )

@@ -36,19 +36,31 @@ class LaunchError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """IPython's hook: the message alone, without the launcher's own frames."""
-        return f"\x1b[31m{type(self).__name__}\x1b[0m: {self}".split("\n")
+        return f"{type(self).__name__}: {self}".split("\n")
 
 
 class RankError(LaunchError):
     """The first rank that failed: by an exception, an exit or a signal."""
 
     def __init__(
-        self, headline: str, detail: str = "", *, rank: int, kind: str, message: str = ""
+        self,
+        headline: str,
+        detail: str = "",
+        *,
+        rank: int,
+        kind: str,
+        message: str = "",
+        source: str = "",
+        in_user_code: bool = False,
     ) -> None:
         super().__init__(headline, detail)
         self.rank = rank
         self.kind = kind  # exception class name, "exit" or a signal's name ("SIGSEGV")
         self.message = message  # the exception's own text
+        self.source = (
+            source  # of an exception: the innermost line of user code; "" if there is none
+        )
+        self.in_user_code = in_user_code  # whether that line itself raised it, not a library
 
 
 class DeadlockError(LaunchError):
@@ -70,9 +82,17 @@ class DeadlockError(LaunchError):
 class RunTimeout(LaunchError):
     """The run took longer than ``timeout_s``; some rank was still computing."""
 
-    def __init__(self, headline: str, detail: str = "", *, table: tuple[Waiting, ...] = ()) -> None:
+    def __init__(
+        self,
+        headline: str,
+        detail: str = "",
+        *,
+        table: tuple[Waiting, ...] = (),
+        cpu_s: float = 0.0,
+    ) -> None:
         super().__init__(headline, detail)
         self.table = table
+        self.cpu_s = cpu_s  # used by all ranks together; 0 if it was not measured
 
 
 class MachineTooBusy(LaunchError):

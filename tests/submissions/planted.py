@@ -24,7 +24,7 @@ from pathlib import Path
 
 import jupytext
 
-from autograder.mutants.answers import code_cells, solution, subjects
+from autograder.exercises.hidden.answers import code_cells, solution, subjects
 
 __all__ = ["Submission", "code_cells", "of_lab", "read", "solution", "subjects", "untouched"]
 

@@ -62,7 +62,8 @@ def table(outcome: Outcome) -> str:
         ]
     if outcome.absent:
         shown = ", ".join(outcome.absent[:10]) + (" …" if outcome.absent[10:] else "")
-        lines += ["", f"{_count(outcome.absent, 'student')} without a submission: {shown}"]
+        who = _count(outcome.absent, "student")
+        lines += ["", f"{who} in the gradebook without a submission for {outcome.lab}: {shown}"]
     return "\n".join(lines)
 
 

@@ -19,14 +19,14 @@ def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -
     neither it would give full marks, so one of the two is always written.
     """
     points = earned_points(verdict, float(cell.metadata.nbgrader.points))
-    headline = why_nothing or verdict.headline
     table = {"text/html": present.as_html(verdict), "text/plain": present.as_text(verdict)}
     cell.outputs = [] if why_nothing else [new_output("display_data", data=table)]
     if points > 0:
         cell.outputs.append(new_output("execute_result", data={"text/plain": repr(points)}))
     else:
-        facts = {"ename": "CheckFailed", "evalue": headline}
-        cell.outputs.append(new_output("error", **facts, traceback=[f"CheckFailed: {headline}"]))
+        facts = {"ename": "CheckFailed", "evalue": why_nothing or verdict.headline}
+        shown = why_nothing or verdict.below_table
+        cell.outputs.append(new_output("error", **facts, traceback=[f"CheckFailed: {shown}"]))
 
 
 def earned_points(verdict: Verdict, max_points: float) -> float:

@@ -50,8 +50,7 @@ class Clock:
                 self.waited_s = max(self.waited_s, (waited - before.get(thread_id, 0)) * 1e-9)
         if now - self.started_s > self.timeout_s and now - self.cpu_checked_s > CPU_CHECK_S:
             self.cpu_checked_s = now
-            used_s = self._cpu_s() - self.start_cpu_s
-            self.cpu_is_used_up = used_s > self.timeout_s * len(self.pids)
+            self.cpu_is_used_up = self.used_cpu_s > self.timeout_s * len(self.pids)
 
     def is_over(self, now: float, paused_s: float = 0.0) -> bool:
         """Whether the run has used up its time."""
@@ -63,6 +62,11 @@ class Clock:
         most_s = self.timeout_s * MAX_STRETCH
         most_s *= max(1.0, len(self.pids) / (os.cpu_count() or 1))
         return self.trust is Trust.UNTRUSTED and now - self.started_s - paused_s > most_s
+
+    @property
+    def used_cpu_s(self) -> float:
+        """Processor time of the run; 0 if it is not measured."""
+        return 0.0 if self.before is None else self._cpu_s() - self.start_cpu_s
 
     def _cpu_s(self) -> float:
         """Of all descendants of the process that forks ranks, including those that have ended."""

@@ -133,7 +133,7 @@ def _to_tree(value: Any, tensors: dict[str, Any]) -> Any:
         return {type(value).__name__: [_to_tree(item, tensors) for item in value]}
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {key: _to_tree(item, tensors) for key, item in value.items()}}
-    raise TypeError(f"a {type(value).__name__} is not plain data ({PLAIN_TYPES})")
+    raise TypeError(f"{type(value).__name__} is not plain data ({PLAIN_TYPES})")
 
 
 def _from_tree(tree: Any, tensors: dict[str, Any]) -> Any:

@@ -88,8 +88,12 @@ class Execution:
         """The progress, in one line."""
         done = sum(process.state == "finished" for process in self.ranks)
         waiting = sum(map(bool, self.log.pending))
-        return (
-            f"{now - self.started_s:.0f} s of at most {self.timeout_s:g}: "
-            f"{done} of {self.world_size} ranks finished, {waiting} in a call, "
-            f"{len(self.log.calls):,} calls so far"
-        )
+        ranks = {
+            "computing": self.world_size - done - waiting,
+            "waiting in a call": waiting,
+            "finished": done,
+        }
+        states = ", ".join(f"{count} {state}" for state, count in ranks.items() if count > 0)
+        calls = f"; {len(self.log.calls):,} calls so far" if self.log.calls else ""
+        of = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        return f"{now - self.started_s:.0f} s of at most {self.timeout_s:g}, {of}: {states}{calls}"

@@ -60,9 +60,17 @@ def exception_error(process: RankProcess) -> RankError:
         text = f"its output can't be sent back ({text})"
     elif kind == "SystemExit":
         text = f"it called sys.exit({message})"
-    headline = f"rank {process.rank} failed: {text}{_at(_innermost_line(chain[0]['frames']))}"
-    detail = _traceback_text(process.rank, chain)
-    return RankError(headline, detail, rank=process.rank, kind=kind, message=message)
+    frames = chain[0]["frames"]
+    source = _innermost_line(frames)
+    return RankError(
+        f"rank {process.rank} failed: {text}{_at(source)}",
+        _traceback_text(process.rank, chain),
+        rank=process.rank,
+        kind=kind,
+        message=message,
+        source=source,
+        in_user_code=bool(frames) and is_user_code(str(frames[-1][0])),
+    )
 
 
 def exit_error(process: RankProcess, last: OpenCall | None) -> RankError:
@@ -206,6 +214,7 @@ def timeout_error(
     views: Sequence[RankView],
     groups: Mapping[str, tuple[int, ...]],
     stacks: Mapping[int, str],
+    cpu_s: float,
 ) -> RunTimeout:
     table = waiting_table(views, groups, stacks)
     busy = [row for row in table if row.state == "computing"]
@@ -217,7 +226,7 @@ def timeout_error(
     detail = (
         _table_text(table) + "\n\nIf the function just needs more time, pass a larger timeout_s."
     )
-    return RunTimeout(headline, detail, table=table)
+    return RunTimeout(headline, detail, table=table, cpu_s=cpu_s)
 
 
 def waiting_table(

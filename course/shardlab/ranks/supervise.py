@@ -216,7 +216,8 @@ class Supervisor:
             execution.detector.raise_at_timeout(now)
             views = execution.detector.views()  # before the request for stacks wakes waiting ranks
             stacks = self._stacks(execution)
-            raise timeout_error(execution.timeout_s, views, execution.log.groups, stacks)
+            cpu_s = execution.clock.used_cpu_s
+            raise timeout_error(execution.timeout_s, views, execution.log.groups, stacks, cpu_s)
         if execution.clock.is_machine_too_busy(now, paused_s):
             raise MachineTooBusy(
                 f"the machine is too busy: in {now - execution.started_s:.0f} s the ranks got "

@@ -55,10 +55,13 @@ def test_a_placeholder_needs_no_ranks(blank):
 @pytest.mark.ranks
 def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path):
     (wrong,) = [one for one in planted.of_lab(LAB) if one.name == "both_send_first"]
+    call = 'check("ring_all_reduce.reduce_scatter", reduce_scatter)'
     cells = [
         "import torch, torch.distributed as dist\nfrom autograder import check",
+        call,
+        "print(reduce_scatter)",
         wrong.answers["reduce_scatter"],
-        'check("ring_all_reduce.reduce_scatter", reduce_scatter)',
+        call,
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     NotebookClient(
@@ -68,20 +71,36 @@ def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path):
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
+    (too_early,), (own_mistake,) = (cell.outputs for cell in notebook.cells[1:3])
+    assert too_early.traceback == [
+        "CheckFailed: reduce_scatter is not defined yet: run the cell above that defines it, then\n"
+        "this one."
+    ]
+    assert own_mistake.ename == "NameError"
     table, error = notebook.cells[-1].outputs  # the table has replaced the progress
     assert 'data-passed="false"' in table.data["text/html"]
     assert "running case" not in table.data["text/html"]
-    assert "not run\n      not run: fix the hanging case first" in table.data["text/plain"]
-    message = " ".join("\n".join(error.traceback).split())
-    assert "ranks 0–3 call send first" in message
-    assert "cell 2, line 7: dist.send(" in message
+    assert (
+        "4 cases               not run\n      fix the case that hangs first"
+        in table.data["text/plain"]
+    )
+    assert "ranks 0–3 call send first" in table.data["text/plain"]
+    assert "cell 4, line 7: dist.send(" in table.data["text/plain"]
+    (message,) = error.traceback  # does not repeat the table
+    assert message == (
+        "CheckFailed: reduce_scatter: 0 of 5 cases pass. The table above shows what to fix."
+    )
 
 
-def test_traceback_in_a_notebook_is_one_wrapped_sentence():
-    assert CheckFailed("why")._render_traceback_() == ["\x1b[31mCheckFailed\x1b[0m: why"]
+def test_traceback_in_a_notebook_is_one_wrapped_sentence(monkeypatch):
+    assert CheckFailed("why")._render_traceback_() == ["CheckFailed: why"]
     (text,) = CheckFailed("why " * 50)._render_traceback_()
     assert len(text.splitlines()) > 1
     assert all(len(line) < 100 for line in text.splitlines())
+    below_table = CheckFailed("why", below_table="see above")
+    assert below_table._render_traceback_() == ["CheckFailed: see above"]
+    monkeypatch.setenv("NBGRADER_VALIDATING", "1")  # its dialog shows no table
+    assert below_table._render_traceback_() == ["CheckFailed: why"]
 
 
 def test_an_unknown_name_lists_the_existing_ones():

@@ -182,6 +182,32 @@ def test_resource_limits_and_tampering_are_reported(kind, message, trouble):
     assert judge(exercise(), attempt(error=error)).trouble == trouble
 
 
+@pytest.mark.parametrize(("cpu_s", "trouble"), [(0.1, ""), (19.5, "resource limit")])
+def test_a_timeout_is_a_resource_limit_only_if_it_computed(cpu_s, trouble):
+    assert judge(exercise(), attempt(error=RunTimeout("20 s", cpu_s=cpu_s))).trouble == trouble
+
+
+def test_an_answer_that_cannot_be_called_is_said_without_a_line():
+    facts = {"rank": 0, "kind": "TypeError", "message": "f() takes 1 argument"}
+    none = RankError("rank 0 failed: TypeError", **facts)
+    says = judge(exercise(), attempt(error=none)).diagnosis
+    assert says.startswith("rank 0: the check cannot call the answer")
+    own = RankError("rank 0 failed  [cell 5, line 3]", **facts, source="cell 5, line 3")
+    assert judge(exercise(), attempt(error=own)).diagnosis == own.headline
+
+
+def test_a_tag_that_nobody_sends_is_named():
+    made = {"bytes": 4, "group": (0, 1), "start_s": 0.0, "source": "cell 5, line 3", "seq": 1}
+    tensor = {"dtype": "float32", "shape": (1,), "offset": 0, "storage_numel": 1}
+    sent = Call(0, "send", peer=1, end_s=0.1, tag=0, **made, **tensor)
+    waits = Call(1, "recv", peer=0, end_s=None, tag=7, **made, **tensor)
+    error = deadlock("recv", "recv")
+    error.run = run_of([sent, waits])
+    says = judge(exercise(), attempt(error=error)).diagnosis
+    assert says.startswith("rank 1 waits for a tag that its neighbour does not send")
+    assert "under tag 7, but rank 0 sends to it under tag 0; cell 5, line 3" in says
+
+
 def test_an_incomplete_record_is_not_diagnosed():
     never_called = exercise(signs=(lambda _: pytest.fail("called"),))
     error = RankError("rank 0 failed: too many calls", rank=0, kind="TooLarge", message="too many")
@@ -205,6 +231,7 @@ def test_outputs_far_larger_than_expected_are_not_diagnosed():
             "1763741234.12 s, 1,234,567 bytes, element 123456",
             "… s, 1,234,567 bytes, element 123456",
         ),
+        ("0.2727272727272727, -3.5 and 12.123456", "0.272727…, -3.5 and 12.123456"),
         ("half \ud800, bell \x07", "half ?, bell \ufffd"),
     ],
 )
@@ -310,7 +337,7 @@ def deadlock(*calls):
         Waiting(r, "waiting", f"{op} to rank 1", (1,), "cell 5, line 3: code")
         for r, op in enumerate(calls)
     )
-    return DeadlockError("deadlock: ranks 0 → 1 → 0", table=table)
+    return DeadlockError("deadlock: ranks 0 → 1 → 0", table=table, cycle=(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -352,8 +379,14 @@ def test_errors_are_explained_without_revealing_hidden_inputs(error, visible, hi
 
 
 def test_stub_is_unwritten():
-    assert is_unwritten(attempt(error=RankError("", rank=0, kind="NotImplementedError")))
-    assert not is_unwritten(attempt(error=RankError("", rank=0, kind="ValueError")))
+    def is_stub(kind="NotImplementedError", message="", in_user_code=True):
+        facts = {"kind": kind, "message": message, "in_user_code": in_user_code}
+        return is_unwritten(attempt(error=RankError("", rank=0, **facts)))
+
+    assert is_stub()
+    assert not is_stub("ValueError")
+    assert not is_stub(message="convolution_overrideable not implemented")  # torch's
+    assert not is_stub(in_user_code=False)
     assert not is_unwritten(attempt())
 
 
@@ -418,14 +451,34 @@ def test_each_budget_has_a_column_that_shows_what_exceeded_it():
     )
     case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", outputs_right=True, spent=spent)
     text = as_text(Verdict("lab.answer", 4.0, (case,), seed=1))
-    assert "sent by a rank 100 B of at most 110 B" in text
-    assert (
-        "collectives 70 B of at most 60 B" in text
-    )  # the exceeded budget, on the rank that exceeded it
+    assert "✗ 2 ranks  right, but:  collectives 70 B, limit ≤ 60 B\n      rank 1 m" in text
+    assert "sent by a rank" not in text  # a budget that fits is not why the case fails
     html = as_html(Verdict("lab.answer", 4.0, (case,), seed=1))
     assert html.count('<th class="number">') == 4
     assert '<td class="number bad">70 B</td>' in html
-    assert '<td class="number ok">100 B</td>' in html
+    passed = dataclasses.replace(case, passed=True, spent=spent[:1])
+    text = as_text(Verdict("lab.answer", 4.0, (passed,), seed=1))
+    assert "✓ 2 ranks  as expected  sent by a rank 100 B, limit ≤ 110 B" in text
+    idle = dataclasses.replace(case, spent=(Spent("sends", (20, 9), (50, 50), (10, 10)),))
+    text = as_text(Verdict("lab.answer", 4.0, (idle,), seed=1))
+    assert "sent by a rank 9 B, limit ≥ 10 B" in text
+
+
+def test_cases_that_were_not_run_share_a_row():
+    def skipped(name):
+        return CaseResult(name, False, 1, False, "m", "fix it first", was_run=False)
+
+    first = CaseResult("2 ranks", False, 1, False, "hangs", "rank 1 hangs")
+    verdict = Verdict("lab.answer", 4.0, (first, *map(skipped, ("3 ranks", "4 ranks"))), seed=1)
+    assert "  ✗ 2 cases  not run\n      fix it first" in as_text(verdict)
+    assert as_html(verdict).count("not run") == 1
+
+
+def test_what_ranks_printed_is_below_the_diagnosis_and_escaped():
+    case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", printed="rank 0 printed: <b>")
+    verdict = Verdict("lab.answer", 4.0, (case,), seed=1)
+    assert as_text(verdict).endswith("\n      rank 1 m\n      rank 0 printed: <b>")
+    assert "<pre>rank 0 printed: &lt;b&gt;</pre>" in as_html(verdict)
 
 
 def test_a_repeated_mistake_is_written_once():
@@ -433,7 +486,7 @@ def test_a_repeated_mistake_is_written_once():
     text = as_text(Verdict("lab.answer", 4.0, cases, seed=1))
     assert "a m" in text
     assert "b m" not in text
-    assert "the same" in text
+    assert text.endswith("as above")
 
 
 def test_an_invalid_declaration_is_refused():

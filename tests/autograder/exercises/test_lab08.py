@@ -345,7 +345,7 @@ def test_the_puzzle_gives_partial_credit_and_shows_the_score():
     assert [result.passed for result in results] == [True, True, False]
     text = as_text(Verdict("pipeline.zero_bubble_schedule", 5, results, SEED))
     assert "idles 5 slots, 1F1B 9, the optimum is 3: a score of 67%" in text
-    assert "idle 5 slots of at most 3 slots" in text
+    assert "idle 5 slots, limit ≤ 3 slots" in text
 
 
 @pytest.mark.ranks
@@ -358,4 +358,4 @@ def gpipe_schedule(devices, micro_batches):
     results = results_of("gpipe_schedule", source, slice(1))
     text = as_text(Verdict("pipeline.gpipe_schedule", 3, results, SEED))
     assert "needs its forward first" in text
-    assert "idle – of at most 3 slots" in text
+    assert "idle –, limit ≤ 3 slots" in text

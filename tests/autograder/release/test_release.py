@@ -211,6 +211,9 @@ def test_the_package_gives_the_same_output_as_the_repository(
 # ---- recorded results ----------------------------------------------------------------------------
 
 
+CALLS = [[("send", 1, 8), ("barrier", None, 0)], []]
+
+
 def summed(case: Case, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
     return {"y": torch.stack(list(inputs)).sum(dim=0), "pairs": [(1, 2)]}
 
@@ -228,7 +231,8 @@ def recorded_half(tmp_path: Path, **changes: Any) -> tuple[Exercise, RecordedHal
         },
     }
     exercise = on_ranks(**(settings | changes))
-    (tmp_path / "sum.plain").write_bytes(record(exercise, inputs_of(exercise), {}))
+    content = record(exercise, inputs_of(exercise), {}, lambda case: CALLS)
+    (tmp_path / "sum.plain").write_bytes(content)
     return exercise, RecordedHalf(tmp_path / "sum.plain")
 
 
@@ -247,6 +251,7 @@ def test_a_recorded_half_gives_the_same_results_as_the_hidden_one(tmp_path: Path
     assert equal({"y": expected[1]["y"] / 2}, outputs[1])
     expected[0]["y"].zero_()  # changing a result does not change the record
     assert equal(list(exercise.expect(visible, inputs)), list(half.expected(visible, inputs)))
+    assert half.right_calls(visible) == CALLS
     with pytest.raises(KeyError):
         half.expected(hidden, inputs)
 

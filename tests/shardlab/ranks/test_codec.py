@@ -85,7 +85,7 @@ class TestPlain:
         ],
     )
     def test_other_types_are_refused_by_name(self, value: Any, name: str) -> None:
-        with pytest.raises(TypeError, match=f"a {name} is not plain data"):
+        with pytest.raises(TypeError, match=f"{name} is not plain data"):
             codec.encode_plain(value)
 
 

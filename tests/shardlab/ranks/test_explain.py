@@ -265,7 +265,7 @@ def test_a_timeout_names_the_rank_that_still_computes_and_its_line() -> None:
     ranks.call(0, "recv", 1, line=3)
     ranks.finish(2)
     stack = f'Current thread 0x1 (most recent call first):\n  File "{FILE}", line 9 in spin\n'
-    error = explain.timeout_error(5, ranks.views(), ranks.log.groups, {1: stack})
+    error = explain.timeout_error(5, ranks.views(), ranks.log.groups, {1: stack}, cpu_s=4.5)
     assert error.headline.startswith("the run did not end within timeout_s=5: rank 1 is")
     assert f"[{FILE}, line 9]" in error.headline
     assert [row.state for row in error.table] == ["waiting", "computing", "finished"]

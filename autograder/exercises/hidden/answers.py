@@ -10,7 +10,7 @@ from types import CodeType
 import jupytext
 from nbformat import NotebookNode
 
-SOLUTIONS = Path(__file__).parents[2] / "solutions"
+SOLUTIONS = Path(__file__).parents[3] / "solutions"
 
 
 @functools.cache

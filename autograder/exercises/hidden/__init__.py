@@ -1,0 +1,1 @@
+"""Reads the solutions, which students do not get."""
