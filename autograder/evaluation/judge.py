@@ -21,6 +21,7 @@ from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_closed_function
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
+from shardlab.ranks.supervise import MAX_PRINTED_BYTES
 from shardlab.ranks.trust import Trust
 from shardlab.run import Call, Run
 
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 # An output larger than MAX_TIMES the expected one + MAX_BYTES is not diagnosed.
 MAX_TIMES, MAX_BYTES = 100, 1_000_000
+PRINTED_BYTES = MAX_PRINTED_BYTES[Trust.UNTRUSTED]
 UNSEEN_BYTES = 4096  # TCP options on a busy machine; measured below 1,000 bytes
 STORED_BYTES = 16_384  # per rank, for addresses; a new group of four ranks takes 150 per rank
 OVERHEAD_BYTES = 256  # gloo's own messages for one send or receive; measured about 150
@@ -121,7 +123,9 @@ def _general(who: str, mistake: str, in_full: str = "") -> Finding:
 def _resource_limit(exercise: Exercise, error: LaunchError | None) -> Trouble:
     """A run that waited until its time was over is a wrong answer, not one at a limit."""
     if isinstance(error, RunTimeout):
-        was_hit = error.cpu_s > exercise.timeout_s / 2
+        printed = [*error.run.stdout, *error.run.stderr] if error.run else []
+        was_cut = any(len(text.encode()) > PRINTED_BYTES for text in printed)
+        was_hit = was_cut or error.cpu_s > exercise.timeout_s / 2
     else:
         was_hit = isinstance(error, RankError) and bool(
             error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message)
