@@ -56,7 +56,7 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     tampering = _forged(attempt) or (None if forbidden else _wire_mismatch(exercise, attempt))
     forbidden = forbidden or tampering
     unrecorded = _unrecorded_memory(exercise, attempt)
-    finding, named = forbidden or unrecorded, None
+    finding, named = forbidden or unrecorded or _broken_rule(exercise, attempt), None
     passed = right and finding is None and all(spent.fits for spent in attempt.spent)
     failure = _finding_of(attempt.error, attempt.trust) if attempt.error else None
     otherwise = failure or difference or _over_budget(attempt)
@@ -168,6 +168,13 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
     advice = f"build it from {allowed}" if allowed else "it needs no communication"
     name = call.op if hasattr(dist, call.op) else "another operation"
     return Finding(f"rank {call.rank}", f"calls {name}: {advice}", call.source)
+
+
+def _broken_rule(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Of a run in which no rank failed: else the calls may end where another rank failed."""
+    if attempt.error is not None:
+        return None
+    return next((found for rule in exercise.rules if (found := rule(attempt))), None)
 
 
 def _forged(attempt: Attempt) -> Finding | None:
