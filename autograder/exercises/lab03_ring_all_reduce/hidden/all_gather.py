@@ -7,7 +7,7 @@ from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
 CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
-BOUNDARIES = shared.HALVES_BOUNDARIES
+BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
 
 
 def reference(case: Case, inputs: Any) -> Plain:
@@ -26,4 +26,14 @@ def added(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": torch.cat(chunks)} for chunks in buffers]
 
 
-MISTAKES = {"adds a received chunk to the old values: in all-gather it replaces them": added}
+def cut_evenly(case: Case, inputs: Any) -> list[Plain]:
+    own = [shared.even_chunks(case, buffer)[rank] for rank, buffer in enumerate(inputs)]
+    return [{"tensor": torch.cat(own)}] * case.world_size
+
+
+MISTAKES = {
+    "adds a received chunk to the old values: in all-gather it replaces them": added,
+    "cuts tensor into equal chunks: the argument bounds says where each begins and ends": (
+        cut_evenly
+    ),
+}
