@@ -16,7 +16,7 @@ from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_closed_function
-from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
+from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout, Waiting
 from shardlab.ranks.explain import ranks_text
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
@@ -302,6 +302,23 @@ def _is_known(kind: str) -> bool:
     return is_exception or kind in signal.Signals.__members__
 
 
+def _waits_in_recv(run: Run | None, waiting: list[Waiting], cycle: tuple[int, ...]) -> str:
+    """Of ranks that all wait in recv."""
+    still_open = [call for call in run.calls if call.end_s is None] if run else []
+    sends = [call for call in still_open if call.op == "send"]
+    for row in waiting:
+        expected = {c.tag for c in still_open if c.op == "recv" and c.rank == row.rank}
+        sent = {c.tag for c in sends if c.peer == row.rank and c.rank in row.waits_for}
+        if sent and expected.isdisjoint(sent):
+            return "wait in recv under another tag than the one under which the data was sent"
+    if cycle and not sends:
+        return (
+            "call recv first and wait for each other to send: start the send with isend, receive, "
+            "then wait for the send"
+        )
+    return "wait in recv for data that is never sent: every recv needs a send from that neighbour"
+
+
 def _deadlock(error: DeadlockError) -> Finding:
     waiting = [row for row in error.table if row.state == "waiting"]
     calls = {row.call.split(" ")[0] for row in waiting}
@@ -311,9 +328,7 @@ def _deadlock(error: DeadlockError) -> Finding:
             "receive, then wait for the send"
         )
     elif calls == {"recv"}:
-        mistake = (
-            "wait in recv for data that is never sent: every recv needs a send from that neighbour"
-        )
+        mistake = _waits_in_recv(error.run, waiting, error.cycle)
     else:
         mistake = "make calls that do not match, and wait forever"
         return _general("the ranks", mistake, error.headline)

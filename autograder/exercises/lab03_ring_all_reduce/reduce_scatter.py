@@ -31,15 +31,17 @@ def drive(
 
 @on_each_rank
 def nothing_added(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Chunk r reaches rank r in the last step, so stopping early leaves it unchanged."""
+    """Its chunk of the tensor is as it was."""
     own = shared.chunks_of(attempt.case, attempt.inputs[rank])[rank]
     if not len(own) or not torch.equal(own, output["returned"]):
         return None
     calls = attempt.run.calls if attempt.run else []
     sends = [call for call in calls if call.rank == rank and call.op == "send"]
     steps = attempt.case.world_size - 1
-    reason = ": the sum arrives in the last of N - 1 steps" if len(sends) < steps else ""
-    return f"returns its own part, not the sum{reason}"
+    reason = "nothing was added to its chunk of tensor, in place"
+    if len(sends) < steps:
+        reason = "the sum arrives in the last of N - 1 steps"
+    return f"returns its own part, not the sum: {reason}"
 
 
 REACHES_ITS_RANK_LAST = (

@@ -58,7 +58,8 @@ def draw_tensors(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
     shape = (case.world_size, case.params["length"])
     if dtype == torch.int64:  # a sum over 8 ranks still fits
         return list(torch.from_numpy(rng.integers(2**58, 2**59, size=shape)))
-    return list(torch.from_numpy(rng.exponential(100, size=shape)).to(dtype))
+    scale = 1e6 if dtype == torch.bfloat16 else 100  # beyond the range of float16, or its digits
+    return list(torch.from_numpy(rng.exponential(scale, size=shape)).to(dtype))
 
 
 def bounds_in(case: Case) -> Bounds:
@@ -91,7 +92,7 @@ HALVES_BUDGETS = (WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY)
 
 def hub(attempt: Attempt) -> Finding | None:
     run, world_size = attempt.run, attempt.case.world_size
-    if run is None or world_size < 3:
+    if run is None or attempt.error is not None or world_size < 3:
         return None
     sent = run.traffic.sent_bytes
     through = sent.sum(axis=0) + sent.sum(axis=1)  # bytes in and out of each rank
@@ -173,7 +174,7 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
     return sign
 
 
-RING_SIGNS = (hub, wrong_neighbour, whole_tensors, another_dtype)
+RING_SIGNS = (hub, wrong_neighbour, another_dtype, whole_tensors)
 RULES = (never_waited,)
 
 

@@ -31,7 +31,12 @@ def cut_evenly(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": torch.cat(own)}] * case.world_size
 
 
+def unchanged(case: Case, inputs: Any) -> list[Plain]:
+    return [{"tensor": tensor} for tensor in inputs]
+
+
 MISTAKES = {
+    "leaves tensor as it was: receive into views of tensor itself, not of a copy": unchanged,
     "adds a received chunk to the old values: in all-gather it replaces them": added,
     "cuts tensor into equal chunks: the argument bounds says where each begins and ends": (
         cut_evenly

@@ -30,7 +30,14 @@ def reference(case: Case, inputs: Any) -> Plain:
     return (mean if case.params["op"] == "mean" else total)(case, inputs)
 
 
+def divided_twice(case: Case, inputs: Any) -> Plain:
+    if case.params["op"] != "mean":
+        return None
+    return {"tensor": mean(case, inputs)["tensor"] / case.world_size}
+
+
 MISTAKES = {
-    "leaves the sum in tensor, not the mean: divide by world_size in place": total,
-    "leaves the mean in tensor, not the sum: divide for op='mean' only": mean,
+    "returns the sum, not the mean: divide by world_size, in place": total,
+    "returns the mean, not the sum: divide for op='mean' only": mean,
+    "divides by world_size twice": divided_twice,
 }
