@@ -11,6 +11,8 @@ from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
 BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
 EQUAL_ANSWERS = (
+    EqualAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
+    EqualAnswer("(rank - step - 2) % world_size", "rank - step - 2", shared.NEGATIVE_INDEX),
     EqualAnswer("incoming += received", "incoming.add_(received)", "the same addition in place"),
     EqualAnswer(
         "        sending.wait()\n        incoming += received",
