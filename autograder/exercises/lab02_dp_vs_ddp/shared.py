@@ -176,8 +176,8 @@ def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Mist
     if all(are_right) or not are_right[0]:
         return None
     return (
-        "is right in the first step and wrong in the next: does a step leave something behind, such "
-        "as old gradients in .grad or hooks on parameters?"
+        "is right in the first step and wrong in the next: does a step leave something behind, "
+        "such as old gradients in .grad or hooks on parameters?"
     )
 
 

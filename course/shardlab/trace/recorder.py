@@ -72,7 +72,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 
 CALLBACK_S = 5.0  # at most, until a thread has written one line on a busy machine
-MAX_PAUSES = 24  # of a late rank
+MAX_PAUSES = 16  # of a late rank
 WAITED_TWICE = "this send or receive was waited for already, and gloo would wait forever"
 MAX_HELD_SOCKETS = 256  # a limit for scripts that keep creating and destroying groups
 DISPATCH_FILES = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from autograder.evaluation.trial import LATE_S, RankPool, Trials, orders_s
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
+from shardlab.rank_set import RankSet
 from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks
@@ -178,31 +179,20 @@ def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
         return bool((received == (rank - 1) % size).all())
 
     case = Case("3 ranks", 3, shaken=True)
-    for how in ("reads too early", "changes what it sends"):
-        exercise = pid_exercise(cases=(case,), drive=drive_with_seed(how))
-        with RankPool() as ranks:
-            ranks.expect(exercise, [case])
-            blob = cloudpickle.dumps(answer)
-            passed = [
-                Trials(exercise, blob, seed, ranks).run(case)[1].result.passed for seed in range(20)
-            ]
-        assert not any(passed), how
-
-
-def drive_with_seed(how):
-    def drive(subject, given, case):
-        return {"right": subject(how, torch.initial_seed() // 1_000_003)}
-
-    return drive
+    with RankSet(3, quiet=True) as ranks:
+        for how in ("reads too early", "changes what it sends"):
+            for seed in range(20):
+                orders = orders_s(pid_exercise(), case, seed)
+                runs = [ranks.run(answer, how, seed, late_s=late_s) for late_s in orders]
+                assert not all(all(run.outputs) for run in runs), (how, seed)
 
 
 def test_both_orders_of_two_ranks_occur():
     case = Case("4 ranks", 4, shaken=True)
     for seed in range(20):
         one, other = orders_s(pid_exercise(), case, seed)
-        assert (
-            sorted(one) == sorted(other) == pytest.approx([0, LATE_S / 3, LATE_S * 2 / 3, LATE_S])
-        )
+        assert sorted(one) == pytest.approx(sorted(other))
+        assert (min(one), max(one)) == (0, LATE_S)
         assert all((one[a] < one[b]) != (other[a] < other[b]) for a in range(4) for b in range(a))
     assert orders_s(pid_exercise(), case, 1) == orders_s(pid_exercise(), case, 1)
     assert orders_s(pid_exercise(), CASES[0], 1) == [[]]
