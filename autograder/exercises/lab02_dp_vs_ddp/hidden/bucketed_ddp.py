@@ -22,6 +22,9 @@ BOUNDARIES = shared.BOUNDARIES | {
     "exactly the cap": "2 ranks, an MLP",
 }
 EQUAL_ANSWERS = (
+    EqualAnswer("size = [], 0", "size = [], 1", "the first parameter begins a bucket in any case"),
+    EqualAnswer(", strict=True", "", "a bucket has as many parts as parameters"),
+    EqualAnswer("strict=True", "strict=False", "as above"),
     EqualAnswer("flat /= dist.get_world_size()", "flat *= 1 / dist.get_world_size()", "rounding"),
     EqualAnswer(
         "parameter.grad.copy_(part.view_as(parameter))",
