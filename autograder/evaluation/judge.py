@@ -61,7 +61,7 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     tampering = _forged(attempt) or (None if forbidden else _wire_mismatch(exercise, attempt))
     forbidden = forbidden or tampering
     unrecorded = _unrecorded_memory(exercise, attempt)
-    finding, named = forbidden or unrecorded, None
+    finding, named = forbidden or unrecorded or _broken_rule(exercise, attempt), None
     passed = right and finding is None and all(spent.fits for spent in attempt.spent)
     failure = _finding_of(attempt.error, attempt.trust) if attempt.error else None
     otherwise = failure or difference or _over_budget(attempt)
@@ -187,6 +187,13 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
     advice = f"build it from {allowed}" if allowed else "it needs no communication"
     name = call.op if hasattr(dist, call.op) else "another operation"
     return Finding(f"rank {call.rank}", f"calls {name}: {advice}", call.source)
+
+
+def _broken_rule(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Of a run in which no rank failed: else the calls may end where another rank failed."""
+    if attempt.error is not None:
+        return None
+    return next((found for rule in exercise.rules if (found := rule(attempt))), None)
 
 
 def _forged(attempt: Attempt) -> Finding | None:
@@ -348,6 +355,20 @@ def _tags(calls: Sequence[Call], op: str, rank: int, peer: int) -> Counter[int]:
     )
 
 
+def _waits_in_recv(run: Run | None, waiting: int, cycle: tuple[int, ...]) -> str:
+    """Of ranks that all wait in recv."""
+    still_open = [call for call in run.calls if call.end_s is None] if run else []
+    if cycle and not any(call.op == "send" for call in still_open):
+        return (
+            "call recv first and wait for each other to send: start the send with isend, receive, "
+            "then wait for the send"
+        )
+    wait = "wait" if waiting > 1 else "waits"
+    return (
+        f"{wait} in recv for data that is never sent: every recv needs a send from that neighbour"
+    )
+
+
 def _deadlock(error: DeadlockError) -> Finding:
     waiting = [row for row in error.table if row.state == "waiting"]
     calls = {row.call.split(" ")[0] for row in waiting}
@@ -357,11 +378,7 @@ def _deadlock(error: DeadlockError) -> Finding:
             "receive, then wait for the send"
         )
     elif calls == {"recv"}:
-        wait = "wait" if len(waiting) > 1 else "waits"
-        mistake = (
-            f"{wait} in recv for data that is never sent: every recv needs a send from that "
-            "neighbour"
-        )
+        mistake = _waits_in_recv(error.run, len(waiting), error.cycle)
     else:
         mistake = "make calls that do not match, and wait forever"
         return _general("the ranks", mistake, error.headline)

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 
 VISIBLE_SEED = 2026  # for a student's own checks: the same inputs each time
+LATE_S = 0.008  # the last rank of a shaken case at each of its calls; one takes about 1 ms
 
 
 class InfrastructureError(Exception):
@@ -146,8 +147,7 @@ class Trials:
         if can_keep and (self.last_passed or self.ranks.has(kind)):
             ranks = self.ranks.get(kind)
             were_new = ranks.is_fresh
-            attempt = self._attempt(ranks, case, inputs, expected)
-            judged = judge(exercise, attempt, self.suspects)
+            attempt, judged = self._judged(ranks, case, inputs, expected)
             if not ranks.is_reusable:
                 self.ranks.end(kind)
             result = judged.result
@@ -156,8 +156,7 @@ class Trials:
                 self._remember(judged)
                 return attempt, judged
         with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
-            attempt = self._attempt(fresh, case, inputs, expected)
-        judged = judge(exercise, attempt, self.suspects)
+            attempt, judged = self._judged(fresh, case, inputs, expected)
         if judged.result.passed and can_keep:
             self.ranks.end(kind)  # they have state from a failed case
         self._remember(judged)
@@ -169,8 +168,24 @@ class Trials:
             self.mistakes.add(judged.result.mistake)
         self.suspects = certain_in(judged.named) or self.suspects
 
-    def _attempt(
+    def _judged(
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
+    ) -> tuple[Attempt, Judged]:
+        """A shaken case fails if it fails in one of its orders."""
+        for late_s in orders_s(self.exercise, case, self.seed):
+            attempt = self._attempt(ranks, case, inputs, expected, late_s)
+            judged = judge(self.exercise, attempt, self.suspects)
+            if not (judged.result.passed and ranks.is_reusable):
+                break
+        return attempt, judged
+
+    def _attempt(
+        self,
+        ranks: RankSet,
+        case: Case,
+        inputs: list[Plain],
+        expected: list[Plain],
+        late_s: Sequence[float],
     ) -> Attempt:
         exercise = self.exercise
         given = (
@@ -179,12 +194,13 @@ class Trials:
             self.subject_blob,
             exercise.closed,
         )
-        run, error = self._run(ranks, case, inputs, on_rank, *given)
+        run, error = self._run(ranks, case, inputs, late_s, on_rank, *given)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
             clean = self.ranks.get(_kind(exercise, is_clean=True))
             blob = _pickled(exercise.execute)
-            run, error = self._run(clean, case, inputs, on_clean_rank, blob, case, returned)
+            program = (on_clean_rank, blob, case, returned)
+            run, error = self._run(clean, case, inputs, late_s, *program)
             if run is not None:
                 pairs = zip(returned, run.outputs, strict=True)
                 run.outputs = [_merged(*pair) for pair in pairs]
@@ -227,7 +243,13 @@ class Trials:
         return tuple(measured), tuple(unmeasured)
 
     def _run(
-        self, ranks: RankSet, case: Case, inputs: list[Plain], fn: Callable[..., Any], *given: Any
+        self,
+        ranks: RankSet,
+        case: Case,
+        inputs: list[Plain],
+        late_s: Sequence[float],
+        fn: Callable[..., Any],
+        *given: Any,
     ) -> tuple[Run | None, LaunchError | None]:
         """The run, and the error of student code if there is one; then the run is partial."""
         exercise = self.exercise
@@ -246,7 +268,7 @@ class Trials:
                     world_size=case.world_size,
                     inputs=inputs,
                     memory=exercise.memory,
-                    shaken=case.shaken,
+                    late_s=late_s,
                     seed=rank_seed(exercise, case, self.seed),
                     results="plain",
                     timeout_s=exercise.timeout_s,
@@ -279,6 +301,18 @@ _pickled = functools.cache(codec.encode_any)
 def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
     """A separate generator per case: adding or reordering cases keeps the others' inputs."""
     return np.random.default_rng(_derived(f"{seed}/{exercise.name}/{case.name}"))
+
+
+def orders_s(exercise: Exercise, case: Case, seed: int) -> list[list[float]]:
+    """For each time that the case runs: how late each rank is at each of its calls.
+
+    A shaken case runs in a drawn order of ranks and in the reverse one.
+    """
+    if not case.shaken or case.world_size == 1:
+        return [[]]
+    rng = np.random.default_rng(_derived(f"order/{seed}/{exercise.name}/{case.name}"))
+    late_s = rng.permutation(np.linspace(0, LATE_S, case.world_size))
+    return [late_s.tolist(), (LATE_S - late_s).tolist()]
 
 
 def rank_seed(exercise: Exercise, case: Case, seed: int) -> int:

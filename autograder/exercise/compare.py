@@ -125,9 +125,17 @@ def _tensor_difference(
         where = f"the sum of {block} elements starting at {first[0] * block:,} is"
     return (
         "has wrong values",
-        f"{where} {got[first].item():g}, expected {expected[first].item():g}; "
+        f"{where} {_different(got[first].item(), expected[first].item())}; "
         f"{int(wrong.sum()):,} of {wrong.numel():,}{' such sums' * (block > 1)} differ",
     )
+
+
+def _different(got: float, expected: float) -> str:
+    """With as many digits as it takes to see a difference."""
+    if isinstance(expected, int) and abs(expected) >= 10**6:
+        return f"{got:,}, expected {expected:,}"
+    digits = 6 if f"{got:g}" != f"{expected:g}" else 9
+    return f"{got:.{digits}g}, expected {expected:.{digits}g}"
 
 
 def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | None) -> Difference:

@@ -78,6 +78,7 @@ class Exercise:
     budgets: tuple[Budget, ...] = ()
     allows: frozenset[str] | None = None  # functions of torch.distributed; None: any
     signs: tuple[Sign, ...] = ()  # detect mistakes that outputs do not show; the first match counts
+    rules: tuple[Sign, ...] = ()  # a match fails the case, whatever its outputs
     timeout_s: float = 20.0  # for one case
     output_bytes: int = 256_000_000  # total over all ranks' outputs, for one case
     engine: str = "auto"  # as in launch: "deepspeed" if `drive` or the answer uses it

@@ -37,7 +37,9 @@ BOUNDARIES = ("divides", "does not divide", "one rank", "more ranks than element
 
 
 def shaken(case: Case) -> Case:
-    """Ranks pause at random, so an answer that depends on their timing fails."""
+    """The case runs twice: ranks are late at each of their calls, in a drawn order and then in the
+    reverse one.  So of any two ranks, each overtakes the other wherever nothing synchronizes them,
+    and an answer that depends on their timing fails."""
     return replace(case, shaken=True)
 
 

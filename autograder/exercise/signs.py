@@ -105,6 +105,30 @@ def expensive_calls(mistakes: dict[str, str]) -> Sign:
     return sign
 
 
+def never_waited(attempt: Attempt) -> Finding | None:
+    """A rule: a call that was started with isend, irecv or async_op=True is waited for."""
+    started = {
+        "send": ("starts a send with isend", "its buffer may be reused before it is sent"),
+        "recv": ("starts a receive with irecv", "its buffer may be read before the data is there"),
+    }
+    for call in attempt.run.calls if attempt.run else []:
+        if not call.waited:
+            collective = f"starts {call.op} with async_op=True", "its result may be used too early"
+            what, why = started.get(call.op, collective)
+            mistake = f"{what} and never waits for it: {why}"
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
+
+
+@on_each_rank
+def keeps_growing(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule, where `drive` returns what guest/growth.py has found under "grows"."""
+    grows = output.get("grows") if isinstance(output, dict) else None
+    if not grows:
+        return None
+    return "keeps something of every step: release what later steps do not need", str(grows[0])
+
+
 def calls_closed_function(attempt: Attempt) -> Finding | None:
     """The answer calls a function that is closed because it solves the exercise.
 

@@ -21,4 +21,4 @@ class Case:
     params: Mapping[str, Any] = field(default_factory=dict)
     hidden: bool = False
     weight: float = 1.0
-    shaken: bool = False  # ranks pause at random before calls and waits, seeded by the case
+    shaken: bool = False  # runs twice, with ranks that are late at each of their calls

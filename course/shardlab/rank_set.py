@@ -104,14 +104,14 @@ class RankSet:
         seed: int | None = 0,
         results: str = "any",
         memory: bool = False,
-        shaken: bool = False,
+        late_s: Sequence[float] = (),
         timeout_s: float | None = None,
         output_bytes: int = OUTPUT_BYTES,
     ) -> Run:
         """Like `launch`, on ranks 0 to ``world_size`` − 1 of the set (default: all).
 
         ``results``: "any" Python object, or "plain" data, which is read without unpickling.
-        ``shaken``: delay the ranks' calls and waits at random, drawn from the seed.
+        ``late_s``: by rank, how late it is at its start and at each of its calls; default: 0.
         ``timeout_s``: time limit of this function; default: the set's.
         ``output_bytes``: the most bytes that all ranks together may return.
         """
@@ -124,8 +124,13 @@ class RankSet:
         given = [b""] * world_size
         if inputs is not None:
             given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
-        options = {"world_size": world_size, "seed": seed, "results": results}
-        options |= {"memory": bool(memory), "shaken": shaken}
+        options = {
+            "world_size": world_size,
+            "seed": seed,
+            "results": results,
+            "memory": bool(memory),
+            "late_s": [*late_s] or [0.0] * world_size,
+        }
         execution: Execution | None = None
         error: LaunchError | None = None
         startup_s = 0.0

@@ -39,6 +39,7 @@ class Call:
     offset: int  # elements from the start of the tensor's storage; shows which chunk it is
     storage_numel: int  # elements in that storage
     tag: int = 0
+    waited: bool = True  # False: isend, irecv or async_op=True, and nobody waited for it
     code: str = ""  # the text of that line, if known
 
     @property

@@ -61,7 +61,7 @@ print(f"S = {model_bytes:,} bytes")
 # 3. Every other rank sends its gradient to the hub.
 # 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
 #
-# Change the hub's parameters in place and return nothing. The other ranks' parameters do not matter afterwards: the next step overwrites them. The check calls your function several times in a row on the same model, so old gradients may still be in `.grad`.
+# Change the hub's parameters in place and return nothing. The other ranks' parameters do not matter afterwards: the next step overwrites them. The check calls your function several times in a row on the same model, so old gradients may still be in `.grad`; nothing that you add may pile up from call to call. Every `isend` and `irecv` has to be waited for.
 
 # %%
 def whole_batch_spec(model, batches, lr):
@@ -200,7 +200,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # 3. `dist.all_reduce` sums each gradient over all ranks; `.grad` should end up with the **mean**.
 # 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
 #
-# The check calls your function with `step` 0, 1, … in a row, on ranks that start with different weights. After each call it compares **every** rank's parameters and `.grad` with `whole_batch_spec`.
+# The check calls your function with `step` 0, 1, … in a row, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. A collective with `async_op=True` has to be waited for, and nothing that you add may pile up from call to call.
 #
 # **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #
@@ -318,7 +318,9 @@ traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 # - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there.
 # - **`finish()`** waits for all of them, copies the means back into `.grad`, and resets the buckets for the next step.
 #
-# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward.
+# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Keep nothing of a step that is over: the check takes 10 steps and looks for what grows.
+#
+# This rule is simpler than PyTorch's. There a bucket is closed by the parameter that fills it, so it may overshoot its cap; by default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`); and after the first step DDP rebuilds its buckets in the order in which gradients arrived.
 
 # %%
 def bucket_spec(sizes, cap_bytes):
@@ -424,7 +426,7 @@ check("dp_vs_ddp.BucketedDDP", BucketedDDP)
 # %% [markdown]
 # ## 6 · How large should a bucket be?
 #
-# PyTorch's DDP uses buckets of 25 MiB by default (`bucket_cap_mb`). What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Also explain why the parameters are in reverse order in the buckets. Three to six sentences.
+# PyTorch's DDP uses buckets of about 25 MiB by default. What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Also explain why the parameters are in reverse order in the buckets. Three to six sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_large_a_bucket", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

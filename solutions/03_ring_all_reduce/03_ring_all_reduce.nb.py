@@ -37,7 +37,7 @@ from shardlab.widgets import ring_player, timeline, traffic_map
 # %% [markdown]
 # ## 1 · `chunk_bounds`
 #
-# A ring moves a tensor in N chunks, one for each rank. Return a list with the `(start, stop)` of each chunk; if N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
+# A ring of N ≥ 2 ranks moves a tensor in N chunks, one for each rank. Return a list with the `(start, stop)` of each chunk; if N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
 
 # %%
 def chunk_bounds_spec(length, world_size):
@@ -95,7 +95,9 @@ def reduce_scatter_spec(tensors, bounds):
 reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1), (1, 2), (2, 3)])
 
 # %% [markdown]
-# Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`; the values of the other chunks do not matter afterwards.
+# Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`, not a copy; the values of the other chunks do not matter afterwards.
+#
+# `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour.
 #
@@ -164,7 +166,7 @@ def all_gather_spec(tensors, bounds):
 all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)])
 
 # %% [markdown]
-# Fill `tensor` in place and return nothing.
+# Fill `tensor` in place and return nothing. Again `bounds` may cut it anywhere, and every send has to be waited for.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only, to the right and from the left neighbour.
 #
@@ -219,7 +221,7 @@ def ring_all_reduce_spec(tensors, op="sum"):
 ring_all_reduce_spec([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])], op="mean")
 
 # %% [markdown]
-# Call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check replaces them with its own, so this exercise is only about how they fit together.
+# Call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check replaces them with its own, so this exercise is only about how they fit together. The result has the tensor's dtype.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = 2(N − 1)/N · S · calls: send and recv only.
 #

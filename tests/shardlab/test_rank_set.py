@@ -23,7 +23,6 @@ from shardlab.ranks.process import MAX_READINGS
 from shardlab.ranks.rank import RECORDER
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
-from shardlab.trace.recorder import pauses_s
 from tests.shardlab.failing import fails_on
 
 pytestmark = pytest.mark.ranks
@@ -267,20 +266,15 @@ class TestPlainResults:
             ranks.run(int, results="json")
 
 
-def sends_and_seed() -> int:
-    for _ in range(20):
-        if dist.get_rank() == 0:
-            dist.send(torch.ones(1), 1)
-        else:
-            dist.recv(torch.ones(1), 0)
-    return torch.initial_seed()
+def meet() -> None:
+    for _ in range(3):
+        dist.barrier()
 
 
-def test_pauses_of_shaken_ranks_are_drawn_from_the_seed() -> None:
+def test_a_late_rank_is_overtaken_at_its_start_and_at_each_call() -> None:
     with RankSet(2, quiet=True) as ranks:
-        run = ranks.run(sends_and_seed, shaken=True)
-    paused_s = pauses_s(run.outputs[0])
-    starts_s = [call.start_s for call in run.calls if call.rank == 0]
-    assert 0 < sum(paused_s[1:20]) <= starts_s[-1] - starts_s[0]
-    assert run.outputs[0] != run.outputs[1]
-    assert paused_s != pauses_s(run.outputs[1])
+        for late_s in ([0.03, 0.0], [0.0, 0.03]):
+            run = ranks.run(meet, late_s=late_s)
+            starts_s = [[call.start_s for call in run.calls if call.rank == r] for r in (0, 1)]
+            late, early = starts_s if late_s[0] else starts_s[::-1]
+            assert all(one - other > 0.015 for one, other in zip(late, early, strict=True))

@@ -5,8 +5,13 @@ from typing import Any
 import torch
 
 from autograder.exercise import Attempt, Case, Finding, equal
-from autograder.exercise.signs import MistakeText, on_each_rank
-from autograder.exercises.lab02_dp_vs_ddp.shared import STEPS, build, parameter_bytes, trainable
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
+from autograder.exercises.lab02_dp_vs_ddp.shared import (
+    build,
+    parameter_bytes,
+    steps_in,
+    trainable,
+)
 from shardlab.errors import DeadlockError, RunTimeout
 from shardlab.run import Call, Run
 
@@ -65,13 +70,13 @@ def waits_in_a_hook(attempt: Attempt) -> Finding | None:
 
 
 def never_full(attempt: Attempt) -> Finding | None:
-    """A bucket that was never launched in a model with a frozen layer."""
-    params = attempt.case.params
-    if params.get("frozen") is None or isinstance(attempt.error, DeadlockError):
+    """Of buckets filled with all parameters, only those without a frozen one were launched."""
+    launched = sorted(attempt.case.params["buckets_without_frozen"])
+    if not launched or isinstance(attempt.error, DeadlockError):
         return None
     for rank in range(attempt.case.world_size):
-        sent = sum(map(sum, sizes_by_step(attempt.run, rank)[:1]))
-        if sent < sum(params["buckets"]) and (attempt.error or sent):
+        steps = sizes_by_step(attempt.run, rank)
+        if steps and sorted(steps[0]) == launched:
             return Finding(
                 f"rank {rank}",
                 "waits for the gradient of a frozen parameter, which never comes, and so never "
@@ -79,6 +84,14 @@ def never_full(attempt: Attempt) -> Finding | None:
                 attempt.error.headline if attempt.error else "",
             )
     return None
+
+
+no_gradient_yet = raises(
+    "'NoneType' object has no attribute '(flatten|view|reshape|numel|ravel|clone|detach|shape)",
+    "reads a .grad that is still None: does each hook know its own bucket (use partial), and does "
+    "it run when .grad is ready (register_post_accumulate_grad_hook)?",
+    quoted=True,
+)
 
 
 def works_once(attempt: Attempt) -> Finding | None:
@@ -143,7 +156,7 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeTe
 
 @on_each_rank
 def starts_late(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    run, least = attempt.run, STEPS * (len(attempt.case.params["buckets"]) - 1)
+    run, least = attempt.run, steps_in(attempt.case) * (len(attempt.case.params["buckets"]) - 1)
     if run is None or (early := started_early(run)[rank]) >= least:
         return None
     if collectives(run, rank) and not early:

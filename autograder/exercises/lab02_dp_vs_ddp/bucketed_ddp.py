@@ -16,13 +16,23 @@ import torch.distributed as dist
 from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
 from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BACKWARD, BARRIER_DTYPE, GRADIENT
-from autograder.exercises.lab02_dp_vs_ddp.shared import after_step, build_with, sgd_step, trainable
+from autograder.exercises.lab02_dp_vs_ddp.shared import (
+    after_step,
+    build_with,
+    is_compared,
+    sgd_step,
+    steps_in,
+    trainable,
+)
+from autograder.guest import growth
 from autograder.guest.moments import mark
 from shardlab import measure
 from shardlab.run import Run
 
 # In each case, forward order, ignoring the cap and exceeding it all give different buckets.
 WIDTHS, SQUARE = [64, 256, 256, 128, 32], [160, 160, 160, 160, 32]
+# The first bucket, from the second layer's weight on, has exactly the cap's bytes.
+FULL = {"widths": WIDTHS, "cap_bytes": 148_096, "steps": growth.STEPS}
 TIED = {"widths": SQUARE, "tied": [0, 2], "cap_bytes": 120_000}
 FROZEN = {"widths": WIDTHS, "frozen": 2, "cap_bytes": 270_000}
 
@@ -34,7 +44,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])
     late = dist.get_rank() == case.world_size - 1
-    output = {}
+    kept, output = growth.Growth({"self": wrapped, "model": model}), dict[str, Plain]()
     for step, (inputs, targets) in enumerate(given["batches"]):
         model.zero_grad()
         loss = wrapped(inputs, targets)
@@ -46,8 +56,10 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
             barrier(own_group)
         wrapped.finish()
         sgd_step(model)
-        output[f"step {step}"] = after_step(model)
-    return output
+        kept.after(step)
+        if is_compared(step, case):
+            output[f"step {step}"] = after_step(model)
+    return output | {"grows": kept.found()}
 
 
 def barrier(group: Any) -> None:
@@ -55,7 +67,10 @@ def barrier(group: Any) -> None:
 
 
 def equal_to_spec(
-    label: str, number: Callable[[list[int]], int], unit: str = "B", times: int = 1
+    label: str,
+    number: Callable[[list[int]], int],
+    unit: str = "B",
+    times: Callable[[Case], int] = lambda case: 1,
 ) -> Budget:
     """``number`` of the bytes of a rank's collectives equals that of the spec's buckets."""
 
@@ -64,7 +79,7 @@ def equal_to_spec(
         return [number([call.bytes for call in calls]) for calls in by_rank]
 
     def limit(case: Case) -> Limit:
-        wanted = times * number(case.params["buckets"])
+        wanted = times(case) * number(case.params["buckets"])
         return Limit(wanted, wanted)
 
     return Budget(label, used, limit, "collectives", unit)
@@ -73,13 +88,13 @@ def equal_to_spec(
 def all_but_one(case: Case) -> Limit:
     """The bucket of the last gradient has to wait for it."""
     buckets = len(case.params["buckets"])
-    return Limit(shared.STEPS * buckets, shared.STEPS * (buckets - 1))
+    return Limit(steps_in(case) * buckets, steps_in(case) * (buckets - 1))
 
 
 # Together with the number of collectives and the total bytes, the last two identify the buckets.
 BUDGETS = (
     shared.WITHIN_FIVE_PERCENT,
-    equal_to_spec("one collective for each bucket and step", len, "calls", shared.STEPS),
+    equal_to_spec("one collective for each bucket and step", len, "calls", steps_in),
     Budget(
         "all but one bucket start before the last gradient",
         bucket_calls.started_early,
@@ -95,18 +110,20 @@ EXERCISE = OnRanks(
     answer="BucketedDDP",
     points=10,
     cases=(
-        Case("2 ranks, an MLP", 2, {"widths": WIDTHS, "cap_bytes": 140_000}),
+        Case("2 ranks, an MLP", 2, FULL),
         Case("4 ranks, two layers tied", 4, TIED),
         Case("3 ranks, a frozen layer", 3, FROZEN),
     ),
     inputs=lambda case, rng: shared.draw(case, rng, shared.draw_state(case, rng)),
     drive=drive,
-    kept_from_ranks=frozenset({"buckets", "forward_buckets"}),  # they are the answer
+    kept_from_ranks=frozenset({"buckets", "forward_buckets", "buckets_without_frozen"}),
     budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
+    rules=shared.RULES,
     signs=(
         bucket_calls.waits_in_a_hook,
         bucket_calls.never_full,
+        bucket_calls.no_gradient_yet,
         bucket_calls.works_once,
         bucket_calls.wrong_buckets,
         NAMED_MISTAKES,

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor, nn
+
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab02_dp_vs_ddp import shared
-from autograder.exercises.lab02_dp_vs_ddp.shared import LR, take_steps
+from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
 from shardlab.errors import RunTimeout
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    return take_steps(case, given, lambda model, batch, step: subject(model, *batch, LR, step))
+    def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
+        subject(model, *batch, LR, step)
+
+    return drive_steps(case, given, subject, take_step)
 
 
 def different_sources(attempt: Attempt) -> Finding | None:
@@ -41,6 +46,14 @@ def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText
     return mistake, f"{broadcast_bytes:,} bytes, {enough:,} are enough"
 
 
+def reduces_the_loss(attempt: Attempt) -> Finding | None:
+    calls = [c for c in attempt.run.calls if c.op == "all_reduce"] if attempt.run else []
+    if not calls or any(call.shape for call in calls):
+        return None
+    mistake = "all-reduces the loss, a single number: all-reduce the gradients"
+    return Finding(f"rank {calls[0].rank}", mistake, calls[0].source)
+
+
 EXERCISE = OnRanks(
     points=5,
     cases=shared.STEP_CASES,
@@ -48,8 +61,10 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=(shared.WITHIN_FIVE_PERCENT,),
     allows=frozenset({"broadcast", "all_reduce"}),
+    rules=shared.RULES,
     signs=(
         different_sources,
+        reduces_the_loss,
         NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
         broadcasts_too_much,

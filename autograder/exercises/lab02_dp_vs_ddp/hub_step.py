@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
 
 from autograder.exercise import (
     NAMED_MISTAKES,
@@ -19,7 +20,7 @@ from autograder.exercise import (
 )
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
-from autograder.exercises.lab02_dp_vs_ddp.shared import LR, take_steps
+from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
 from shardlab.errors import DeadlockError
 
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
@@ -34,7 +35,10 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    return take_steps(case, given, lambda model, batch, _: subject(model, *batch, LR))
+    def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
+        subject(model, *batch, LR)
+
+    return drive_steps(case, given, subject, take_step)
 
 
 def hangs(attempt: Attempt) -> Finding | None:
@@ -85,8 +89,9 @@ def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[in
 @on_each_rank
 def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     peers = 1 if rank else attempt.case.world_size - 1
-    enough = peers * shared.STEPS * shared.parameter_bytes(attempt.case)
-    by_name = peers * shared.STEPS * shared.parameter_bytes(attempt.case, by_name=True)
+    times = peers * shared.steps_in(attempt.case)
+    enough = times * shared.parameter_bytes(attempt.case)
+    by_name = times * shared.parameter_bytes(attempt.case, by_name=True)
     sent = shared.bytes_passed_to("send", attempt, rank)
     if sent > enough and rank:
         mistake = "sends more than its gradient: the hub needs nothing else from it"
@@ -109,6 +114,7 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=(WITHIN_ONE_PERCENT,),
     allows=frozenset({"send", "recv"}),
+    rules=shared.RULES,
     signs=(
         raises(
             "should not be the same as the rank",

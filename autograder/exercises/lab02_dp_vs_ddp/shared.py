@@ -16,16 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Plain, equal, sent_bytes
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, on_each_rank
+from autograder.guest import growth
 from shardlab import models
 
-LR, STEPS = 0.1, 2
+LR, STEPS = 0.1, 2  # in the case that looks for what grows: growth.STEPS
 SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
 WIDTHS = [128, 256, 256, 64]
 
 # For both hub_step and ddp_step.
 STEP_CASES = (
-    Case("2 ranks, an MLP", 2, {"widths": WIDTHS}),
+    Case("2 ranks, an MLP", 2, {"widths": WIDTHS, "steps": growth.STEPS}),
     Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
     Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
 )
@@ -33,6 +34,7 @@ TIED_TWICE = (
     "a tied parameter under each of its names: state_dict() lists it twice, parameters() once"
 )
 WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
+RULES = (never_waited, keeps_growing)
 
 
 class MLP(nn.Module):
@@ -78,7 +80,7 @@ def draw(case: Case, rng: np.random.Generator, state: Plain = None) -> list[Plai
     return [
         {
             "state": state or draw_state(case, rng),
-            "batches": [draw_batch(case, rng) for _ in range(STEPS)],
+            "batches": [draw_batch(case, rng) for _ in range(steps_in(case))],
         }
         for _ in range(case.world_size)
     ]
@@ -107,14 +109,40 @@ def draw_batch(case: Case, rng: np.random.Generator) -> list[Tensor]:
     return [torch.from_numpy(side).float() for side in sides]
 
 
-def take_steps(
-    case: Case, given: Plain, take_step: Callable[[nn.Module, list[Tensor], int], Any]
-) -> dict[str, Plain]:
+def steps_in(case: Case) -> int:
+    steps: int = case.params.get("steps", STEPS)
+    return steps
+
+
+TakeStep = Callable[[nn.Module, list[Tensor], int], Any]
+
+
+def take_steps(case: Case, given: Plain, take_step: TakeStep) -> dict[str, Plain]:
+    """The results of the first steps and of the last."""
     model, output = build_with(case, given["state"]), {}
     for step, batch in enumerate(given["batches"]):
         take_step(model, batch, step)
-        output[f"step {step}"] = after_step(model)
+        if is_compared(step, case):
+            output[f"step {step}"] = after_step(model)
     return output
+
+
+def is_compared(step: int, case: Case) -> bool:
+    return step < STEPS or step == steps_in(case) - 1
+
+
+def drive_steps(case: Case, given: Plain, subject: Any, take_step: TakeStep) -> dict[str, Plain]:
+    """`take_steps` with an answer, and what grows from step to step."""
+    kept: growth.Growth | None = None
+
+    def observed(model: nn.Module, batch: list[Tensor], step: int) -> None:
+        nonlocal kept
+        kept = kept or growth.Growth({"model": model, "the answer": subject})
+        take_step(model, batch, step)
+        kept.after(step)
+
+    output = take_steps(case, given, observed)
+    return output | {"grows": kept.found() if kept else []}
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -148,8 +176,8 @@ def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Mist
     if all(are_right) or not are_right[0]:
         return None
     return (
-        "is right in the first step and wrong in the next: does .grad still contain the old "
-        "gradient? Set it to None before backward"
+        "is right in the first step and wrong in the next: does a step leave something behind, "
+        "such as old gradients in .grad or hooks on parameters?"
     )
 
 

@@ -38,6 +38,10 @@ def drive(
 
 @on_each_rank
 def missing_chunks(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    calls = attempt.run.calls if attempt.run else []
+    sends = [call for call in calls if call.rank == rank and call.op == "send"]
+    if len(sends) >= attempt.case.world_size - 1:
+        return None
     wanted, before, got = (
         chunks_of(attempt.case, tensor)
         for tensor in (attempt.expected[rank]["tensor"], attempt.inputs[rank], output["tensor"])
@@ -49,6 +53,10 @@ def missing_chunks(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
+STARTS_WITH_ITS_OWN = (
+    "sends the wrong chunk: first its own, the only one it has, then the one it received last"
+)
+
 EXERCISE = OnRanks(
     points=4,
     cases=shared.HALVES_CASES,
@@ -56,5 +64,12 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=shared.HALVES_BUDGETS,
     allows=shared.P2P_ONLY,
-    signs=(*shared.RING_SIGNS, shared.works_on_a_copy, NAMED_MISTAKES, missing_chunks),
+    rules=shared.RULES,
+    signs=(
+        *shared.RING_SIGNS,
+        shared.works_on_a_copy,
+        NAMED_MISTAKES,
+        missing_chunks,
+        shared.wrong_chunk(0, STARTS_WITH_ITS_OWN),
+    ),
 )

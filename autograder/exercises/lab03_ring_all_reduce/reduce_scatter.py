@@ -19,25 +19,35 @@ def drive(
 ) -> Plain:
     returned = subject(tensor, bounds_in(case))
     start, stop = bounds_in(case)[dist.get_rank()]
-    return {"returned": returned, "tensor[start:stop]": tensor[start:stop]}
+    is_view = isinstance(returned, torch.Tensor) and (
+        returned.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    )
+    return {
+        "returned": returned,
+        "tensor[start:stop]": tensor[start:stop],
+        "returned is a view": is_view,
+    }
 
 
 @on_each_rank
 def nothing_added(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Chunk r reaches rank r in the last step, so stopping early leaves it unchanged.
-
-    So does starting with the rank's own chunk: the sum of chunk r + 1 then ends on rank r.
-    """
+    """Its chunk of the tensor is as it was."""
     own = shared.chunks_of(attempt.case, attempt.inputs[rank])[rank]
     if not len(own) or not torch.equal(own, output["returned"]):
         return None
-    reason = "the sum arrives in the last of N - 1 steps"
     calls = attempt.run.calls if attempt.run else []
     sends = [call for call in calls if call.rank == rank and call.op == "send"]
-    if len(sends) == attempt.case.world_size - 1:
-        reason = "chunk r has to reach rank r last, so rank r never sends it"
+    steps = attempt.case.world_size - 1
+    reason = "nothing was added to its chunk of tensor, in place"
+    if len(sends) < steps:
+        reason = "the sum arrives in the last of N - 1 steps"
     return f"returns its own part, not the sum: {reason}"
 
+
+REACHES_ITS_RANK_LAST = (
+    "sends the wrong chunk: chunk r has to reach rank r last, so rank r first sends chunk r - 1, "
+    "then the one it added to last"
+)
 
 EXERCISE = OnRanks(
     points=5,
@@ -46,5 +56,11 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=shared.HALVES_BUDGETS,
     allows=shared.P2P_ONLY,
-    signs=(*shared.RING_SIGNS, NAMED_MISTAKES, nothing_added),
+    rules=shared.RULES,
+    signs=(
+        *shared.RING_SIGNS,
+        NAMED_MISTAKES,
+        shared.wrong_chunk(-1, REACHES_ITS_RANK_LAST),
+        nothing_added,
+    ),
 )

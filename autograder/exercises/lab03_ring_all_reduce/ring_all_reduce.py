@@ -74,5 +74,12 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=(shared.WITHIN_ONE_PERCENT,),
     allows=shared.P2P_ONLY,
-    signs=(shared.works_on_a_copy, NAMED_MISTAKES, shared.hub, shared.whole_tensors),
+    rules=shared.RULES,
+    signs=(
+        shared.another_dtype,
+        shared.works_on_a_copy,
+        NAMED_MISTAKES,
+        shared.hub,
+        shared.whole_tensors,
+    ),
 )

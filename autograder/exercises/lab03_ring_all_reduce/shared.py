@@ -6,13 +6,15 @@ The ring: rank r sends to its right neighbour r + 1 and receives from its left n
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain, equal, sent_bytes
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise.form import Sign
+from autograder.exercise.signs import MistakeText, never_waited, on_each_rank
 from shardlab.run import Run
 
 Bounds = list[tuple[int, int]]
@@ -22,24 +24,42 @@ HALF_MIB_OF_FLOAT32 = 2**17
 
 
 def ring_case(
-    world_size: int, length: int, dtype: str = "float32", op: str = "sum", suffix: str = ""
+    world_size: int,
+    length: int,
+    dtype: str = "float32",
+    op: str = "sum",
+    suffix: str = "",
+    **more: Plain,
 ) -> Case:
     size = "512 KiB" if length == HALF_MIB_OF_FLOAT32 else f"{length:,} elements"
-    params = {"length": length, "dtype": dtype, "op": op}
+    params = {"length": length, "dtype": dtype, "op": op, **more}
     return Case(f"{world_size} ranks, {size}{suffix}", world_size, params)
 
 
-# (ranks, elements): for the whole ring, and for each of its halves.
-SIZES = ((4, 12), (3, 10), *((ranks, HALF_MIB_OF_FLOAT32) for ranks in (2, 4, 8)))
-HALVES_CASES = tuple(ring_case(*size) for size in SIZES)
+# (ranks, elements, dtype): for the whole ring, and for each of its halves.
+SIZES = (
+    (4, 12, "float32"),
+    (3, 10, "float64"),
+    *((ranks, HALF_MIB_OF_FLOAT32, "float32") for ranks in (2, 4, 8)),
+)
+UNEVEN = [(0, 6), (6, 7), (7, 10)]
+HALVES_CASES = tuple(
+    ring_case(*size, suffix=", uneven chunks", bounds=UNEVEN) if size[0] == 3 else ring_case(*size)
+    for size in SIZES
+)
 
 
 def draw_tensors(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
-    """Small positive whole numbers: sums are exact in every dtype, and no two mistakes agree."""
+    """Numbers that need every bit of their dtype, so fewer bytes or a smaller dtype lose some.
+
+    All are positive: sums in any order differ by less than the tolerance.
+    """
     dtype = getattr(torch, case.params["dtype"])
-    most = 16 if dtype == torch.bfloat16 else 1000
     shape = (case.world_size, case.params["length"])
-    return list(torch.from_numpy(rng.integers(1, most + 1, size=shape)).to(dtype))
+    if dtype == torch.int64:  # a sum over 8 ranks still fits
+        return list(torch.from_numpy(rng.integers(2**58, 2**59, size=shape)))
+    scale = 1e6 if dtype == torch.bfloat16 else 100  # beyond the range of float16, or its digits
+    return list(torch.from_numpy(rng.exponential(scale, size=shape)).to(dtype))
 
 
 def bounds_in(case: Case) -> Bounds:
@@ -72,7 +92,7 @@ HALVES_BUDGETS = (WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY)
 
 def hub(attempt: Attempt) -> Finding | None:
     run, world_size = attempt.run, attempt.case.world_size
-    if run is None or world_size < 3:
+    if run is None or attempt.error is not None or world_size < 3:
         return None
     sent = run.traffic.sent_bytes
     through = sent.sum(axis=0) + sent.sum(axis=1)  # bytes in and out of each rank
@@ -117,7 +137,45 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
     return None
 
 
-RING_SIGNS = (hub, wrong_neighbour, whole_tensors)
+def another_dtype(attempt: Attempt) -> Finding | None:
+    own = attempt.case.params["dtype"]
+    for call in attempt.run.calls if attempt.run else []:
+        if call.op == "send" and call.dtype != own:
+            mistake = "sends another dtype than the tensor's: digits or bytes are lost on the way"
+            return Finding(f"rank {call.rank}", mistake, f"{call.dtype} for a {own} tensor")
+    return None
+
+
+def wrong_chunk(first: int, mistake: str) -> Sign:
+    """A chunk that a right ring sends at another time: rank r sends chunk r + first − s in step s.
+
+    Only for answers that send views of their tensor, N − 1 in all.
+    """
+
+    def sign(attempt: Attempt) -> Finding | None:
+        bounds, n = bounds_in(attempt.case), attempt.case.world_size
+        calls = [call for call in attempt.run.calls if call.op == "send"] if attempt.run else []
+        by_rank = [[call for call in calls if call.rank == rank] for rank in range(n)]
+        length = attempt.case.params["length"]
+        if any(len(sends) != n - 1 for sends in by_rank) or attempt.error is not None:
+            return None
+        if any(call.storage_numel != length for call in calls):
+            return None
+        for step in range(n - 1):
+            for rank, sends in enumerate(by_rank):
+                right, at = (rank + first - step) % n, sends[step].offset
+                sent = (at, at + math.prod(sends[step].shape))
+                if sent != bounds[right] and sent[0] < sent[1]:
+                    which = f"chunk {bounds.index(sent)}" if sent in bounds else "another part"
+                    evidence = f"in step {step} it sends {which}, a right ring chunk {right}"
+                    return Finding(f"rank {rank}", mistake, evidence)
+        return None
+
+    return sign
+
+
+RING_SIGNS = (hub, wrong_neighbour, another_dtype, whole_tensors)
+RULES = (never_waited,)
 
 
 @on_each_rank

@@ -93,7 +93,7 @@ def _run_function(
             args = (cloudpickle.loads(given), *args)
         del sent, given  # hide them from student code
         stage = "run"
-        with RECORDER.run(with_memory=options["memory"], shaken=options["shaken"]):
+        with RECORDER.run(options["memory"], options["late_s"][rank]):
             output = fn(*args)
         stage = "output"
         encode = codec.encode_plain if options["results"] == "plain" else codec.encode_any

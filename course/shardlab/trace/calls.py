@@ -39,7 +39,8 @@ class OpenCall:
     storage_numel: int
     tag: int
     seq: int = 0
-    waited: bool = False
+    waited: bool = False  # the main thread waits for it, or has waited
+    unwaited: bool = False  # whoever made it has to wait for it, and has not
     end_s: float | None = None
 
     @property
@@ -75,6 +76,7 @@ class CallLog:
     world_size: int
     calls: list[OpenCall] = field(default_factory=list)
     pending: list[dict[int, OpenCall]] = field(init=False)  # by rank, then by its call id
+    unwaited: list[dict[int, OpenCall]] = field(init=False)  # likewise
     started: list[Counter[Hashable]] = field(init=False)  # by rank: number of calls by match_key
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: list[LoggedBlock] = field(default_factory=list)
@@ -86,6 +88,7 @@ class CallLog:
 
     def __post_init__(self) -> None:
         self.pending = [{} for _ in range(self.world_size)]
+        self.unwaited = [{} for _ in range(self.world_size)]
         self.started = [Counter() for _ in range(self.world_size)]
 
     def add(self, rank: int, event: list[Any]) -> None:
@@ -99,7 +102,10 @@ class CallLog:
         if kind == "call":
             self._begin(rank, *values)
         elif kind == "wait":
+            self._is_waited_for(rank, values[0])
             self.pending[rank][values[0]].waited = True
+        elif kind == "waited":
+            self._is_waited_for(rank, values[0])
         elif kind == "end":
             self._end(rank, *values)
         elif kind == "group":
@@ -120,6 +126,10 @@ class CallLog:
         if len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.world_size)):
             raise ValueError("a group must contain ranks of this run, each once")
         self.groups.setdefault(_text(name), ranks)  # a name never changes its members
+
+    def _is_waited_for(self, rank: int, call_id: int) -> None:
+        if call := self.unwaited[rank].pop(call_id, None):
+            call.unwaited = False
 
     def _end(self, rank: int, call_id: int, end_s: float, source: int | None = None) -> None:
         call = self.pending[rank].pop(call_id)
@@ -152,6 +162,9 @@ class CallLog:
             return
         self.calls.append(call)
         self.pending[rank][call_id] = call
+        if waits is None:
+            call.unwaited = True
+            self.unwaited[rank][call_id] = call
         self._count(call)
 
     def _count(self, call: OpenCall) -> None:
@@ -213,6 +226,7 @@ class CallLog:
                 offset=call.offset,
                 storage_numel=call.storage_numel,
                 tag=call.tag,
+                waited=not call.unwaited,
             )
             for call in sorted(self.calls, key=lambda call: call.start_s)
         ]

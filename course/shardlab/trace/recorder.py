@@ -15,8 +15,9 @@ future completes.  On CUDA both are host times, not device times.
 Events in the log (log.py), times from time.monotonic(), which all processes of a machine share:
   ["group", group, [global ranks]]
   ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag,
-           whether the call itself blocks until it completes]
+           true: the call itself waits; null: its caller has to wait, after async_op=True]
   ["wait", id]                      the main thread now waits for it, after other work
+  ["waited", id]                    its completion was waited for in another way
   ["end", id, time, rank or null]   for a receive from any rank: the sender
   ["block", label, start, end, {"local port:remote port": bytes}]
   ["opened", {"local port:remote port": bytes}]     sockets of a new group
@@ -28,13 +29,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -70,17 +72,21 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 
 CALLBACK_S = 5.0  # at most, until a thread has written one line on a busy machine
-PAUSE_S, MAX_PAUSES = 0.005, 10  # of a shaken rank; a call in a lab takes about 1 ms
+MAX_PAUSES = 16  # of a late rank
+WAITED_TWICE = "this send or receive was waited for already, and gloo would wait forever"
 MAX_HELD_SOCKETS = 256  # a limit for scripts that keep creating and destroying groups
 DISPATCH_FILES = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
 
 
-class OpenWork(NamedTuple):
+@dataclass
+class OpenWork:
     call: int
     work: dist.Work
     from_any: bool  # a receive from any rank: its sender is known only when it completes
-    waits: bool  # the call itself waits, which is already in the log
+    waits: bool | None  # True: the call itself waits, which is already in the log; None: see above
     future: torch.futures.Future[Any] | None  # its callback reports the end from another thread
+    once: bool  # gloo's send or receive: a second wait for it never returns
+    has_ended: bool = False
 
 
 class Recorder:
@@ -95,16 +101,17 @@ class Recorder:
         self.enabled = False
         self.main_thread = threading.get_ident()
         self.next_id = 0
-        # Kept until the calls end: while Python references a Work, C++ returns the same object,
-        # so its id() identifies the call that a wait belongs to.
+        # Kept until the calls end, and until somebody waits for those with async_op=True: while
+        # Python references a Work, C++ returns the same object, so its id() identifies its call.
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
         self.open_works_lock = threading.Lock()
+        self.waited_once: weakref.WeakSet[dist.Work] = weakref.WeakSet()
         self.held_open: list[int] = []  # descriptors of sockets whose groups were destroyed
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_user: dict[str, bool] = {}
         self.memory: memory_recorder.MemoryRecorder | None = None  # if the launch requested it
         self.read_memory: Callable[[str], None] = lambda label: None  # from outside this process
-        self.pauses_s: Iterator[float] = iter(())  # before calls and waits
+        self.late_s, self.pauses = 0.0, 0
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
             self._intercept(name, op, payload)
@@ -120,18 +127,24 @@ class Recorder:
                 return operator.redispatch(below, *args, **kwargs)
             caller = _caller(sys._getframe(1))
             is_main = threading.get_ident() == self.main_thread
-            waits = is_main and op not in ("send", "recv") and _is_blocking(caller)
-            if pause_s := next(self.pauses_s, 0.0):
-                time.sleep(pause_s)
+            if not (is_blocking := _is_blocking(caller)):
+                self.pause()
+            waits = None if _has_to_wait(caller) else is_main and is_blocking
             call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
-            self._track_work(call, name, result, waits)
+            once = op in ("send", "recv") and all(tensor.is_cpu for tensor in tensors_in(args[0]))
+            self._track_work(call, name, result, waits, once)
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
 
     def _begin(
-        self, op: str, payload: int | None, args: tuple[Any, ...], caller: FrameType, waits: bool
+        self,
+        op: str,
+        payload: int | None,
+        args: tuple[Any, ...],
+        caller: FrameType,
+        waits: bool | None,
     ) -> int:
         tensors = [] if payload is None else list(tensors_in(args[payload]))
         group_at = next(i for i, arg in enumerate(args) if isinstance(arg, torch.ScriptObject))
@@ -188,10 +201,13 @@ class Recorder:
             frame = frame.f_back
         return "", 0
 
-    def _track_work(self, call: int, name: str, result: Any, waits: bool) -> None:
+    def _track_work(
+        self, call: int, name: str, result: Any, waits: bool | None, once: bool
+    ) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         if not isinstance(boxed, torch.ScriptObject):  # already completed
             self.log.write("end", call, time.monotonic())
+            self.log.write("waited", call)
             return
         work = dist.Work.unbox(boxed)
         key = id(work)
@@ -200,7 +216,8 @@ class Recorder:
         if not waits and OPERATORS[name][0] not in ("send", "recv"):
             with contextlib.suppress(RuntimeError):
                 future = work.get_future()
-        self.open_works[key] = OpenWork(call, work, name == "recv_any_source_", waits, future)
+        from_any = name == "recv_any_source_"
+        self.open_works[key] = OpenWork(call, work, from_any, waits, future, once)
         if future is not None:
             future.add_done_callback(lambda done: self._done(key, call, done))
 
@@ -213,10 +230,24 @@ class Recorder:
             self._end(key, call)
 
     def _end(self, key: int, call: int) -> None:
-        known = self._forget(key, call)
-        if known is not None:
-            source = known.work._source_rank() if known.from_any else None
-            self.log.write("end", known.call, time.monotonic(), source)
+        """It has completed.  Only the first report counts."""
+        with self.open_works_lock:
+            known = self.open_works.get(key)
+            if known is None or known.call != call or known.has_ended:
+                return
+            known.has_ended = True
+        source = known.work._source_rank() if known.from_any else None
+        self.log.write("end", call, time.monotonic(), source)
+        if known.waits is not None:
+            self._forget(key, call)
+
+    def _was_waited_for(self, work: dist.Work) -> None:
+        """In another way than by a wait of the main thread."""
+        if known := self.open_works.get(id(work)):
+            self.log.write("waited", known.call)
+            known.waits = False
+            if known.has_ended:
+                self._forget(id(work), known.call)
 
     def _forget(self, key: int, call: int) -> OpenWork | None:
         """Remove an open work; only the first caller gets it, since its id may be reused soon."""
@@ -225,21 +256,40 @@ class Recorder:
             return self.open_works.pop(key) if known is not None and known.call == call else None
 
     def _watch_waits(self) -> None:
-        original = dist.Work.wait
+        wait_for, is_completed, get_future = (
+            dist.Work.wait,
+            dist.Work.is_completed,
+            dist.Work.get_future,
+        )
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             known = self.open_works.get(id(work))
-            if known is None:
-                return original(work, *args, **kwargs)
-            if not known.waits and threading.get_ident() == self.main_thread:
-                if pause_s := next(self.pauses_s, 0.0):
-                    time.sleep(pause_s)
-                self.log.write("wait", known.call)
-            result = original(work, *args, **kwargs)
-            self._end(id(work), known.call)
+            if known is None and work in self.waited_once:
+                raise RuntimeError(WAITED_TWICE)
+            if known is not None and not known.waits:
+                is_main = threading.get_ident() == self.main_thread
+                self.log.write("wait" if is_main and not known.has_ended else "waited", known.call)
+            result = wait_for(work, *args, **kwargs)
+            if known is not None:
+                self._end(id(work), known.call)
+                self._forget(id(work), known.call)
+                if known.once:
+                    self.waited_once.add(work)
+            self.pause()
             return result
 
+        def polls(work: Any) -> bool:
+            if is_over := is_completed(work):
+                self._was_waited_for(work)
+            return is_over
+
+        def passes_on(work: Any) -> Any:
+            self._was_waited_for(work)
+            return get_future(work)
+
         dist.Work.wait = wait  # type: ignore[method-assign, assignment]
+        dist.Work.is_completed = polls  # type: ignore[method-assign, assignment]
+        dist.Work.get_future = passes_on  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
         """Log new sockets' handshakes, which aren't traffic, and closing sockets' last counts."""
@@ -269,18 +319,20 @@ class Recorder:
         c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
 
     @contextlib.contextmanager
-    def run(self, with_memory: bool, shaken: bool = False) -> Iterator[None]:
+    def run(self, with_memory: bool, late_s: float = 0.0) -> Iterator[None]:
         """Record calls in this context.
 
-        ``shaken``: the rank pauses before some of its calls and waits, to expose code that is
-        correct only if ranks arrive together.  The pauses are drawn from the rank's seed.
+        ``late_s``: the rank pauses for so long at its start, before each call that it does not wait
+        for, and after each wait.  If it is later than the others, they overtake it wherever nothing
+        synchronizes them.
         """
-        self.pauses_s = iter(pauses_s(torch.initial_seed()) if shaken else ())
+        self.late_s, self.pauses = late_s, 0
         self.open_works.clear()
         while self.held_open:  # all ranks have finished the previous function
             os.close(self.held_open.pop())
         self.ranks_of.clear()  # each run must log its groups again
         self.enabled = True
+        self.pause()
         try:
             if not with_memory:
                 yield
@@ -294,6 +346,13 @@ class Recorder:
                 self.log.write("memory", self.memory.summary())
                 self.memory = None
 
+    def pause(self) -> None:
+        """A moment at which a late rank is overtaken."""
+        is_main = threading.get_ident() == self.main_thread
+        if self.late_s and is_main and self.pauses < MAX_PAUSES:
+            self.pauses += 1
+            time.sleep(self.late_s)
+
     def _wait_for_callbacks(self) -> None:
         """The end of a collective may be reported after the function has returned.
 
@@ -302,7 +361,7 @@ class Recorder:
         """
         until = time.monotonic() + CALLBACK_S
         while time.monotonic() < until and any(
-            known.future is not None and known.future.done()
+            known.future is not None and known.future.done() and not known.has_ended
             for known in [*self.open_works.values()]
         ):
             time.sleep(0.001)
@@ -322,12 +381,6 @@ class Recorder:
                 self.read_memory(label)
 
 
-def pauses_s(seed: int) -> list[float]:
-    """A shaken rank's pauses before its first calls and waits; about half of them are 0."""
-    drawn = random.Random(seed)
-    return [drawn.choice((0.0, drawn.uniform(0, PAUSE_S))) for _ in range(MAX_PAUSES)]
-
-
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:
     return {f"{local}:{remote}": count for (local, remote), count in connections.items() if count}
 
@@ -339,7 +392,17 @@ def _caller(frame: FrameType) -> FrameType:
     return frame
 
 
+def _is_torchs(frame: FrameType | None) -> bool:
+    """Whether it is a Python function of torch.distributed."""
+    return frame is not None and frame.f_code.co_filename == dist.distributed_c10d.__file__
+
+
+def _has_to_wait(caller: FrameType) -> bool:
+    """Whether the function returns a Work that its caller has to wait for; `send` calls `isend`."""
+    is_p2p = caller.f_code.co_name in ("isend", "irecv")
+    return _is_torchs(caller) and (is_p2p or bool(caller.f_locals.get("async_op", False)))
+
+
 def _is_blocking(caller: FrameType) -> bool:
     """Whether torch.distributed's Python function waits before it returns."""
-    is_torchs = caller.f_code.co_filename == dist.distributed_c10d.__file__
-    return is_torchs and not caller.f_locals.get("async_op", False)
+    return _is_torchs(caller) and (not _has_to_wait(caller) or _is_torchs(caller.f_back))

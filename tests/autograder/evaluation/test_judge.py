@@ -16,6 +16,7 @@ from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.evaluation.wording import deterministic
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Spent
+from autograder.exercise.signs import never_waited
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.live_memory import Memory, unknown_memory
 from shardlab.ranks.trust import Trust
@@ -71,6 +72,16 @@ def test_one_wrong_rank_fails():
 
 def test_no_output_fails():
     assert not judge(exercise(), attempt(outputs=(None, None))).passed
+
+
+def test_a_broken_rule_fails_even_with_correct_outputs():
+    unsent = dataclasses.replace(call("send", rank=1), waited=False)
+    waiting = exercise(rules=(never_waited,))
+    result = judge(waiting, attempt(run=run_of([call("send"), unsent])))
+    assert result.outputs_right
+    assert not result.passed
+    assert result.diagnosis.startswith("rank 1 starts a send with isend and never waits for it: ")
+    assert judge(waiting, attempt(run=run_of([call("send")]))).passed
 
 
 def test_a_forbidden_call_fails_even_with_correct_outputs():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import cloudpickle
 import psutil
 import pytest
+import torch
+import torch.distributed as dist
 
-from autograder.evaluation.trial import RankPool, Trials
+from autograder.evaluation.trial import LATE_S, RankPool, Trials, orders_s
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
+from shardlab.rank_set import RankSet
 from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks
@@ -149,3 +154,45 @@ def test_some_exercises_have_fresh_ranks_for_each_case(changes):
     pids, results = run_cases(lambda case: True, **changes)
     assert all(result.passed for result in results)
     assert len(set(pids)) == len(CASES)
+
+
+def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
+    """In one of its two orders, any rank is later than any other."""
+    folder = str(tmp_path)
+
+    def answer(how, seed):
+        rank, size = dist.get_rank(), dist.get_world_size()
+        if how == "reads too early":  # before the last rank has written
+            path = f"{folder}/{seed}-{rank}"
+            open(path, "w").close()
+            found = [os.path.exists(f"{folder}/{seed}-{other}") for other in range(size)]
+            dist.barrier()
+            os.remove(path)
+            dist.barrier()
+            return all(found) if rank == 0 else True
+        buffer, received = torch.full((100_000,), float(rank)), torch.empty(100_000)
+        sending = dist.isend(buffer, (rank + 1) % size)
+        if how == "changes what it sends":
+            buffer.zero_().add_(7)
+        dist.recv(received, (rank - 1) % size)
+        sending.wait()
+        return bool((received == (rank - 1) % size).all())
+
+    case = Case("3 ranks", 3, shaken=True)
+    with RankSet(3, quiet=True) as ranks:
+        for how in ("reads too early", "changes what it sends"):
+            for seed in range(20):
+                orders = orders_s(pid_exercise(), case, seed)
+                runs = [ranks.run(answer, how, seed, late_s=late_s) for late_s in orders]
+                assert not all(all(run.outputs) for run in runs), (how, seed)
+
+
+def test_both_orders_of_two_ranks_occur():
+    case = Case("4 ranks", 4, shaken=True)
+    for seed in range(20):
+        one, other = orders_s(pid_exercise(), case, seed)
+        assert sorted(one) == pytest.approx(sorted(other))
+        assert (min(one), max(one)) == (0, LATE_S)
+        assert all((one[a] < one[b]) != (other[a] < other[b]) for a in range(4) for b in range(a))
+    assert orders_s(pid_exercise(), case, 1) == orders_s(pid_exercise(), case, 1)
+    assert orders_s(pid_exercise(), CASES[0], 1) == [[]]

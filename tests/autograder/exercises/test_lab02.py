@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
-from functools import partial
 
 import cloudpickle
 import numpy as np
@@ -22,6 +20,7 @@ from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
 from autograder.exercises.lab02_dp_vs_ddp.hidden import bucketed_ddp, ddp_step
 from autograder.exercises.lab02_dp_vs_ddp.hidden.hub_bytes import right as hub_pairs
 from autograder.exercises.lab02_dp_vs_ddp.hidden.ring_bytes import right as ring_pairs
+from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import FirstStep
 from shardlab import launch, measure
 from tests.submissions import planted
 
@@ -169,6 +168,8 @@ def test_no_named_mistake_gives_the_right_output(exercise):
         for mistake, outputs in exercise.required_half.mistakes(case, attempt.inputs):
             if "buffers" in mistake and "gpt" in case.params:
                 continue  # a GPT has none
+            if "by the number of buckets" in mistake:
+                continue  # it is right where there are as many ranks
             assert not all(map(equal, outputs, attempt.expected)), mistake
 
 
@@ -249,25 +250,11 @@ def test_a_broadcast_with_different_sources_is_named():
     assert "src has to be the same on every rank" in message
 
 
-@pytest.mark.ranks
-def test_waiting_for_a_frozen_parameter_is_named():
-    class BucketedDDP(torch.nn.Module):
-        def __init__(self, module, cap_bytes):
-            super().__init__()
-            self.module = module
-            self.missing = {id(parameter) for parameter in module.parameters()}
-            for parameter in (p for p in module.parameters() if p.requires_grad):
-                parameter.register_post_accumulate_grad_hook(partial(self.arrived))
-
-        def forward(self, *batch):
-            return self.module(*batch)
-
-        def arrived(self, parameter):
-            self.missing.remove(id(parameter))
-
-        def finish(self):
-            while self.missing:
-                time.sleep(0.01)
-
-    message = mistake_of(BUCKETED_DDP, BucketedDDP, BUCKETED_DDP.cases[2], timeout_s=3)
-    assert "waits for the gradient of a frozen parameter" in message
+@pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)
+def test_half_precision_shows_in_every_case(exercise):
+    """Gradients that were rounded on the wire differ by more than the tolerance."""
+    for case in exercise.cases:
+        first = FirstStep(case, right_attempt(exercise, case).inputs)
+        for dtype in (torch.float16, torch.bfloat16):
+            rounded = torch.stack([own.to(dtype) for own in first.own]).sum(dim=0).float()
+            assert not equal(first.mean, rounded / first.n)

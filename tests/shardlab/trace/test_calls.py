@@ -36,6 +36,14 @@ def test_a_call_from_begin_to_end() -> None:
     assert call.is_p2p
 
 
+def test_a_call_whose_caller_has_to_wait() -> None:
+    log = CallLog(1)
+    for number, event in ((1, "wait"), (2, "waited"), (3, "end")):
+        log.add(0, [*call_event(number, "all_reduce", start_s=number)[:-1], None])
+        log.add(0, [event, number, *([4.0] if event == "end" else [])])
+    assert [call.waited for call in log.finished_calls(0.0, locate)] == [True, True, False]
+
+
 def test_a_call_that_never_ended_has_no_end() -> None:
     log = CallLog(1)
     log.add(0, call_event(1, "barrier", shape=()))

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shardlab import Run, launch
+from shardlab import RankError, Run, launch
 
 pytestmark = pytest.mark.ranks
 HERE = os.path.basename(__file__)
@@ -123,6 +123,43 @@ def test_the_source_line_is_user_code(run: Run) -> None:
     assert all(HERE in call.source for call in run.calls)
     first = run.calls[0]
     assert first.code == "dist.all_reduce(x)"
+
+
+def test_calls_that_nobody_waited_for() -> None:
+    """Waited for: by `wait`, by polling, by a future, by the function itself."""
+
+    def work() -> None:
+        x, y, other = torch.ones(4), torch.ones(4), 1 - dist.get_rank()
+        pair = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, y, other)]
+        for batched in dist.batch_isend_irecv(pair):
+            batched.wait()
+        dist.all_reduce(x)
+        late, polled, in_future, forgotten = (dist.all_reduce(x, async_op=True) for _ in range(4))
+        while not polled.is_completed():
+            pass
+        in_future.get_future().wait()
+        late.wait()
+        late.wait()  # harmless for a collective
+        unsent = dist.isend(x, other)
+        dist.recv(y, other)
+        del unsent, forgotten
+
+    run = launch(work, world_size=2, quiet=True)
+    for rank in range(2):
+        unwaited = [call.op for call in run.calls if call.rank == rank and not call.waited]
+        assert unwaited == ["all_reduce", "send"]
+
+
+def test_a_second_wait_for_a_send_is_an_error_and_not_a_hang() -> None:
+    def work() -> None:
+        sending = dist.isend(torch.ones(1), 1 - dist.get_rank())
+        dist.recv(torch.ones(1), 1 - dist.get_rank())
+        assert sending is not None
+        sending.wait()
+        sending.wait()
+
+    with pytest.raises(RankError, match="was waited for already"):
+        launch(work, world_size=2, quiet=True)
 
 
 def one_step(wrap: Any) -> Run:

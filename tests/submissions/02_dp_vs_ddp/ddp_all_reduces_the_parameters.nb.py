@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {ddp_step = 5.0}
-# says = {ddp_step = "all-reduces the parameters, not the gradients"}
+# says = {ddp_step = "takes the right step, but .grad is still that of its own batch"}
 # ///
 # With plain SGD the weights come out right; with Adam they would not.
 

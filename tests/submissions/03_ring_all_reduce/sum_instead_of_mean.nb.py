@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {ring_all_reduce = 2.5}
-# says = {ring_all_reduce = "returns the sum, not the mean: divide by world_size"}
+# says = {ring_all_reduce = "returns the sum, not the mean: divide by world_size, in place"}
 # ///
 
 # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}

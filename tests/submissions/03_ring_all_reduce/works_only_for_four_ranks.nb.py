@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
-# loses = {reduce_scatter = 3.5}
+# loses = {reduce_scatter = 3.0}
 # says = {reduce_scatter = "works only for N = 4"}
 # ///
 

@@ -15,12 +15,15 @@ def drawn(seed, length, dtype, world_size):
     case = f"{world_size} ranks, {length:,} elements"
     if length == 2**17:
         case = f"{world_size} ranks, 512 KiB"
+    if length == 10:
+        case += ", uneven chunks"
     text = f"{seed}/ring_all_reduce.reduce_scatter/{case}"
     digest = hashlib.sha256(text.encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
-    most = 16 if dtype == torch.bfloat16 else 1000
-    numbers = rng.integers(1, most + 1, size=(world_size, length))
-    return list(torch.from_numpy(numbers).to(dtype))
+    if dtype == torch.int64:
+        return list(torch.from_numpy(rng.integers(2**58, 2**59, size=(world_size, length))))
+    scale = 1e6 if dtype == torch.bfloat16 else 100
+    return list(torch.from_numpy(rng.exponential(scale, size=(world_size, length))).to(dtype))
 
 def reduce_scatter(tensor, bounds):
     rank, world_size = dist.get_rank(), dist.get_world_size()

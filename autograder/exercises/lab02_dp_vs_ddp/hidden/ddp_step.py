@@ -24,7 +24,7 @@ def broadcast_peers(rank: int, world_size: int) -> int:
 
 
 def sent(case: Case) -> Limit:
-    ring = ring_bytes.right(public.STEPS * public.parameter_bytes(case), case.world_size)
+    ring = ring_bytes.right(public.steps_in(case) * public.parameter_bytes(case), case.world_size)
     most = [
         1.05 * (each + broadcast_peers(rank, case.world_size) * public.start_bytes(case))
         for rank, (each, _) in enumerate(ring)
@@ -56,12 +56,17 @@ MISTAKES = {
     "never takes the step: change the parameters in place": first_step(
         parameters=lambda f, _: f.weights
     ),
+    "broadcasts too late: the weights have to be equal before the forward pass": (
+        step_by(lambda f, _: f.late_broadcast(before_backward=True)),
+        step_by(lambda f, _: f.late_broadcast(before_backward=False)),
+    ),
     "forgets the broadcast at the start: the ranks begin with different weights, and equal "
     "gradients keep them different": first_step(
         parameters=lambda f, rank: f.first_weights(rank) - public.LR * f.unsynchronized_mean()
     ),
+    "takes the right step, but .grad is still that of its own batch: all-reduce .grad itself, not "
+    "a copy of it and not the parameters": step_by(lambda f, _: f.mean, gradients=own),
     "all-reduces the parameters, not the gradients: its .grad is still that of its own batch": (
-        step_by(lambda f, _: f.mean, gradients=own),
         first_step(parameters=lambda f, _: f.n * f.weights - public.LR * f.sum, gradients=own),
         first_step(parameters=lambda f, r: f.n * f.weights - public.LR * f.own[r], gradients=own),
     ),

@@ -7,7 +7,7 @@ from autograder.exercise import Case, Limit, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes, shared
 from autograder.exercises.lab02_dp_vs_ddp.hub_step import WITHIN_ONE_PERCENT
-from autograder.exercises.lab02_dp_vs_ddp.shared import STEPS, parameter_bytes
+from autograder.exercises.lab02_dp_vs_ddp.shared import parameter_bytes, steps_in
 
 CASES, BOUNDARIES = shared.STEP_CASES, shared.STEP_BOUNDARIES
 EQUAL_ANSWERS = (
@@ -32,7 +32,7 @@ def only_from_hub(output: Plain, case: Case) -> list[Plain]:
 
 
 def sent(case: Case) -> Limit:
-    by_rank = hub_bytes.right(STEPS * parameter_bytes(case), case.world_size)
+    by_rank = hub_bytes.right(steps_in(case) * parameter_bytes(case), case.world_size)
     return Limit.around([sent for sent, _ in by_rank], 0.01)
 
 

@@ -12,8 +12,8 @@ from autograder.exercises.lab02_dp_vs_ddp import shared as public
 
 SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
 STEP_CASES = (
-    Case("5 ranks, an MLP of other widths", 5, {"widths": [96, 320, 160, 48]}),
-    shaken(Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT})),
+    shaken(Case("5 ranks, one layer", 5, {"widths": [512, 256]})),
+    Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT}),
 )
 BOUNDARIES = {
     "divides": "not tested: nothing is cut into equal parts",
@@ -62,6 +62,21 @@ class FirstStep:
         model = public.build_with(self.case, weights | public.buffers_in(buffers))
         take_gradient(model, self.inputs[rank]["batches"][0])
         return public.after_step(model)
+
+    def late_broadcast(self, *, before_backward: bool) -> Tensor:
+        """The mean of gradients whose forward pass, or backward pass, too, had own weights."""
+        found = []
+        for rank in range(self.n):
+            model = public.build_with(self.case, self.inputs[rank]["state"])
+            loss = model(*self.inputs[rank]["batches"][0])
+            if before_backward:
+                with torch.no_grad():
+                    weights = public.build_with(self.case, self.inputs[0]["state"]).parameters()
+                    for parameter, right in zip(model.parameters(), weights, strict=True):
+                        parameter.data.copy_(right)
+            loss.backward()
+            found.append(public.after_step(model)["gradients"])
+        return torch.stack(found).mean(dim=0)
 
     def unsynchronized_mean(self, *, same_weights: bool = False) -> Tensor:
         """The mean of gradients at each rank's own buffers, and its own or rank 0's weights."""

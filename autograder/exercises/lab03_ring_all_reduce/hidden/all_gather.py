@@ -3,11 +3,16 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
 CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
-BOUNDARIES = shared.HALVES_BOUNDARIES
+EQUAL_ANSWERS = (
+    EqualAnswer("(rank - step) % world_size", "rank - step", shared.NEGATIVE_INDEX),
+    EqualAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
+)
+BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
 
 
 def reference(case: Case, inputs: Any) -> Plain:
@@ -26,4 +31,19 @@ def added(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": torch.cat(chunks)} for chunks in buffers]
 
 
-MISTAKES = {"adds a received chunk to the old values: in all-gather it replaces them": added}
+def cut_evenly(case: Case, inputs: Any) -> list[Plain]:
+    own = [shared.even_chunks(case, buffer)[rank] for rank, buffer in enumerate(inputs)]
+    return [{"tensor": torch.cat(own)}] * case.world_size
+
+
+def unchanged(case: Case, inputs: Any) -> list[Plain]:
+    return [{"tensor": tensor} for tensor in inputs]
+
+
+MISTAKES = {
+    "leaves tensor as it was: receive into views of tensor itself, not of a copy": unchanged,
+    "adds a received chunk to the old values: in all-gather it replaces them": added,
+    "cuts tensor into equal chunks: the argument bounds says where each begins and ends": (
+        cut_evenly
+    ),
+}

@@ -18,6 +18,7 @@ EQUAL_ANSWERS = (
         "list(zip(starts, starts[1:]))",
         "the same pairs",
     ),
+    EqualAnswer("range(world_size + 1)", "range(world_size + 2)", "one start that is not used"),
 )
 
 

@@ -9,8 +9,10 @@ from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
 CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
-BOUNDARIES = shared.HALVES_BOUNDARIES
+BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
 EQUAL_ANSWERS = (
+    EqualAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
+    EqualAnswer("(rank - step - 2) % world_size", "rank - step - 2", shared.NEGATIVE_INDEX),
     EqualAnswer("incoming += received", "incoming.add_(received)", "the same addition in place"),
     EqualAnswer(
         "        sending.wait()\n        incoming += received",
@@ -21,7 +23,10 @@ EQUAL_ANSWERS = (
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    return [{"returned": chunk, "tensor[start:stop]": chunk} for chunk in sums(case, inputs)]
+    return [
+        {"returned": chunk, "tensor[start:stop]": chunk, "returned is a view": True}
+        for chunk in sums(case, inputs)
+    ]
 
 
 def sums(case: Case, inputs: Any) -> list[torch.Tensor]:
@@ -34,7 +39,20 @@ def of_another_chunk(case: Case, inputs: Any, away: int) -> list[Plain] | None:
     return [{"returned": found[(r + away) % n]} for r in range(n)] if away % n else None
 
 
+def copies(case: Case, inputs: Any) -> list[Plain]:
+    return [{"returned": chunk, "returned is a view": False} for chunk in sums(case, inputs)]
+
+
+def cut_evenly(case: Case, inputs: Any) -> list[Plain]:
+    chunks = shared.even_chunks(case, torch.stack(inputs).sum(dim=0))
+    return [{"returned": chunk} for chunk in chunks]
+
+
 MISTAKES = {
+    "returns a copy of the sum: return the view of tensor in which it was added up": copies,
+    "cuts tensor into equal chunks: the argument bounds says where each begins and ends": (
+        cut_evenly
+    ),
     "returns nothing: return the reduced chunk": lambda case, inputs: {"returned": None},
     "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
         partial(of_another_chunk, away=away) for away in range(1, 8)

@@ -10,7 +10,7 @@ from autograder.exercises.lab03_ring_all_reduce.shared import ring_case
 LIMITS, facts = shared.limits(halves=2), shared.bounds
 CASES = (
     ring_case(5, 75_001, "float64", op="mean"),
-    shaken(ring_case(6, 50, "int64", op="sum")),
+    shaken(ring_case(4, 50, "int64", op="sum")),
     ring_case(5, 3, op="sum"),
     ring_case(3, 1, op="mean"),
     ring_case(4, 300_002, "bfloat16", op="sum"),
@@ -30,7 +30,14 @@ def reference(case: Case, inputs: Any) -> Plain:
     return (mean if case.params["op"] == "mean" else total)(case, inputs)
 
 
+def divided_twice(case: Case, inputs: Any) -> Plain:
+    if case.params["op"] != "mean":
+        return None
+    return {"tensor": mean(case, inputs)["tensor"] / case.world_size}
+
+
 MISTAKES = {
-    "returns the sum, not the mean: divide by world_size": total,
+    "returns the sum, not the mean: divide by world_size, in place": total,
     "returns the mean, not the sum: divide for op='mean' only": mean,
+    "divides by world_size twice": divided_twice,
 }

@@ -13,12 +13,13 @@ from autograder.exercises.lab03_ring_all_reduce.shared import (
     ring_case,
 )
 
+NEGATIVE_INDEX = "Python counts negative indices from the end"
 # Below this, gloo's own messages (about 100 bytes for each send) would blur a budget of 1 %.
 BUDGET_FROM_BYTES = 2**19
 
 HALVES_HIDDEN = (
     ring_case(5, 75_001, "float64"),
-    shaken(ring_case(6, 50, "int64")),
+    shaken(ring_case(4, 50, "int64", bounds=[(0, 20), (20, 20), (20, 27), (27, 50)])),
     ring_case(5, 3),
     ring_case(3, 1, "float64"),
     ring_case(4, 300_002, "bfloat16"),
@@ -26,13 +27,21 @@ HALVES_HIDDEN = (
 HALVES_BOUNDARIES = {
     "divides": "4 ranks, 12 elements",
     "does not divide": "5 ranks, 75,001 elements",
-    "one rank": "not tested: nothing is sent",
+    "one rank": "not tested: the task says that there are at least two",
     "more ranks than elements": "5 ranks, 3 elements",
 }
+UNEVEN_CHUNKS = {"uneven chunks": "3 ranks, 10 elements, uneven chunks"}
 
 
 def bounds(case: Case) -> dict[str, Plain]:
+    if "bounds" in case.params:
+        return {}
     return {"bounds": bounds_of(case.params["length"], case.world_size)}
+
+
+def even_chunks(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Cut by the length alone, whatever the case's bounds."""
+    return list(tensor.tensor_split(case.world_size))
 
 
 def ideal_bytes(case: Case, halves: int) -> float | None:

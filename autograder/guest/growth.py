@@ -1,0 +1,128 @@
+"""Finds what an answer keeps of every step, in an exercise that drives it for STEPS steps.
+
+    growth = Growth({"self": ddp, "model": model})  # in which an answer may keep something
+    for step in range(STEPS):
+        ...
+        growth.after(step)
+    output["grows"] = growth.found()
+    # ["self.in_flight: 9 items after 3 steps, 30 after 10"]
+
+It follows attributes, containers, hooks, closures, the globals that a function names, and autograd
+graphs.  A container of plain numbers or strings, such as a list of losses, does not count.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+EARLY, STEPS = 3, 10  # compared are the sizes after so many steps
+PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
+PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class Growth:
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        self.roots = roots
+        self.sizes: dict[int, dict[str, int]] = {}  # by number of steps
+
+    def after(self, step: int) -> None:
+        if step + 1 in (EARLY, STEPS):
+            self.sizes[step + 1] = sizes(self.roots)
+
+    def found(self) -> list[str]:
+        """What grows in every step; [] before step STEPS."""
+        early, late = (self.sizes.get(steps, {}) for steps in (EARLY, STEPS))
+        return [
+            f"{name}: {early.get(name, 0)} items after {EARLY} steps, {late[name]} after {STEPS}"
+            for name in late
+            if late[name] - early.get(name, 0) >= STEPS - EARLY
+        ]
+
+
+def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
+    """{where: number of items} of each container, and of nodes in each kept autograd graph."""
+    found: dict[str, int] = {}
+    seen: dict[int, Any] = {}  # holds what was seen, so that no id is used twice
+    left = deque(roots.items())
+    while left:
+        name, value = left.popleft()
+        if isinstance(value, PLAIN) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        inside = list(_inside(name, value))
+        if not all(isinstance(item, PLAIN) for _, item in inside) and not _is_code(value):
+            found[name] = len(inside)
+        left.extend(inside)
+    return found
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, type | types.FunctionType | types.MethodType | functools.partial)
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"{name}[{_quoted(key)}]", item) for key, item in [*value.items()])
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        yield from ((f"{name}[{index}]", item) for index, item in enumerate(value))
+    elif isinstance(value, torch.Tensor):
+        yield f"{name}.grad", value.grad if value.is_leaf else None
+        yield from ((f"hooks of {name}", getattr(value, hooks, None)) for hooks in HOOKS)
+        yield f"the graph of {name}", None if value.grad_fn is None else _nodes(value.grad_fn)
+    elif isinstance(value, functools.partial):
+        yield from ((name, part) for part in (value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, types.MethodType):
+        yield name, value.__self__
+    elif isinstance(value, types.FunctionType) and _is_students(value):
+        yield from _named_by(value)
+    elif isinstance(value, nn.Module | torch.optim.Optimizer) or _is_students(type(value)):
+        own = vars(value) if hasattr(value, "__dict__") else {}
+        for key, item in [*own.items()]:
+            if isinstance(value, nn.Module) and key in PARTS_OF_MODULES:
+                yield from ((f"{name}.{part}", inside) for part, inside in item.items())
+            else:
+                yield f"{name}.{key}", item
+        if _is_students(type(value)):
+            shared = vars(type(value)).items()
+            yield from ((f"{type(value).__name__}.{key}", item) for key, item in shared)
+
+
+def _named_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Its closure, defaults, attributes, and the globals that its code names."""
+    code, cells = function.__code__, function.__closure__ or ()
+    for name, cell in zip(code.co_freevars, cells, strict=True):
+        if cell != types.CellType():  # not assigned yet
+            yield name, cell.cell_contents
+    yield f"the defaults of {function.__name__}", function.__defaults__ or ()
+    yield function.__name__, vars(function)
+    for name in code.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+
+
+def _nodes(node: Any) -> list[Any]:
+    """Of an autograd graph, each once."""
+    found, left = {node}, [node]
+    while left:
+        for following, _ in left.pop().next_functions:
+            if following is not None and following not in found:
+                found.add(following)
+                left.append(following)
+    return list(found)
+
+
+def _is_students(what: Any) -> bool:
+    """Whether it is a function or class from a notebook: it was pickled by value."""
+    return getattr(what, "__module__", None) == "__main__"
+
+
+def _quoted(key: Any) -> str:
+    return repr(key) if isinstance(key, str | int) else "…"

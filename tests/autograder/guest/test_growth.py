@@ -1,0 +1,79 @@
+"""What an answer keeps of every step."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from autograder.guest.growth import EARLY, STEPS, Growth
+
+KEPT: list[torch.Tensor] = []
+
+
+class Answer(nn.Module):
+    """Each step keeps what ``keeps`` names."""
+
+    kept_by_the_class: ClassVar[list[torch.Tensor]] = []
+
+    def __init__(self, keeps: str) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.layer = nn.Linear(2, 2)
+        self.losses: list[float] = []
+        self.in_flight: list[tuple[int, torch.Tensor]] = []
+        self.velocity = torch.zeros(())
+
+    def step(self) -> None:
+        loss = self.layer(torch.ones(2)).sum()
+        self.losses.append(loss.item())
+        self.in_flight = []
+        if self.keeps == "hooks":
+            self.layer.weight.register_hook(lambda gradient: None)
+        elif self.keeps == "partial hooks":
+            self.layer.weight.register_post_accumulate_grad_hook(partial(print))
+        elif self.keeps == "class":
+            self.kept_by_the_class.append(loss.detach())
+        elif self.keeps == "global":
+            keep(loss.detach())
+        elif self.keeps == "attributes":
+            setattr(self, f"loss_{len(self.losses)}", loss.detach())
+        elif self.keeps == "graph":
+            self.velocity = 0.9 * self.velocity + loss
+
+
+def keep(tensor: torch.Tensor) -> None:
+    KEPT.append(tensor)
+
+
+# As for code from a notebook
+Answer.__module__ = keep.__module__ = "__main__"
+
+
+def found(keeps: str) -> list[str]:
+    answer = Answer(keeps)
+    growth = Growth({"self": answer, "keep": keep})
+    for step in range(STEPS):
+        answer.step()
+        growth.after(step)
+    return growth.found()
+
+
+def test_what_grows_is_named_with_its_sizes() -> None:
+    sizes = f"{EARLY} items after {EARLY} steps, {STEPS} after {STEPS}"
+    assert found("hooks") == [f"hooks of self.layer.weight: {sizes}"]
+    assert found("partial hooks") == [f"hooks of self.layer.weight: {sizes}"]
+    assert found("class") == [f"Answer.kept_by_the_class: {sizes}"]
+    assert found("global") == [f"KEPT: {sizes}"]
+    assert found("attributes")[0].startswith("self: ")
+    assert found("graph")[0].startswith("the graph of self.velocity: ")
+
+
+def test_a_list_of_numbers_and_one_that_is_emptied_do_not_grow() -> None:
+    assert found("nothing") == []
+
+
+def test_nothing_is_found_before_the_last_step() -> None:
+    assert Growth({}).found() == []

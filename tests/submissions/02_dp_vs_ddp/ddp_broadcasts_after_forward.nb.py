@@ -1,0 +1,18 @@
+# /// shardlab-submission
+# lab = "02_dp_vs_ddp"
+# loses = {ddp_step = 5.0}
+# says = {ddp_step = "broadcasts too late"}
+# ///
+# %% nbgrader={"grade_id": "ddp_step", "solution": true}
+def ddp_step(model, inputs, targets, lr, step):
+    """every rank's own batch  ->  on every rank the same weights after one step"""
+    model.zero_grad()
+    loss = model(inputs, targets)
+    if step == 0:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.data, src=0)
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+        parameter.data -= lr * parameter.grad
