@@ -1,14 +1,15 @@
+from collections.abc import Callable
 from typing import Any
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.run_schedule import all_forwards_first, run_case
-from shardlab.simulate.pipeline import one_f_one_b
+from shardlab.simulate.pipeline import gpipe
 
 ORDERS = all_forwards_first(([0, 1, 2, 3], [2, 0, 3, 1]), ([3, 1, 0, 2], [1, 3, 2, 0]))
 CASES = (
-    run_case("1 rank, 3 micro-batches", one_f_one_b(1, 3)),
+    run_case("GPipe, 2 ranks, 5 micro-batches", gpipe(2, 5)),
     shaken(run_case("2 ranks, more orders", ORDERS)),
 )
 BOUNDARIES = {
@@ -36,8 +37,15 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [{"executed": plan, **each} for plan, each in outputs]
 
 
-def summed(case: Case, inputs: Any) -> list[Plain]:
-    return shared.gradients(case, inputs, times=lambda stage, k: case.params["micro_batches"])
+def scaled(by: Callable[[int], float]) -> Callable[..., list[Plain]]:
+    """All gradients, multiplied by a function of the number of micro-batches."""
+    return lambda case, inputs: shared.gradients(
+        case, inputs, times=lambda stage, k: by(case.params["micro_batches"])
+    )
+
+
+def loss_scaled(by: Callable[[int], float]) -> Callable[..., list[Plain]]:
+    return shared.with_loss(lambda case: by(case.params["micro_batches"]))
 
 
 def only_the_last(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]:
@@ -48,7 +56,16 @@ def only_the_last(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]
 
 
 MISTAKES = {
-    "sums the micro-batches' losses: divide each by the number of micro-batches": summed,
+    "sums the micro-batches' losses: divide each by the number of micro-batches": scaled(
+        lambda m: m
+    ),
+    "divides by the number of micro-batches twice": scaled(lambda m: 1 / m),
+    "returns the sum of the losses: return their mean, of which the gradients are": loss_scaled(
+        lambda m: m
+    ),
+    "returns the mean divided by the number of micro-batches once more": loss_scaled(
+        lambda m: 1 / m
+    ),
     "keeps only the last micro-batch's gradients: add them up in .grad": (
         only_the_last,
         lambda case, inputs: only_the_last(case, inputs, of_mean=True),
