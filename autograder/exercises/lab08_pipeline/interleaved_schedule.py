@@ -95,8 +95,8 @@ EXERCISE = plans.schedule_exercise(
         blocks_of_stages,
         plans.wrong_actions,
         wrong_order,
-        plans.cannot_run,
         wrong_warm_up,
+        plans.cannot_run,
         plans.differs_from("Megatron's schedule", interleaved_one_f_one_b),
     ),
 )

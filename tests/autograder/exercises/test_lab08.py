@@ -267,10 +267,8 @@ def call(rank, op, peer, tag=0, end_s=1.0, dtype="float32"):
 
 def deadlock(calls, *states):
     rows = tuple(
-        Waiting(
-            rank, "waiting" if call else "finished", call, (1 - rank,) if call else (), "cell 3"
-        )
-        for rank, call in enumerate(states)
+        Waiting(rank, "waiting" if state else "finished", state, (1 - rank,), "cell 3")
+        for rank, state in enumerate(states)
     )
     run = type("Run", (), {"calls": calls, "world_size": 2})
     return Attempt(Case("2 ranks", 2), [], [], [None] * 2, run, DeadlockError("", table=rows))
@@ -504,4 +502,4 @@ def gpipe_schedule(devices, micro_batches):
     results = results_of("gpipe_schedule", source, slice(1))
     text = as_text(Verdict("pipeline.gpipe_schedule", 3, results, SEED))
     assert "needs its forward first" in text
-    assert "idle – of at most 3 slots" in text
+    assert "idle – of at most 9 slots" in text
