@@ -502,7 +502,7 @@ def zero_bubble_schedule(devices, micro_batches):
     ### BEGIN SOLUTION
     schedule = []
     for s in range(devices):
-        warm_up = min(devices - 1 - s, micro_batches)
+        warm_up = devices - 1 - s  # no more than there are micro-batches
         order = [("F", k) for k in range(warm_up)]
         for k in range(micro_batches):
             if warm_up + k < micro_batches:
@@ -510,7 +510,7 @@ def zero_bubble_schedule(devices, micro_batches):
             order.append(("I", k))
             if k >= s:
                 order.append(("W", k - s))
-        order += [("W", k) for k in range(max(micro_batches - s, 0), micro_batches)]
+        order += [("W", k) for k in range(micro_batches - s, micro_batches)]
         schedule.append([(kind, s, k) for kind, k in order])
     return schedule
     ### END SOLUTION

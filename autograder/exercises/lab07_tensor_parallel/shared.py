@@ -174,8 +174,8 @@ def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     if output["other bytes kept alive"] > 0:
         return (
-            "keeps the whole weights alive: its share is a view of them, and a view keeps its whole "
-            "tensor alive: clone it"
+            "keeps the whole weights alive: its share is a view of them, and a view keeps its "
+            "whole tensor alive: clone it"
         )
     if output["whole weights kept"]:
         return "keeps the layer that it was made from, with the whole weights"

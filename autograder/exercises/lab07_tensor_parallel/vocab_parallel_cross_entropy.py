@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import (
-    NAMED_MISTAKES,
     Attempt,
     Budget,
     Case,
@@ -121,7 +120,8 @@ def not_finite(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     mistake = (
         "has a loss that is not finite: exp of a large logit is inf, and the log of 0 is -inf; "
-        "after each token's largest logit over all ranks is subtracted, neither can occur"
+        "subtract from each token's logits the largest of them over all ranks, and use the "
+        "target's logit without exp"
     )
     return mistake, f"its loss is {loss.item():g}" if loss.ndim == 0 else ""
 
@@ -155,7 +155,6 @@ EXERCISE = OnRanks(
         shared.other_dtype,
         not_one_tensor,
         changes_its_arguments,
-        NAMED_MISTAKES,
         not_finite,
     ),
 )

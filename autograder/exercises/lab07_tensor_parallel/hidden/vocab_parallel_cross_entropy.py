@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,12 +61,17 @@ def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
     return [{"loss": right, "logits.grad": by * gradient} for gradient in gradients]
 
 
-def gradient_through_the_maximum(case: Case, inputs: Any) -> list[Plain]:
-    """What a rank's largest logits get in addition, since its own sums depend on them."""
+def gradient_through_the_maximum(case: Case, inputs: Any, of_all: bool) -> list[Plain]:
+    """What a rank's largest logits get in addition, since its own sums depend on them.
+
+    ``of_all``: autograd saves the result of amax, which an all-reduce in place replaces by the
+    largest of all ranks; a row without it gets 0/0.
+    """
     parts = Parts(inputs)
     of_top = parts.owns - (parts.own_total - parts.total).exp()  # [N, T]
-    largest = parts.logits == parts.own_top[..., None]
-    extra = inputs[0]["loss.grad"] * of_top[..., None] * largest / parts.tokens
+    largest = parts.logits == (parts.top[:, None] if of_all else parts.own_top[..., None])
+    by = inputs[0]["loss.grad"] / parts.tokens
+    extra = by * of_top[..., None] * largest / largest.sum(dim=2, keepdim=True)
     return [
         {"logits.grad": right["logits.grad"] + more}
         for right, more in zip(reference(case, inputs), extra, strict=True)
@@ -102,22 +108,9 @@ MISTAKES = {
         mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
         mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
     ),
-    "overflows: exp of a large logit is inf, so first subtract each token's largest logit over all "
-    "ranks": (
-        mean_of(lambda p: p.logits.exp().sum(dim=(0, 2)).log() - p.found),
-        mean_of(lambda p: -(p.found.exp() / p.logits.exp().sum(dim=(0, 2))).log()),
-    ),
-    "takes the log of exp of the target's logit, which may be 0: use the logit itself": (
-        mean_of(lambda p: -((p.found - p.top).exp() / (p.total - p.top).exp()).log())
-    ),
-    "adds up the ranks' largest logits: combine them with op=dist.ReduceOp.MAX": mean_of(
-        lambda p: (
-            (p.logits - p.own_top.sum(dim=0)[:, None]).exp().sum(dim=(0, 2)).log()
-            - (p.found - p.own_top.sum(dim=0))
-        )
-    ),
     "lets the gradient flow through the maximum: take it of logits.detach()": (
-        gradient_through_the_maximum
+        partial(gradient_through_the_maximum, of_all=True),
+        partial(gradient_through_the_maximum, of_all=False),
     ),
     "ignores the gradient that backward gets: a loss may be scaled, or added to another": (
         as_if_the_last
