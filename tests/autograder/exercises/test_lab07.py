@@ -92,7 +92,6 @@ def test_every_rank_has_a_target_and_gradients_sum_to_zero(exercise, case):
     """Softmax minus one-hot sums to 0 over all words of a token."""
     inputs, expected = drawn(exercise, case)
     owns = vocab_parallel_cross_entropy.Parts(inputs).owns
-    owners = case.params["owners"]
     without = case.world_size - case.params["owners"]
     assert not any(own.any() for own in owns[:without])
     assert all(own.any() for own in owns[without:])

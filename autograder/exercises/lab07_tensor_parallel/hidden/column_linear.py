@@ -70,6 +70,11 @@ MISTAKES = {
 EQUAL_ANSWERS = (
     EqualAnswer("return x.view_as(x)", "return x.clone()", "a copy has the same values"),
     EqualAnswer(
+        "y_grad.clone(memory_format=torch.contiguous_format)",
+        "y_grad.clone()",
+        "the gradient that F.linear computes is contiguous",
+    ),
+    EqualAnswer(
         "F.linear(CopyToRanks.apply(x), self.weight, self.bias)",
         "CopyToRanks.apply(x) @ self.weight.T + self.bias",
         "is what F.linear computes",
