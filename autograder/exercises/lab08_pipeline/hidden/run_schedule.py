@@ -9,7 +9,7 @@ from shardlab.simulate.pipeline import gpipe
 
 # Rank 0 sends a gradient to stage 1, then an activation; rank 1 receives the activation first.
 ORDERS = [
-    [[kind, int(stage), int(k)] for kind, stage, k in actions.split()]
+    [[action[0], int(action[1]), int(action[2])] for action in actions.split()]
     for actions in (
         "F01 F21 B21 F00 F20 B20 B01 B00",
         "F11 F31 B31 F10 B11 F30 B30 B10",
