@@ -45,9 +45,9 @@ from shardlab.widgets import tensor_split, timeline, traffic_map
 #
 # `y = x @ W` needs all of `x`, but each **column** of y needs only one column of `W`. So split `W` into N blocks of columns: every rank has all of x and computes its own columns of y, without communication.
 #
-# `ColumnLinear(linear)` takes a whole `nn.Linear`, equal on all ranks, and keeps this rank's share of it in two parameters, `weight` and `bias`. `forward(x)`, x [..., in] and equal on all ranks, returns this rank's columns [..., out/N].
+# `ColumnLinear(linear)` takes a whole `nn.Linear` with a bias, equal on all ranks, and keeps this rank's share of it, and nothing else, in two parameters, `weight` and `bias`. `forward(x)`, x [..., in] in any memory layout and equal on all ranks, returns this rank's columns [..., out/N]. Everything is float32, also in collectives.
 #
-# Backward needs communication. x went to all ranks, so its gradient is the **sum** of their gradients. Every rank needs that sum.
+# Backward needs communication. x went to all ranks, so its gradient is the **sum** of their gradients. Every rank needs that sum. But x may also be used elsewhere, for example in a residual connection `x + layer(x)`: what it gets from there is already whole, and must not be summed.
 
 # %%
 @torch.no_grad()
@@ -387,7 +387,7 @@ check("tensor_parallel.tp_attention", tp_attention)
 #
 # the same for any $m$; the largest logit keeps $e^{l}$ from overflowing. Maximum, sum and target's logit are each one number per token, combined over the ranks.
 #
-# `vocab_parallel_cross_entropy(logits, targets)`: logits [T, V/N], where the words of rank r start at r·V/N; targets [T], integers below V, the same on every rank. Return the mean loss [], the same on every rank. After `loss.backward()` each rank's logits have their part of the gradient.
+# `vocab_parallel_cross_entropy(logits, targets)`: logits [T, V/N], where the words of rank r start at r·V/N; targets [T], integers below V, the same on every rank. Return the mean loss [], the same on every rank. After `loss.backward()` each rank's logits have their part of the gradient; the loss may be scaled first, as in `(3 * loss).backward()`. The arguments stay unchanged. (Libraries also ignore targets of -100; here every target counts.)
 
 # %%
 def cross_entropy_spec(logits_parts, targets):

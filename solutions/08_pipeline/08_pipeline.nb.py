@@ -36,7 +36,7 @@ from torch import nn
 
 from autograder import check
 from shardlab import launch
-from shardlab.simulate.pipeline import simulate
+from shardlab.simulate.pipeline import Costs, simulate
 from shardlab.widgets import pipeline_schedule, timeline
 
 # %% [markdown]
@@ -44,7 +44,7 @@ from shardlab.widgets import pipeline_schedule, timeline
 #
 # One training step on N ranks, the simplest way: **rank r holds stage r** of the model. Rank 0 computes its stage on the batch and sends the result to rank 1, and so on; the last rank computes the loss. Then backward, from the last rank to the first: a rank receives the gradient of its output, and sends the gradient of its input.
 #
-# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is the target on the last rank and None elsewhere. Every tensor sent between stages has the same `shape`, in float32. Leave the gradients in the stage's parameters, and return the loss, `F.mse_loss(y, target)`, on the last rank.
+# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is the target on the last rank and None elsewhere. Every tensor sent between stages has the same `shape`, in float32. Leave the gradients in the stage's parameters, and return the loss, `F.mse_loss(y, target)`, as a tensor on the last rank. With one rank there is nothing to send.
 
 # %%
 def naive_step_spec(stages, x, target):
@@ -56,7 +56,7 @@ def naive_step_spec(stages, x, target):
 naive_step_spec([nn.Linear(3, 3), nn.Linear(3, 3)], torch.ones(2, 3), torch.zeros(2, 3))
 
 # %% [markdown]
-# **Budget** · sends one tensor to each neighbour: activations to the next rank, their gradient to the previous rank · calls: send and recv only.
+# **Budget** · sends one tensor to each neighbour: activations to the next rank, their gradient to the previous rank · waits for every message (`dist.send` and `dist.recv` do) · calls: send and recv only.
 #
 # <details><summary>Hint 1 · the two halves</summary>
 #
@@ -146,7 +146,7 @@ def show(schedule):
 show(gpipe_schedule_spec())
 
 # %% [markdown]
-# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · holds all m micro-batches.
+# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · holds all m micro-batches. There may be fewer micro-batches than devices.
 #
 # <details><summary>Hint 1 · what differs between devices</summary>
 #
@@ -182,7 +182,7 @@ check("pipeline.gpipe_schedule", gpipe_schedule)
 #
 # The idle slots are called the **bubble**. For what fraction of the **whole step** does a device idle, with p devices, m micro-batches and v chunks of the model on each device? (Exercise 6 introduces chunks: filling and draining the pipeline takes p − 1 times F + B with one chunk, and 1/v of that with v chunks. Until then v is 1.)
 #
-# Watch the denominator. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, the time of the work alone. Here the question is the bubble over the actual time of the step.
+# Watch the denominator. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, the time of the work alone. (With chunks, both need m to be a multiple of p.) Here the question is the bubble over the actual time of the step.
 
 # %%
 def bubble_fraction_spec(schedule):
@@ -283,7 +283,7 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 #
 # Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighbouring stages.
 #
-# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Every tensor sent has `shape`. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, but two neighbouring stages are never on the same rank. Every tensor sent has `shape`, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
 
 # %%
 def run_schedule_spec(stages, inputs, targets):
@@ -299,7 +299,9 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 # %% [markdown]
 # `dist.send` waits until the other rank receives. In 1F1B two neighbours send to each other at the same time, one an activation and one a gradient: if both call `dist.send`, neither ever receives. And two ranks may exchange messages of the same shape for different stages and micro-batches: `dist.send`, `dist.isend` and `dist.recv` take an integer `tag`, and a receive takes only a message with the same tag.
 #
-# **Budget** · sends each activation and each gradient once · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
+# Until a send is over, its tensor must be neither changed nor freed: the work that `dist.isend` returns has to be waited for, at the latest before your function returns.
+#
+# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · holds `x` and `y` only of micro-batches that are in flight (and of at most 2 more, which local variables may still name); the detached tensors of sends may stay until the end · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
 #
 # <details><summary>Hint 1 · which rank holds a stage</summary>
 #
@@ -307,7 +309,7 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 # </details>
 # <details><summary>Hint 2 · between forward and backward</summary>
 #
-# Keep `x` and `y` of each forward in a dict by `(stage, micro_batch)`, and `pop` them for the backward, so that they are freed. Gradients of different micro-batches add up in `.grad` automatically. Divide each micro-batch's loss by the number of micro-batches.
+# Keep `x` and `y` of each forward in a dict by `(stage, micro_batch)`, and `pop` them for the backward, so that they are freed: memory for p − i micro-batches instead of m is what 1F1B is for. Send `y.detach()`: `y` itself would keep the whole graph down to `x`. Gradients of different micro-batches add up in `.grad` automatically. Divide each micro-batch's loss by the number of micro-batches.
 # </details>
 # <details><summary>Hint 3 · sends that do not wait</summary>
 #
@@ -380,7 +382,7 @@ check("pipeline.run_schedule", run_schedule)
 #
 # A bubble lasts as long as a micro-batch takes to pass through the devices. Give each device **v chunks** instead of one: stages are dealt out in turn, **stage s to device s % p**, so that a micro-batch visits each device v times, and each visit takes 1/v of the time. The pipeline also fills in 1/v of the time: the bubble shrinks to (p − 1)(F + B) of *one chunk*. The cost is v times the messages, and more activations in flight.
 #
-# Micro-batches run in **rounds of p**: p of them through the device's first chunk, the same p through its second, and so on; then the next p. Backwards run in the same way, but from the last chunk to the first. The number of micro-batches is a multiple of the number of devices.
+# Micro-batches run in **rounds of p**: p of them through the device's first chunk, the same p through its second, and so on; then the next p. Backwards run in the same way, but from the last chunk to the first. The number of micro-batches is a multiple of the number of devices, and there are at least 2 chunks.
 
 # %%
 def interleaved_schedule_spec(devices, chunks):
@@ -394,7 +396,9 @@ interleaved_schedule_spec(2, 2)
 # %% [markdown]
 # On each device the two orders are merged as in 1F1B: a warm-up of forwards, then one of each in turn, then the remaining backwards. A slot is a forward of one chunk here.
 #
-# **Budget** · idles ≤ (p − 1)(F + B) slots on each device · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 chunks in flight.
+# How long should the warm-up be? If messages took no time, (v − 1)p + p − 1 − d forwards on device d would be enough. But then a gradient would be computed just when the next device needs it, and devices would wait for **message after message**. Here a message between devices takes **a quarter of a slot**. Megatron's warm-up has up to p − 1 forwards more: while a message travels, the device has other work, and in the whole step only the messages of one micro-batch are waited for, on its way through all v · p stages and back. The price is more chunks in flight.
+#
+# **Budget** · with messages of a quarter of a slot: idles ≤ (p − 1)(F + B) slots and 2(vp − 1) messages on each device (counted in quarter slots) · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 chunks in flight.
 #
 # <details><summary>Hint 1 · the order of the forwards</summary>
 #
@@ -402,7 +406,7 @@ interleaved_schedule_spec(2, 2)
 # </details>
 # <details><summary>Hint 2 · the warm-up</summary>
 #
-# The first backward belongs to the last chunk. Before it come (v − 1)p forwards of the other chunks, and some more while the first micro-batch travels to the last device and its gradient comes back. Megatron runs 2(p − 1 − d) of these: one for each device on the way down, and one for each on the way up. The warm-up is never longer than the list of forwards.
+# The first backward belongs to the last chunk. Before it come (v − 1)p forwards of the other chunks, and some more while the first micro-batch travels to the last device and its gradient comes back. Megatron runs 2(p − 1 − d) of these, twice as many as 1F1B: then an action's input arrives a whole action before it is needed, which is time for the message. The warm-up is never longer than the list of forwards.
 # </details>
 # <details><summary>Hint 3 · merging</summary>
 #
@@ -428,10 +432,13 @@ def interleaved_schedule(devices, micro_batches, chunks):
     ### END SOLUTION
 
 # %% [markdown]
-# One round on two devices with two chunks each; a prime marks the second chunk's actions. Then four devices, compared with 1F1B.
+# One round on two devices with two chunks each; a prime marks the second chunk's actions. Then the idle time of four devices, without and with messages that take time, and the same four compared with 1F1B.
 
 # %%
 show(interleaved_schedule(2, 2, 2))
+for message in (0, 0.25):
+    time = simulate(interleaved_schedule(4, 8, 2), Costs(send=message))
+    print(f"a message takes {message} slots: idle {time.idle[0]} of {time.makespan}")
 
 # %%
 both = {"my 1F1B": one_f_one_b_schedule(4, 8), "my interleaved 1F1B": interleaved_schedule(4, 8, 2)}
@@ -470,7 +477,7 @@ def score(schedule):
 print(f"{score(zero_bubble_schedule_spec()):.0%}")
 
 # %% [markdown]
-# **Budget** · idles less than 1F1B, then ≤ 2(p − 1) slots, then p − 1, one case each · holds ≤ p micro-batches on each device. There are at least as many micro-batches as devices.
+# **Budget** · idles less than 1F1B, then ≤ 2(p − 1) slots, then p − 1, one case each · holds ≤ p micro-batches on each device. There are at least as many micro-batches as devices, sometimes just as many.
 #
 # <details><summary>Hint 1 · the first third</summary>
 #
@@ -495,7 +502,7 @@ def zero_bubble_schedule(devices, micro_batches):
     ### BEGIN SOLUTION
     schedule = []
     for s in range(devices):
-        warm_up = min(devices - 1 - s, micro_batches)
+        warm_up = devices - 1 - s  # no more than there are micro-batches
         order = [("F", k) for k in range(warm_up)]
         for k in range(micro_batches):
             if warm_up + k < micro_batches:
@@ -503,7 +510,7 @@ def zero_bubble_schedule(devices, micro_batches):
             order.append(("I", k))
             if k >= s:
                 order.append(("W", k - s))
-        order += [("W", k) for k in range(max(micro_batches - s, 0), micro_batches)]
+        order += [("W", k) for k in range(micro_batches - s, micro_batches)]
         schedule.append([(kind, s, k) for kind, k in order])
     return schedule
     ### END SOLUTION

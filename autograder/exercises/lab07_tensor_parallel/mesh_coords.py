@@ -20,5 +20,10 @@ def with_lists(place: Any) -> Plain:
 
 
 EXERCISE = Formula(
-    points=2, cases=(meshes("2 × 4", (2, 4)), meshes("3 × 2", (3, 2))), read=with_lists
+    points=2,
+    cases=(
+        meshes("2 × 4 and 3 × 2", (2, 4), (3, 2)),
+        meshes("an axis of one", (1, 5), (4, 1), (1, 1)),
+    ),
+    read=with_lists,
 )

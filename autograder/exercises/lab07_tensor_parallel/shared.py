@@ -5,13 +5,16 @@ One process computes with whole weights; share r of its gradients is what rank r
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable
+import re
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from autograder.exercise import (
     NAMED_MISTAKES,
@@ -24,9 +27,10 @@ from autograder.exercise import (
     sent_bytes,
 )
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.common import linear_of
 from shardlab import measure
+from shardlab.errors import RankError
 from shardlab.estimate import ring_sent_bytes
 from shardlab.run import Call, Run
 
@@ -55,29 +59,48 @@ def linear_case(
 
 
 def drive_linear(subject: Any, given: Any, case: Case) -> Plain:
-    return forward_and_backward(subject(linear_of(**given["whole"])), given)
+    linear = linear_of(**given["whole"])
+    weights = whole_weights(linear)
+    layer = subject(linear)
+    del linear
+    return forward_and_backward(layer, given, weights)
 
 
-def forward_and_backward(layer: Any, given: Any) -> Plain:
+def whole_weights(module: nn.Module) -> list[weakref.ref[Tensor]]:
+    """Of its linear layers. Not the biases: a `RowLinear` may keep the one it was given."""
+    return [weakref.ref(each) for name, each in module.named_parameters() if "weight" in name]
+
+
+def forward_and_backward(
+    layer: Any, given: Any, whole: Sequence[weakref.ref[Tensor]] = ()
+) -> Plain:
     """Runs the student's module; returns the shapes of its parameters, its output, all gradients.
 
+    x is not contiguous, and it is used again after the layer, as in a residual connection: its
+    gradient is the layer's plus ``x`` itself.
+
     Runs backward only if the output has the shape of the gradient that is given for it.
+    ``whole``: weights that the layer was made from, and must not keep.
     """
     parameters = dict(layer.named_parameters())
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in parameters.values()}
     alive_bytes = sum(storage.nbytes() for storage in storages.values())
+    if any(weight() is not None for weight in whole):
+        gc.collect()
     x = given["x"].requires_grad_()
+    again = x.mT.contiguous().mT
     with measure(FORWARD):
-        y = layer(x)
+        y = layer(again)
     if isinstance(y, Tensor) and y.shape == given["y.grad"].shape and y.requires_grad:
         with measure(BACKWARD):
-            y.backward(given["y.grad"])
+            torch.autograd.backward((y, again), (given["y.grad"], x.detach().clone()))
     return {
         "parameters": [[name, list(each.shape)] for name, each in sorted(parameters.items())],
         "y": y.detach() if isinstance(y, Tensor) else y,
         **{f"{name}.grad": parameter.grad for name, parameter in parameters.items()},
         "x.grad": x.grad,
         "other bytes kept alive": alive_bytes - sum(p.nbytes for p in parameters.values()),
+        "whole weights kept": sum(weight() is not None for weight in whole),
     }
 
 
@@ -147,12 +170,16 @@ def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if got.keys() != wanted.keys():
         mistake = f"should have parameters named {', '.join(wanted)}"
         return mistake, f"it has {', '.join(got) or 'none'}"
-    if got != wanted or output["other bytes kept alive"] <= 0:
+    if got != wanted:
         return None
-    return (
-        "keeps the whole weights alive: its share is a view of them, and a view keeps its whole "
-        "tensor alive: clone it"
-    )
+    if output["other bytes kept alive"] > 0:
+        return (
+            "keeps the whole weights alive: its share is a view of them, and a view keeps its "
+            "whole tensor alive: clone it"
+        )
+    if output["whole weights kept"]:
+        return "keeps the layer that it was made from, with the whole weights"
+    return None
 
 
 @on_each_rank
@@ -165,11 +192,45 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return f"leaves no gradient for {left_out[0].removesuffix('.grad')}" if left_out else None
 
 
-does_not_fit = raises(
-    "shapes cannot be multiplied",
-    "multiplies matrices whose shapes do not match: nn.Linear's weight is [out, in] and y = "
-    "x @ weight.T, so columns of the product are rows of the weight",
-)
+def other_dtype(attempt: Attempt) -> Finding | None:
+    for call in attempt.run.calls if attempt.run else []:
+        if call.dtype in ("float16", "bfloat16"):
+            mistake = f"passes {call.dtype} to a collective: half precision loses digits of a sum"
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
+
+
+# The shapes of x and weight.T, a matrix each, that could not be multiplied
+DoesNotFit = Callable[[Case, tuple[int, int], tuple[int, int]], str | None]
+
+
+def shapes_do_not_fit(mistake_of: DoesNotFit) -> Sign:
+    def sign(attempt: Attempt) -> Finding | None:
+        error = attempt.error
+        sizes = r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)"
+        found = re.search(sizes, error.message) if isinstance(error, RankError) else None
+        if not isinstance(error, RankError) or found is None:
+            return None
+        a, b, c, d = map(int, found.groups())
+        mistake = mistake_of(attempt.case, (a, b), (c, d))
+        return Finding(f"rank {error.rank}", mistake, found[0]) if mistake else None
+
+    return sign
+
+
+def bias_does_not_fit(mistake: str, is_it: Callable[[Case, int, int], bool]) -> Sign:
+    """``is_it(case, one size, the other)``: of y and of what is added to it."""
+
+    def sign(attempt: Attempt) -> Finding | None:
+        error = attempt.error
+        if not isinstance(error, RankError) or "must match the" not in error.message:
+            return None
+        sizes = sorted(map(int, re.findall(r"\((\d+)\)", error.message)))
+        if len(sizes) != 2 or not is_it(attempt.case, *sizes):
+            return None
+        return Finding(f"rank {error.rank}", mistake, " and ".join(map(str, sizes)))
+
+    return sign
 
 
 def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
@@ -185,4 +246,5 @@ def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
                 return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
         return None
 
-    return (does_not_fit, wrong_parameters, *own, no_gradient, NAMED_MISTAKES, too_many_calls)
+    before = (wrong_parameters, *own, other_dtype, no_gradient)
+    return (*before, NAMED_MISTAKES, too_many_calls)

@@ -57,10 +57,13 @@ def drive(kind: Sublayer, subject: Any, given: Any, case: Case) -> Plain:
     split = with_functions_replaced(
         subject, ColumnLinear=StandInColumnLinear, RowLinear=StandInRowLinear
     )
-    returned = split(make_sublayer(kind, case, given["whole"]))
+    made = make_sublayer(kind, case, given["whole"])
+    weights = shared.whole_weights(made)
+    returned = split(made)
+    del made
     if not isinstance(returned, nn.Module):
         return {"returned": type(returned).__name__}
-    return forward_and_backward(returned, given)
+    return forward_and_backward(returned, given, weights)
 
 
 def all_reduced_bytes(case: Case) -> int:

@@ -8,7 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
+from autograder.exercise import (
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    Limit,
+    OnRanks,
+    Plain,
+    sent_bytes,
+)
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInSumOverRanks
@@ -18,32 +27,44 @@ WIRE_FROM_BYTES = 2**16  # below, gloo's own messages are as large as logits
 
 
 def loss_case(
-    world_size: int, tokens: int, vocabulary: int, scale: float = 1.0, name: str = ""
+    world_size: int,
+    tokens: int,
+    vocabulary: int,
+    scale: float = 1.0,
+    name: str = "",
+    owners: int | None = None,
 ) -> Case:
+    """``owners``: ranks whose words are the targets, from the last one backwards; default: all."""
     name = name or f"{world_size} ranks, {tokens} tokens, {vocabulary} words"
-    return Case(name, world_size, {"tokens": tokens, "vocabulary": vocabulary, "scale": scale})
+    sizes = {"tokens": tokens, "vocabulary": vocabulary, "scale": scale}
+    return Case(name, world_size, {**sizes, "owners": owners or world_size})
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """For each rank its columns of the logits, and all targets. Each part has some target."""
-    tokens, vocabulary, scale = case.params.values()
+    """For each rank its columns of the logits, and all targets: of each part the first word, then
+    the last one, then any."""
+    tokens, vocabulary, scale, owners = case.params.values()
     logits = shared.normal(rng, tokens, vocabulary, scale=scale)
     part = vocabulary // case.world_size
-    words = (np.arange(tokens) % case.world_size) * part + rng.integers(0, part, tokens)
-    targets = torch.from_numpy(rng.permutation(words))
+    owner, turn = case.world_size - 1 - np.arange(tokens) % owners, np.arange(tokens) // owners
+    inside = np.where(turn == 0, 0, np.where(turn == 1, part - 1, rng.integers(0, part, tokens)))
+    targets = torch.from_numpy(rng.permutation(owner * part + inside))
+    loss_grad = torch.tensor(rng.uniform(2, 3), dtype=torch.float32)
     return [
-        {"logits": own.clone(), "targets": targets} for own in logits.chunk(case.world_size, dim=1)
+        {"logits": own.clone(), "targets": targets, "loss.grad": loss_grad}
+        for own in logits.chunk(case.world_size, dim=1)
     ]
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     subject = with_functions_replaced(subject, SumOverRanks=StandInSumOverRanks)
-    logits = given.pop("logits").requires_grad_()
-    loss = subject(logits, given["targets"])
+    logits, targets = given["logits"].clone().requires_grad_(), given["targets"].clone()
+    loss = subject(logits, targets)
     if isinstance(loss, Tensor) and loss.ndim == 0 and loss.requires_grad:
-        loss.backward()
+        loss.backward(given["loss.grad"])
     value = loss.detach() if isinstance(loss, Tensor) else loss
-    return {"loss": value, "logits.grad": logits.grad}
+    changed = not (torch.equal(logits, given["logits"]) and torch.equal(targets, given["targets"]))
+    return {"loss": value, "logits.grad": logits.grad, "changed": changed}
 
 
 # ---- budgets ------------------------------------------------------------------------------------
@@ -83,19 +104,31 @@ def whole_logits(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def not_one_finite_tensor(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def not_one_tensor(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     loss = output["loss"]
     if not isinstance(loss, Tensor):
         return "should return the loss as a tensor, for backward"
     if loss.shape == attempt.inputs[rank]["targets"].shape:
         return "returns one loss per token: return their mean"
-    if loss.isfinite().all():
+    return None
+
+
+@on_each_rank
+def not_finite(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    loss = output["loss"]
+    if not isinstance(loss, Tensor) or loss.isfinite().all():
         return None
     mistake = (
-        "overflows: exp of a large logit is inf, so first subtract each token's largest logit over "
-        "all ranks"
+        "has a loss that is not finite: exp of a large logit is inf, and the log of 0 is -inf; "
+        "subtract from each token's logits the largest of them over all ranks, and use the "
+        "target's logit without exp"
     )
     return mistake, f"its loss is {loss.item():g}" if loss.ndim == 0 else ""
+
+
+@on_each_rank
+def changes_its_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    return "changes its arguments: the caller may use them again" if output["changed"] else None
 
 
 EXERCISE = OnRanks(
@@ -119,6 +152,9 @@ EXERCISE = OnRanks(
             "outside its part add 0",
         ),
         whole_logits,
-        not_one_finite_tensor,
+        shared.other_dtype,
+        not_one_tensor,
+        changes_its_arguments,
+        not_finite,
     ),
 )

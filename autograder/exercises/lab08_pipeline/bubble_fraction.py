@@ -5,7 +5,7 @@ from autograder.exercise import Formula, questions
 EXERCISE = Formula(
     points=2,
     cases=(
-        questions("4 devices, 8 micro-batches", (4, 8)),
+        questions("one chunk: m > p, one device, m < p", (4, 8), (5, 7), (1, 5), (8, 3)),
         questions("8 devices, 4 chunks, 16 micro-batches", (8, 16, 4)),
     ),
 )

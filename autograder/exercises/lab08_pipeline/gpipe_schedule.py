@@ -18,7 +18,7 @@ EXERCISE = plans.schedule_exercise(
     points=3,
     cases=plans.CASES,
     budgets=(
-        plans.fills_and_drains("on each device"),
+        plans.fills_and_drains(),
         plans.holds("holds all m micro-batches", lambda p, m: [m] * p, exactly=True),
     ),
     rules=(*plans.WRONG_CONTENT, plans.cannot_run, plans.one_at_a_time, wrong_order),

@@ -1,7 +1,25 @@
 """Interleaved 1F1B: several chunks of the model on each device."""
 
+from autograder.exercise import Case
 from autograder.exercises.lab08_pipeline import plans
 from autograder.exercises.lab08_pipeline.plans import Submitted, plan_case
+from shardlab.simulate.pipeline import interleaved_one_f_one_b
+
+# Slots of a message between devices.  With messages that take no time, a warm-up of half the length
+# idles no longer.
+MESSAGE = 0.25
+IN_A_SLOT = int(1 / MESSAGE)
+
+
+def interleaved_case(name: str, *asked: tuple[int, int, int], runs: bool = True) -> Case:
+    return plan_case(name, *asked, runs=runs, message=MESSAGE)
+
+
+def idle(devices: int, micro_batches: int, chunks: int) -> list[int]:
+    """In quarter slots: devices wait only for the messages of one micro-batch, through all stages
+    and back.  Megatron's schedule reaches it."""
+    waits_for = 2 * (chunks * devices - 1)
+    return [IN_A_SLOT * (devices - 1) * plans.F_AND_B + waits_for] * devices
 
 
 def in_flight(devices: int, micro_batches: int, chunks: int) -> list[int]:
@@ -27,19 +45,29 @@ def blocks_of_stages(submitted: Submitted) -> str | None:
 
 
 def wrong_order(submitted: Submitted) -> str | None:
-    """Accepts warm-ups shorter than Megatron's: in a simulation, sends take no time."""
-    p, m, v = submitted.devices, submitted.micro_batches, submitted.chunks
-    for device, plan in enumerate(submitted.plan):
+    p, m = submitted.devices, submitted.micro_batches
+    for plan in submitted.plan:
         forwards, backwards = ([stage for kind, stage, _ in plan if kind == each] for each in "FB")
-        if v > 1 and backwards[0] < p:
+        if backwards[0] < p:
             return "starts the backward with the first chunk: gradients start in the last chunk"
         if m > p and len(set(forwards[:m])) == 1:
             return "runs all micro-batches through one chunk before the next: go in rounds of p"
-        before, behind = [kind for kind, *_ in plan].index("B"), p - 1 - device
-        least, most = (min(m * v, (v - 1) * p + times * behind + 1) for times in (1, 2))
-        if not least <= before <= most:
-            how = "long" if before > most else "short"
-            return f"has too {how} a warm-up: 2(p - 1 - device) + (v - 1)p forwards come first"
+    return None
+
+
+def wrong_warm_up(submitted: Submitted) -> str | None:
+    """The right forwards and the right backwards in the right orders, merged too early or late."""
+    p, m, v = submitted.devices, submitted.micro_batches, submitted.chunks
+    usual = interleaved_one_f_one_b(p, m, v)
+    for plan, right in zip(submitted.plan, usual, strict=True):
+        for each in "FB":
+            if [a for a in plan if a[0] == each] != [list(a) for a in right if a[0] == each]:
+                return None
+        before, wanted = ([kind for kind, *_ in each].index("B") for each in (plan, right))
+        if before != wanted:
+            how = "long" if before > wanted else "short"
+            why = "" if before > wanted else ": while a message is on its way, a device needs work"
+            return f"has too {how} a warm-up: 2(p - 1 - device) + (v - 1)p forwards come first{why}"
     return None
 
 
@@ -47,12 +75,28 @@ EXERCISE = plans.schedule_exercise(
     "interleaved_schedule",
     points=5,
     cases=(
-        plan_case("2 devices of 2 chunks, 4 micro-batches", (2, 4, 2)),
-        plan_case("4 devices of 2 chunks, 8 micro-batches", (4, 8, 2)),
+        interleaved_case("4 devices of 2 chunks, 8 micro-batches", (4, 8, 2)),
+        interleaved_case("4 devices of 2 chunks, 4 micro-batches", (4, 4, 2)),
     ),
     budgets=(
-        plans.fills_and_drains("of one chunk"),
+        plans.budget(
+            "idles ≤ (p - 1)(F + B) of one chunk and 2(vp - 1) messages",
+            "idle",
+            idle,
+            "idle",
+            "quarter slots",
+        ),
         plans.holds("device i holds ≤ 2(p - 1 - i) + (v - 1)p + 1", in_flight, unit="chunks"),
     ),
-    rules=(blocks_of_stages, *plans.WRONG_CONTENT, wrong_order, plans.cannot_run),
+    rules=(
+        plans.wrong_form,
+        plans.splits,
+        plans.swapped,
+        blocks_of_stages,
+        plans.wrong_actions,
+        wrong_order,
+        wrong_warm_up,
+        plans.cannot_run,
+        plans.differs_from("Megatron's schedule", interleaved_one_f_one_b),
+    ),
 )

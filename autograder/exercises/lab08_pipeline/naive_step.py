@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograder.exercise import Case, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
 from autograder.exercises.lab08_pipeline import shared
-from autograder.exercises.lab08_pipeline.shared import Stage, gradients_of
+from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 
 
 def naive_case(ranks: int, samples: int, width: int) -> Case:
@@ -21,6 +21,10 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     return {"loss": loss, "gradients": [gradients_of(stage)]}
 
 
+def in_turn(case: Case) -> Plan:
+    return [[["F", rank, 0], ["B", rank, 0]] for rank in range(case.world_size)]
+
+
 def one_each_way(case: Case) -> list[int]:
     """Messages by rank: activations to the next rank, their gradient to the previous one."""
     last = case.world_size - 1
@@ -29,11 +33,24 @@ def one_each_way(case: Case) -> list[int]:
 
 EXERCISE = OnRanks(
     points=3,
-    cases=(naive_case(2, 3, 4), naive_case(4, 2, 6)),
+    cases=(naive_case(1, 4, 4), naive_case(4, 2, 6)),
     inputs=shared.draw_model,
     drive=drive,
     tolerance=shared.NEAR,
-    budgets=(shared.sends("sends one tensor to each neighbour", one_each_way),),
+    budgets=(
+        shared.sends("sends one tensor to each neighbour", one_each_way),
+        shared.waits_for_messages,
+    ),
     allows=shared.P2P_ONLY,
-    signs=(shared.all_wait_in_recv, shared.no_input_gradient, shared.no_gradients),
+    signs=(
+        shared.other_dtype,
+        shared.other_peer(in_turn),
+        shared.message_never_arrives(in_turn),
+        shared.returns_too_early,
+        shared.no_input_gradient,
+        shared.uses_before_arrival,
+        shared.no_gradients,
+        NAMED_MISTAKES,
+        shared.leaves_sends,
+    ),
 )

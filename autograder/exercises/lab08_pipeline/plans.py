@@ -14,11 +14,12 @@ from torch.nn.functional import mse_loss
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain
 from autograder.exercise.form import Sign
+from autograder.exercise.signs import MistakeText, finding
 from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 from shardlab.pipeline import run_schedule
 from shardlab.run import Run
-from shardlab.simulate.pipeline import KINDS, IllegalSchedule, simulate
+from shardlab.simulate.pipeline import KINDS, Costs, IllegalSchedule, simulate
 
 # Of one schedule; a larger one is rejected unread.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
@@ -36,13 +37,13 @@ class Submitted:
     devices: int
     micro_batches: int
     chunks: int = 1
-    idle: Sequence[int] = ()  # slots by device; this and in_flight are empty if it cannot run
+    idle: Sequence[int] = ()  # by device, as cost_of says; [] if it cannot run, like in_flight
     in_flight: Sequence[int] = ()  # the most micro-batches' activations, by device
     rule: str = ""  # see shardlab's IllegalSchedule
     illegal: str = ""
 
 
-Rule = Callable[[Submitted], str | None]  # the mistake in a schedule, if the rule finds one
+Rule = Callable[[Submitted], MistakeText]  # the mistake in a schedule, if the rule finds one
 ByDevice = Callable[..., Sequence[int]]  # of (devices, micro_batches[, chunks])
 
 
@@ -66,8 +67,8 @@ def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: A
 
 # For both GPipe and 1F1B.
 CASES = (
-    plan_case("2 devices, 4 micro-batches", (2, 4)),
     plan_case("4 devices, 8 micro-batches", (4, 8)),
+    plan_case("4 devices, 2 micro-batches", (4, 2)),
 )
 
 
@@ -130,21 +131,27 @@ def as_schedule(returned: Any) -> Plan | str:
 def execute(returned: Sequence[Any], given: Any, case: Case) -> Plain:
     """The costs of rank 0's schedules; and the gradients of the first, if the case runs it."""
     plans, may_split = returned[0]["plans"], case.params.get("may_split", False)
-    costs = [cost_of(plan) for plan in plans]
-    pairs = zip(plans, case.params["asked"], strict=True)
+    asked, message = case.params["asked"], case.params.get("message", 0.0)
+    costs = [cost_of(plan, message) for plan in plans]
+    pairs = zip(plans, asked, strict=True)
     whole = all(is_complete(plan, sizes, may_split) for plan, sizes in pairs)
     runs = case.params["runs"] and whole and not costs[0]["illegal"]
     gradients = run_on_ranks(plans[0], given, case) if runs else None
-    return {"plans": plans, "costs": costs, "is_complete": whole, "gradients": gradients}
+    outcome = {"is_complete": whole, "gradients": gradients}
+    return {"plans": plans, "asked": asked, "costs": costs, **outcome}
 
 
-def cost_of(plan: Plain) -> dict[str, Any]:
-    """By device: idle slots, micro-batches in flight. F takes 1 slot, B 2, each of its halves 1."""
+def cost_of(plan: Plain, message: float = 0.0) -> dict[str, Any]:
+    """By device: idle time, micro-batches in flight. F takes 1 slot, B 2, each of its halves 1.
+
+    ``message``: slots from the end of an action to the start of the one on another device that
+    needs it.  Idle time is counted in such messages; in slots if they take no time.
+    """
     try:
-        time = simulate(plan)
+        time = simulate(plan, Costs(send=message))
     except IllegalSchedule as error:
         return {"idle": [], "in_flight": [], "rule": error.rule, "illegal": str(error)}
-    idle = [round(slots) for slots in time.idle]
+    idle = [round(slots / (message or 1.0)) for slots in time.idle]
     return {"idle": idle, "in_flight": list(time.peak_in_flight), "rule": "", "illegal": ""}
 
 
@@ -195,41 +202,56 @@ def run_on_ranks(plan: Plan, given: Any, case: Case) -> Plain:
 # ---- budgets ------------------------------------------------------------------------------------
 
 
-def measured(cost: str, fold: Callable[[list[int]], int] = sum) -> Callable[[Run], list[int]]:
-    """The cost of each rank's device; if schedules are only simulated, the total of all devices."""
+def measured(
+    cost: str,
+    fold: Callable[[list[int]], int] = sum,
+    allowed: ByDevice = lambda devices, *_: [0] * devices,
+) -> Callable[[Run], list[int]]:
+    """The cost of each rank's device; if schedules are only simulated, the total of all devices.
+
+    In a total every device counts as at least what it is ``allowed``: a device that needs less
+    does not make up for another.
+    """
 
     def of_rank(rank: int, output: Any, ranks: int) -> int:
         costs = output.get("costs", ()) if isinstance(output, dict) else ()  # none after an error
         by_device = [each[cost] for each in costs]
         if not by_device or not all(by_device):
             return NOT_A_SCHEDULE
-        if ranks == 1:
-            return sum(map(fold, by_device))
-        return by_device[0][rank] if rank < len(by_device[0]) else NOT_A_SCHEDULE
+        if ranks > 1:
+            return by_device[0][rank] if rank < len(by_device[0]) else NOT_A_SCHEDULE
+        pairs = zip(by_device, output["asked"], strict=True)
+        return sum(
+            fold([max(pair) for pair in zip(used, allowed(*sizes), strict=False)])
+            for used, sizes in pairs
+        )
 
     return lambda run: [of_rank(*each, run.world_size) for each in enumerate(run.outputs)]
 
 
-def at_most(rule: ByDevice, exactly: bool = False) -> Callable[[Case], Limit]:
-    """The limit for costs that ``measured`` returns."""
+def budget(
+    label: str, cost: str, rule: ByDevice, heading: str, unit: str, *, exactly: bool = False
+) -> Budget:
+    """On each device at most ``rule(*sizes)`` of a cost, or exactly that."""
 
     def limit(case: Case) -> Limit:
         rows = [rule(*sizes) for sizes in case.params["asked"]]
         most = rows[0] if case.params["runs"] else sum(map(sum, rows))
         return Limit(most, most if exactly else 0)
 
-    return limit
+    used = measured(cost) if exactly else measured(cost, allowed=rule)
+    return Budget(label, used, limit, heading, unit)
 
 
-def fills_and_drains(where: str) -> Budget:
-    limit = at_most(lambda p, *_: [(p - 1) * F_AND_B] * p)
-    return Budget(f"idles ≤ (p - 1)(F + B) {where}", measured("idle"), limit, "idle", "slots")
+def fills_and_drains() -> Budget:
+    label = "idles ≤ (p - 1)(F + B) on each device"
+    return budget(label, "idle", lambda p, *_: [(p - 1) * F_AND_B] * p, "idle", "slots")
 
 
 def holds(
     label: str, rule: ByDevice, *, exactly: bool = False, unit: str = "micro-batches"
 ) -> Budget:
-    return Budget(label, measured("in_flight"), at_most(rule, exactly), "in flight", unit)
+    return budget(label, "in_flight", rule, "in flight", unit, exactly=exactly)
 
 
 # ---- signs --------------------------------------------------------------------------------------
@@ -246,9 +268,11 @@ def named(answer: str, rules: tuple[Rule, ...], evidence: Callable[[Submitted], 
                 form = "should return a list for each device, of (kind, stage, micro_batch)"
                 return Finding(call, form, str(plan), who_if_hidden=answer)
             submitted = Submitted(plan, *sizes, **cost)
-            if mistake := next(filter(None, (rule(submitted) for rule in rules)), None):
-                shown = submitted.illegal or evidence(submitted)
-                return Finding(call, mistake, shown, who_if_hidden=answer)
+            for rule in rules:
+                if mistake := rule(submitted):
+                    shown = submitted.illegal or evidence(submitted)
+                    found = (mistake, shown) if isinstance(mistake, str) else mistake
+                    return finding(call, found, who_if_hidden=answer)
         return None
 
     return sign
@@ -258,7 +282,7 @@ def wrong_form(submitted: Submitted) -> str | None:
     if len(submitted.plan) != submitted.devices:
         return "should return one list for each device"
     if submitted.devices > 1 and all(plan == submitted.plan[0] for plan in submitted.plan):
-        return "gives every device the same list: device i runs only stage i"
+        return "gives every device the same list: a device runs only its own stages"
     if any(kind not in KINDS for actions in submitted.plan for kind, *_ in actions):
         return "uses kinds that do not exist: F forward, B backward"
     return None
@@ -270,19 +294,26 @@ def splits(submitted: Submitted) -> str | None:
     return None
 
 
+def swapped(submitted: Submitted) -> str | None:
+    """Each device has just its actions, but for the order of their numbers."""
+    wanted = all_actions(submitted.devices, submitted.micro_batches, submitted.chunks)
+    found = in_halves(submitted.plan)
+    if found != wanted and wanted == [
+        sorted([kind, stage, k] for kind, k, stage in actions) for actions in found
+    ]:
+        return "has stage and micro-batch swapped: an action is (kind, stage, micro_batch)"
+    return None
+
+
 def wrong_actions(submitted: Submitted) -> str | None:
     """Actions that are missing, repeated, or on the wrong device."""
     sizes = submitted.devices, submitted.micro_batches, submitted.chunks
     wanted, found = all_actions(*sizes), in_halves(submitted.plan)
     right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
-    if there != right and {(kind, k, stage) for kind, stage, k in there} == set(right):
-        return "has stage and micro-batch swapped: an action is (kind, stage, micro_batch)"
     if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
         return "has stages that do not exist: they count from 0, one for each chunk of each device"
     if any(k >= submitted.micro_batches for _, _, k in there):
-        return (
-            "goes past the last micro-batch: m may be smaller than the number of warm-up forwards"
-        )
+        return "goes past the last micro-batch"
     if missing := {kind for kind, _, _ in right - there}:
         if missing == {"F"}:
             return "leaves out forwards: each stage runs each micro-batch"
@@ -317,4 +348,21 @@ def cannot_run(submitted: Submitted) -> str | None:
     return reasons.get(submitted.rule, "cannot run")
 
 
-WRONG_CONTENT: tuple[Rule, ...] = (wrong_form, splits, wrong_actions)
+def differs_from(name: str, right: Callable[..., Sequence[Sequence[Any]]]) -> Rule:
+    """``right``: (devices, micro_batches[, chunks]) -> the usual schedule, of which ``name`` is the
+    name.  Shows the first action that differs."""
+
+    def rule(submitted: Submitted) -> MistakeText:
+        chunks = [submitted.chunks] if submitted.chunks > 1 else []
+        wanted = right(submitted.devices, submitted.micro_batches, *chunks)
+        for device, (plan, usual) in enumerate(zip(submitted.plan, wanted, strict=False)):
+            for number, (action, there) in enumerate(zip(plan, usual, strict=False)):
+                if tuple(action) != tuple(there):
+                    where = f"device {device}, action {number}"
+                    return f"differs from {name}", f"{where}: {tuple(action)}, not {tuple(there)}"
+        return None
+
+    return rule
+
+
+WRONG_CONTENT: tuple[Rule, ...] = (wrong_form, splits, swapped, wrong_actions)

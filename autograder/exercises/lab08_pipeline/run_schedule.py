@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain, equal
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    Limit,
+    OnRanks,
+    Plain,
+    equal,
+    from_outputs,
+)
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from autograder.exercises.lab08_pipeline import shared
-from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
-from shardlab.simulate.pipeline import gpipe, interleaved_one_f_one_b, one_f_one_b
+from autograder.exercises.lab08_pipeline.shared import Message, Plan, Stage, gradients_of
+from shardlab.run import Call
+from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
+
+IN_VARIABLES = 2  # micro-batches whose tensors the names of local variables may still hold
+KEPT = "kept too long"
 
 
 def run_case(name: str, schedule: Sequence[Sequence[Sequence[Any]]]) -> Case:
@@ -36,39 +54,65 @@ def all_forwards_first(*devices: tuple[list[int], list[int]]) -> Plan:
     ]
 
 
+def in_other_order(stages: list[int], plan: Plan) -> Plan:
+    """``stages``: for each rank, the stage that it holds."""
+    return [plan[stage] for stage in stages]
+
+
+@dataclass
+class Record:
+    """What a rank executes, and what it keeps of micro-batches whose backward is over."""
+
+    executed: list[Any] = field(default_factory=list)
+    received: dict[Any, weakref.ref[Tensor]] = field(default_factory=dict)  # by (stage, k)
+    kept: int = 0  # the most at any time
+
+    def add(self, *action: Any) -> None:
+        over = [each[1:] for each in self.executed if each[0] == "B"]
+        kept = [key for key in self.received if [*key] in over and self.received[key]() is not None]
+        self.kept = max(self.kept, len(kept))
+        self.executed.append([*action])
+
+
 class RecordingStage(Stage):
     """A stage that records its forwards, and its backwards as their gradients arrive."""
 
     number: int
     upcoming: list[int]  # micro-batches, in the order of their forwards
-    executed: list[Any]
+    record: Record
 
     def forward(self, x: Tensor) -> Tensor:
         k = self.upcoming.pop(0) if self.upcoming else -1
-        self.executed.append(["F", self.number, k])
+        self.record.add("F", self.number, k)
+        if self.number > 0:  # the graph from x to y ends in x, so it is alive as long as y
+            self.record.received[self.number, k] = weakref.ref(x)
         y = super().forward(x)
         if y.requires_grad:
-            y.register_hook(lambda _: self.executed.append(["B", self.number, k]))
+            y.register_hook(lambda _: self.record.add("B", self.number, k))
         return y
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     plan = [[tuple(action) for action in actions] for actions in case.params["plan"]]
-    executed: list[Any] = []
+    record = Record()
     stages = {}
-    for chunk, weights in enumerate(given["weights"]):
-        number = rank + chunk * ranks
+    for number, weights in zip(shared.stages_of_ranks(case)[rank], given["weights"], strict=True):
         stages[number] = stage = RecordingStage(*weights)
         stage.upcoming = [k for kind, s, k in plan[rank] if (kind, s) == ("F", number)]
-        stage.number, stage.executed = number, executed
+        stage.number, stage.record = number, record
     ends = (None if end is None else list(end) for end in (given["inputs"], given["targets"]))
     loss = subject(plan, stages, *ends, (case.params["samples"], case.params["width"]))
     return {
         "loss": loss,
-        "executed": executed,
+        "executed": record.executed,
         "gradients": [gradients_of(stage) for stage in stages.values()],
+        "kept": record.kept,
     }
+
+
+def plan_of(case: Case) -> Plan:
+    return case.params["plan"]
 
 
 def tensors_sent(case: Case) -> list[int]:
@@ -80,7 +124,7 @@ def tensors_sent(case: Case) -> list[int]:
 
 def waits_in_send(attempt: Attempt) -> Finding | None:
     for row in shared.waiting_in(attempt):
-        if row.call.startswith("send"):
+        if row.call.startswith("send to"):
             return Finding(
                 f"rank {row.rank}",
                 "waits in send for a rank that is not receiving: send with isend, go on, and wait "
@@ -88,6 +132,13 @@ def waits_in_send(attempt: Attempt) -> Finding | None:
                 row.source,
             )
     return None
+
+
+length_of_none = raises(
+    "'NoneType' has no len",
+    "takes the length of None: inputs and targets are None on ranks without the first or the last "
+    "stage, and the schedule says how many micro-batches there are",
+)
 
 
 @on_each_rank
@@ -101,39 +152,97 @@ def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return mistake, different[0] if different else ""
 
 
-@on_each_rank
-def confuses_messages(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Wrong gradients, and no message has a tag."""
-    right = equal(attempt.expected[rank]["gradients"], output["gradients"], shared.NEAR)
-    calls = attempt.run.calls if attempt.run else []
-    if right or attempt.case.world_size == 1 or any(call.tag for call in calls):
+def confuses_messages(attempt: Attempt) -> Finding | None:
+    """A receive takes another message than a right run's, because both have the same tag."""
+    if attempt.error is not None or attempt.run is None:
         return None
-    return "confuses messages: two ranks exchange several at a time, so give each its own tag"
+    messages = shared.messages_of(attempt.case.params["plan"])
+    ranks = range(attempt.case.world_size)
+    for sender, receiver in permutations(ranks, 2):
+        sent, received = (
+            pairs(messages[rank], attempt.run.calls, rank, op, peer)
+            for rank, op, peer in ((sender, "send", receiver), (receiver, "recv", sender))
+        )
+        for tag in {tag for tag, _ in sent}:
+            of_tag = ([action for each, action in ends if each == tag] for ends in (sent, received))
+            for one, other in zip(*of_tag, strict=False):
+                if one != other:
+                    return Finding(
+                        f"rank {receiver}",
+                        "confuses messages: two that are sent to a rank at a time need different "
+                        "tags",
+                        f"the results of {one} and {other} both have tag {tag}",
+                    )
+    return None
+
+
+def pairs(
+    messages: list[Message], calls: list[Call], rank: int, op: str, peer: int
+) -> list[tuple[int, Any]]:
+    """(its tag, the action it belongs to) of each message between two ranks, in order."""
+    actions = [message.action for message in messages if (message.op, message.peer) == (op, peer)]
+    made = [call for call in calls if (call.rank, call.op, call.peer) == (rank, op, peer)]
+    return [(call.tag, action) for call, action in zip(made, actions, strict=False)]
+
+
+@on_each_rank
+def keeps_micro_batches(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if rank not in is_over(attempt, KEPT) or not all(
+        equal(*pair, shared.NEAR) for pair in zip(attempt.expected, attempt.outputs, strict=True)
+    ):
+        return None
+    mistake = (
+        "keeps x and y of micro-batches whose backward is over, so a step needs the memory of all: "
+        "pop them from where they are stored, and send y.detach(), since y holds the graph to x"
+    )
+    return mistake, f"{output['kept']} micro-batches"
 
 
 EXERCISE = OnRanks(
     points=6,
     cases=(
-        run_case("GPipe, 2 ranks, 3 micro-batches", gpipe(2, 3)),
+        run_case("1 rank, 3 micro-batches", one_f_one_b(1, 3)),
         run_case("1F1B, 4 ranks, 5 micro-batches", one_f_one_b(4, 5)),
         run_case("2 ranks of 2 chunks, 4 micro-batches", interleaved_one_f_one_b(2, 4, 2)),
         run_case(
-            "2 ranks, micro-batches in other orders",
-            all_forwards_first(([0, 1, 2], [1, 2, 0]), ([2, 0, 1], [2, 1, 0])),
+            "3 ranks, stages and micro-batches in other orders",
+            in_other_order(
+                [1, 0, 2],
+                all_forwards_first(
+                    ([0, 1, 2], [1, 2, 0]), ([2, 0, 1], [2, 1, 0]), ([1, 0, 2], [0, 2, 1])
+                ),
+            ),
         ),
     ),
     inputs=shared.draw_model,
     drive=drive,
     tolerance=shared.NEAR,
-    budgets=(shared.sends("sends each activation and each gradient once", tensors_sent),),
+    budgets=(
+        shared.sends("sends each activation and each gradient once", tensors_sent),
+        shared.waits_for_messages,
+        Budget(
+            "frees x and y of a micro-batch after its backward",
+            from_outputs("kept"),
+            lambda case: Limit(IN_VARIABLES),
+            heading=KEPT,
+            unit="micro-batches",
+        ),
+    ),
     allows=shared.P2P_ONLY,
     signs=(
-        shared.all_wait_in_recv,
+        shared.other_dtype,
+        shared.other_peer(plan_of),
+        shared.message_never_arrives(plan_of),
+        shared.returns_too_early,
         waits_in_send,
         shared.no_input_gradient,
+        length_of_none,
         wrong_order,
+        shared.uses_before_arrival,
         shared.no_gradients,
         NAMED_MISTAKES,
         confuses_messages,
+        shared.leaves_sends,
+        keeps_micro_batches,
     ),
 )

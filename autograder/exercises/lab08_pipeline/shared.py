@@ -7,7 +7,7 @@ all of the same width, so that all tensors sent between stages have the same sha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
+from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from shardlab.errors import DeadlockError, Waiting
-from shardlab.run import Run
+from shardlab.run import Call, Run
 
 P2P_ONLY = frozenset({"send", "recv"})
 FLOAT_BYTES = 4
@@ -25,10 +26,19 @@ NEAR = 1e-5  # additions in another order may differ by this much
 Plan = list[list[list[Any]]]
 
 
+def stages_of_ranks(case: Case) -> list[list[int]]:
+    """By rank: the stages of the case's plan; without one, stage s is on rank s % ranks."""
+    ranks, chunks = case.world_size, case.params.get("chunks", 1)
+    if "plan" in case.params:
+        return [sorted({stage for _, stage, _ in actions}) for actions in case.params["plan"]]
+    return [[*range(rank, ranks * chunks, ranks)] for rank in range(ranks)]
+
+
 def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
     """By rank: its stages' weights; inputs for the first stage's rank, targets for the last's."""
-    ranks, width, samples = case.world_size, case.params["width"], case.params["samples"]
-    stages = ranks * case.params.get("chunks", 1)
+    width, samples = case.params["width"], case.params["samples"]
+    of_ranks = stages_of_ranks(case)
+    stages = sum(map(len, of_ranks))
 
     def normal(*shape: int, over: float = 1.0) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape) / over).float()
@@ -38,11 +48,11 @@ def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
     inputs, targets = (normal(case.params["micro_batches"], samples, width) for _ in range(2))
     return [
         {
-            "weights": weights[rank::ranks],
-            "inputs": inputs if rank == 0 else None,
-            "targets": targets if rank == (stages - 1) % ranks else None,
+            "weights": [weights[stage] for stage in own],
+            "inputs": inputs if 0 in own else None,
+            "targets": targets if stages - 1 in own else None,
         }
-        for rank in range(ranks)
+        for own in of_ranks
     ]
 
 
@@ -74,6 +84,20 @@ def sends(label: str, messages: Callable[[Case], Sequence[int]]) -> Budget:
     return Budget(label, used, limit)
 
 
+def not_waited_for(run: Run, rank: int) -> list[Call]:
+    """A rank's isends and irecvs without a wait: the recorder logs their end when it returns."""
+    return [call for call in run.calls if call.rank == rank and call.is_p2p and call.end_s is None]
+
+
+waits_for_messages = Budget(
+    "waits for every isend and irecv",
+    lambda run: [len(not_waited_for(run, rank)) for rank in range(run.world_size)],
+    lambda case: Limit(0),
+    heading="without wait",
+    unit="messages",
+)
+
+
 # ---- signs --------------------------------------------------------------------------------------
 
 
@@ -82,24 +106,161 @@ def waiting_in(attempt: Attempt) -> list[Waiting]:
     return [row for row in table if row.state == "waiting"]
 
 
-def all_wait_in_recv(attempt: Attempt) -> Finding | None:
-    waiting = waiting_in(attempt)
-    if len(waiting) < 2 or not all(row.call.startswith("recv") for row in waiting):
+class Message(NamedTuple):
+    """One end of a message in a right run: ``rank`` has to ``op`` the result of ``action``."""
+
+    op: str
+    peer: int
+    action: tuple[str, int, int]
+
+
+def messages_of(plan: Plan) -> list[list[Message]]:
+    """By rank, in order: what it receives before each of its actions and sends after it."""
+    rank_of = {stage: rank for rank, actions in enumerate(plan) for _, stage, _ in actions}
+    found: list[list[Message]] = [[] for _ in plan]
+    for rank, actions in enumerate(plan):
+        for kind, stage, k in actions:
+            step = 1 if kind == "F" else -1
+            if stage - step in rank_of:
+                source = kind, stage - step, k
+                found[rank].append(Message("recv", rank_of[stage - step], source))
+            if stage + step in rank_of:
+                found[rank].append(Message("send", rank_of[stage + step], (kind, stage, k)))
+    return found
+
+
+def message_never_arrives(plan_of: Callable[[Case], Plan]) -> Sign:
+    """A rank waits in recv for a result that its neighbour passed over, or sent under another tag.
+
+    Only for a rank that has received in the order of the plan so far.
+    """
+
+    def sign(attempt: Attempt) -> Finding | None:
+        if attempt.run is None or not isinstance(attempt.error, DeadlockError):
+            return None
+        right = messages_of(plan_of(attempt.case))
+        for row in waiting_in(attempt):
+            is_receive = row.call.startswith("recv")
+            if is_receive and (found := _missing(row, attempt.run.calls, right, attempt.error)):
+                return found
         return None
+
+    return sign
+
+
+def _missing(
+    row: Waiting, calls: list[Call], right: list[list[Message]], error: DeadlockError
+) -> Finding | None:
+    rank = row.rank
+    receive, wanted = _place(_of(calls, rank, "recv"), right[rank])
+    if receive is None or wanted is None:
+        return None
+    sender = wanted.peer
+    to_rank = [m.action for m in right[sender] if (m.op, m.peer) == ("send", rank)]
+    sent = [call for call in _of(calls, sender, "send") if call.peer == rank]
+    place = to_rank.index(wanted.action)
+    if place < len(sent):
+        if sent[place].tag == receive.tag:
+            return None
+        return Finding(
+            f"rank {rank}",
+            "waits for another tag than its message was sent under: both ends must compute the "
+            "same tag",
+            f"it waits for tag {receive.tag}, {receive.source}; rank {sender} sent the result of "
+            f"{wanted.action} under tag {sent[place].tag}, {sent[place].source}",
+        )
+    if next(each for each in error.table if each.rank == sender).state == "waiting":
+        _, waits_for = _place(_of(calls, sender, "recv"), right[sender])
+        here = right[sender].index(Message("send", rank, wanted.action))
+        if waits_for is None or right[sender].index(waits_for) < here:
+            return None  # it waits in a send, or for a message that comes first
     return Finding(
-        "the ranks",
-        "receive before they send, on both sides: each waits for a message that the other sends "
-        "only after its own receive. Send each result as soon as it is computed",
-        waiting[0].source,
-        who_if_hidden="the ranks",
+        f"rank {sender}",
+        "waits for the next message, or returns, before it sends a result: send each result as "
+        "soon as it is computed",
+        f"rank {rank} waits for the result of {wanted.action}, {receive.source}",
     )
 
 
+def _of(calls: list[Call], rank: int, op: str) -> list[Call]:
+    return [call for call in calls if (call.rank, call.op) == (rank, op)]
+
+
+def _place(receives: list[Call], right: list[Message]) -> tuple[Call | None, Message | None]:
+    """The receive that a rank waits in, and what a right run receives there: None for both if it
+    waits in none, or if its receives so far are not those of a right run."""
+    wanted = [message for message in right if message.op == "recv"]
+    for call, message in zip(receives, wanted, strict=False):
+        if call.peer != message.peer:
+            break
+        if call.end_s is None:
+            return call, message
+    return None, None
+
+
+def other_peer(plan_of: Callable[[Case], Plan]) -> Sign:
+    """A message to a rank that gets none from this one in a right run."""
+
+    def sign(attempt: Attempt) -> Finding | None:
+        for rank, messages in enumerate(messages_of(plan_of(attempt.case))):
+            wanted = [message for message in messages if message.op == "send"]
+            made = _of(attempt.run.calls if attempt.run else [], rank, "send")
+            peers = {message.peer for message in wanted}
+            for call, message in zip(made, wanted, strict=False):
+                if call.peer not in peers:
+                    return Finding(
+                        f"rank {rank}",
+                        "sends a result to the wrong rank",
+                        f"that of {message.action} to rank {call.peer}, but rank {message.peer} "
+                        f"needs it, {call.source}",
+                    )
+        return None
+
+    return sign
+
+
+def returns_too_early(attempt: Attempt) -> Finding | None:
+    """A rank that has returned, and never receives what another rank sends it."""
+    table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
+    returned = {row.rank for row in table if row.state == "finished"}
+    for row in waiting_in(attempt):
+        if row.call.startswith("send to") and (early := returned & {*row.waits_for}):
+            mistake = "returns before it has received all messages that are sent to it"
+            return Finding(f"rank {min(early)}", mistake, f"rank {row.rank}: {row.source}")
+    return None
+
+
+@on_each_rank
+def uses_before_arrival(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for call in not_waited_for(attempt.run, rank) if attempt.run else []:
+        if call.op == "recv":
+            return "does not wait for an irecv: the tensor has not arrived yet", call.source
+    return None
+
+
+@on_each_rank
+def leaves_sends(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for call in not_waited_for(attempt.run, rank) if attempt.run else []:
+        mistake = (
+            "does not wait for its isends: until a send is over its tensor must not be changed or "
+            "freed, so call wait() on each before you return"
+        )
+        return mistake, call.source
+    return None
+
+
+def other_dtype(attempt: Attempt) -> Finding | None:
+    for call in attempt.run.calls if attempt.run else []:
+        if call.op == "send" and call.dtype not in ("float32", ""):
+            mistake = f"sends {call.dtype}: every tensor sent is float32"
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
+
+
 no_input_gradient = raises(
-    "NoneType",
-    "has no gradient to send: call requires_grad_() on the received tensor before the stage uses "
-    "it, and send its .grad",
-    quoted=True,
+    "(?s)Expected parameter `tensor`.*NoneType",
+    "passes None to a send: a received tensor has a .grad only if requires_grad_() was called on "
+    "it before the stage used it",
 )
 
 
@@ -108,5 +269,6 @@ def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if any(grad is not None for stage in output["gradients"] for grad in stage):
         return None
     return (
-        "ends without gradients: every stage sends its input's gradient back to the previous stage"
+        "ends without gradients: a stage receives its output's gradient, calls y.backward(y_grad) "
+        "and sends its input's gradient to the previous stage"
     )

@@ -51,7 +51,7 @@ EXERCISE = plans.schedule_exercise(
     points=5,
     cases=(
         puzzle_case(BEATS, 4, 8, runs=True),
-        puzzle_case(NEARER, 4, 8),
+        puzzle_case(NEARER, 5, 5),
         puzzle_case(OPTIMUM, 4, 8),
     ),
     budgets=(
@@ -70,6 +70,12 @@ EXERCISE = plans.schedule_exercise(
             unit="micro-batches",
         ),
     ),
-    rules=(plans.wrong_form, plans.wrong_actions, plans.cannot_run, falls_short),
+    rules=(
+        plans.wrong_form,
+        plans.swapped,
+        plans.wrong_actions,
+        plans.cannot_run,
+        falls_short,
+    ),
     evidence=score,
 )

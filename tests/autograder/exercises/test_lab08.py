@@ -16,6 +16,7 @@ from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Attempt, Case
 from autograder.exercises.lab08_pipeline import (
     interleaved_schedule,
+    naive_step,
     one_f_one_b_schedule,
     plans,
     shared,
@@ -23,6 +24,7 @@ from autograder.exercises.lab08_pipeline import (
 from autograder.exercises.lab08_pipeline.hidden import bubble_fraction
 from autograder.exercises.lab08_pipeline.hidden import shared as hidden
 from shardlab.errors import DeadlockError, Waiting
+from shardlab.run import Call
 from shardlab.simulate import pipeline as library
 from tests.submissions import planted
 
@@ -65,15 +67,15 @@ def results_of(answer, source, cases=slice(None)):
 @pytest.mark.parametrize("case", BY_ANSWER["run_schedule"].cases, ids=lambda case: case.name)
 def test_the_reference_is_the_gradient_of_the_mean_over_the_whole_batch(case):
     inputs = inputs_of(BY_ANSWER["run_schedule"], case)
-    stages = hidden.stages_in(inputs)
+    stages = hidden.stages_in(case, inputs)
     model = torch.nn.Sequential(*stages)
-    batch, targets = inputs[0]["inputs"], inputs[-1]["targets"]
+    batch, targets = hidden.ends_of(inputs)
     loss = F.mse_loss(model(batch.flatten(0, 1)), targets.flatten(0, 1))
     loss.backward()
     outputs = hidden.reference(case, inputs)
-    torch.testing.assert_close(outputs[-1]["loss"], loss.detach())
-    for rank, output in enumerate(outputs):
-        mine = stages[rank :: case.world_size]
+    assert [output["loss"] for output in outputs if "loss" in output] == [loss.detach()]
+    for own, output in zip(shared.stages_of_ranks(case), outputs, strict=True):
+        mine = [stages[number] for number in own]
         for stage, given in zip(mine, output["gradients"], strict=True):
             torch.testing.assert_close(given, [stage.weight.grad, stage.bias.grad])
 
@@ -85,7 +87,11 @@ def test_wrong_gradients_cannot_be_confused(answer):
     inputs = inputs_of(exercise, case)
     mistakes = [outputs for _, outputs in exercise.required_half.mistakes(case, inputs)]
     wrong = [outputs for outputs in mistakes if "gradients" in outputs[0]]
-    first = [each[0]["gradients"][0][0] for each in [exercise.expect(case, inputs), *wrong]]
+    first = [exercise.expect(case, inputs)[0]["gradients"][0][0]]
+    for each in wrong:
+        if not torch.equal(each[0]["gradients"][0][0], first[0]):  # else the loss is wrong
+            first.append(each[0]["gradients"][0][0])
+    assert len(first) > 2
     for number, one in enumerate(first):
         for other in first[:number]:
             assert float((one - other).abs().max()) > 100 * shared.NEAR
@@ -100,9 +106,30 @@ def test_limits_match_the_published_schedules(p, m):
     assert list(time.idle) == idle
     assert list(time.peak_in_flight) == one_f_one_b_schedule.in_flight(p, m)
     if m % p == 0:
-        time = library.simulate(library.interleaved_one_f_one_b(p, m, 2))
+        schedule = library.interleaved_one_f_one_b(p, m, 2)
+        time = library.simulate(schedule)
         assert list(time.idle) == idle
         assert list(time.peak_in_flight) == interleaved_schedule.in_flight(p, m, 2)
+        with_messages = plans.cost_of(plain(schedule), interleaved_schedule.MESSAGE)["idle"]
+        assert with_messages == interleaved_schedule.idle(p, m, 2)
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 4, 2), (4, 12, 3), (8, 16, 4)])
+def test_messages_that_take_time_need_megatrons_warm_up(p, m, v):
+    """Half of it idles no longer while messages take none."""
+    short = [
+        list(
+            library.generators.alternate(
+                [action for action in actions if action.kind == "F"],
+                [action for action in actions if action.kind == "B"],
+                warm_up=(v - 1) * p + p - 1 - device,
+            )
+        )
+        for device, actions in enumerate(library.interleaved_one_f_one_b(p, m, v))
+    ]
+    assert list(library.simulate(short).idle) == [(p - 1) * plans.F_AND_B] * p
+    idle = plans.cost_of(plain(short), interleaved_schedule.MESSAGE)["idle"]
+    assert min(idle) > interleaved_schedule.idle(p, m, v)[0]
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 8), (6, 14), (8, 8)])
@@ -186,12 +213,26 @@ def test_each_kind_of_wrong_action_is_named():
         ([right[0][1:], right[1]], "leaves out forwards"),
         ([right[0], []], "leaves out forwards and backwards"),
         ([[[kind, s + 1, k] for kind, s, k in each] for each in right], "do not exist"),
-        ([[[kind, k, s] for kind, s, k in each] for each in right], "swapped"),
         ([[*right[0], ["F", 0, 3]], right[1]], "past the last micro-batch"),
         ([[*right[0], ["F", 0, 2]], right[1]], "twice"),
         (right[::-1], "on the wrong devices"),
     ):
         assert says in plans.wrong_actions(submitted(wrong, 2, 3))
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 3), (3, 3)])
+def test_stage_and_micro_batch_in_the_wrong_order_are_named(p, m):
+    wrong = [[[kind, k, s] for kind, s, k in each] for each in library.gpipe(p, m)]
+    assert "swapped" in plans.swapped(submitted(wrong, p, m))
+    assert plans.swapped(submitted(library.gpipe(p, m), p, m)) is None
+
+
+def test_a_schedule_of_another_kind_shows_its_first_action_that_differs():
+    in_twos = [[[kind, s, k + n] for k in (0, 2) for kind in "FB" for n in (0, 1)] for s in (0, 1)]
+    rule = plans.differs_from("1F1B", library.one_f_one_b)
+    assert one_f_one_b_schedule.wrong_warm_up(submitted(in_twos, 2, 4)) is None
+    expected = ("differs from 1F1B", "device 0, action 3: ('B', 0, 1), not ('F', 0, 2)")
+    assert rule(submitted(in_twos, 2, 4)) == expected
 
 
 @pytest.mark.parametrize(
@@ -220,10 +261,63 @@ def test_where_splitting_is_allowed_whole_and_split_backwards_may_be_mixed():
     assert not plans.is_complete(mixed, [1, 2], may_split=False)
 
 
-def test_ranks_that_all_receive_first_are_named():
-    rows = tuple(Waiting(rank, "waiting", "recv", (1 - rank,), "cell 3") for rank in range(2))
-    attempt = Attempt(Case("2 ranks", 2), [], [], [], None, DeadlockError("", table=rows))
-    assert "receive before they send" in shared.all_wait_in_recv(attempt).mistake
+def call(rank, op, peer, tag=0, end_s=1.0, dtype="float32"):
+    return Call(rank, op, 8, peer, (0, 1), 0.0, end_s, "cell 3", 1, dtype, (2,), 0, 2, tag)
+
+
+def deadlock(calls, *states):
+    rows = tuple(
+        Waiting(rank, "waiting" if state else "finished", state, (1 - rank,), "cell 3")
+        for rank, state in enumerate(states)
+    )
+    run = type("Run", (), {"calls": calls, "world_size": 2})
+    return Attempt(Case("2 ranks", 2), [], [], [None] * 2, run, DeadlockError("", table=rows))
+
+
+@pytest.mark.parametrize(
+    ("calls", "states", "says"),
+    [
+        (
+            [call(0, "recv", 1, end_s=None), call(1, "recv", 0, end_s=None)],
+            ("recv from rank 1", "recv from rank 0"),
+            "rank 0 waits for the next message, or returns, before it sends",
+        ),
+        (
+            [
+                call(0, "send", 1, tag=2),
+                call(0, "recv", 1, tag=7, end_s=None),
+                call(1, "recv", 0, tag=3, end_s=None),
+            ],
+            ("recv from rank 1", "recv from rank 0"),
+            "it waits for tag 3, cell 3; rank 0 sent the result of ('F', 0, 0) under tag 2",
+        ),
+        (
+            [
+                call(0, "send", 1),
+                call(0, "recv", 1, end_s=None),
+                call(1, "recv", 0),
+            ],
+            ("recv from rank 1", ""),
+            "rank 1 waits for the next message, or returns, before it sends",
+        ),
+    ],
+    ids=["both receive first", "other tags", "early return"],
+)
+def test_the_message_that_never_arrives_is_named(calls, states, says):
+    sign = shared.message_never_arrives(naive_step.in_turn)
+    assert says in sign(deadlock(calls, *states)).text(hidden=False)
+
+
+def test_a_rank_that_waits_for_an_earlier_message_is_not_blamed():
+    """Rank 0 blocks in a send: rank 1's wait says nothing."""
+    calls = [call(0, "send", 1, end_s=None), call(1, "send", 0, end_s=None)]
+    attempt = deadlock(calls, "send to rank 1", "send to rank 0")
+    assert shared.message_never_arrives(naive_step.in_turn)(attempt) is None
+
+
+def test_a_send_to_a_rank_that_has_returned_is_named():
+    attempt = deadlock([call(0, "send", 1, end_s=None)], "send to rank 1", "")
+    assert shared.returns_too_early(attempt).who == "rank 1"
 
 
 # ---- costs claimed by student code are ignored ---------------------------------------------------
@@ -243,6 +337,7 @@ def test_costs_are_computed_where_no_student_code_runs():
     used = plans.measured("idle")
     for given, expected in ((whole, True), ([[]] * len(whole), False)):
         output = plans.execute([{"plans": given, **claims}], None, case)
+        assert output["asked"] == case.params["asked"]
         assert output["is_complete"] is expected
         limit = BY_ANSWER["gpipe_schedule"].budgets[0].limit(case).most
         assert used(RunOf({"plans": given, **claims, **output})) == [limit if expected else -1]
@@ -250,8 +345,17 @@ def test_costs_are_computed_where_no_student_code_runs():
 
 @pytest.mark.parametrize("odd", [None, 3, {}, {"costs": []}])
 def test_a_rank_without_costs_has_no_schedule(odd):
-    right = {"costs": [plans.cost_of(plain(library.gpipe(2, 4)))]}
+    right = {"costs": [plans.cost_of(plain(library.gpipe(2, 4)))], "asked": [[2, 4]]}
     assert plans.measured("idle")(RunOf(odd, right)) == [plans.NOT_A_SCHEDULE, 3]
+
+
+def test_a_device_does_not_make_up_for_another():
+    case = next(case for case in BY_ANSWER["gpipe_schedule"].cases if not case.params["runs"])
+    costs = [plans.cost_of(plain(library.gpipe(*sizes))) for sizes in case.params["asked"]]
+    costs[0]["idle"] = [costs[0]["idle"][0] + 1, 0, 0]
+    idle, limit = BY_ANSWER["gpipe_schedule"].budgets[0], BY_ANSWER["gpipe_schedule"].budgets[0]
+    used = idle.used(RunOf({"costs": costs, "asked": case.params["asked"]}))
+    assert used[0] == limit.limit(case).most + 1
 
 
 PATCHES_THE_SIMULATOR = """
@@ -329,9 +433,49 @@ def naive_step(stage, x, target, shape):
 """
 
 
+RECEIVES_IN_ADVANCE = """
+def run_schedule(schedule, stages, inputs, targets, shape):
+    rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}
+    mine, last, boxes = schedule[dist.get_rank()], max(rank_of), {}
+    for kind, s, k in mine:
+        source = s - 1 if kind == "F" else s + 1
+        if source in rank_of:
+            box = torch.empty(shape)
+            boxes[kind, s, k] = box, dist.irecv(box, rank_of[source], tag=k)
+    kept, sent, loss = {}, [], None
+    for kind, s, k in mine:
+        got = None
+        if (kind, s, k) in boxes:
+            got, work = boxes.pop((kind, s, k))
+            work.wait()
+        if kind == "F":
+            x = inputs[k] if s == 0 else got.requires_grad_()
+            y = stages[s](x)
+            if s == last:
+                y = F.mse_loss(y, targets[k]) / len(targets)
+                loss = y.detach() + (0 if loss is None else loss)
+            else:
+                sent.append((y.detach(), dist.isend(y.detach(), rank_of[s + 1], tag=k)))
+            kept[s, k] = x, y
+        else:
+            x, y = kept.pop((s, k))
+            y.backward(got, retain_graph=True)
+            if s > 0:
+                sent.append((x.grad, dist.isend(x.grad, rank_of[s - 1], tag=k)))
+    for _, work in sent:
+        work.wait()
+    return loss
+"""
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("answer", "source"), [("naive_step", BATCHED), ("gpipe_schedule", SIMULATES)]
+    ("answer", "source"),
+    [
+        ("naive_step", BATCHED),
+        ("gpipe_schedule", SIMULATES),
+        ("run_schedule", RECEIVES_IN_ADVANCE),
+    ],
 )
 def test_other_correct_answers_pass(answer, source):
     for result in results_of(answer, source):
@@ -358,4 +502,4 @@ def gpipe_schedule(devices, micro_batches):
     results = results_of("gpipe_schedule", source, slice(1))
     text = as_text(Verdict("pipeline.gpipe_schedule", 3, results, SEED))
     assert "needs its forward first" in text
-    assert "idle –, limit ≤ 3 slots" in text
+    assert "idle –, limit ≤ 9 slots" in text

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {ColumnLinear = 4.0}
-# says = {ColumnLinear = "multiplies matrices whose shapes do not match"}
+# says = {ColumnLinear = "splits the weight along the wrong dimension"}
 # ///
 
 # %% nbgrader={"grade_id": "ColumnLinear", "solution": true}

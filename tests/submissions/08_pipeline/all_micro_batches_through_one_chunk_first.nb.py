@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
-# loses = {interleaved_schedule = 5.0}
+# loses = {interleaved_schedule = 3.75}
 # says = {interleaved_schedule = "runs all micro-batches through one chunk"}
 # ///
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
-# loses = {zero_bubble_schedule = 5.0}
+# loses = {zero_bubble_schedule = 4.0}
 # says = {zero_bubble_schedule = "holds all micro-batches"}
 # ///
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {naive_step = 2.25}
-# says = {naive_step = "receive before they send, on both sides"}
+# says = {naive_step = "before it sends a result"}
 # ///
 
 # %% nbgrader={"grade_id": "naive_step", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 5.0}
-# says = {run_schedule = "receive before they send, on both sides"}
+# says = {run_schedule = "before it sends a result"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

@@ -12,7 +12,7 @@ from autograder.exercises.lab07_tensor_parallel.shared import linear_case
 CASES = (
     linear_case(2, [4], 7, 10),
     shaken(linear_case(4, [1, 2, 3], 9, 8)),
-    linear_case(4, [32, 2], 4096, 16, "4 ranks, 1 MiB of inputs"),
+    linear_case(4, [2, 3], 5, 12),
 )
 BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}
 
@@ -26,7 +26,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
 def own_part_only(case: Case, inputs: Any) -> list[Plain]:
     weights = inputs[0]["whole"]["weight"].chunk(case.world_size)
     pairs = zip(inputs, weights, strict=True)
-    return [{"x.grad": given["y.grad"] @ weight} for given, weight in pairs]
+    return [{"x.grad": given["y.grad"] @ weight + given["x"]} for given, weight in pairs]
 
 
 def every_nth_row(case: Case, inputs: Any) -> list[Plain]:
@@ -37,6 +37,14 @@ def every_nth_row(case: Case, inputs: Any) -> list[Plain]:
 
 def summed_forward(case: Case, inputs: Any) -> Plain:
     return {"y": sum(right["y"] for right in reference(case, inputs))}
+
+
+def sums_what_others_added(case: Case, inputs: Any) -> list[Plain]:
+    n = case.world_size
+    return [
+        {"x.grad": right["x.grad"] + (n - 1) * given["x"]}
+        for right, given in zip(reference(case, inputs), inputs, strict=True)
+    ]
 
 
 def gathered(case: Case, inputs: Any) -> Plain:
@@ -53,11 +61,19 @@ MISTAKES = {
     "sums x's gradient twice: it is N times too large": (
         shared.scaled(reference, lambda case: case.world_size, "x.grad")
     ),
+    "sums all of x's gradient, not only this layer's: x may be used elsewhere too, so do not hook "
+    "x itself": sums_what_others_added,
+    shared.BIAS_AVERAGED: shared.bias_gradient_averaged(reference),
     "takes every N-th column: rank r has block r of the columns": every_nth_row,
     "adds up the parts of y: they are different columns, not partial sums": summed_forward,
 }
 EQUAL_ANSWERS = (
     EqualAnswer("return x.view_as(x)", "return x.clone()", "a copy has the same values"),
+    EqualAnswer(
+        "y_grad.clone(memory_format=torch.contiguous_format)",
+        "y_grad.clone()",
+        "the gradient that F.linear computes is contiguous",
+    ),
     EqualAnswer(
         "F.linear(CopyToRanks.apply(x), self.weight, self.bias)",
         "CopyToRanks.apply(x) @ self.weight.T + self.bias",

@@ -6,11 +6,11 @@ from autograder.exercise import Case, questions
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab07_tensor_parallel.mesh_coords import meshes
 
-CASES = (meshes("an axis of one", (1, 5), (4, 1)), questions("other meshes"))
+CASES = (meshes("5 × 3", (5, 3)), questions("other meshes"))
 BOUNDARIES = {
-    "divides": "2 × 4",
+    "divides": "2 × 4 and 3 × 2",
     "does not divide": "not tested: the number of ranks is the product of both sizes",
-    "one rank": "not tested: its coordinates are always (0, 0)",
+    "one rank": "an axis of one",
     "more ranks than elements": "not tested: nothing is split",
 }
 Coords = dict[str, Any]

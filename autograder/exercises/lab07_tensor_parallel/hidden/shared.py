@@ -1,5 +1,6 @@
 """Right and wrong outputs of ranks, computed from one process that has the whole layer."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,9 +44,24 @@ def shares(whole: Mapping[str, Plain], case: Case, split: Mapping[str, int]) -> 
 
 
 def scaled(reference: Outputs, by: Callable[[Case], float], *keys: str) -> Outputs:
-    """Some of the right outputs, multiplied by a number."""
+    """Some of the right outputs, multiplied by a number; of x's gradient the layer's own part."""
 
     def outputs(case: Case, inputs: Any) -> list[Plain]:
-        return [{key: by(case) * right[key] for key in keys} for right in reference(case, inputs)]
+        return [
+            {key: by(case) * right[key] + (1 - by(case)) * kept_of(key, given) for key in keys}
+            for right, given in zip(reference(case, inputs), inputs, strict=True)
+        ]
 
     return outputs
+
+
+def kept_of(key: str, given: Any) -> Any:
+    """The part of a gradient that does not come from the layer: see `forward_and_backward`."""
+    return given["x"] if key == "x.grad" else 0
+
+
+def bias_gradient_averaged(reference: Outputs) -> Outputs:
+    return scaled(reference, lambda case: 1 / math.prod(case.params["batch"]), "bias.grad")
+
+
+BIAS_AVERAGED = "averages the bias's gradient over the tokens: it is their sum"

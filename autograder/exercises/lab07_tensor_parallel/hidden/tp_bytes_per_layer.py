@@ -8,20 +8,20 @@ from autograder.exercises.lab07_tensor_parallel.hidden import shared
 
 CASES = (
     questions("other sizes and ranks", weight=2),
-    questions("one rank, two ranks", (3, 9, 8, 1, 2), (7, 5, 8, 2, 4), (7, 5, 8, 2, 2)),
+    questions("two ranks, bf16 by default", (7, 5, 8, 2, 4), (7, 5, 8, 2)),
 )
 BOUNDARIES = shared.BOUNDARIES | {
     "divides": "other sizes and ranks",
-    "one rank": "one rank, two ranks",
+    "one rank": "on 4 ranks, on 16 and on one",
 }
 
 
-def right(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int) -> int:
+def right(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int = 2) -> int:
     """Narayanan et al., arXiv 2104.04473, section 3.2: 8 bsh (t-1)/t elements."""
     return twice_all(batch, tokens, width, tp_size, element_bytes) * (tp_size - 1) // tp_size
 
 
-def twice_all(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int) -> int:
+def twice_all(batch: int, tokens: int, width: int, tp_size: int, element_bytes: int = 2) -> int:
     """Four all-reduces, each as if a rank sent its whole tensor twice."""
     return 8 * batch * tokens * width * element_bytes
 
@@ -31,7 +31,10 @@ def times(factor: float, formula: Callable[..., float] = right) -> Callable[...,
 
 
 MISTAKES = {
-    "counts 2 bytes per element: use element_bytes": lambda *q: 2 * right(*q) / q[4],
+    "counts 2 bytes per element: use element_bytes": lambda *q: right(*q[:4]),
+    "counts 4 bytes per element unless told otherwise: element_bytes is 2 by default": (
+        lambda *q: right(*q) if len(q) > 4 else 2 * right(*q)
+    ),
     "counts one all-reduce: a layer has two in forward and two in backward": times(1 / 4),
     "is half the right answer: a layer has two all-reduces in forward and two in backward, and a "
     "rank sends 2(N - 1)/N of a tensor in each": times(1 / 2),
@@ -42,7 +45,7 @@ MISTAKES = {
     "divides by N: only weights are split, the summed tensors are whole": (
         lambda *q: right(*q) / q[3]
     ),
-    "counts elements: return bytes": lambda *q: right(*q) / q[4],
+    "counts elements: return bytes": lambda *q: right(*q[:4]) / 2,
     "forgets the batch: the summed tensors are [B, T, D]": lambda *q: right(*q) / q[0],
     "forgets the tokens: the summed tensors are [B, T, D]": lambda *q: right(*q) / q[1],
     "counts the MLP's inner width, 4D: the summed tensors are [B, T, D]": times(4),

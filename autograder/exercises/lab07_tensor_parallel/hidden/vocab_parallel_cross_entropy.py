@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.vocab_parallel_cross_entropy import loss_case
 
 CASES = (
-    loss_case(2, 7, 10, scale=3),
+    loss_case(2, 7, 10, scale=3, name="all targets on one rank", owners=1),
     shaken(loss_case(4, 9, 20, scale=500, name="other ranks, large logits")),
     loss_case(4, 64, 1024),
 )
@@ -20,9 +21,9 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 5 tokens, 8 words"}
 def reference(case: Case, inputs: Any) -> list[Plain]:
     logits = torch.cat([given["logits"] for given in inputs], dim=1).requires_grad_()
     loss = torch.nn.functional.cross_entropy(logits, inputs[0]["targets"])
-    (gradient,) = torch.autograd.grad(loss, [logits])
+    (gradient,) = torch.autograd.grad(loss, [logits], inputs[0]["loss.grad"])
     parts = gradient.chunk(case.world_size, dim=1)
-    return [{"loss": loss.detach(), "logits.grad": part} for part in parts]
+    return [{"loss": loss.detach(), "logits.grad": part, "changed": False} for part in parts]
 
 
 class Parts:
@@ -56,7 +57,30 @@ def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
 def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
     parts, right = Parts(inputs), reference(case, inputs)[0]["loss"]
     gradients = (parts.logits.softmax(dim=2) - parts.is_target) / parts.tokens
-    return [{"loss": right, "logits.grad": gradient} for gradient in gradients]
+    by = inputs[0]["loss.grad"]
+    return [{"loss": right, "logits.grad": by * gradient} for gradient in gradients]
+
+
+def gradient_through_the_maximum(case: Case, inputs: Any, of_all: bool) -> list[Plain]:
+    """What a rank's largest logits get in addition, since its own sums depend on them.
+
+    ``of_all``: autograd saves the result of amax, which an all-reduce in place replaces by the
+    largest of all ranks; a row without it gets 0/0.
+    """
+    parts = Parts(inputs)
+    of_top = parts.owns - (parts.own_total - parts.total).exp()  # [N, T]
+    largest = parts.logits == (parts.top[:, None] if of_all else parts.own_top[..., None])
+    by = inputs[0]["loss.grad"] / parts.tokens
+    extra = by * of_top[..., None] * largest / largest.sum(dim=2, keepdim=True)
+    return [
+        {"logits.grad": right["logits.grad"] + more}
+        for right, more in zip(reference(case, inputs), extra, strict=True)
+    ]
+
+
+def as_if_the_last(case: Case, inputs: Any) -> list[Plain]:
+    by = inputs[0]["loss.grad"]
+    return [{"logits.grad": right["logits.grad"] / by} for right in reference(case, inputs)]
 
 
 LOCAL = (
@@ -83,6 +107,13 @@ MISTAKES = {
     "one, the largest of all": (
         mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
         mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
+    ),
+    "lets the gradient flow through the maximum: take it of logits.detach()": (
+        partial(gradient_through_the_maximum, of_all=True),
+        partial(gradient_through_the_maximum, of_all=False),
+    ),
+    "ignores the gradient that backward gets: a loss may be scaled, or added to another": (
+        as_if_the_last
     ),
     "returns the sum over tokens: return their mean": (
         shared.scaled(reference, lambda case: case.params["tokens"], "loss", "logits.grad")

@@ -4,12 +4,13 @@ from autograder.exercise import Case, questions
 from autograder.exercise.hidden import EqualAnswer
 
 PLAIN, CHUNKS = "drawn sizes", "drawn sizes and chunks"
+ONE_CHUNK = "one chunk: m > p, one device, m < p"
 CASES = (questions(PLAIN), questions(CHUNKS))
 BOUNDARIES = {
-    "divides": PLAIN,
-    "does not divide": "not tested: interleaved schedules go in rounds of p micro-batches",
-    "one rank": "not tested: one device never waits",
-    "more ranks than elements": "not tested, as for a remainder",
+    "divides": ONE_CHUNK,
+    "does not divide": ONE_CHUNK,
+    "one rank": ONE_CHUNK,
+    "more ranks than elements": ONE_CHUNK,
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

@@ -2,13 +2,9 @@ from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.naive_step import naive_case
 
-CASES = (shaken(naive_case(3, 5, 3)), naive_case(1, 4, 4))
+CASES = (shaken(naive_case(3, 5, 3)), naive_case(2, 3, 4))
 reference = shared.reference
-MISTAKES = shared.WRONG_PASSES | {
-    "returns no loss: the last rank has to return it": (
-        lambda case, inputs: [{}] * (case.world_size - 1) + [{"loss": None}]
-    )
-}
+MISTAKES = shared.WRONG_PASSES
 BOUNDARIES = {
     "divides": "not tested: the batch is not divided",
     "does not divide": "not tested, as above",

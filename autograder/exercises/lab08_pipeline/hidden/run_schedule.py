@@ -1,15 +1,23 @@
+from collections.abc import Callable
 from typing import Any
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab08_pipeline.hidden import shared
-from autograder.exercises.lab08_pipeline.run_schedule import all_forwards_first, run_case
-from shardlab.simulate.pipeline import one_f_one_b
+from autograder.exercises.lab08_pipeline.run_schedule import run_case
+from shardlab.simulate.pipeline import gpipe
 
-ORDERS = all_forwards_first(([0, 1, 2, 3], [2, 0, 3, 1]), ([3, 1, 0, 2], [1, 3, 2, 0]))
+# Rank 0 sends a gradient to stage 1, then an activation; rank 1 receives the activation first.
+ORDERS = [
+    [[action[0], int(action[1]), int(action[2])] for action in actions.split()]
+    for actions in (
+        "F01 F21 B21 F00 F20 B20 B01 B00",
+        "F11 F31 B31 F10 B11 F30 B30 B10",
+    )
+]
 CASES = (
-    run_case("1 rank, 3 micro-batches", one_f_one_b(1, 3)),
-    shaken(run_case("2 ranks, more orders", ORDERS)),
+    run_case("GPipe, 2 ranks, 5 micro-batches", gpipe(2, 5)),
+    shaken(run_case("2 ranks of 2 chunks, more orders", ORDERS)),
 )
 BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches",
@@ -17,11 +25,27 @@ BOUNDARIES = {
     "one rank": "1 rank, 3 micro-batches",
     "more ranks than elements": "not tested: the schedule lists every action",
 }
+# The messages of one micro-batch follow each other: only those of different ones can be confused,
+# and `most` is larger than every k.
+TAG = '(2 * s + (kind == "F")) * most + k'
+TAGS_BY_MICRO_BATCH = (
+    "k",
+    "most + k",
+    "2 * s * most + k",
+    '(kind == "F") * most + k',
+    '(2 + (kind == "F")) * most + k',
+    '(s + (kind == "F")) * most + k',
+    '(3 * s + (kind == "F")) * most + k',
+    '(2 * s - (kind == "F")) * most + k',
+    '(2 * s + (kind != "F")) * most + k',
+)
 EQUAL_ANSWERS = (
+    EqualAnswer(TAG, '(2 * k + (kind == "F")) * 1000 + s', "any number unique to the message"),
+    *(EqualAnswer(TAG, tag, "differs by micro-batch") for tag in TAGS_BY_MICRO_BATCH),
     EqualAnswer(
-        '(2 * s + (kind == "F")) * most + k',
-        '(2 * k + (kind == "F")) * 1000 + s',
-        "any number that is unique to the message",
+        "return sum(losses) if losses else None",
+        "return sum(losses)",
+        "ranks without the last stage may return anything",
     ),
     EqualAnswer(
         "y = F.mse_loss(y, targets[k]) / len(targets)",
@@ -36,8 +60,15 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [{"executed": plan, **each} for plan, each in outputs]
 
 
-def summed(case: Case, inputs: Any) -> list[Plain]:
-    return shared.gradients(case, inputs, times=lambda stage, k: case.params["micro_batches"])
+def scaled(by: Callable[[int], float]) -> Callable[..., list[Plain]]:
+    """All gradients, multiplied by a function of the number of micro-batches."""
+    return lambda case, inputs: shared.gradients(
+        case, inputs, times=lambda stage, k: by(case.params["micro_batches"])
+    )
+
+
+def loss_scaled(by: Callable[[int], float]) -> Callable[..., list[Plain]]:
+    return shared.with_loss(lambda case: by(case.params["micro_batches"]))
 
 
 def only_the_last(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]:
@@ -48,7 +79,16 @@ def only_the_last(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]
 
 
 MISTAKES = {
-    "sums the micro-batches' losses: divide each by the number of micro-batches": summed,
+    "sums the micro-batches' losses: divide each by the number of micro-batches": scaled(
+        lambda m: m
+    ),
+    "divides by the number of micro-batches twice": scaled(lambda m: 1 / m),
+    "returns the sum of the losses: return their mean, of which the gradients are": loss_scaled(
+        lambda m: m
+    ),
+    "returns the mean divided by the number of micro-batches once more": loss_scaled(
+        lambda m: 1 / m
+    ),
     "keeps only the last micro-batch's gradients: add them up in .grad": (
         only_the_last,
         lambda case, inputs: only_the_last(case, inputs, of_mean=True),

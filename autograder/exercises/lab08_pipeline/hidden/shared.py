@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercises.lab08_pipeline.shared import Stage
+from autograder.exercises.lab08_pipeline.shared import Stage, stages_of_ranks
 
 
 def gradients(
@@ -22,9 +22,9 @@ def gradients(
     passes  the gradient sent to the previous stage
     times   the weight of a micro-batch in a stage's gradients
     """
-    ranks, stages = case.world_size, stages_in(inputs)
+    stages, of_ranks = stages_in(case, inputs), stages_of_ranks(case)
     found = [[torch.zeros_like(tensor) for tensor in (s.weight, s.bias)] for s in stages]
-    x_of_all, targets = inputs[0]["inputs"], inputs[-1]["targets"]
+    x_of_all, targets = ends_of(inputs)
     for k, (x, target) in enumerate(zip(x_of_all, targets, strict=True)):
         xs, ys = [], []
         for stage in stages:
@@ -38,24 +38,50 @@ def gradients(
             for total, part in zip(found[number], own, strict=True):
                 total += times(number, k) * part
             y_grad = passes(y_grad, x_grad)
-    return [{"gradients": found[rank::ranks]} for rank in range(ranks)]
+    return [{"gradients": [found[stage] for stage in own]} for own in of_ranks]
 
 
-def reference(case: Case, inputs: Any) -> list[Plain]:
-    outputs, y = gradients(case, inputs), inputs[0]["inputs"]
-    for stage in stages_in(inputs):
-        y = stage(y).detach()
-    outputs[-1]["loss"] = F.mse_loss(y, inputs[-1]["targets"])
+def with_loss(times: Callable[[Case], float | None]) -> Callable[[Case, Any], list[Plain]]:
+    """The right gradients, and the loss multiplied by a number; None instead of it."""
+
+    def outputs(case: Case, inputs: Any) -> list[Plain]:
+        y, targets = ends_of(inputs)
+        for stage in stages_in(case, inputs):
+            y = stage(y).detach()
+        by = times(case)
+        loss = None if by is None else by * F.mse_loss(y, targets)
+        of_ranks = gradients(case, inputs)
+        for output, given in zip(of_ranks, inputs, strict=True):
+            if given["targets"] is not None:
+                output["loss"] = loss
+        return of_ranks
+
     return outputs
 
 
-def stages_in(inputs: Any) -> list[Stage]:
+reference = with_loss(lambda case: 1)
+
+
+def stages_in(case: Case, inputs: Any) -> list[Stage]:
     """The whole model, in order."""
-    chunks = len(inputs[0]["weights"])
-    return [Stage(*given["weights"][chunk]) for chunk in range(chunks) for given in inputs]
+    by_number = {
+        number: Stage(*weights)
+        for own, given in zip(stages_of_ranks(case), inputs, strict=True)
+        for number, weights in zip(own, given["weights"], strict=True)
+    }
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def ends_of(inputs: Any) -> list[Tensor]:
+    """The inputs of the first stage, and the targets of the last one."""
+    return [
+        next(given[end] for given in inputs if given[end] is not None)
+        for end in ("inputs", "targets")
+    ]
 
 
 WRONG_PASSES = {
+    "returns no loss: the rank of the last stage has to return it": with_loss(lambda case: None),
     "ends with wrong gradients: a stage sends back the gradient it received, but the previous "
     "stage needs x.grad": (
         lambda case, inputs: gradients(case, inputs, passes=lambda y_grad, x_grad: y_grad)

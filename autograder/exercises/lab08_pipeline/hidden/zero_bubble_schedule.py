@@ -3,7 +3,7 @@ from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.zero_bubble_schedule import OPTIMUM, puzzle_case
 
 reference = shared.reference_of_plans
-CASES = (shaken(puzzle_case(OPTIMUM, 2, 6, runs=True)), puzzle_case(OPTIMUM, 6, 14))
+CASES = (shaken(puzzle_case(OPTIMUM, 3, 4, runs=True)), puzzle_case(OPTIMUM, 6, 14))
 BOUNDARIES = {
     "divides": "4 devices, 8 micro-batches: the optimum",
     "does not divide": "6 devices, 14 micro-batches: the optimum",

@@ -1,0 +1,21 @@
+# /// shardlab-submission
+# lab = "08_pipeline"
+# loses = {interleaved_schedule = 5.0}
+# says = {interleaved_schedule = "has too short a warm-up"}
+# ///
+
+# %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}
+def interleaved_schedule(devices, micro_batches, chunks):
+    """device d holds stages d, d + devices, …  ->  its actions, by device"""
+    schedule = []
+    for d in range(devices):
+        rounds = [range(i, i + devices) for i in range(0, micro_batches, devices)]
+        mine = [c * devices + d for c in range(chunks)]
+        forwards = [("F", s, k) for each in rounds for s in mine for k in each]
+        backwards = [("B", s, k) for each in rounds for s in reversed(mine) for k in each]
+        warm_up = min((chunks - 1) * devices + (devices - 1 - d), len(forwards))
+        actions, ahead = forwards[:warm_up], forwards[warm_up:]
+        for n, backward in enumerate(backwards):
+            actions += [*ahead[n : n + 1], backward]
+        schedule.append(actions)
+    return schedule
