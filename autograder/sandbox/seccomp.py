@@ -29,7 +29,9 @@ _OPTIONS = ("setsockopt", "splice", "sendfile")
 _FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # index of the flags argument
 _MSG_MORE = 0x8000
 # Allowed at first; refuse_connections() then refuses or restricts them.
-_REFUSED_LATER = (*_SOCKET_CALLS, *_SIGNAL_CALLS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT)
+_REFUSED_LATER = (
+    *_SOCKET_CALLS, *_SIGNAL_CALLS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT, "socketpair"
+)  # fmt: skip
 # By machine: its audit architecture, and its column in _NUMBERS.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _NUMBERS: dict[str, tuple[int, int | None]] = {
@@ -54,7 +56,7 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424), "setsockopt": (54, 208),
     "splice": (275, 76), "sendfile": (40, 71), "sendto": (44, 206), "sendmsg": (46, 211),
-    "sendmmsg": (307, 269),
+    "sendmmsg": (307, 269), "socketpair": (53, 199),
 }  # fmt: skip
 
 
@@ -114,6 +116,13 @@ def refuse_connections() -> None:
         if_more = (_LOAD, 0, 0, 16 + 8 * argument), (_JUMP_ANY_BIT, 0, 1, _MSG_MORE)
         lines += [(_JUMP_EQUAL, 0, 4, number[name]), *if_more, _REFUSED, _ALLOWED]
     _load([*lines, _ALLOWED])
+
+
+def refuse_socket_pairs() -> None:
+    """From now on this process and its children cannot create them: their buffers, and files sent
+    through them, are memory that cannot be counted from outside.  Raises OSError."""
+    number, lines = _first_lines()
+    _load([*lines, (_JUMP_EQUAL, 0, 1, number["socketpair"]), _REFUSED, _ALLOWED])
 
 
 def _first_lines() -> tuple[dict[str, int], list[_Line]]:
