@@ -10,7 +10,7 @@ import contextlib
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -179,7 +179,11 @@ class Trials:
             self.subject_blob,
             exercise.closed,
         )
-        run, error = self._run(ranks, case, inputs, on_rank, *given)
+        key, known, later = exercise.held_back, inputs, []
+        if key:
+            known = [{k: v for k, v in own.items() if k != key} for own in inputs]
+            later = [{key: own[key]} for own in inputs]
+        run, error = self._run(ranks, case, known, on_rank, *given, held_back=later)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
             clean = self.ranks.get(_kind(exercise, is_clean=True))
@@ -222,12 +226,19 @@ class Trials:
                 heading=budget.heading,
                 unit=budget.unit,
                 from_outside=budget.from_outside,
+                contradicts=budget.contradicts,
             )
             measured.append(spent)
         return tuple(measured), tuple(unmeasured)
 
     def _run(
-        self, ranks: RankSet, case: Case, inputs: list[Plain], fn: Callable[..., Any], *given: Any
+        self,
+        ranks: RankSet,
+        case: Case,
+        inputs: list[Plain],
+        fn: Callable[..., Any],
+        *given: Any,
+        held_back: Sequence[Mapping[str, Sequence[Plain]]] = (),
     ) -> tuple[Run | None, LaunchError | None]:
         """The run, and the error of student code if there is one; then the run is partial."""
         exercise = self.exercise
@@ -251,6 +262,7 @@ class Trials:
                     results="plain",
                     timeout_s=exercise.timeout_s,
                     output_bytes=exercise.output_bytes,
+                    held_back=held_back,
                 )
         except (RankError, DeadlockError, RunTimeout) as failure:
             error, run = failure, failure.run

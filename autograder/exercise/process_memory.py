@@ -45,4 +45,6 @@ def process_memory_budget(
         limit,
         heading="process memory",
         from_outside=True,
+        contradicts="uses more memory than its recorded tensors: keep data in tensors, and do the "
+        "work in the calling thread",
     )

@@ -121,6 +121,16 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def first_trainable(model: nn.Module) -> nn.Module:
+    """The first layer that is trained, which backward reaches last."""
+    own = (module for module in model.modules() if any(_is_trained(module)))
+    return next(own)
+
+
+def _is_trained(module: nn.Module) -> Iterable[bool]:
+    return (parameter.requires_grad for parameter in module.parameters(recurse=False))
+
+
 def after_step(model: nn.Module) -> dict[str, Any]:
     """Sorted gradients show whether the right numbers are in the wrong places."""
     parts = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]

@@ -160,7 +160,8 @@ class Supervisor:
         last = self.execution
         # Bytes sent since the last execution belong to this one.
         before = (last and last.after) or self.meter.read()
-        self.execution = execution = Execution(participants, timeout_s, self.trust, before)
+        execution = Execution(participants, timeout_s, self.trust, before, options["memory"])
+        self.execution = execution
         execution.clock.start(execution.started_s, [process.pid for process in participants])
         options = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **options}
         for process, given in zip(participants, inputs, strict=True):
@@ -312,12 +313,14 @@ class Supervisor:
     def _measure(self, process: RankProcess) -> None:
         """Measure a rank that waits at the end of a block, then let it continue."""
         execution = self.execution
-        if execution is not None and process.may_be_measured():
+        is_measured = self.trust is Trust.UNTRUSTED and process.may_be_measured()
+        if execution is not None and is_measured:
             counts_wire = process.block_to_measure in process.held_back
             # What it has sent is final once its peers have received it.
             self._wait_for_idle_threads(execution.ranks if counts_wire else [process])
             sent_bytes = execution.sent_bytes(process.rank, self.meter) if counts_wire else None
-            process.record(self._used_bytes(process), sent_bytes)
+            used_bytes = self._used_bytes(process) if execution.with_memory else None
+            process.record(used_bytes, sent_bytes)
         process.resume()
 
     def _wait_for_idle_threads(self, processes: Sequence[RankProcess]) -> None:
