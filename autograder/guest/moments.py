@@ -45,11 +45,16 @@ def mark_in_backward(module: nn.Module, moment: str) -> None:
 
 
 def hold_back_in_backward(module: nn.Module, moment: str) -> None:
-    """Like `mark_in_backward`; the gradient of the module's output is then multiplied by the
-    factor that was held back, so nothing below can be computed without it."""
+    """Like `mark_in_backward`; the gradient of the module's output is then multiplied, sample by
+    sample, by the factors that were held back, so nothing below can be computed without them."""
 
     def after(_: nn.Module, given: Any, output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(lambda gradient: mark(moment) * gradient)
+            output.register_hook(lambda gradient: scaled(gradient, mark(moment)))
 
     module.register_forward_hook(after)
+
+
+def scaled(gradient: Tensor, factors: Tensor) -> Tensor:
+    """gradient [B, ...], factors [B]"""
+    return factors.view(-1, *[1] * (gradient.dim() - 1)) * gradient

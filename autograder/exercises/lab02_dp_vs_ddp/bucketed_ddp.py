@@ -4,8 +4,8 @@ The last rank is always late: it starts its backward when all others have finish
 answer that waits for a collective inside a hook waits for that rank, which waits for it: a hang
 that the checker recognizes, whatever the machine's speed.
 
-When backward reaches the first layer, the rank waits for a factor of that layer's gradient, which
-the checker holds back until it has counted the bytes sent so far: before the last gradients could
+When backward reaches the first layer, its gradient is multiplied by a factor for each sample, which
+the checker holds back until it has counted the bytes sent so far.  So before the last gradients can
 be computed, the late rank must have sent all buckets that do not contain them.
 """
 
@@ -42,9 +42,10 @@ FROZEN = {"widths": WIDTHS, "frozen": 2, "cap_bytes": 270_000}
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     inputs = shared.draw(case, rng, shared.draw_state(case, rng))
-    return [
-        given | {FACTORS: rng.uniform(0.5, 2.0, len(given["batches"])).tolist()} for given in inputs
-    ]
+    for given in inputs:
+        factors = rng.uniform(0.5, 2.0, size=(len(given["batches"]), shared.SAMPLES))
+        given[FACTORS] = list(torch.from_numpy(factors).float())
+    return inputs
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:

@@ -50,12 +50,12 @@ def bucket_bytes(parameters: Iterable[nn.Parameter], cap_bytes: int) -> list[int
 
 
 def reference(case: Case, inputs: Any) -> dict[str, Any]:
-    """SGD with the mean of each rank's own gradients, the first layer's times their factor."""
+    """SGD with the mean of each rank's own gradients, the first layer's times its factors."""
 
     def take_step(model: nn.Module, parts: list[Any], step: int) -> None:
         gradients = []
-        for batch, factor in parts:
-            shared.take_gradient(model, batch, factor)
+        for batch, factors in parts:
+            shared.take_gradient(model, batch, factors)
             gradients.append([parameter.grad for parameter in public.trainable(model)])
         for parameter, *each in zip(public.trainable(model), *gradients, strict=True):
             parameter.grad = torch.stack(each).mean(dim=0)
