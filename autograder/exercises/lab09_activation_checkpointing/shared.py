@@ -124,7 +124,7 @@ def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:
     return all(torch.equal(*pair) for pair in pairs)
 
 
-def close_torch_checkpoint() -> None:
+def close_torchs_own() -> None:
     """From now on torch's own checkpoint raises. The module's other functions stay open."""
     generator: Any = torch_checkpoint._checkpoint_without_reentrant_generator
     forward: Any = torch_checkpoint.CheckpointFunction.forward

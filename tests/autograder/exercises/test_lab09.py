@@ -100,7 +100,7 @@ def test_a_case_leaves_no_state_in_the_process():
 
 
 def calls_torch_checkpoint(reentrant):
-    shared.close_torch_checkpoint()
+    shared.close_torchs_own()
     x = torch.ones(1, requires_grad=True)
     return of_torch.checkpoint(torch.sin, x, use_reentrant=reentrant)
 
