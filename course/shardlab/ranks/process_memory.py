@@ -40,8 +40,18 @@ def used_bytes(pid: int | None, others: Collection[int] = ()) -> int | None:
 
 
 def _private_bytes(pid: int | None) -> int:
-    with open(f"/proc/{pid}/status", "rb") as file:
+    with open(f"{_folder(pid)}/status", "rb") as file:
         return 1024 * sum(map(int, _PRIVATE.findall(file.read())))
+
+
+def _folder(pid: int | None) -> str:
+    """/proc/PID, or the folder of another of its threads if the main thread has ended."""
+    folder = f"/proc/{pid}"
+    with contextlib.suppress(OSError):
+        if not os.path.exists(f"{folder}/exe"):
+            threads = (f"{folder}/task/{thread}" for thread in os.listdir(f"{folder}/task"))
+            return next((each for each in threads if os.path.exists(f"{each}/exe")), folder)
+    return folder
 
 
 def _in_memory_files(pids: Collection[int | None]) -> int:
@@ -50,10 +60,11 @@ def _in_memory_files(pids: Collection[int | None]) -> int:
     opened: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
-            with open(f"/proc/{pid}/maps", "rb") as file:
+            folder = _folder(pid)
+            with open(f"{folder}/maps", "rb") as file:
                 for start, stop, inode in _SHARED.findall(file.read()):
                     mapped[int(inode)] = mapped.get(int(inode), 0) + int(stop, 16) - int(start, 16)
-            with os.scandir(f"/proc/{pid}/fd") as entries:
+            with os.scandir(f"{folder}/fd") as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):  # just closed
                         _add_file(entry.path, opened)

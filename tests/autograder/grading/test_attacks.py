@@ -169,7 +169,9 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
         (root / name).mkdir()
     course = Course.create(root / "course")
     with (course.root / "nbgrader_config.py").open("a") as config:
-        config.write(f"\nc.RunAndDecide.limits = {LIMITS!r}\n")
+        # The attacks on other labs must reach their largest cases.
+        config.write(f"\nimport sys\nif {LAB!r} in sys.argv:\n")
+        config.write(f"    c.RunAndDecide.limits = {LIMITS!r}\n")
     for lab in LABS:
         without_demonstrations(course.root / "solutions" / lab / f"{lab}.ipynb")
     commands = [f"generate_assignment {lab}" for lab in LABS]
