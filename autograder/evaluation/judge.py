@@ -60,7 +60,7 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     # A forbidden call that was recorded is a mistake, not tampering.
     tampering = _forged(attempt) or (None if forbidden else _wire_mismatch(exercise, attempt))
     forbidden = forbidden or tampering
-    unrecorded = _unrecorded_memory(exercise, attempt)
+    unrecorded = _wrong_record(exercise, attempt)
     finding, named = forbidden or unrecorded or _broken_rule(exercise, attempt), None
     passed = right and finding is None and all(spent.fits for spent in attempt.spent)
     failure = _finding_of(attempt.error, attempt.trust) if attempt.error else None
@@ -249,9 +249,10 @@ def _bypassed_the_count(run: Run) -> bool:
     return run.traffic.unseen_bytes > UNSEEN_BYTES + 0.005 * int(run.traffic.sent_bytes.sum())
 
 
-def _unrecorded_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
-    """Live bytes are recorded next to student code; process memory is measured from outside.  A
-    difference is not tampering: numpy arrays or another thread's tensors also cause one."""
+def _wrong_record(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """Calls and live bytes are recorded next to student code; bytes on the wire and process memory
+    are measured from outside.  A difference is not tampering: numpy arrays or another thread's
+    tensors also cause one."""
     if attempt.error is not None or attempt.run is None:
         return None
     if exercise.memory and not all(memory.is_recorded for memory in attempt.run.memory):
@@ -259,15 +260,12 @@ def _unrecorded_memory(exercise: Exercise, attempt: Attempt) -> Finding | None:
     if attempt.unmeasured:
         mistake = "bypassed the memory measurement: do the work in the calling thread"
         return _general("the run", mistake)
-    of_memory = [spent for spent in attempt.spent if spent.heading != SENT]
-    outside = [spent for spent in of_memory if spent.from_outside and not spent.fits]
-    if not outside or not all(spent.fits for spent in of_memory if not spent.from_outside):
+    measured = [spent for spent in attempt.spent if spent.from_outside and not spent.fits]
+    recorded = [spent for spent in attempt.spent if not spent.from_outside]
+    if not measured or not all(spent.fits for spent in recorded if spent.heading != SENT):
         return None  # if the record exceeds its budget as well, other diagnoses apply
-    mistake = (
-        "uses more memory than its recorded tensors: keep data in tensors, and do the work in the "
-        "calling thread"
-    )
-    return Finding(f"rank {min(outside[0].ranks_over)}", mistake)
+    ranks = measured[0].ranks_over or measured[0].ranks_under
+    return Finding(f"rank {min(ranks)}", measured[0].contradicts)
 
 
 def _over_budget(attempt: Attempt) -> Finding | None:

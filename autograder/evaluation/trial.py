@@ -10,7 +10,7 @@ import contextlib
 import functools
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -194,7 +194,11 @@ class Trials:
             self.subject_blob,
             exercise.closed,
         )
-        run, error = self._run(ranks, case, inputs, late_s, on_rank, *given)
+        key, known, later = exercise.held_back, inputs, []
+        if key:
+            known = [{k: v for k, v in own.items() if k != key} for own in inputs]
+            later = [{key: own[key]} for own in inputs]
+        run, error = self._run(ranks, case, known, late_s, on_rank, *given, held_back=later)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
             clean = self.ranks.get(_kind(exercise, is_clean=True))
@@ -238,6 +242,7 @@ class Trials:
                 heading=budget.heading,
                 unit=budget.unit,
                 from_outside=budget.from_outside,
+                contradicts=budget.contradicts,
             )
             measured.append(spent)
         return tuple(measured), tuple(unmeasured)
@@ -250,6 +255,7 @@ class Trials:
         late_s: Sequence[float],
         fn: Callable[..., Any],
         *given: Any,
+        held_back: Sequence[Mapping[str, Sequence[Plain]]] = (),
     ) -> tuple[Run | None, LaunchError | None]:
         """The run, and the error of student code if there is one; then the run is partial."""
         exercise = self.exercise
@@ -273,6 +279,7 @@ class Trials:
                     results="plain",
                     timeout_s=exercise.timeout_s,
                     output_bytes=exercise.output_bytes,
+                    held_back=held_back,
                 )
         except (RankError, DeadlockError, RunTimeout) as failure:
             error, run = failure, failure.run

@@ -53,6 +53,7 @@ class Spent:
     heading: str = SENT
     unit: str = "B"
     from_outside: bool = False
+    contradicts: str = ""
 
     @property
     def fits(self) -> bool:

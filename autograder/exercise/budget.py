@@ -41,8 +41,10 @@ class Budget:
     heading: str = SENT  # of its column in the check's table
     unit: str = "B"
     # Whether it is measured from outside the ranks' processes, where their code cannot change it.
-    # For graders only.  If it is exceeded and all other budgets fit, their records were forged.
+    # For graders only.  If it is exceeded and all other budgets fit, the rank's own records are
+    # wrong, and the answer earns nothing; ``contradicts`` is the mistake that is named then.
     from_outside: bool = False
+    contradicts: str = ""
 
 
 def sent_bytes(run: Run) -> list[int]:

@@ -86,6 +86,9 @@ class Exercise:
     memory: bool = False  # whether live bytes are recorded: `run.memory` in budgets and signs
     # Parameters of a case that only budgets and signs read: they are not sent to the ranks.
     kept_from_ranks: frozenset[str] = frozenset()
+    # The key of each rank's input that has a list of values which the rank gets one by one, each
+    # from `guest.moments.mark` with this label, after the checker has measured the rank.
+    held_back: str = ""
     # On every rank, next to the student's code: (subject, this rank's input, case) -> plain output.
     drive: Callable[[Any, Plain, Case], Plain]
     execute: Callable[[Sequence[Plain], Plain, Case], Plain] | None = None  # see OnRanks

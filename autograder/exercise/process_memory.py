@@ -1,4 +1,4 @@
-"""Memory budgets that are measured from outside: private pages of the ranks' processes.
+"""Memory budgets that are measured from outside, wherever the ranks' processes keep their data.
 
 `run.memory` is recorded in the rank, next to the student's code, which could forge it.  So an
 exercise with a budget of live bytes has one large hidden case, in which the process itself must not
@@ -7,11 +7,12 @@ grow much more than it does for a correct answer, at moments that `drive` marks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from autograder.exercise.budget import Budget, Limit
 from autograder.guest.case import Case
-from autograder.guest.moments import START
+from autograder.guest.moments import LOADED, START
+from shardlab.live_memory import ByteRange
 from shardlab.run import Run
 
 # Python objects and partly used pages: correct answers stayed below 1 MiB.
@@ -27,7 +28,11 @@ def process_memory_budget(
     def rise(run: Run) -> list[int]:
         """Raises KeyError if a rank did not complete one of the two moments."""
         seen = [memory.process_bytes for memory in run.memory]
-        return [blocks[moment].most - blocks[before].least for blocks in seen]
+        return [blocks[moment].most - base_bytes(blocks) for blocks in seen]
+
+    def base_bytes(blocks: Mapping[str, ByteRange]) -> int:
+        """An answer could use much memory while it is unpickled, and free it later."""
+        return min(blocks[before].least, blocks[LOADED].least + OVERHEAD_BYTES)
 
     def limit(case: Case) -> Limit | None:
         size = tensors_bytes(case)
@@ -40,4 +45,6 @@ def process_memory_budget(
         limit,
         heading="process memory",
         from_outside=True,
+        contradicts="uses more memory than its recorded tensors: keep data in tensors, and do the "
+        "work in the calling thread",
     )

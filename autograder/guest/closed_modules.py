@@ -1,55 +1,59 @@
 """Closes the modules of shardlab and torch that contain a ready-made solution of a lab.
 
-It does not stop precomputed results that an answer includes as data, which the source rules report
-to the instructor, or copied source code.
+Ranks are never reopened: what could restore a function could also be found by student code.  It
+does not stop precomputed results that an answer includes as data, which the source rules report to
+the instructor, or copied source code, which is public.
 """
 
 from __future__ import annotations
 
-import inspect
+import linecache
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, cached_property, partial
 from importlib import import_module
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 CLOSED = "is a ready-made solution: write this answer yourself"
 
+_LRU_CACHE = type(cache(len))
+_closed: set[str] = set()  # in this process
 
-@contextmanager
-def modules_closed(closed: Sequence[str]) -> Iterator[None]:
-    """While an answer runs, functions of these modules and their submodules raise PermissionError.
+
+def close_modules(names: Sequence[str]) -> None:
+    """From now on functions of these modules and their submodules raise PermissionError.
 
     This replaces the functions' code, not their names, because an answer may have imported them
-    before.
+    before.  Call it before any student code runs: nothing keeps the original code, but it could be
+    copied until then.
     """
-    if not closed:
-        yield
+    new = [name for name in names if name not in _closed]
+    if not new:
         return
-    for name in closed:  # the parent package stays open, and may import it
+    for name in new:  # the parent package stays open, and may import it
         import_module(name.rpartition(".")[0])
-    functions = [
-        f for name in closed for module in loaded_modules(name) for f in functions_in(module)
-    ]
-    codes = {function: function.__code__ for function in functions}
-    for function in functions:
-        function.__code__ = refusing_code(f"{function.__module__}.{function.__qualname__}")
+    for module in [module for name in new for module in loaded_modules(name)]:
+        close_functions(functions_in(module))
+        linecache.cache.pop(module.__file__ or "", None)
+    _closed.update(new)
 
     def find_spec(module: str, *_: object) -> None:
         """For modules that are not imported yet."""
-        if is_closed(module, closed):
+        if is_closed(module, new):
             raise PermissionError(f"{module} {CLOSED}")
 
     refuses_imports: Any = SimpleNamespace(find_spec=find_spec)
     sys.meta_path.insert(0, refuses_imports)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(refuses_imports)
-        for function, code in codes.items():
-            function.__code__ = code
+
+
+def close_functions(functions: Iterable[FunctionType], name: str = "") -> None:
+    """``name``: what the error says was called; by default, each function's own name."""
+    for function in functions:
+        code = refusing_code(name or f"{function.__module__}.{function.__qualname__}")
+        function.__code__ = code.replace(co_freevars=function.__code__.co_freevars)
 
 
 def loaded_modules(name: str) -> Iterator[ModuleType]:
@@ -64,17 +68,43 @@ def is_closed(module: str, closed: Sequence[str]) -> bool:
     return f"{module}.".startswith(tuple(f"{name}." for name in closed))
 
 
-def functions_in(module: ModuleType | None) -> Iterator[FunctionType]:
-    """Functions and methods that the module defines."""
-    for value in list(vars(module).values()) if module else []:
-        if getattr(value, "__module__", None) != getattr(module, "__name__", ""):
+def functions_in(module: ModuleType) -> Iterator[FunctionType]:
+    """All functions that the module defines: in classes, containers and closures, decorated or
+    not.  Clears the caches of cached ones."""
+    seen: set[int] = set()
+    waiting: list[Any] = [*vars(module).values()]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
             continue
-        for member in vars(value).values() if inspect.isclass(value) else [value]:
-            function = inspect.unwrap(member) if callable(member) else None
-            if not isinstance(function, FunctionType) or function.__code__.co_freevars:
-                continue
-            if function.__module__ == value.__module__:  # not inherited, as from enum
-                yield function
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            if value.__globals__ is vars(module):
+                yield value
+            waiting += [getattr(value, "__wrapped__", None), *contents_of(value.__closure__)]
+        elif isinstance(value, type):
+            if value.__module__ == module.__name__:
+                waiting += [*vars(value).values()]
+        elif isinstance(value, Mapping):
+            waiting += [*value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += [*value]
+        elif isinstance(value, staticmethod | classmethod | MethodType):
+            waiting.append(value.__func__)
+        elif isinstance(value, partial | cached_property):
+            waiting.append(value.func)
+        elif isinstance(value, property):
+            waiting += [value.fget, value.fset]
+        elif isinstance(value, _LRU_CACHE):
+            if value.__module__ == module.__name__:
+                value.cache_clear()
+            waiting.append(value.__wrapped__)
+
+
+def contents_of(closure: Sequence[CellType] | None) -> Iterator[Any]:
+    for cell in closure or ():
+        with suppress(ValueError):  # it is empty
+            yield cell.cell_contents
 
 
 def refusing_code(name: str) -> CodeType:

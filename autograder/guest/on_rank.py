@@ -12,7 +12,8 @@ import cloudpickle
 import torch.distributed as dist
 
 from autograder.guest.case import Case, Plain
-from autograder.guest.closed_modules import modules_closed
+from autograder.guest.closed_modules import close_modules
+from autograder.guest.moments import measure_loaded
 from shardlab import source
 
 source.exclude_folder(str(Path(__file__).parents[1]))  # so that errors point to the student's line
@@ -36,12 +37,14 @@ def on_rank(
     """Unpickles the student's answer, in this rank's process, and runs one case.
 
     ``drive_blob``: a cloudpickle of the exercise's ``drive``.  ``closed``: see
-    closed_modules.modules_closed.
+    closed_modules.close_modules.
     """
     drive: Callable[[Any, Plain, Case], Plain] = cloudpickle.loads(drive_blob)
+    close_modules(closed)
+    measure_loaded()
+    # Unpickling the answer may already run its code.
     subject = cloudpickle.loads(subject_blob)
-    with modules_closed(closed):
-        return drive(subject, given, case)
+    return drive(subject, given, case)
 
 
 def on_clean_rank(

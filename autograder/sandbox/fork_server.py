@@ -121,6 +121,7 @@ class FirstProcess(server.Server):
     def enclose(self) -> None:
         container.enclose(self.limits)
         rank.refuse_connections = seccomp.refuse_connections
+        rank.refuse_socket_pairs = seccomp.refuse_socket_pairs
 
     def run_other_child(self, run: server.ServedRun, name: str, fds: list[int]) -> None:
         """Runs a notebook's cells, with a separate rank server for `launch` in a cell."""

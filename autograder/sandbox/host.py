@@ -108,7 +108,8 @@ class Container(Channel):
         self.account = account
         self.was_out_of_memory = False
         self._cpu_s: float | None = None  # set when it has ended
-        self.pid, sockets = self._wait_for_start(fork_server)
+        pid, sockets = self._wait_for_start(fork_server)
+        self.pid: int = pid
         self.netlink, self.interfaces, self.tap = [*sockets, None][:3]
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)

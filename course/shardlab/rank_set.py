@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from typing import Any
 
 from shardlab.errors import LaunchError, RankError
@@ -107,6 +107,7 @@ class RankSet:
         late_s: Sequence[float] = (),
         timeout_s: float | None = None,
         output_bytes: int = OUTPUT_BYTES,
+        held_back: Sequence[Mapping[str, Sequence[Any]]] = (),
     ) -> Run:
         """Like `launch`, on ranks 0 to ``world_size`` − 1 of the set (default: all).
 
@@ -114,6 +115,8 @@ class RankSet:
         ``late_s``: by rank, how late it is at its start and at each of its calls; default: 0.
         ``timeout_s``: time limit of this function; default: the set's.
         ``output_bytes``: the most bytes that all ranks together may return.
+        ``held_back``: by rank, small values that it gets one by one, each at the end of a block
+        with that label (autograder.guest.moments), after `Run.sent_before` was measured.
         """
         started_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
@@ -130,7 +133,12 @@ class RankSet:
             "results": results,
             "memory": bool(memory),
             "late_s": [*late_s] or [0.0] * world_size,
+            "holds_back": bool(held_back),
         }
+        later = [
+            {label: [_pickled(value, label) for value in values] for label, values in own.items()}
+            for own in held_back
+        ]
         execution: Execution | None = None
         error: LaunchError | None = None
         startup_s = 0.0
@@ -138,7 +146,7 @@ class RankSet:
             supervisor = self._start(fn, program, given)
             startup_s = time.monotonic() - started_s
             limits = (timeout_s or self.timeout_s, output_bytes)
-            execution = self._last = supervisor.begin(options, program, given, *limits)
+            execution = self._last = supervisor.begin(options, program, given, *limits, later)
             supervisor.watch(execution)
         except LaunchError as failure:
             error = failure
@@ -207,6 +215,7 @@ class RankSet:
             calls=calls,
             startup_s=0.0,
             wall_s=0.0,
+            sent_before=[process.sent_before for process in processes] or [{}] * world_size,
             _memory=_memory(processes, log, origin_s) if with_memory else None,
         )
 

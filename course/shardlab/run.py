@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,9 @@ class Run:
     calls: list[Call]
     startup_s: float  # from the call of launch() until every rank could communicate
     wall_s: float  # from the call of launch() until its return
+    # By rank and label: bytes it had sent, counted outside, when it got each value that was held
+    # back (RankSet.run); None where they could not be counted.
+    sent_before: Sequence[Mapping[str, Sequence[int | None]]] = ()
     _memory: Memory | None = field(default=None, repr=False)
 
     @property

@@ -3,7 +3,7 @@
 ``NAME.nb.py`` contains answers by grade id, as in planted.py, below a header:
 
     # /// shardlab-submission
-    # lab = "03_ring_all_reduce"
+    # lab = "03_ring_all_reduce"  most are of this one: every other lab takes another class
     # kind = "forging"            forging, theft, destruction, smuggling, distributed; or honest
     # tries = "..."               what it attempts
     # seen_by = "points"          how its harm would show, see below
@@ -38,7 +38,7 @@ import jupytext
 from tests.submissions.planted import HEADER
 
 HERE = Path(__file__).parent
-LAB = "03_ring_all_reduce"
+LAB = "03_ring_all_reduce"  # of all that are not text
 NAME = f"{LAB}.ipynb"
 LABS = HERE.parents[1] / "labs"  # a test may use those of another course
 Notebook = dict[str, Any]
@@ -72,6 +72,7 @@ class Entry:
     state: str
     submit: Callable[[Place], None]
     earns: Mapping[str, float] = field(default_factory=dict)
+    lab: str = LAB
 
 
 def attacks() -> list[Entry]:
@@ -91,13 +92,14 @@ def _read_text(path: Path) -> Entry:
     assert header, f"{path.name} has no header"
     facts = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
     answers = answers_in(text[header.end() :])
+    lab = facts["lab"]
 
     def submit(place: Place) -> None:
-        notebook = released()
+        notebook = released(lab)
         for cell in notebook["cells"]:
             if cell["id"] in answers:
                 cell["source"] = place.filled_in(answers[cell["id"]])
-        save(notebook, place.folder)
+        save(notebook, place.folder, f"{lab}.ipynb")
 
     return Entry(
         path.name.removesuffix(".nb.py"),
@@ -107,6 +109,7 @@ def _read_text(path: Path) -> Entry:
         facts["state"],
         submit,
         facts.get("earns", {}),
+        lab,
     )
 
 
@@ -133,9 +136,9 @@ def _read_module(path: Path) -> Entry:
     )
 
 
-def released() -> Notebook:
+def released(lab: str = LAB) -> Notebook:
     """The released lab."""
-    notebook: Notebook = json.loads((LABS / LAB / NAME).read_text(encoding="utf-8"))
+    notebook: Notebook = json.loads((LABS / lab / f"{lab}.ipynb").read_text(encoding="utf-8"))
     return notebook
 
 

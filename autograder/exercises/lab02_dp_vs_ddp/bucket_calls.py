@@ -146,7 +146,7 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeTe
     wanted, got = attempt.expected[rank]["step 0"], output["step 0"]
     if equal(wanted["gradients"], got["gradients"]):
         return None
-    if not equal(wanted["sorted gradients"], got["sorted gradients"]):
+    if not equal(wanted["summary"], got["summary"]):
         return None
     return (
         "copies means back to the wrong parameters: split a bucket in the order in which it was "

@@ -3,6 +3,10 @@
 The last rank is always late: it starts its backward when all others have finished theirs.  An
 answer that waits for a collective inside a hook waits for that rank, which waits for it: a hang
 that the checker recognizes, whatever the machine's speed.
+
+When backward reaches the first layer, its gradient is multiplied by a factor for each sample, which
+the checker holds back until it has counted the bytes sent so far.  So before the last gradients can
+be computed, the late rank must have sent all buckets that do not contain them.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -19,13 +24,14 @@ from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BACKWARD, BARRIER_
 from autograder.exercises.lab02_dp_vs_ddp.shared import (
     after_step,
     build_with,
+    first_trainable,
     is_compared,
     sgd_step,
     steps_in,
     trainable,
 )
 from autograder.guest import growth
-from autograder.guest.moments import mark
+from autograder.guest.moments import hold_back_in_backward, mark
 from shardlab import measure
 from shardlab.run import Run
 
@@ -34,13 +40,24 @@ WIDTHS, SQUARE = [64, 256, 256, 128, 32], [160, 160, 160, 160, 32]
 # The first bucket, from the second layer's weight on, has exactly the cap's bytes.
 FULL = {"widths": WIDTHS, "cap_bytes": 148_096, "steps": growth.STEPS}
 TIED = {"widths": SQUARE, "tied": [0, 2], "cap_bytes": 120_000}
+UNKNOWN = 2**62  # bytes, if this system cannot count them
+FACTORS = "factors of the first layer's gradient"
 FROZEN = {"widths": WIDTHS, "frozen": 2, "cap_bytes": 270_000}
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
+    inputs = shared.draw(case, rng, shared.draw_state(case, rng))
+    for given in inputs:
+        factors = rng.uniform(0.5, 2.0, size=(len(given["batches"]), shared.SAMPLES))
+        given[FACTORS] = list(torch.from_numpy(factors).float())
+    return inputs
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model = build_with(case, given["state"])
     for parameter in trainable(model):  # this hook runs before the student's
         parameter.register_post_accumulate_grad_hook(lambda _: mark(GRADIENT))
+    hold_back_in_backward(first_trainable(model), FACTORS)
     own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])
     late = dist.get_rank() == case.world_size - 1
@@ -91,6 +108,21 @@ def all_but_one(case: Case) -> Limit:
     return Limit(steps_in(case) * buckets, steps_in(case) * (buckets - 1))
 
 
+def sent_early(run: Run) -> list[int]:
+    """By the late rank, at each time it got a factor, added up; 0 for the other ranks."""
+    counts = run.sent_before[-1].get(FACTORS, ())
+    early = UNKNOWN if None in counts else sum(filter(None, counts))
+    return [0] * (run.world_size - 1) + [early]
+
+
+ON_THE_WIRE = Budget(
+    "all but the first layer's buckets are sent before its gradient is known",
+    sent_early,
+    heading="sent early",
+    from_outside=True,
+    contradicts="recorded collectives in backward, but sent their bytes later",
+)
+
 # Together with the number of collectives and the total bytes, the last two identify the buckets.
 BUDGETS = (
     shared.WITHIN_FIVE_PERCENT,
@@ -104,6 +136,7 @@ BUDGETS = (
     ),
     equal_to_spec("the largest bucket equals the spec's", lambda sizes: max(sizes, default=0)),
     equal_to_spec("the first bucket equals the spec's", lambda sizes: (sizes or [0])[0]),
+    ON_THE_WIRE,
 )
 
 EXERCISE = OnRanks(
@@ -114,7 +147,8 @@ EXERCISE = OnRanks(
         Case("4 ranks, two layers tied", 4, TIED),
         Case("3 ranks, a frozen layer", 3, FROZEN),
     ),
-    inputs=lambda case, rng: shared.draw(case, rng, shared.draw_state(case, rng)),
+    inputs=draw,
+    held_back=FACTORS,
     drive=drive,
     kept_from_ranks=frozenset({"buckets", "forward_buckets", "buckets_without_frozen"}),
     budgets=BUDGETS,

@@ -149,13 +149,29 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def first_trainable(model: nn.Module) -> nn.Module:
+    """The first layer that is trained, which backward reaches last."""
+    own = (module for module in model.modules() if any(_is_trained(module)))
+    return next(own)
+
+
+def _is_trained(module: nn.Module) -> Iterable[bool]:
+    return (parameter.requires_grad for parameter in module.parameters(recurse=False))
+
+
 def after_step(model: nn.Module) -> dict[str, Any]:
-    """Sorted gradients show whether the right numbers are in the wrong places."""
+    """The summary does not depend on the order: are the right numbers in the wrong places?"""
     parts = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
     whole = flat(parts) if len(parts) == len(trainable(model)) else None
-    in_order = None if whole is None else whole.sort().values
     parameters = flat(model.parameters())
-    return {"gradients": whole, "sorted gradients": in_order, "parameters": parameters}
+    return {"gradients": whole, "summary": summary(whole), "parameters": parameters}
+
+
+def summary(vector: Tensor | None) -> Tensor | None:
+    if vector is None:
+        return None
+    powers = vector.double().abs().sum(), vector.double().square().sum()
+    return torch.stack([vector.max(), vector.min(), *powers]).float()
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:

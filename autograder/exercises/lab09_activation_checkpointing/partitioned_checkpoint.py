@@ -55,11 +55,12 @@ def pieces_bytes(case: Case) -> float:
 
 
 def sent_limit(case: Case) -> Limit | None:
-    """One gather of each block's input, in backward."""
+    """One gather of each block's input, in backward; who sends less keeps more of it."""
     if shared.x_bytes(case) < shared.BUDGET_FROM_BYTES:
         return None
     each = scatter_or_gather_sent_bytes(padded_bytes(case), case.world_size)
-    return Limit(1.02 * case.params["blocks"] * (each + GLOO_BYTES))
+    blocks = case.params["blocks"]
+    return Limit(1.02 * blocks * (each + GLOO_BYTES), 0.99 * blocks * each)
 
 
 def does_not_pad(attempt: Attempt) -> Finding | None:

@@ -6,8 +6,8 @@ dropout uses torch.rand, whose numbers are the same on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from autograder.exercise import Budget, Case, Limit, Plain
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.guest.closed_modules import refusing_code
+from autograder.guest.closed_modules import close_functions
 
 NEAR = 1e-5  # matmuls differ by up to this between machines; on one machine they are bit-equal
 WIDER = 4
@@ -124,19 +124,11 @@ def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:
     return all(torch.equal(*pair) for pair in pairs)
 
 
-@contextmanager
-def torch_checkpoint_closed() -> Iterator[None]:
-    """torch's own checkpoint raises. The module's other functions stay open."""
+def close_torchs_own() -> None:
+    """From now on torch's own checkpoint raises. The module's other functions stay open."""
     generator: Any = torch_checkpoint._checkpoint_without_reentrant_generator
-    own = generator, torch_checkpoint.CheckpointFunction.forward
-    codes = [function.__code__ for function in own]
-    for function in own:
-        function.__code__ = refusing_code("torch.utils.checkpoint")
-    try:
-        yield
-    finally:
-        for function, code in zip(own, codes, strict=True):
-            function.__code__ = code
+    forward: Any = torch_checkpoint.CheckpointFunction.forward
+    close_functions([generator, forward], "torch.utils.checkpoint")
 
 
 def x_bytes(case: Case) -> int:

@@ -100,6 +100,7 @@ class Channel:
     netlink: socket.socket | None = None
     interfaces: socket.socket | None = None
     tap: socket.socket | None = None
+    pid: int | None = None  # of the first process in the ranks' container; None without one
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.failure_detector import FailureDetector
-from shardlab.ranks.meter import Reading, stray_bytes
+from shardlab.ranks.meter import Meter, Reading, stray_bytes
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.trust import Trust
 from shardlab.trace.calls import CallLog
@@ -21,6 +21,7 @@ class Execution:
     timeout_s: float
     trust: Trust
     before: Reading
+    with_memory: bool = False
     started_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
     after: Reading | None = None  # None while it runs
     clock: Clock = field(init=False)
@@ -41,6 +42,15 @@ class Execution:
     @property
     def world_size(self) -> int:
         return len(self.ranks)
+
+    def sent_bytes(self, rank: int, meter: Meter) -> int | None:
+        """Bytes that a rank has sent to others of this execution so far; None if unknown."""
+        now = meter.read()
+        if not now.counts:
+            return None
+        counts = now.between(self.world_size).items()
+        before = self.before.counts
+        return sum(n - before.get(at, (0, 0))[1] for at, (by, n) in counts if by == rank)
 
     @property
     def unseen_bytes(self) -> int | None:

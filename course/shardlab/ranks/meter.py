@@ -58,13 +58,7 @@ class Meter:
             sockets = wire.sockets(self.channel.netlink)
         except OSError:  # sockets can't be read here: `launch` computes traffic from the calls
             return Reading({}, None, stored_bytes, self._collectives())
-        if not self.owner.keys() >= {each.inode for each in sockets}:
-            self.owner = {
-                inode: process.rank
-                for process in self.ranks
-                if process.pid is not None
-                for inode in wire.inodes_of(process.pid)
-            }
+        self._find_owners(sockets)
         counts = {
             each.connection: (self.owner[each.inode], each.written_bytes)
             for each in sockets
@@ -74,6 +68,28 @@ class Meter:
         if all_bytes is not None:
             unattributed_bytes = all_bytes - sum(each.sent_bytes for each in sockets)
         return Reading(counts, unattributed_bytes, stored_bytes, self._collectives())
+
+    def _find_owners(self, sockets: Sequence[wire.Socket]) -> None:
+        if not self.owner.keys() >= {each.inode for each in sockets}:
+            self.owner = {
+                inode: process.rank
+                for process in self.ranks
+                if process.pid is not None
+                for inode in wire.inodes_of(process.pid)
+            }
+
+    def queued_bytes(self, rank: int) -> int:
+        """Bytes in the buffers of a rank's sockets; in a sandbox also in those that no rank owns,
+        such as closed ones."""
+        try:
+            sockets = wire.sockets(self.channel.netlink)
+        except OSError:
+            return 0
+        self._find_owners(sockets)
+        nobodys = None if self.channel.netlink is None else rank
+        return sum(
+            each.queued_bytes for each in sockets if self.owner.get(each.inode, nobodys) == rank
+        )
 
     def _collectives(self) -> int | None:
         if self.tap is None:

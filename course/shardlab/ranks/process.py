@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardlab.live_memory import ByteRange
-from shardlab.ranks import messages, process_memory, thread
+from shardlab.ranks import messages, thread
 from shardlab.ranks.messages import Forged, Inbox
 from shardlab.ranks.stream import CapturedOutput
 from shardlab.trace.log import LogReader
@@ -36,10 +37,14 @@ class RankProcess:
     forged: str = ""  # why one of its messages can't come from our own code
     requested_op: str = ""  # the DeepSpeed op that it waits for (builds.py)
     requested_ops: set[str] = field(default_factory=set)  # all ops that it has requested
-    # Label of the block that just ended: the rank waits for its memory to be read
+    # Label of the block that just ended: the rank waits until it has been measured
     block_to_measure: str = ""
     readings: int = 0
     process_bytes: dict[str, ByteRange] = field(default_factory=dict)  # by block
+    # Pickled values that it gets one by one, by the label of the block that it has to end first;
+    # and the bytes that it had sent when it got them, None if they cannot be counted.
+    held_back: dict[str, deque[bytes]] = field(default_factory=dict)
+    sent_before: dict[str, list[int | None]] = field(default_factory=dict)
     threads_become_idle: bool = True
     exit_code: int | None = None
     max_rss_bytes: int = 0
@@ -47,13 +52,21 @@ class RankProcess:
     idle_since_s: float = 0.0
     last_busy_s: float = 0.0  # when a thread of it last ran
 
-    def begin(self, out: CapturedOutput, err: CapturedOutput, max_bytes: int) -> None:
+    def begin(
+        self,
+        out: CapturedOutput,
+        err: CapturedOutput,
+        max_bytes: int,
+        held_back: Mapping[str, list[bytes]],
+    ) -> None:
         """Start a new function, whose output may have at most ``max_bytes``."""
         self.inbox.max_body_bytes = max_bytes
         self.out, self.err = out, err
         self.output, self.failure, self.forged = b"", None, ""
         self.run_ns, self.last_busy_s = None, 0.0
         self.process_bytes, self.readings = {}, 0
+        self.held_back = {label: deque(values) for label, values in held_back.items()}
+        self.sent_before = {label: [] for label in held_back}
         self.state = "running" if self.exit_code is None else "dead"
 
     @property
@@ -101,31 +114,29 @@ class RankProcess:
             case _:
                 raise Forged("it sent an unknown message")
 
-    def measure_memory(self) -> None:
-        """Record its private memory, if it can be read, and let the rank continue."""
-        label, self.block_to_measure = self.block_to_measure, ""
+    def may_be_measured(self) -> bool:
+        """Whether to measure it at the end of the block; counts the requests."""
         self.readings += 1
         if self.readings > MAX_READINGS:
             self.process_bytes = {}  # an incomplete record would mislead
-        else:
-            self._wait_for_idle_threads()
-            if (now_bytes := process_memory.private_bytes(self.pid)) is not None:
-                least, most = self.process_bytes.get(label, (now_bytes, now_bytes))
-                self.process_bytes[label] = ByteRange(min(least, now_bytes), max(most, now_bytes))
+        return self.readings <= MAX_READINGS
+
+    def record(self, now_bytes: int | None, sent_bytes: int | None) -> None:
+        """Add what was measured at the end of its block."""
+        label = self.block_to_measure
+        if now_bytes is not None:
+            least, most = self.process_bytes.get(label, (now_bytes, now_bytes))
+            self.process_bytes[label] = ByteRange(min(least, now_bytes), max(most, now_bytes))
+        if label in self.sent_before:
+            self.sent_before[label].append(sent_bytes)
+
+    def resume(self) -> None:
+        """Let it continue after its block, with the next value held back for it."""
+        values = self.held_back.get(self.block_to_measure)
+        self.block_to_measure = ""
+        reply = messages.pack({"is": "measured"}, values.popleft() if values else b"")
         with contextlib.suppress(OSError):  # it died, or never reads the replies
-            self.control.send(messages.pack({"is": "measured"}), socket.MSG_DONTWAIT)
-
-    def _wait_for_idle_threads(self) -> None:
-        """Gloo's threads release a collective's tensors some time after it is done.
-
-        If a student's own thread never becomes idle, this waits only once.
-        """
-        until = time.monotonic() + MAX_WAIT_S
-        idle = 0
-        while self.threads_become_idle and idle < 2:
-            idle = 0 if thread.is_busy(self.pid) else idle + 1
-            self.threads_become_idle = time.monotonic() < until
-            time.sleep(0.0005)
+            self.control.send(reply, socket.MSG_DONTWAIT)
 
     def fail_in_output(self, error: Exception) -> None:
         """Its output could not be read."""

@@ -35,6 +35,8 @@ RECORDER = Recorder()
 REAL_EXIT = os._exit
 # A sandbox replaces this, to keep connected ranks from opening further connections.
 refuse_connections: Callable[[], None] = lambda: None  # noqa: E731
+# Nor may ranks whose memory is measured keep data in sockets that they only use themselves.
+refuse_socket_pairs: Callable[[], None] = lambda: None  # noqa: E731
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _LARGE_BYTES = -1, -3, 1 << 16  # see mallopt(3)
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -69,8 +71,12 @@ def main(
         groups = {}
     while True:  # until the kernel has read our socket counters and closes the connection
         options, sent = _receive(kernel)
-        if options["memory"] and Trust(options["trust"]) is Trust.UNTRUSTED:
-            _enable_memory_readings(kernel)
+        is_measured = options["memory"] and Trust(options["trust"]) is Trust.UNTRUSTED
+        if is_measured:
+            _return_freed_memory()
+            refuse_socket_pairs()
+        if is_measured or options["holds_back"]:
+            RECORDER.await_measurement = _measurement_request(kernel)
         reply = _run_function(options, sent, rank, groups)
         try:
             messages.send(kernel, *reply)
@@ -129,19 +135,25 @@ def _build_requester(kernel: socket.socket) -> Callable[[str], None]:
     return request_build
 
 
-def _enable_memory_readings(kernel: socket.socket) -> None:
-    """Have the kernel's process read this one's memory at the end of each measured block."""
-    # Allocations above this size get their own pages, which free() returns.
+def _return_freed_memory() -> None:
+    """Allocations above this size get their own pages, which free() returns."""
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         ctypes.CDLL(None).mallopt(parameter, _LARGE_BYTES)
+
+
+def _measurement_request(kernel: socket.socket) -> Callable[[str], Any]:
+    """A function that waits until the kernel's process has measured this one from outside, and
+    returns the next value that it held back for this label."""
     own_pid = os.getpid()
 
-    def read_memory(label: str) -> None:
-        if os.getpid() == own_pid:  # not a child forked by the student
-            messages.send(kernel, {"is": "measure", "label": label})
-            _receive(kernel)
+    def await_measurement(label: str) -> Any:
+        if os.getpid() != own_pid:  # a child forked by the student
+            return None
+        messages.send(kernel, {"is": "measure", "label": label})
+        _, value = _receive(kernel)
+        return cloudpickle.loads(value) if value else None
 
-    RECORDER.read_memory = read_memory
+    return await_measurement
 
 
 def _set_up_process(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:

@@ -12,17 +12,18 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardlab.errors import LaunchError, MachineTooBusy, RankError
-from shardlab.ranks import engines, messages
+from shardlab.ranks import engines, messages, process_memory, thread
 from shardlab.ranks.client import Channel, Host, memory_file, setup_file
 from shardlab.ranks.execution import Execution
 from shardlab.ranks.explain import ranks_text, timeout_error
 from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.meter import Meter
 from shardlab.ranks.pending_builds import PendingBuilds
-from shardlab.ranks.process import RankProcess
+from shardlab.ranks.process import MAX_WAIT_S, RankProcess
 from shardlab.ranks.stream import PRINTED_BYTES, PROGRESS_AFTER_S, CapturedOutput, Screen
 from shardlab.ranks.trust import Trust
 from shardlab.trace import log
@@ -145,8 +146,11 @@ class Supervisor:
         inputs: list[bytes],
         timeout_s: float,
         output_bytes: int = 4 << 30,
+        held_back: Sequence[Mapping[str, list[bytes]]] = (),
     ) -> Execution:
         """Read the socket counters and start the function on the first ranks, each with its input.
+
+        ``held_back``: by rank, see RankProcess.
 
         ``options``: sent to the ranks with the program (rank.py); ``world_size`` selects the ranks.
         """
@@ -156,12 +160,14 @@ class Supervisor:
         last = self.execution
         # Bytes sent since the last execution belong to this one.
         before = (last and last.after) or self.meter.read()
-        self.execution = execution = Execution(participants, timeout_s, self.trust, before)
+        execution = Execution(participants, timeout_s, self.trust, before, options["memory"])
+        self.execution = execution
         execution.clock.start(execution.started_s, [process.pid for process in participants])
         options = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **options}
         for process, given in zip(participants, inputs, strict=True):
             printed = CapturedOutput(self.printed_bytes), CapturedOutput(self.printed_bytes)
-            process.begin(*printed, output_bytes // len(participants))
+            own = held_back[process.rank] if held_back else {}
+            process.begin(*printed, output_bytes // len(participants), own)
             if process.control not in self.selector.get_map():  # unregistered when it was over
                 self.selector.register(process.control, selectors.EVENT_READ, ("control", process))
             with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
@@ -298,12 +304,56 @@ class Supervisor:
                 if process.requested_op:
                     self._request_build(process)
                 if process.block_to_measure:
-                    process.measure_memory()
+                    self._measure(process)
         except ValueError as error:
             process.fail_in_output(error)
         if process.is_over:  # ignore anything it sends from now on
             self.selector.unregister(process.control)
         return True
+
+    def _measure(self, process: RankProcess) -> None:
+        """Measure a rank that waits at the end of a block, then let it continue."""
+        execution = self.execution
+        is_measured = self.trust is Trust.UNTRUSTED and process.may_be_measured()
+        if execution is not None and is_measured:
+            counts_wire = process.block_to_measure in process.held_back
+            # What it has sent is final once its peers have received it.
+            self._wait_for_idle_threads(execution.ranks if counts_wire else [process])
+            sent_bytes = execution.sent_bytes(process.rank, self.meter) if counts_wire else None
+            used_bytes = self._used_bytes(process) if execution.with_memory else None
+            process.record(used_bytes, sent_bytes)
+        process.resume()
+
+    def _wait_for_idle_threads(self, processes: Sequence[RankProcess]) -> None:
+        """Gloo's threads release a collective's tensors some time after it is done.
+
+        If a student's own thread never becomes idle, this waits only once.
+        """
+        until = time.monotonic() + MAX_WAIT_S
+        waiting = [each for each in processes if each.threads_become_idle and not each.is_over]
+        idle = 0
+        while idle < 2 and waiting:
+            busy = [each for each in waiting if thread.is_busy(each.pid)]
+            idle = 0 if busy else idle + 1
+            if time.monotonic() > until:
+                for process in busy:
+                    process.threads_become_idle = False
+                return
+            time.sleep(0.0005)
+
+    def _used_bytes(self, process: RankProcess) -> int | None:
+        """Of a rank with the processes it has started; in a container, with all that no rank has
+        as its own."""
+        assert self.channel is not None
+        started = thread.descendants(process.pid)
+        if self.channel.pid is not None:
+            started = thread.descendants(self.channel.pid)
+            for other in self.ranks:
+                if other is not process:
+                    started -= {other.pid, *thread.descendants(other.pid)}
+            started.discard(process.pid or 0)
+        used_bytes = process_memory.used_bytes(process.pid, started)
+        return None if used_bytes is None else used_bytes + self.meter.queued_bytes(process.rank)
 
     def _request_build(self, process: RankProcess) -> None:
         assert self.channel is not None

@@ -110,7 +110,8 @@ class Recorder:
         self.ranks_of: dict[str, list[int]] = {}  # by the group's name
         self.is_user: dict[str, bool] = {}
         self.memory: memory_recorder.MemoryRecorder | None = None  # if the launch requested it
-        self.read_memory: Callable[[str], None] = lambda label: None  # from outside this process
+        # Waits until this process has been measured from outside (rank.py).
+        self.await_measurement: Callable[[str], Any] = lambda label: None
         self.late_s, self.pauses = 0.0, 0
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
@@ -368,6 +369,25 @@ class Recorder:
 
     @contextlib.contextmanager
     def block(self, label: str) -> Iterator[None]:
+        try:
+            with self._logged(label):
+                yield
+        finally:
+            self._measured(label)
+
+    def mark(self, label: str) -> Any:
+        """An empty block.  Returns the next value that was held back for its end, if there is one
+        (RankSet.run)."""
+        with self._logged(label):
+            pass
+        return self._measured(label)
+
+    def _measured(self, label: str) -> Any:
+        is_main = threading.get_ident() == self.main_thread
+        return self.await_measurement(label) if is_main else None
+
+    @contextlib.contextmanager
+    def _logged(self, label: str) -> Iterator[None]:
         phase = self.memory.phase(label) if self.memory else contextlib.nullcontext()
         before, start = wire.own_connections(), time.monotonic()
         try:
@@ -377,8 +397,6 @@ class Recorder:
             end, after = time.monotonic(), wire.own_connections()
             sent = {c: count - before.get(c, 0) for c, count in after.items()}
             self.log.write("block", label, start, end, _by_ports(sent))
-            if threading.get_ident() == self.main_thread:
-                self.read_memory(label)
 
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:

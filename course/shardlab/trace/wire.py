@@ -24,7 +24,7 @@ _HEADER_BYTES = 20 + 32  # IPv4, and TCP with its time stamps
 _OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8  # established, or closed by one side only
 
 _ATTRIBUTE, _INODE, _PORTS = struct.Struct("=HH"), struct.Struct("=I"), struct.Struct(">HH")
-_NOTSENT, _SENT = struct.Struct("<I"), struct.Struct("<QQ")
+_NOTSENT, _SENT, _QUEUES = struct.Struct("<I"), struct.Struct("<QQ"), struct.Struct("=II")
 
 Connection = tuple[int, int]  # local port, remote port: unique on one machine's loopback
 
@@ -77,6 +77,7 @@ class Socket(NamedTuple):
     connection: Connection
     sent_bytes: int  # put on the wire, including retransmissions
     written_bytes: int
+    queued_bytes: int  # in its buffers: not read yet, or not acknowledged
 
 
 def sockets(netlink: socket.socket | None = None) -> list[Socket]:
@@ -86,7 +87,10 @@ def sockets(netlink: socket.socket | None = None) -> list[Socket]:
     """
     with contextlib.ExitStack() as stack:
         used = stack.enter_context(open_netlink()) if netlink is None else netlink
-        return [Socket(inode, at, *_sent_and_written(info)) for inode, at, info in _dump(used)]
+        return [
+            Socket(inode, at, *_sent_and_written(info), queued)
+            for inode, at, queued, info in _dump(used)
+        ]
 
 
 def inodes_of(pid: int) -> set[int]:
@@ -136,13 +140,16 @@ def _socket_fds(process: str) -> dict[int, int]:
     return found
 
 
-def _dump(netlink: socket.socket) -> Iterator[tuple[int, Connection, bytes]]:
-    """(inode, connection, struct tcp_info) of all TCP sockets of the netlink's namespace."""
+_Diag = tuple[int, Connection, int, bytes]  # inode, connection, queued bytes, struct tcp_info
+
+
+def _dump(netlink: socket.socket) -> Iterator[_Diag]:
+    """All TCP sockets of the netlink's namespace."""
     for family in (socket.AF_INET, socket.AF_INET6):
         yield from _dump_family(netlink, family)
 
 
-def _dump_family(netlink: socket.socket, family: int) -> Iterator[tuple[int, Connection, bytes]]:
+def _dump_family(netlink: socket.socket, family: int) -> Iterator[_Diag]:
     request = struct.pack(
         "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES
     )
@@ -164,13 +171,15 @@ def _dump_family(netlink: socket.socket, family: int) -> Iterator[tuple[int, Con
             at += (length + 3) & ~3
 
 
-def _parse(packet: bytes, start: int, stop: int) -> Iterator[tuple[int, Connection, bytes]]:
+def _parse(packet: bytes, start: int, stop: int) -> Iterator[_Diag]:
     """One message. Must be fast: dozens of ranks have hundreds of sockets, read for every case."""
     at = start + 72
     while at + 4 <= stop:
         length, kind = _ATTRIBUTE.unpack_from(packet, at)
         if kind == _INET_DIAG_INFO and length - 4 >= TCP_INFO_BYTES:
             (inode,) = _INODE.unpack_from(packet, start + 68)
-            yield inode, _PORTS.unpack_from(packet, start + 4), packet[at + 4 : at + length]
+            queued = sum(_QUEUES.unpack_from(packet, start + 56))
+            ports = _PORTS.unpack_from(packet, start + 4)
+            yield inode, ports, queued, packet[at + 4 : at + length]
             return
         at += (length + 3) & ~3

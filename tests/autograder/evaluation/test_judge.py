@@ -142,7 +142,11 @@ def spent_of_memory(inside, outside):
     zero = (0, 0)
     return [
         Spent("live bytes", (inside, 5), (10, 10), zero, "live"),
-        Spent("the process", (5, outside), (10, 10), zero, "seen", from_outside=True),
+        Spent(
+            *("the process", (5, outside), (10, 10), zero, "seen"),
+            from_outside=True,
+            contradicts="uses more than its recorded tensors",
+        ),
         Spent("sends", (99, 5), (10, 10), zero),
     ][: 2 if inside < 11 else 3]
 

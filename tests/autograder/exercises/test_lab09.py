@@ -24,6 +24,7 @@ from autograder.exercises.lab09_activation_checkpointing.hidden import activatio
 from autograder.exercises.lab09_activation_checkpointing.hidden.checkpoint_sequential import (
     right_cut,
 )
+from shardlab import RankError, launch
 from tests.submissions import planted
 
 LAB = "09_activation_checkpointing"
@@ -93,16 +94,22 @@ def test_other_random_numbers_are_far_outside_the_tolerance(case):
 
 def test_a_case_leaves_no_state_in_the_process():
     state = torch.get_rng_state()
-    x = torch.ones(1, requires_grad=True)
-    with shared.torch_checkpoint_closed():
-        for reentrant in (True, False):
-            with pytest.raises(PermissionError, match=r"torch\.utils\.checkpoint is a ready-made"):
-                of_torch.checkpoint(torch.sin, x, use_reentrant=reentrant)
     case = case_of(CHECKPOINT, "a chain of 3 with dropout")
     CHECKPOINT.expect(case, inputs_of(CHECKPOINT, case))
     assert torch.equal(state, torch.get_rng_state())
-    of_torch.checkpoint(torch.sin, x, use_reentrant=True).backward()
-    assert x.grad is not None
+
+
+def calls_torch_checkpoint(reentrant):
+    shared.close_torchs_own()
+    x = torch.ones(1, requires_grad=True)
+    return of_torch.checkpoint(torch.sin, x, use_reentrant=reentrant)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_torchs_own_checkpoint_is_closed(reentrant):
+    with pytest.raises(RankError, match=r"torch\.utils\.checkpoint is a ready-made"):
+        launch(calls_torch_checkpoint, reentrant, world_size=1, quiet=True)
 
 
 GRAPH = (

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 
 import cloudpickle
 import pytest
@@ -79,6 +79,58 @@ def test_no_hidden_text_and_no_other_case_is_pickled(exercise: Exercise) -> None
         others = {name for name in others if name not in case.name}
         for text in sorted(secret | signs | others):
             assert text in case.name or text.encode() not in blob, text
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
+def test_no_drive_carries_code_that_is_worth_points_later(exercise: Exercise) -> None:
+    """Answers of one student share ranks, in the order of the lab, so code that a drive brings may
+    be kept for the same answer or a later one.  What replaces an earlier answer is named after it.
+    """
+    of_lab = [each for each in EXERCISES if each.name.partition(".")[0] == chapter_of(exercise)]
+    still_to_come = of_lab[of_lab.index(exercise) :]
+    defined = {normal(name) for name in definitions_in(codec.encode_any(exercise.drive))}
+    for later in still_to_come:
+        assert not [name for name in defined if normal(later.answer) in name], later.name
+    if exercise.execute is not None:  # it runs where no student code does
+        on_clean_ranks = set(definitions_in(codec.encode_any(exercise.execute)))
+        assert on_clean_ranks - set(definitions_in(codec.encode_any(exercise.drive)))
+
+
+def chapter_of(exercise: Exercise) -> str:
+    return exercise.name.partition(".")[0]
+
+
+def normal(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def definitions_in(blob: bytes) -> Iterator[str]:
+    """Names of the functions and classes that a pickle brings, rather than names a module for."""
+    seen: set[int] = set()
+    waiting: list[object] = [cloudpickle.loads(blob)]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or isinstance(each, ModuleType):
+            continue
+        seen.add(id(each))
+        is_brought = getattr(each, "__module__", "").startswith("autograder.exercises")
+        if isinstance(each, FunctionType) and is_brought:
+            yield each.__name__
+            waiting += [*each.__globals__.values()] if each.__globals__ is not globals() else []
+            waiting += [cell.cell_contents for cell in each.__closure__ or ()]
+        elif isinstance(each, type) and is_brought:
+            yield each.__name__
+            waiting += [*vars(each).values()]
+        elif isinstance(each, functools.partial):
+            waiting += [each.func, *each.args, *each.keywords.values()]
+        elif isinstance(each, staticmethod | classmethod):
+            waiting.append(each.__func__)
+
+
+def test_the_search_finds_what_a_drive_brings() -> None:
+    ring = next(each for each in EXERCISES if each.answer == "ring_all_reduce")
+    found = set(definitions_in(codec.encode_any(ring.drive)))
+    assert {"drive", "direct_reduce_scatter", "exchange", "bounds_in"} <= found
 
 
 @functools.cache

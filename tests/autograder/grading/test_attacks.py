@@ -1,4 +1,4 @@
-"""The corpus through the real command: a class of attackers, with honest neighbours among them.
+"""The corpus through the real command: classes of attackers, with honest neighbours among them.
 
 Each attack earns no undeserved points and ends in its state, and nothing that it tried to read is
 in its record.  Together they change nobody else's grade and no file, and leave no process and no
@@ -7,6 +7,7 @@ file behind.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import json
@@ -58,6 +59,7 @@ ENTRIES = [
 # The others of tests/submissions/accidents are in test_accidents.py.
 ACCIDENTS = ("downloaded_twice", "merge_conflict_in_the_file", "zipped")
 ATTACKS = [entry for entry in ENTRIES if entry.kind != "honest"]
+LABS = sorted({LAB, *(entry.lab for entry in ENTRIES)})
 HONEST = [entry for entry in ENTRIES if entry.kind == "honest"]
 
 
@@ -76,13 +78,13 @@ class Class:
     before: dict[str, str] = field(default_factory=dict)  # {path: hash} of all that may not change
     output: str = ""
 
-    def record(self, student: str) -> Record:
-        path = self.course.root / f"grading/records/{LAB}/{student}.json"
+    def record(self, student: str, lab: str = LAB) -> Record:
+        path = self.course.root / f"grading/records/{lab}/{student}.json"
         return Record.from_json(path.read_bytes())
 
-    def run(self, *arguments: str) -> None:
+    def run(self, lab: str, *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "autograder", "grade", LAB, "--jobs", "3", *arguments],
+            [sys.executable, "-m", "autograder", "grade", lab, "--jobs", "3", *arguments],
             cwd=self.course.root,
             env={
                 **os.environ,
@@ -139,7 +141,8 @@ def listeners(calls: list[str]) -> Iterator[int]:
 
 
 def without_demonstrations(lab: Path) -> None:
-    """Keeps only the imports and checks of the lab's own code: the class runs faster."""
+    """Keeps only the imports, definitions and checks of the lab's own code: the class runs
+    faster."""
     notebook = json.loads(lab.read_text())
     notebook["cells"] = [
         cell
@@ -147,8 +150,16 @@ def without_demonstrations(lab: Path) -> None:
         if cell["cell_type"] == "markdown"
         or "nbgrader" in cell["metadata"]
         or "from autograder import check" in "".join(cell["source"])
+        or only_defines("".join(cell["source"]))
     ]
     lab.write_text(json.dumps(notebook))
+
+
+def only_defines(source: str) -> bool:
+    with contextlib.suppress(SyntaxError):  # a magic
+        kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+        return all(isinstance(statement, kinds) for statement in ast.parse(source).body)
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -158,9 +169,13 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
         (root / name).mkdir()
     course = Course.create(root / "course")
     with (course.root / "nbgrader_config.py").open("a") as config:
-        config.write(f"\nc.RunAndDecide.limits = {LIMITS!r}\n")
-    without_demonstrations(course.root / "solutions" / LAB / NAME)
-    assert course.nbgrader("generate_assignment", LAB).returncode == 0
+        # The attacks on other labs must reach their largest cases.
+        config.write(f"\nimport sys\nif {LAB!r} in sys.argv:\n")
+        config.write(f"    c.RunAndDecide.limits = {LIMITS!r}\n")
+    for lab in LABS:
+        without_demonstrations(course.root / "solutions" / lab / f"{lab}.ipynb")
+    commands = [f"generate_assignment {lab}" for lab in LABS]
+    assert course.nbgrader_in_one_process(*commands).returncode == 0
     corpus.LABS = course.root / "labs"
     (root / "home/.canary").write_text(SECRET)
     (course.root / "solutions/canary.txt").write_text(SECRET)
@@ -179,23 +194,24 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
         folder.mkdir(parents=True)
         happened = import_module(f"tests.submissions.accidents.{accident}")
         happened.submit(json.loads(json.dumps(honest)), folder)
-    found.run("--student", "alone")  # a quiet class of one
+    found.run(LAB, "--student", "alone")  # a quiet class of one
     with listeners(found.calls) as port:
         for entry in ENTRIES:
-            folder = course.root / "grading/submitted" / entry.name / LAB
+            folder = course.root / "grading/submitted" / entry.name / entry.lab
             folder.mkdir(parents=True)
             neighbour = course.root / "grading/submitted/alone" / LAB
             host = socket.gethostbyname(socket.gethostname())
             entry.submit(Place(folder, course.root, found.home, MARK, neighbour, port, host))
         found.before = found.fingerprints()
-        found.run()
+        for lab in LABS:
+            found.run(lab)
     return found
 
 
 @by_name(ATTACKS)
 def test_an_attack_earns_nothing_and_is_named(graded: Class, entry: Entry) -> None:
-    record = graded.record(entry.name)
-    scores = graded.course.scores(LAB, entry.name)
+    record = graded.record(entry.name, entry.lab)
+    scores = graded.course.scores(entry.lab, entry.name)
     for answer, points in scores.items():
         assert (points or 0.0) <= entry.earns.get(answer, 0.0), (answer, record.verdicts)
     assert record.state == entry.state, record.reason
@@ -248,7 +264,7 @@ def test_no_file_was_changed_or_left(graded: Class) -> None:
     assert [path for path in graded.temporary.rglob("*") if path.is_file()] == []
     for folder in ("/tmp", "/dev/shm", "/var/tmp"):
         assert [name for name in os.listdir(folder) if MARK in name] == []
-    rows = {path.stem for path in (graded.course.root / f"grading/records/{LAB}").glob("*.json")}
+    rows = {path.stem for path in (graded.course.root / "grading/records").glob("*/*.json")}
     assert {entry.name for entry in ENTRIES} < rows
 
 
@@ -267,9 +283,8 @@ def test_nothing_is_left_running(graded: Class) -> None:
 
 
 def test_no_attack_is_an_infrastructure_error(graded: Class) -> None:
-    assert "infrastructure error" not in {graded.record(entry.name).state for entry in ENTRIES}, (
-        graded.output[-3000:]
-    )
+    states = {graded.record(entry.name, entry.lab).state for entry in ENTRIES}
+    assert "infrastructure error" not in states, graded.output[-3000:]
 
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")

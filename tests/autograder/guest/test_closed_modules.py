@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -18,6 +20,7 @@ from autograder.exercise import Exercise, Formula, equal
 from autograder.grading.record.source_rules import find_forbidden
 from autograder.guest import closed_modules
 from autograder.guest.closed_modules import is_closed
+from shardlab import launch
 from shardlab.simulate import pipeline
 from tests.submissions import planted
 
@@ -101,6 +104,7 @@ def one_f_one_b_schedule(devices, micro_batches):
     return one_f_one_b(devices, micro_batches)
 """,
     "pipeline.bubble_fraction": """
+from shardlab import launch
 from shardlab.simulate import pipeline
 def bubble_fraction(devices, micro_batches, chunks=1):
     schedule = pipeline.interleaved_one_f_one_b(devices, micro_batches, chunks)
@@ -120,6 +124,7 @@ def interleaved_schedule(devices, micro_batches, chunks):
     return generators.interleaved_one_f_one_b(devices, micro_batches, chunks)
 """,
     "pipeline.zero_bubble_schedule": """
+from shardlab import launch
 from shardlab.simulate import pipeline
 def zero_bubble_schedule(devices, micro_batches):
     return pipeline.zb_h1(devices, micro_batches)
@@ -226,27 +231,112 @@ CLOSED = (
 )
 
 
-def test_closed_functions_refuse_under_any_name_until_reopened() -> None:
+# What it does cannot be undone, so these functions run in processes of their own.
+
+
+def in_another_process(fn: Callable[[], Any]) -> Any:
+    return launch(fn, world_size=1, quiet=True).outputs[0]
+
+
+def refuses_under_any_name() -> str:
     importlib.import_module("torch.distributed.pipelining")  # it defines enums
     kept = pipeline.gpipe
-    with closed_modules.modules_closed(CLOSED):
-        assert re.compile("any", re.IGNORECASE | re.ASCII)
-        for function in (kept, pipeline.generators.alternate):
-            with pytest.raises(PermissionError, match=f"{function.__name__} is a ready-made"):
-                function(2, 4)
-        assert pipeline.simulate([[("F", 0, 0), ("B", 0, 0)]]).makespan == 3
-    assert len(kept(2, 4)) == 2
+    closed_modules.close_modules(CLOSED)
+    assert re.compile("any", re.IGNORECASE | re.ASCII)
+    for function in (kept, pipeline.generators.alternate):
+        with pytest.raises(PermissionError, match=f"{function.__name__} is a ready-made"):
+            function(2, 4)
+    assert pipeline.simulate([[("F", 0, 0), ("B", 0, 0)]]).makespan == 3
+    return "done"
 
 
-def test_a_closed_module_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def refuses_an_import() -> str:
     for name in [name for name in sys.modules if name.startswith("shardlab.estimate")]:
-        monkeypatch.delitem(sys.modules, name)
-    with (
-        closed_modules.modules_closed(["shardlab.estimate"]),
-        pytest.raises(PermissionError, match=closed_modules.CLOSED),
-    ):
+        del sys.modules[name]
+    closed_modules.close_modules(["shardlab.estimate"])
+    with pytest.raises(PermissionError, match=closed_modules.CLOSED):
         importlib.import_module("shardlab.estimate.traffic")
-    assert importlib.import_module("shardlab.estimate.traffic").sent_bytes
+    return "done"
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("fn", [refuses_under_any_name, refuses_an_import])
+def test_closed_modules_refuse(fn: Callable[[], str]) -> None:
+    assert in_another_process(fn) == "done"
+
+
+def functions_of_every_form() -> ModuleType:
+    module = ModuleType("answers")
+    source = """
+import functools
+def plain(): return 1
+def of(x):
+    def inside(): return x
+    return inside
+closure = of(2)
+@functools.cache
+def cached(): return 3
+table = {"four": lambda: 4, "nested": [(lambda: 5,)]}
+later = functools.partial(lambda: 6)
+class C:
+    def __init__(self): super().__init__()
+    @staticmethod
+    def seven(): return 7
+    @classmethod
+    def eight(cls): return 8
+    @property
+    def nine(self): return 9
+    @functools.cached_property
+    def ten(self): return 10
+@functools.wraps(plain)
+def wrapper(): return 11
+"""
+    exec(source, vars(module))
+    module.cached()
+    return module
+
+
+def test_functions_are_found_in_every_form() -> None:
+    module = functions_of_every_form()
+    instance = module.C()
+    closed_modules.close_functions(list(closed_modules.functions_in(module)))
+    calls = [
+        *(module.plain, module.of, module.closure, module.cached, module.wrapper, module.later),
+        *(module.table["four"], module.table["nested"][0][0], module.C, module.C.seven),
+        *(module.C.eight, lambda: instance.nine, lambda: instance.ten),
+    ]
+    for call in calls:
+        with pytest.raises(PermissionError, match="ready-made"):
+            call()
+
+
+def codes_left_in_memory() -> list[str]:
+    """Original code of closed functions that can be reached from any object or frame."""
+    names = [name for name in CLOSED if name.startswith("shardlab")]
+    closed_modules.close_modules(names)
+    gc.unfreeze()
+    known: list[Any] = [*gc.get_objects(), *sys._current_frames().values(), *sys.modules.values()]
+    seen: set[int] = set()
+    found = []
+    while known:
+        each = known.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, CodeType):
+            file = each.co_filename.replace("/", ".").removesuffix(".py")
+            is_body = each.co_name == "<module>"
+            if any(f"{name}." in f"{file}." for name in names) and not is_body:
+                found.append(f"{each.co_filename}: {each.co_qualname}")
+            known += [constant for constant in each.co_consts if isinstance(constant, CodeType)]
+        else:
+            known += gc.get_referents(each)
+    return found
+
+
+@pytest.mark.ranks
+def test_no_object_of_the_process_leads_to_the_original_code() -> None:
+    assert in_another_process(codes_left_in_memory) == []
 
 
 @pytest.mark.parametrize("lab", exercises.labs())

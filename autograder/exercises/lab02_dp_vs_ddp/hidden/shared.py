@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import shaken
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
+from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import FACTORS
+from autograder.guest.moments import scaled
 
 SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
 STEP_CASES = (
@@ -38,9 +40,17 @@ def one_process(case: Case, inputs: Any) -> dict[str, Plain]:
     return public.take_steps(case, given, take_step)
 
 
-def take_gradient(model: nn.Module, batch: list[Tensor]) -> None:
+def take_gradient(model: nn.Module, batch: list[Tensor], factors: Tensor | None = None) -> None:
+    """``factors``: of the gradient of the first layer's output, by sample."""
+
+    def scale(_: nn.Module, given: Any, output: Tensor) -> None:
+        if factors is not None:
+            output.register_hook(lambda gradient: scaled(gradient, factors))
+
+    handle = public.first_trainable(model).register_forward_hook(scale)
     model.zero_grad()
     model(*batch).backward()
+    handle.remove()
 
 
 class FirstStep:
@@ -60,7 +70,8 @@ class FirstStep:
         """What ``rank`` has after backward on its batch with some rank's weights and buffers."""
         weights, buffers = self.inputs[weights_of]["state"], self.inputs[buffers_of]["state"]
         model = public.build_with(self.case, weights | public.buffers_in(buffers))
-        take_gradient(model, self.inputs[rank]["batches"][0])
+        factors = self.inputs[rank].get(FACTORS, [None])
+        take_gradient(model, self.inputs[rank]["batches"][0], factors[0])
         return public.after_step(model)
 
     def late_broadcast(self, *, before_backward: bool) -> Tensor:
