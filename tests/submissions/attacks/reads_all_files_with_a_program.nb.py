@@ -4,7 +4,7 @@
 # tries = "has another process read every file"
 # seen_by = "points"
 # state = "graded"
-# earns = {load_sharded = 1.334}
+# earns = {load_sharded = 2.667}
 # ///
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 import io
