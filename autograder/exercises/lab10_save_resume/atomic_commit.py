@@ -207,10 +207,7 @@ class Commits:
                     raise ValueError(OUTSIDE)
                 if not folder.is_dir():
                     raise FileNotFoundError(NOT_THERE)
-                with (folder / name).open("w") as file:
-                    file.write(text[: len(text) // 2])
-                    file.flush()
-                    file.write(text[len(text) // 2 :])
+                (folder / name).write_text(text)  # two changes: an empty file, a complete one
 
             cloudpickle.loads(pickled)(root, int(NEW[5:]), write)
 

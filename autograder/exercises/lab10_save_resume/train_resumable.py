@@ -104,6 +104,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         "commits": [each.commits for each, _, _ in starts],
         "bit for bit": all(losses.get(step) == loss for pairs in returned for step, loss in pairs),
         "asked again for": max(each.asked_again for each, _, _ in starts),
+        "batches after the end": sum(each.batches for each, _, _ in starts if each.is_done),
         "checkpoint bytes": max(size for _, _, size in starts),
     }
 
@@ -137,6 +138,8 @@ class JobObserver(Observer):
         self.first = done_before(case, start)
         self.done = [self.first] * self.ranks
         self.commits: list[int] = []
+        self.is_done = self.first == case.params["steps"]  # from the beginning
+        self.batches = 0
         self.asked_again = 0  # for batches that were used before the checkpoint
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
@@ -154,6 +157,7 @@ class JobObserver(Observer):
         if message.get("op") != "batch":
             return None
         position = int(message["position"])
+        self.batches += 1
         self.asked_again += position < self.first
         return list(batch_of(self.given, position, rank, self.ranks, self.first))
 
@@ -261,6 +265,8 @@ def wrong_commits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def repeats_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output["batches after the end"]:
+        return "asks for batches although the checkpoint contains all steps"
     if output["asked again for"] and not output["bit for bit"]:
         return (
             "runs steps again that the checkpoint contains: their batches do not come again, so "

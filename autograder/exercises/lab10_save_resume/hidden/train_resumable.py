@@ -40,6 +40,7 @@ def reference(case: Case, inputs: Any) -> Plain:
         "losses": [losses] * ranks,
         "commits": commits(case),
         "kills": [kill != public.NO_KILL for kill in case.params["starts"]],
+        "batches after the end": 0,
         "bit for bit": True,
     }
 
