@@ -165,10 +165,12 @@ class Commits:
         is_reversed = change % 2 == 0
         outcomes = self.run(self.given["new"], observer, is_reversed)
         observer.look()
-        found = {"was killed": was_killed(outcomes), "broken": observer.broken, "failure": None}
-        if NEW not in observer.seen:
-            found["failure"] = self.restart(is_reversed)
-        return found
+        needs_restart = NEW not in observer.seen
+        return {
+            "was killed": was_killed(outcomes),
+            "broken": observer.broken,
+            "failure": self.restart(is_reversed) if needs_restart else None,
+        }
 
     def restart(self, is_reversed: bool) -> list[str] | None:
         """[kind of failure, evidence], or None"""

@@ -49,6 +49,9 @@ NEVER_ENTERED = "waits in a collective that another rank never enters"
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 36
 
 
+Message = dict[str, Any]
+
+
 class Outcome(NamedTuple):
     """How a rank ended, or the collective in which it waits."""
 
@@ -135,7 +138,8 @@ def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -
         messages.receive(group.parent)
         group.replace_torch_distributed()
         try:
-            header, body = {"op": RETURNED}, codec.encode_plain(work(group))
+            header: Message = {"op": RETURNED}
+            body = codec.encode_plain(work(group))
         except BaseException as error:
             header = {"op": RAISED, "error": [type(error).__name__, message_of(error)]}
             body = b""
@@ -170,8 +174,6 @@ def message_of(error: BaseException) -> str:
 
 
 # ---- in the parent ------------------------------------------------------------------------------
-
-Message = dict[str, Any]
 
 
 class Observer:
