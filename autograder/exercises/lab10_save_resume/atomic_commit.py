@@ -95,11 +95,16 @@ def is_broken(disk: Disk, given: Any) -> bool:
 
 
 class DiskObserver(Observer):
-    """Looks at the disk before each change, and kills the rank that has made change ``kill_at``."""
+    """Looks at the disk before each held call.
 
-    def __init__(self, root: Path, given: Any, kill_at: int = 0) -> None:
+    Kills the rank that has made change ``kill_at``, and pauses one before held call ``pause_at``.
+    """
+
+    def __init__(self, root: Path, given: Any, kill_at: int = 0, pause_at: int = 0) -> None:
         self.watched = str(root)
-        self.given, self.kill_at = given, kill_at
+        self.given, self.kill_at, self.pause_at = given, kill_at, pause_at
+        self.calls = 0  # that were held
+        self.changing_calls: list[int] = []
         self.seen = disk_of(self.watched)
         self.changes = 0
         self.broken: Disk | None = None  # the first state that no kill may leave
@@ -118,23 +123,34 @@ class DiskObserver(Observer):
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
         has_changed = self.look()
+        if has_changed:
+            self.changing_calls.append(self.calls)
+        if message is None:
+            self.calls += 1
         has_returned = message is not None and message.get("op") == RETURNED
         if has_returned and self.seen.get(NEW) != files_of(self.given["new"]):
             self.returned_too_early.append(rank)
         return has_changed and self.changes == self.kill_at
 
+    def has_to_pause(self, rank: int) -> bool:
+        return self.calls == self.pause_at
+
 
 @gets_pickled_answer
 def drive(pickled: bytes, given: Any, case: Case) -> Plain:
     with protected_parent(), TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        complete = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
         commits = Commits(pickled, Path(name) / "root", given, case)
         found = [commits.without_a_kill(is_reversed) for is_reversed in (False, True)]
+        if case.params.get("paused"):
+            calls = found[0].changing_calls[:MOST_KILLS]
+            found += [commits.without_a_kill(pause_at=call) for call in calls if call]
         broken = next((each.broken for each in found if each.broken), None)
         changes = 0 if broken else min(max(each.changes for each in found), MOST_KILLS)
         kills = [commits.with_a_kill(change) for change in range(1, changes + 1)]
         kills = [each for each in kills if each["was killed"]]
         return {
-            "left": [each.seen for each in found],
+            "left": [each.seen for each in found if each.seen != complete],
             "returned too early": sorted({r for each in found for r in each.returned_too_early}),
             "broken": broken or next((each["broken"] for each in kills if each["broken"]), None),
             "failures": [each["failure"] for each in kills if each["failure"]],
@@ -151,8 +167,8 @@ class Commits:
     given: Any
     case: Case
 
-    def without_a_kill(self, is_reversed: bool) -> DiskObserver:
-        observer = self.prepare()
+    def without_a_kill(self, is_reversed: bool = False, pause_at: int = 0) -> DiskObserver:
+        observer = self.prepare(pause_at=pause_at)
         outcomes = self.run(self.given["new"], observer, is_reversed)
         observer.look()
         if observer.broken is None:
@@ -187,12 +203,12 @@ class Commits:
         rest = disk.keys() - {OLD, NEW}
         return ["strays", ", ".join(sorted(rest))] if rest else None
 
-    def prepare(self, kill_at: int = 0) -> DiskObserver:
+    def prepare(self, kill_at: int = 0, pause_at: int = 0) -> DiskObserver:
         shutil.rmtree(self.root, ignore_errors=True)
         (self.root / OLD).mkdir(parents=True)
         for name, text in files_of(self.given["old"]).items():
             (self.root / OLD / name).write_text(text)
-        return DiskObserver(self.root, self.given, kill_at)
+        return DiskObserver(self.root, self.given, kill_at, pause_at)
 
     def run(
         self, texts: Sequence[str], observer: DiskObserver | None, is_reversed: bool
@@ -288,7 +304,7 @@ EXERCISE = OnRanks(
     points=5,
     cases=(
         Case("1 rank", 1, {"ranks": 1}),
-        Case("2 ranks, then 1", 1, {"ranks": 2, "ranks after the kill": 1}),
+        Case("2 ranks, then 1", 1, {"ranks": 2, "ranks after the kill": 1, "paused": True}),
     ),
     inputs=draw_contents,
     drive=drive,

@@ -185,6 +185,10 @@ class Observer:
         """Whether to kill the rank: before a change on disk, or when it sends a message."""
         return False
 
+    def has_to_pause(self, rank: int) -> bool:
+        """Whether a change on disk has to wait until the other ranks cannot continue."""
+        return False
+
     def answer(self, rank: int, message: Message) -> Plain:
         """To a request of a rank; None if the message is a collective."""
         return None
@@ -244,6 +248,7 @@ def run_ranks(
             given = [each.last.value for each in ranks.children]
             for rank in order or range(world_size):
                 ranks.resume(rank, given)
+            ranks.end_pause()
     finally:
         for child in ranks.children:
             child.close()
@@ -256,6 +261,7 @@ class Ranks:
     observer: Observer
     others: set[int]  # this process's children that are no ranks
     children: list[Child] = field(default_factory=list)
+    paused: tuple[int, int] | None = None  # a rank, and its held call
     continued: int = 0  # the thread whose held call was let through last
 
     @property
@@ -284,6 +290,16 @@ class Ranks:
             return
         with contextlib.suppress(OSError):
             messages.send(child.sock, {}, pickle.dumps(given))
+        self.wait_for(rank)
+
+    def end_pause(self) -> None:
+        if self.paused is not None:
+            (rank, call), self.paused = self.paused, None
+            held_calls.let_continue(self.children[rank].listener or -1, call)
+            self.wait_for(rank)
+
+    def wait_for(self, rank: int) -> None:
+        child = self.children[rank]
         child.last = Outcome("runs")
         poll = select.poll()
         for each in self.children:
@@ -312,6 +328,9 @@ class Ranks:
         self.settle(thread)
         if self.observer.has_to_die(rank, None):
             self.kill(rank)
+        elif self.observer.has_to_pause(rank):
+            self.paused = rank, call
+            child.last = Outcome("is paused")
         else:
             held_calls.let_continue(child.listener, call)
             self.continued = thread
