@@ -19,6 +19,7 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping
 
+from autograder.guest import private_folders
 from autograder.sandbox import seccomp
 
 _NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -60,8 +61,9 @@ def enclose(limits: Mapping[str, float]) -> None:
     # In a new user namespace, processes of the same user cannot read this process's memory.
     _unshare(_NEWUSER | _NEWNS | _NEWIPC)
     size = f"size={int(limits['scratch_bytes'])},nr_inodes=20000,mode=0700".encode()
+    private_folders.PATHS = ("/tmp", "/dev/shm")
     with _mounts_kept("/tmp/"):
-        for folder in ("/tmp", "/dev/shm"):
+        for folder in private_folders.PATHS:
             _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
     os.chdir("/tmp")
     # If root grades, these are the machine's sysctls, and uid 0 may write them.

@@ -7,17 +7,25 @@ refused as well, to reduce the operating system's attack surface.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import platform
-import struct
 
-_LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
-_ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_ALLOWED, _REFUSED = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)
-_Line = tuple[int, int, int, int]  # operation, lines to skip if true, if false, operand
-_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+from autograder.guest import filters
+from autograder.guest.filters import (
+    ALLOW,
+    AND,
+    ERROR,
+    JUMP_ANY_BIT,
+    JUMP_EQUAL,
+    LOAD,
+    RETURN,
+    is_known,
+)
+
+__all__ = ["install", "is_known", "refuse_connections", "refuse_socket_pairs"]
+
+_ALLOWED, _REFUSED = (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ERROR | errno.EPERM)
 _NEW_NAMESPACES, _CLONE_THREAD, _CLONE_FILES, _CLOSE_RANGE_UNSHARE = 0x7E020000, 0x10000, 0x400, 2
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
@@ -33,9 +41,7 @@ _REFUSED_LATER = (
     *_SOCKET_CALLS, *_SIGNAL_CALLS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT, "socketpair",
     "close_range",
 )  # fmt: skip
-# By machine: its audit architecture, and its column in _NUMBERS.
-_MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_NUMBERS: dict[str, tuple[int, int | None]] = {
+_NUMBERS: filters.Numbers = {
     "socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "unshare": (272, 97),
     "setns": (308, 268), "ptrace": (101, 117), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438),
@@ -62,95 +68,70 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
 }  # fmt: skip
 
 
-def is_known() -> bool:
-    return platform.machine() in _MACHINES
-
-
 def install() -> None:
     """For this thread and all that it starts; it cannot be removed. Raises OSError."""
-    number, lines = _first_lines()
+    number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
     if platform.machine() == "x86_64":  # refuse x32, which has other system call numbers
-        lines += [(_JUMP_ANY_BIT, 0, 1, 0x40000000), _REFUSED]
+        lines += [(JUMP_ANY_BIT, 0, 1, 0x40000000), _REFUSED]
     # The C library then uses clone instead, whose flags a filter can read.
-    lines += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
+    lines += [(JUMP_EQUAL, 0, 1, number["clone3"]), (RETURN, 0, 0, ERROR | errno.ENOSYS)]
     for name, at in number.items():
         if name not in ("clone", "clone3", *_REFUSED_LATER):
-            lines += [(_JUMP_EQUAL, 0, 1, at), _REFUSED]
+            lines += [(JUMP_EQUAL, 0, 1, at), _REFUSED]
     lines += [
-        (_JUMP_EQUAL, 0, 6, number["clone"]),
-        (_LOAD, 0, 0, 16),
-        (_JUMP_ANY_BIT, 2, 0, _NEW_NAMESPACES),
+        (JUMP_EQUAL, 0, 6, number["clone"]),
+        (LOAD, 0, 0, 16),
+        (JUMP_ANY_BIT, 2, 0, _NEW_NAMESPACES),
         # A thread with open files of its own could hide memory files from the grader.
-        (_JUMP_ANY_BIT, 0, 2, _CLONE_THREAD),
-        (_JUMP_ANY_BIT, 1, 0, _CLONE_FILES),
+        (JUMP_ANY_BIT, 0, 2, _CLONE_THREAD),
+        (JUMP_ANY_BIT, 1, 0, _CLONE_FILES),
         _REFUSED,
         _ALLOWED,
-        (_JUMP_EQUAL, 0, 4, number["close_range"]),
-        (_LOAD, 0, 0, 32),
-        (_JUMP_ANY_BIT, 0, 1, _CLOSE_RANGE_UNSHARE),
+        (JUMP_EQUAL, 0, 4, number["close_range"]),
+        (LOAD, 0, 0, 32),
+        (JUMP_ANY_BIT, 0, 1, _CLOSE_RANGE_UNSHARE),
         _REFUSED,
         _ALLOWED,
-        (_JUMP_EQUAL, 1, 0, number["socket"]),
+        (JUMP_EQUAL, 1, 0, number["socket"]),
         _ALLOWED,
         # socket(family, type, protocol): TCP, or netlink for getifaddrs
-        (_LOAD, 0, 0, 16),
-        (_JUMP_EQUAL, 9, 0, _AF_NETLINK),
-        (_JUMP_EQUAL, 2, 0, _AF_INET),
-        (_JUMP_EQUAL, 1, 0, _AF_INET6),
+        (LOAD, 0, 0, 16),
+        (JUMP_EQUAL, 9, 0, _AF_NETLINK),
+        (JUMP_EQUAL, 2, 0, _AF_INET),
+        (JUMP_EQUAL, 1, 0, _AF_INET6),
         _REFUSED,
-        (_LOAD, 0, 0, 24),
-        (_AND, 0, 0, 0xF),
-        (_JUMP_EQUAL, 1, 0, _SOCK_STREAM),
+        (LOAD, 0, 0, 24),
+        (AND, 0, 0, 0xF),
+        (JUMP_EQUAL, 1, 0, _SOCK_STREAM),
         _REFUSED,
-        (_LOAD, 0, 0, 32),
-        (_JUMP_EQUAL, 3, 0, _TCP),
-        (_LOAD, 0, 0, 32),  # target of the netlink jump: protocol 0 is routing
-        (_JUMP_EQUAL, 1, 0, 0),
+        (LOAD, 0, 0, 32),
+        (JUMP_EQUAL, 3, 0, _TCP),
+        (LOAD, 0, 0, 32),  # target of the netlink jump: protocol 0 is routing
+        (JUMP_EQUAL, 1, 0, 0),
         _REFUSED,
         _ALLOWED,
     ]
-    _load(lines)
+    filters.load(lines)
 
 
 def refuse_connections() -> None:
     """From now on this process and its children cannot create sockets, accept connections or signal
     other processes.  Existing connections stay and send without delay.  Raises OSError.
     """
-    number, lines = _first_lines()
+    number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
     for name in (*_SOCKET_CALLS, *_OPTIONS, "pidfd_send_signal"):
-        lines += [(_JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
+        lines += [(JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
     for name in _SIGNAL_CALLS:  # the first argument is the target
-        to_itself = [(_LOAD, 0, 0, 16), (_JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
-        lines += [(_JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
+        to_itself = [(LOAD, 0, 0, 16), (JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
+        lines += [(JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
     for name, argument in _FLAGS_AT.items():
-        if_more = (_LOAD, 0, 0, 16 + 8 * argument), (_JUMP_ANY_BIT, 0, 1, _MSG_MORE)
-        lines += [(_JUMP_EQUAL, 0, 4, number[name]), *if_more, _REFUSED, _ALLOWED]
-    _load([*lines, _ALLOWED])
+        if_more = (LOAD, 0, 0, 16 + 8 * argument), (JUMP_ANY_BIT, 0, 1, _MSG_MORE)
+        lines += [(JUMP_EQUAL, 0, 4, number[name]), *if_more, _REFUSED, _ALLOWED]
+    filters.load([*lines, _ALLOWED])
 
 
 def refuse_socket_pairs() -> None:
     """From now on this process and its children cannot create them: their buffers, and files sent
     through them, are memory that cannot be counted from outside.  Raises OSError."""
-    number, lines = _first_lines()
-    _load([*lines, (_JUMP_EQUAL, 0, 1, number["socketpair"]), _REFUSED, _ALLOWED])
-
-
-def _first_lines() -> tuple[dict[str, int], list[_Line]]:
-    """The machine's system call numbers, and the first lines of a filter: kill on a call of another
-    architecture, else load its number.  Raises KeyError for an unknown machine."""
-    architecture, column = _MACHINES[platform.machine()]
-    numbers = {name: at for name, both in _NUMBERS.items() if (at := both[column]) is not None}
-    # struct seccomp_data: number, machine, instruction pointer, 6 arguments
-    check = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL)]
-    return numbers, [*check, (_LOAD, 0, 0, 0)]
-
-
-def _load(lines: list[_Line]) -> None:
-    program = b"".join(struct.pack("=HBBI", *line) for line in lines)
-    buffer = ctypes.create_string_buffer(program, len(program))
-    # struct sock_fprog {unsigned short len; struct sock_filter *filter;}
-    pointer = struct.pack("=HxxxxxxQ", len(lines), ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, pointer, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, "the operating system rejected the seccomp filter")
+    at = filters.numbers_here(_NUMBERS)["socketpair"]
+    filters.load([*filters.first_lines(), (JUMP_EQUAL, 0, 1, at), _REFUSED, _ALLOWED])

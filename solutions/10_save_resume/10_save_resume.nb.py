@@ -144,7 +144,7 @@ def reshard_spec(slices_by_rank, shapes, world_size):
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · in cases with "few files" in their name, opens (with `torch.load`) only files that contain a part of its slices. Every rank has at least one element of each tensor.
+# **Budget** · opens only files that contain a part of its slices: in cases with "few files" in their name, a rank cannot open any other (their names are links to nothing). Every rank has at least one element of each tensor.
 #
 # <details><summary>Hint 1 · the lengths of slices</summary>
 #
@@ -217,7 +217,8 @@ def name_of(step):
 #
 # - Whenever any rank is killed, the newest checkpoint is complete: the old one, until the new one is complete.
 # - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step. Files that the killed run left behind must not make the restarted one fail or get into its checkpoint.
-# - At the end `root` contains only checkpoints. Old ones stay.
+# - At the end, after a restart too, `root` contains only checkpoints. Old ones stay.
+# - Temporary files are in `root` as well: a rename works only within one file system.
 
 # %%
 def commit_spec(checkpoints, step, files_by_rank, is_killed):
@@ -227,7 +228,11 @@ def commit_spec(checkpoints, step, files_by_rank, is_killed):
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
 # %% [markdown]
-# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`; you only need `dist.barrier()`.
+# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`; you only need `dist.barrier()`. They take turns, in two orders: each runs until it waits in a collective, so wait in a collective, not for a file to appear.
+#
+# The check sees every change, by whatever program it is made, because the operating system holds system calls that change files (seccomp). If your system does not support that, your own check looks at the disk only between lines of Python code: a change in another thread or program looks like one step. Grading never does that.
+#
+# A rename survives a kill of processes. To survive a power failure, a program also calls `os.fsync` on the files before the rename and on `root` after it; that is not part of this task. On NFS the rename is atomic on the server, but other clients may show the old content of `root` for some seconds, because they cache it; Lustre shows the same content to all clients.
 #
 # <details><summary>Hint 1 · the one atomic step</summary>
 #
@@ -373,7 +378,9 @@ class Job:
         return mean.item() / dist.get_world_size()
 
 # %% [markdown]
-# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0.
+# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0. Only the newest checkpoint survives a kill.
+#
+# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, and batches that were used before the checkpoint do not come again (they are zeros).
 
 # %%
 def resume_spec(curve, killed_in, every):

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank
-from autograder.exercises.lab10_save_resume.disk_changes import ChangeCounter
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     NEVER_ENTERED,
-    RAISED,
+    RETURNED,
     Group,
+    Message,
+    Observer,
     Outcome,
+    fails_on_a_rank,
+    protected_parent,
     raise_first_error,
     run_ranks,
+    was_killed,
 )
-from shardlab.errors import RankError
+from autograder.guest.on_rank import gets_pickled_answer
 
 MOST_KILLS = 60  # in one case; a right answer makes about ten changes
+MOST_ENTRIES, MOST_BYTES = 500, 200  # that are looked at on disk, and in each file
 OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is saved now
-RENAMED_TOO_EARLY = "the new step had its name before all ranks had written"
+A_STEP = re.compile("step_.{8}", re.DOTALL)  # what the lab's `latest` takes for a checkpoint
+NOT_THERE = "write was called with a folder that does not exist"
+OUTSIDE = "write was called with a folder outside root"
 
 Files = dict[str, str]  # what is in a folder: {path: content}
+Disk = dict[str, Files]  # {name of a file or folder in root: what is in it}
 
 
 def draw_contents(case: Case, rng: np.random.Generator) -> Plain:
@@ -36,25 +49,44 @@ def draw_contents(case: Case, rng: np.random.Generator) -> Plain:
     return {which: [rng.bytes(24).hex() for _ in ranks] for which in ("old", "new")}
 
 
-def files_of(texts: list[str]) -> Files:
+def files_of(texts: Sequence[str]) -> Files:
     return {f"rank_{rank}.txt": text for rank, text in enumerate(texts)}
 
 
-def disk_of(root: Path) -> dict[str, Files]:
-    """{name of a file or folder in root: what is in it}, with the beginning of each content."""
-    disk: dict[str, Files] = {}
-    for path in sorted(root.rglob("*")):
-        name, _, inside = str(path.relative_to(root)).partition("/")
+def disk_of(root: str) -> Disk:
+    """With the beginning of each content. Links are not followed."""
+    disk: Disk = {}
+    for path in paths_in(root)[:MOST_ENTRIES]:
+        name, _, inside = path[len(root) + 1 :].partition("/")
         files = disk.setdefault(name, {})
         if inside:
-            is_file = path.is_file()
-            files[inside] = path.read_bytes()[:200].decode(errors="replace") if is_file else ""
+            files[inside] = beginning_of(path)
     return disk
 
 
-def is_broken(disk: dict[str, Files], given: Any) -> bool:
+def paths_in(folder: str) -> list[str]:
+    found: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may be removed meanwhile
+        for entry in entries:
+            found.append(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                found += paths_in(entry.path)
+    return sorted(found)
+
+
+def beginning_of(path: str) -> str:
+    with contextlib.suppress(OSError):  # a folder, a link, or removed meanwhile
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return os.read(fd, MOST_BYTES).decode(errors="replace")
+        finally:
+            os.close(fd)
+    return ""
+
+
+def is_broken(disk: Disk, given: Any) -> bool:
     """Whether the newest step differs from what was saved in it."""
-    newest = max((name for name in disk if re.fullmatch(r"step_\d{8}", name)), default="")
+    newest = max((name for name in disk if A_STEP.fullmatch(name)), default="")
     saved = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
     return newest not in saved or disk[newest] != saved[newest]
 
@@ -62,141 +94,241 @@ def is_broken(disk: dict[str, Files], given: Any) -> bool:
 # ---- next to the student's code -----------------------------------------------------------------
 
 
-def drive(subject: Any, given: Any, case: Case) -> Plain:
-    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        root = Path(name)
-        prepare(root, given)
-        counter = ChangeCounter()
-        outcomes = commit(subject, root, given["new"], counter)
-        left = disk_of(root)
-        if NEW in left and any(each.how == RAISED for each in outcomes):
-            raise RuntimeError(RENAMED_TOO_EARLY)  # others were still writing in that folder
-        raise_first_error(outcomes)
-        changes = range(1, min(counter.count.value, MOST_KILLS) + 1)
-        kills = [kill(subject, root, given, case, change) for change in changes]
+class DiskObserver(Observer):
+    """Looks at the disk before each held call.
+
+    Kills the rank that has made change ``kill_at``, and pauses one before held call ``pause_at``.
+    """
+
+    def __init__(self, root: Path, given: Any, kill_at: int = 0, pause_at: int = 0) -> None:
+        self.watched = str(root)
+        self.given, self.kill_at, self.pause_at = given, kill_at, pause_at
+        self.calls = 0  # that were held
+        self.changing_calls: list[int] = []
+        self.seen = disk_of(self.watched)
+        self.changes = 0
+        self.broken: Disk | None = None  # the first state that no kill may leave
+        self.returned_too_early: list[int] = []
+
+    def look(self) -> bool:
+        """Whether the disk has changed since the last look."""
+        disk = disk_of(self.watched or "")
+        if disk == self.seen:
+            return False
+        self.seen = disk
+        self.changes += 1
+        if self.broken is None and is_broken(disk, self.given):
+            self.broken = disk
+        return True
+
+    def has_to_die(self, rank: int, message: Message | None) -> bool:
+        has_changed = self.look()
+        if has_changed:
+            self.changing_calls.append(self.calls)
+        if message is None:
+            self.calls += 1
+        has_returned = message is not None and message.get("op") == RETURNED
+        if has_returned and self.seen.get(NEW) != files_of(self.given["new"]):
+            self.returned_too_early.append(rank)
+        return has_changed and self.changes == self.kill_at
+
+    def has_to_pause(self, rank: int) -> bool:
+        return self.calls == self.pause_at
+
+
+@gets_pickled_answer
+def drive(pickled: bytes, given: Any, case: Case) -> Plain:
+    with protected_parent(), TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        complete = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
+        commits = Commits(pickled, Path(name) / "root", given, case)
+        found = [commits.without_a_kill(is_reversed) for is_reversed in (False, True)]
+        if case.params.get("paused"):
+            calls = found[0].changing_calls[:MOST_KILLS]
+            found += [commits.without_a_kill(pause_at=call) for call in calls if call]
+        broken = next((each.broken for each in found if each.broken), None)
+        changes = 0 if broken else min(max(each.changes for each in found), MOST_KILLS)
+        kills = [commits.with_a_kill(change) for change in range(1, changes + 1)]
+        kills = [each for each in kills if each["was killed"]]
         return {
-            "left": left,
-            "returned too early": [r for r, each in enumerate(outcomes) if each.value is not True],
-            "kills": kills,
-            "broken by a kill": sum(each["broken"] for each in kills),
-            "restarts that failed": sum(each["failure"] is not None for each in kills),
+            "left": [each.seen for each in found if each.seen != complete],
+            "returned too early": sorted({r for each in found for r in each.returned_too_early}),
+            "broken": broken or next((each["broken"] for each in kills if each["broken"]), None),
+            "failures": [each["failure"] for each in kills if each["failure"]],
             "was killed": len(kills) > 2,  # a folder, a file, a rename
         }
 
 
-def kill(subject: Any, root: Path, given: Any, case: Case, change: int) -> dict[str, Any]:
-    """What a kill after that change leaves on disk, and the failure of a restart, if any."""
-    prepare(root, given)
-    commit(subject, root, given["new"], ChangeCounter(kill_at=change))
-    left = disk_of(root)
-    found = {"left": left, "broken": is_broken(left, given), "failure": None}
-    if not any(name.startswith(NEW) for name in left):
-        texts = given["new"][: case.params.get("ranks after the kill", case.params["ranks"])]
+@dataclass
+class Commits:
+    """Runs of the answer, each of which starts with only the old checkpoint on disk."""
+
+    pickled: bytes
+    root: Path
+    given: Any
+    case: Case
+
+    def without_a_kill(self, is_reversed: bool = False, pause_at: int = 0) -> DiskObserver:
+        observer = self.prepare(pause_at=pause_at)
+        outcomes = self.run(self.given["new"], observer, is_reversed)
+        observer.look()
+        if observer.broken is None:
+            raise_first_error(outcomes)
+        return observer
+
+    def with_a_kill(self, change: int) -> dict[str, Any]:
+        """What a kill after that change left on disk, and the failure of a restart, if any."""
+        observer = self.prepare(kill_at=change)
+        is_reversed = change % 2 == 0
+        outcomes = self.run(self.given["new"], observer, is_reversed)
+        observer.look()
+        needs_restart = NEW not in observer.seen
+        return {
+            "was killed": was_killed(outcomes),
+            "broken": observer.broken,
+            "failure": self.restart(is_reversed) if needs_restart else None,
+        }
+
+    def restart(self, is_reversed: bool) -> list[str] | None:
+        """[kind of failure, evidence], or None"""
+        ranks = self.case.params.get("ranks after the kill", self.case.params["ranks"])
+        texts = self.given["new"][:ranks]
         try:
-            raise_first_error(commit(subject, root, texts, ChangeCounter()))
-            if disk_of(root).get(NEW) != files_of(texts):
-                found["failure"] = ""  # no error, but the wrong files
+            raise_first_error(self.run(texts, None, not is_reversed))
         except Exception as error:
-            found["failure"] = f"{type(error).__name__}: {error}"
-    return found
+            return ["error", f"{type(error).__name__}: {error}"]
+        disk, files = disk_of(str(self.root)), files_of(texts)
+        if disk.get(NEW) != files:
+            kind = "kept" if disk.get(NEW, {}).items() > files.items() else "files"
+            return [kind, f"in {NEW}: {', '.join(disk.get(NEW, {}))}"]
+        rest = disk.keys() - {OLD, NEW}
+        return ["strays", ", ".join(sorted(rest))] if rest else None
+
+    def prepare(self, kill_at: int = 0, pause_at: int = 0) -> DiskObserver:
+        shutil.rmtree(self.root, ignore_errors=True)
+        (self.root / OLD).mkdir(parents=True)
+        for name, text in files_of(self.given["old"]).items():
+            (self.root / OLD / name).write_text(text)
+        return DiskObserver(self.root, self.given, kill_at, pause_at)
+
+    def run(
+        self, texts: Sequence[str], observer: DiskObserver | None, is_reversed: bool
+    ) -> list[Outcome]:
+        """One rank for each text."""
+        pickled, root = self.pickled, self.root
+
+        def on_rank(group: Group) -> None:
+            name, text = list(files_of(texts).items())[group.rank]
+
+            def write(given: Any) -> None:
+                folder = Path(given)
+                if not folder.resolve().is_relative_to(root.resolve()):
+                    raise ValueError(OUTSIDE)
+                if not folder.is_dir():
+                    raise FileNotFoundError(NOT_THERE)
+                (folder / name).write_text(text)  # two changes: an empty file, a complete one
+
+            cloudpickle.loads(pickled)(root, int(NEW[5:]), write)
+
+        order = range(len(texts))
+        return run_ranks(on_rank, len(texts), observer, order[::-1] if is_reversed else order)
 
 
-def prepare(root: Path, given: Any) -> None:
-    """A disk that contains only the old checkpoint."""
-    shutil.rmtree(root)
-    (root / OLD).mkdir(parents=True)
-    for name, text in files_of(given["old"]).items():
-        (root / OLD / name).write_text(text)
-
-
-def commit(subject: Any, root: Path, texts: list[str], counter: ChangeCounter) -> list[Outcome]:
-    """One rank for each text; returns whether the new step was complete when its call returned."""
-
-    def on_rank(group: Group) -> bool:
-        name, text = list(files_of(texts).items())[group.rank]
-
-        def write(folder: Path) -> None:
-            with (Path(folder) / name).open("w") as file:
-                file.write(text[: len(text) // 2])
-                file.flush()
-                file.write(text[len(text) // 2 :])
-
-        counter.watch(root)
-        subject(root, int(NEW[5:]), write)
-        return len(list((root / NEW).glob("*"))) >= len(texts)
-
-    return run_ranks(on_rank, len(texts))
-
-
-NAMED_TOO_EARLY = "gives the final name before all ranks have written: wait for them, then rename"
+# ---- what is said -------------------------------------------------------------------------------
 
 
 @on_each_rank
 def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Names the mistake from what the first harmful kill left on disk."""
-    left = next((each["left"] for each in output["kills"] if each["broken"]), None)
+    """Names the mistake from the first state of the disk that a kill must not leave."""
+    left = output["broken"]
     if left is None:
         return None
-    new = files_of(attempt.inputs[0]["new"])
-    if NEW not in left:
+    given = attempt.inputs[0]
+    old, new = files_of(given["old"]), files_of(given["new"])
+    if left.get(OLD) != old:
         mistake = "removes the old checkpoint before the new one is complete"
         return f"{mistake}: a kill in between leaves none"
-    if any(new.items() <= files.items() for name, files in left.items() if name[:5] != "step_"):
+    newest = max(name for name in left if A_STEP.fullmatch(name))
+    if newest != NEW:
+        mistake = "uses a temporary name that `latest` takes for a checkpoint"
+        return f"{mistake}: it must not match step_????????", newest
+    others = (files for name, files in left.items() if not A_STEP.fullmatch(name))
+    if any(new.items() <= files.items() for files in others):
         return "copies the files to their final name: a copy takes many steps, a rename one"
     found = left[NEW]
     if found and found.items() < new.items():
-        return NAMED_TOO_EARLY, f"{len(found)} of {len(new)} ranks' files are in {NEW}"
+        return (
+            "gives the final name before all ranks have written: wait for them, then rename",
+            f"{len(found)} of {len(new)} ranks' files are in {NEW}",
+        )
     consequence = "a kill during the write leaves half a checkpoint under a valid name"
     return f"writes under the final name: {consequence}", f"in {NEW}: {sorted(found)}"
 
 
-ERRORS = {
-    NEVER_ENTERED: "has a collective that not all ranks enter: every rank makes every call",
-    RENAMED_TOO_EARLY: NAMED_TOO_EARLY,
-    "FileNotFoundError": "writes into a folder that does not exist: one rank creates and renames "
-    "it, the others wait at a barrier",
-}
-
-
-def stops(attempt: Attempt) -> Finding | None:
-    error = attempt.error
-    if isinstance(error, RankError):
-        for sign, mistake in ERRORS.items():
-            if sign in f"{error.kind} {error.message}":
-                return Finding("your answer", mistake, error.message, who_if_hidden="your answer")
-    return None
-
-
 @on_each_rank
 def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
-    left = output["left"]
-    if NEW not in left:
-        return "leaves no folder with the step's name", ", ".join(left)
-    if output["returned too early"]:
-        return Finding(
-            f"rank {output['returned too early'][0]}",
-            "returns before the new checkpoint has its name: let every rank wait for the rename",
+    if early := output["returned too early"]:
+        mistake = (
+            "returns before the new checkpoint has its name: let every rank wait for the rename"
         )
-    if extra := [name for name in left if not name.startswith("step_")]:
-        return "leaves something that is not a checkpoint", ", ".join(extra)
+        return Finding(f"rank {early[0]}", mistake)
+    for left in output["left"]:
+        if NEW not in left:
+            return "leaves no folder with the step's name", ", ".join(left)
+        if extra := [name for name in left if not A_STEP.fullmatch(name)]:
+            return "leaves something that is not a checkpoint", ", ".join(extra)
+        if left[NEW] != files_of(attempt.inputs[0]["new"]):
+            return "leaves a checkpoint without all ranks' files", ", ".join(left[NEW]) or "none"
     return None
+
+
+FAILURES = {
+    "error": "fails on files that a killed run left: remove the temporary folder before you use it "
+    "again",
+    "kept": "keeps files of a killed run in the new checkpoint: remove the temporary folder before "
+    "you use it again",
+    "files": "leaves a wrong checkpoint when it is restarted after a kill",
+    "strays": "leaves files of a killed run in root: after a restart, too, it contains only "
+    "checkpoints",
+}
 
 
 @on_each_rank
 def failed_restart(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    failures = [each["failure"] for each in output["kills"] if each["failure"] is not None]
-    if not failures:
+    if not output["failures"]:
         return None
-    remove = "remove the temporary folder before you use it again"
-    if failures[0]:
-        return f"fails on files that a killed run left: {remove}", failures[0]
-    return f"keeps files of a killed run in the new checkpoint: {remove}"
+    kind, evidence = output["failures"][0]
+    return FAILURES[kind], evidence
 
 
 EXERCISE = OnRanks(
     points=5,
-    cases=(Case("1 rank", 1, {"ranks": 1}), Case("2 ranks", 1, {"ranks": 2})),
+    cases=(
+        Case("1 rank", 1, {"ranks": 1}),
+        Case("2 ranks, then 1", 1, {"ranks": 2, "ranks after the kill": 1, "paused": True}),
+    ),
     inputs=draw_contents,
     drive=drive,
-    signs=(broken_by_a_kill, stops, wrong_without_a_kill, failed_restart),
+    signs=(
+        broken_by_a_kill,
+        raises(
+            NEVER_ENTERED,
+            "has a collective that not all ranks enter: every rank makes every call",
+            "your answer",
+        ),
+        raises(
+            NOT_THERE,
+            "calls write with a folder that does not exist: one rank creates it, and the others "
+            "wait at a barrier until it has",
+            "your answer",
+        ),
+        raises(
+            OUTSIDE,
+            "writes into a temporary folder outside root: create it in root, because a rename "
+            "works only within one file system",
+            "your answer",
+        ),
+        fails_on_a_rank,
+        wrong_without_a_kill,
+        failed_restart,
+    ),
 )

@@ -2,36 +2,54 @@
 
 Sandboxed ranks share no files, and a killed rank ends the run.  If an exercise needs shared files
 or kills, its drive forks a process for each rank, all using one folder, and may kill one (SIGKILL).
-The processes take turns, lower ranks first: each runs until it enters a collective or ends.  So no
-result depends on timing, and a rank that does not wait is always ahead of the others.
+The processes take turns in a given order: each runs until it enters a collective or ends.  So no
+result depends on timing, and in one of two opposite orders a rank that does not wait is ahead of
+the one that it should wait for.
 
-In these processes torch.distributed's functions are replaced by ones that communicate with the
-parent through a pipe, since gloo's threads do not survive a fork.
+Only the forked processes run student code.  The parent never unpickles what they send, and they
+cannot write its memory, so it can decide what happened.
+
+In the forked processes torch.distributed's functions are replaced by ones that communicate with the
+parent through a socket, since gloo's threads do not survive a fork.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
+import ctypes
 import os
 import pickle
+import select
 import signal
+import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
+import psutil
 import torch
 import torch.distributed as dist
 
+from autograder.exercise import Attempt, Finding, Plain
+from autograder.exercises.lab10_save_resume.disk_changes import trace_changes
+from autograder.guest import held_calls, private_folders
 from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
+from shardlab.errors import RankError
+from shardlab.ranks import codec, messages
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
+CHANGED = "changed"  # in place of a collective: a process without held calls reports a change
+WITH_LISTENER, WITHOUT_LISTENER = b"l", b"-"
 # Built-in exceptions that cannot be created from a message alone.
 NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 NEVER_ENTERED = "waits in a collective that another rank never enters"
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 36
+
+
+Message = dict[str, Any]
 
 
 class Outcome(NamedTuple):
@@ -41,8 +59,9 @@ class Outcome(NamedTuple):
     value: Any = None  # its return value, (kind, message) of its error, or its collective's input
 
 
-def kill_self() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def prctl(option: int, value: int = 0) -> int:
+    result: int = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    return result
 
 
 # ---- in a child ---------------------------------------------------------------------------------
@@ -54,12 +73,20 @@ class Group:
 
     rank: int
     world_size: int
-    parent: Connection
+    parent: socket.socket
 
-    def exchange(self, op: str, given: Any = None) -> list[Any]:
+    def exchange(self, op: str, given: Any = None, **facts: Plain) -> list[Any]:
         """What each rank gave, by rank."""
-        self.parent.send_bytes(pickle.dumps((op, given)))
-        return list(pickle.loads(self.parent.recv_bytes()))
+        messages.send(self.parent, {"op": op, **facts}, pickle.dumps(given))
+        return [pickle.loads(each) for each in self._receive()]
+
+    def request(self, op: str, **facts: Plain) -> Plain:
+        """What the parent answers, to this rank alone."""
+        messages.send(self.parent, {"op": op, **facts})
+        return codec.decode_plain(self._receive()[0])
+
+    def _receive(self) -> list[bytes]:
+        return list(pickle.loads(messages.receive(self.parent)[1]))
 
     def barrier(self, *_: Any, **__: Any) -> None:
         self.exchange("barrier")
@@ -99,18 +126,41 @@ class Group:
         dist.get_world_size = lambda *_, **__: self.world_size
 
 
-def run_child(work: Callable[[Group], Any], group: Group) -> NoReturn:
+def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -> NoReturn:
     try:
-        group.parent.recv_bytes()
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_DUMPABLE, 1)
+        kept = group.parent.fileno()
+        os.closerange(3, kept)  # above all the connection to the checker
+        os.closerange(kept + 1, 1 << 16)
+        if watched is not None:
+            be_watched(group, watched)
+        messages.receive(group.parent)
         group.replace_torch_distributed()
         try:
-            last = RETURNED, work(group)
+            header: Message = {"op": RETURNED}
+            body = codec.encode_plain(work(group))
         except BaseException as error:
-            last = RAISED, (type(error).__name__, message_of(error))
+            header = {"op": RAISED, "error": [type(error).__name__, message_of(error)]}
+            body = b""
         sys.settrace(None)
-        group.parent.send_bytes(pickle.dumps(last))
+        messages.send(group.parent, header, body)
     finally:
         os._exit(0)
+
+
+def be_watched(group: Group, folder: str) -> None:
+    """Sends the parent the listener of this process's held calls."""
+    try:
+        listener = held_calls.hold()
+    except OSError:
+        if private_folders.PATHS:  # graded: only a student's own check may see less
+            raise
+        group.parent.sendall(WITHOUT_LISTENER)
+        trace_changes(folder, lambda: group.exchange(CHANGED))
+    else:
+        socket.send_fds(group.parent, [WITH_LISTENER], [listener])
+        os.close(listener)
 
 
 def message_of(error: BaseException) -> str:
@@ -126,40 +176,209 @@ def message_of(error: BaseException) -> str:
 # ---- in the parent ------------------------------------------------------------------------------
 
 
-def run_ranks(work: Callable[[Group], Any], world_size: int) -> list[Outcome]:
+class Observer:
+    """What the parent does while ranks run; by default nothing."""
+
+    watched: str | None = None  # a folder: ``has_to_die`` is then called before every change in it
+
+    def has_to_die(self, rank: int, message: Message | None) -> bool:
+        """Whether to kill the rank: before a change on disk, or when it sends a message."""
+        return False
+
+    def has_to_pause(self, rank: int) -> bool:
+        """Whether a change on disk has to wait until the other ranks cannot continue."""
+        return False
+
+    def answer(self, rank: int, message: Message) -> Plain:
+        """To a request of a rank; None if the message is a collective."""
+        return None
+
+
+@dataclass
+class Child:
+    pid: int
+    sock: socket.socket
+    listener: int | None = None
+    last: Outcome = field(default_factory=lambda: Outcome("start"))
+
+    def __post_init__(self) -> None:
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.sock.close()
+        os.close(self.pidfd)
+        if self.listener is not None:
+            os.close(self.listener)
+
+
+@contextlib.contextmanager
+def protected_parent() -> Iterator[None]:
+    """Forked ranks cannot read or write this process's memory, and their own children become its
+    children when they are killed."""
+    was_dumpable = prctl(_PR_GET_DUMPABLE, 0)
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed, such as messages with a case's data
+    prctl(_PR_SET_DUMPABLE, 0 if private_folders.PATHS else was_dumpable)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        prctl(_PR_SET_DUMPABLE, was_dumpable)
+
+
+def run_ranks(
+    work: Callable[[Group], Any],
+    world_size: int,
+    observer: Observer | None = None,
+    order: Sequence[int] = (),
+) -> list[Outcome]:
     """Runs ``work`` on ``world_size`` processes that take turns; how each ended, by rank.
 
-    After a kill the others continue until they wait for the killed rank, and are then ended too.
+    ``order``: of their turns.  After a kill the others continue until they wait for the killed
+    rank, and are then ended too.
     """
     sys.stdout.flush()
-    children: list[tuple[int, Connection]] = []
-    last = [Outcome("start")] * world_size
+    ranks = Ranks(observer or Observer(), {child.pid for child in psutil.Process().children()})
     try:
         for rank in range(world_size):
-            connection, in_child = Pipe()
-            if (pid := os.fork()) == 0:
-                connection.close()
-                run_child(work, Group(rank, world_size, in_child))
-            in_child.close()
-            children.append((pid, connection))
-        while len({each.how for each in last}) == 1 and last[0].how not in ENDS:
-            by_rank = [each.value for each in last]
-            last = [resume(connection, by_rank) for _, connection in children]
+            ranks.start(work, rank, world_size)
+        while len({each.last.how for each in ranks.children}) == 1 and not ranks.ended:
+            given = [each.last.value for each in ranks.children]
+            for rank in order or range(world_size):
+                ranks.resume(rank, given)
+            ranks.end_pause()
     finally:
-        for pid, connection in children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            connection.close()
-    return last
+        for child in ranks.children:
+            child.close()
+        ranks.kill_orphans()
+    return [each.last for each in ranks.children]
 
 
-def resume(connection: Connection, by_rank: list[Any]) -> Outcome:
-    """Sends a child a collective's result; returns the next one that it enters, or its end."""
-    try:
-        connection.send_bytes(pickle.dumps(by_rank))
-        return Outcome(*pickle.loads(connection.recv_bytes()))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return Outcome(KILLED)
+@dataclass
+class Ranks:
+    observer: Observer
+    others: set[int]  # this process's children that are no ranks
+    children: list[Child] = field(default_factory=list)
+    paused: tuple[int, int] | None = None  # a rank, and its held call
+    continued: int = 0  # the thread whose held call was let through last
+
+    @property
+    def ended(self) -> bool:
+        return any(each.last.how in ENDS for each in self.children)
+
+    def start(self, work: Callable[[Group], Any], rank: int, world_size: int) -> None:
+        ours, theirs = socket.socketpair()
+        if (pid := os.fork()) == 0:
+            ours.close()
+            run_child(work, Group(rank, world_size, theirs), self.observer.watched)
+        theirs.close()
+        child = Child(pid, ours)
+        self.children.append(child)
+        if self.observer.watched is not None:
+            first, fds, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            if first == WITH_LISTENER:
+                (child.listener,) = fds
+            elif first != WITHOUT_LISTENER:
+                raise RuntimeError("this machine cannot hold a rank's system calls")
+
+    def resume(self, rank: int, given: Any) -> None:
+        """Sends a child a collective's result; waits until it enters the next one, or ends."""
+        child = self.children[rank]
+        if child.last.how in ENDS:
+            return
+        with contextlib.suppress(OSError):
+            messages.send(child.sock, {}, pickle.dumps(given))
+        self.wait_for(rank)
+
+    def end_pause(self) -> None:
+        if self.paused is not None:
+            (rank, call), self.paused = self.paused, None
+            held_calls.let_continue(self.children[rank].listener or -1, call)
+            self.wait_for(rank)
+
+    def wait_for(self, rank: int) -> None:
+        child = self.children[rank]
+        child.last = Outcome("runs")
+        poll = select.poll()
+        for each in self.children:
+            if each.listener is not None:
+                poll.register(each.listener, select.POLLIN)
+        poll.register(child.sock, select.POLLIN)
+        poll.register(child.pidfd, select.POLLIN)
+        while child.last.how == "runs":
+            ready = {fd: event for fd, event in poll.poll() if event & select.POLLIN}
+            for number, each in enumerate(self.children):
+                if each.listener in ready:
+                    self.on_held_call(number)
+            if child.last.how != "runs":
+                return
+            if child.sock.fileno() in ready:
+                self.on_message(rank)
+            elif child.pidfd in ready:
+                child.last = Outcome(KILLED)
+
+    def on_held_call(self, rank: int) -> None:
+        child = self.children[rank]
+        assert child.listener is not None
+        if (held := held_calls.next_held(child.listener)) is None:
+            return
+        call, thread = held
+        self.settle(thread)
+        if self.observer.has_to_die(rank, None):
+            self.kill(rank)
+        elif self.observer.has_to_pause(rank):
+            self.paused = rank, call
+            child.last = Outcome("is paused")
+        else:
+            held_calls.let_continue(child.listener, call)
+            self.continued = thread
+
+    def settle(self, thread: int) -> None:
+        """A thread's own next event comes after its last change; another's may not."""
+        if self.continued not in (0, thread):
+            held_calls.wait_until_done(self.continued)
+
+    def on_message(self, rank: int) -> None:
+        child = self.children[rank]
+        try:
+            header, body = messages.receive(child.sock)
+            op = str(header.get("op"))
+            value = codec.decode_plain(body) if op == RETURNED else body
+            if op == RAISED:
+                kind, text = header["error"]
+                value = str(kind), str(text)
+        except (OSError, EOFError):
+            child.last = Outcome(KILLED)
+            return
+        except Exception as error:  # bytes that our code does not send
+            child.last = Outcome(RAISED, (type(error).__name__, str(error)))
+            return
+        self.settle(child.pid)
+        if self.observer.has_to_die(rank, header):
+            self.kill(rank)
+        elif op == CHANGED:
+            messages.send(child.sock, {}, pickle.dumps([]))
+        elif (answer := self.observer.answer(rank, header)) is not None:
+            messages.send(child.sock, {}, pickle.dumps([codec.encode_plain(answer)]))
+        else:
+            child.last = Outcome(op, value)
+
+    def kill(self, rank: int) -> None:
+        """With all processes that it started."""
+        os.kill(self.children[rank].pid, signal.SIGKILL)
+        os.waitid(os.P_PID, self.children[rank].pid, os.WEXITED | os.WNOWAIT)
+        self.kill_orphans()
+        self.children[rank].last = Outcome(KILLED)
+
+    def kill_orphans(self) -> None:
+        """Processes that ranks started, and that are now this process's children."""
+        known = self.others | {child.pid for child in self.children}
+        while pids := {child.pid for child in psutil.Process().children()} - known:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def was_killed(outcomes: Sequence[Outcome]) -> bool:
@@ -178,3 +397,17 @@ def raise_first_error(outcomes: Sequence[Outcome]) -> None:
     for rank, outcome in enumerate(outcomes):
         if outcome.how not in ENDS and not was_killed(outcomes):
             raise RuntimeError(f"rank {rank} of {len(outcomes)} {NEVER_ENTERED}")
+
+
+def fails_on_a_rank(attempt: Attempt) -> Finding | None:
+    """A sign for an error that raise_first_error raised: shown without the case's own rank."""
+    error = attempt.error
+    if not isinstance(error, RankError) or not error.message.startswith("on rank "):
+        return None
+    where, _, message = error.message.partition(": ")
+    return Finding(
+        "your answer",
+        f"stops with {error.kind}",
+        who_if_hidden="your answer",
+        in_full=f"{error.kind} {where}: {message}",
+    )

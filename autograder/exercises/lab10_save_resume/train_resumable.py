@@ -1,4 +1,9 @@
-"""Kill ranks, and compare the loss curve after the last restart."""
+"""Kill ranks, and compare the loss curve after the last restart.
+
+The training data stays with the parent of the ranks, which answers their requests.  It does not
+repeat batches that were used before the checkpoint, and they take more bytes than a checkpoint may
+have.  Nothing else that a start of the job leaves behind is there in the next one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,17 +24,21 @@ from autograder.exercise.budget import Budget, Limit, from_outputs
 from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     Group,
+    Message,
+    Observer,
     Outcome,
-    kill_self,
+    fails_on_a_rank,
+    protected_parent,
     raise_first_error,
     run_ranks,
     was_killed,
 )
-from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
-from autograder.guest.on_rank import with_functions_replaced
+from autograder.exercises.lab10_save_resume.training_job import Job, batch_of, seed_all
+from autograder.guest import private_folders
+from autograder.guest.on_rank import gets_pickled_answer, with_functions_replaced
 
-WIDTHS = (8, 64, 64, 1)
-SAMPLES = 4  # in a batch of one rank
+WIDTHS = (64, 32, 32, 1)
+SAMPLES = 64  # in a batch of one rank
 STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
 RANDOM_BYTES = 16_384  # both random states and torch.save's overhead, for each rank
 TOLERANCE = 1e-6
@@ -64,62 +74,122 @@ def draw_job(case: Case, rng: np.random.Generator) -> Plain:
 # ---- next to the student's code -----------------------------------------------------------------
 
 
-def drive(subject: Any, given: Any, case: Case) -> Plain:
-    with TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        root = Path(name)
-        kills = []
+@gets_pickled_answer
+def drive(pickled: bytes, given: Any, case: Case) -> Plain:
+    starts, before = [], private_folders.content()
+    with protected_parent(), TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        before |= private_folders.content()
+        newest: Path | None = None
         for start in range(len(case.params["starts"])):
-            outcomes = run_job(subject, root, given, case, start)
-            kills.append(was_killed(outcomes))
+            root = Path(name, f"start_{start}")
+            root.mkdir()
+            if newest is not None:
+                copy_of_files(newest, root / newest.name)
+                shutil.rmtree(newest.parent)
+            observer = JobObserver(given, case, start)
+            outcomes = run_job(pickled, root, given, case, observer)
             raise_first_error(outcomes)
-        whole_run, *_ = run_ranks(partial(uninterrupted, given, case), case.params["ranks"])
-        returned = [in_pairs(each.value) for each in outcomes]
-        return {
-            "steps": [[step for step, _ in pairs] for pairs in returned],
-            "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
-            "kills": kills,
-            "bit for bit": all(
-                whole_run.value.get(step) == loss for pairs in returned for step, loss in pairs
-            ),
-            "checkpoint bytes": newest_bytes(root),
-        }
+            newest = max(root.glob("step_????????"), default=None)
+            starts.append((observer, was_killed(outcomes), bytes_in(newest)))
+            private_folders.remove_all_but(before)
+        work = partial(uninterrupted, given["weights"], given["seeds"][0], case.params["steps"])
+        observer = JobObserver(given, case, 0, is_killed=False)
+        whole_run, *_ = run_ranks(work, case.params["ranks"], observer)
+    losses = dict(whole_run.value)
+    returned = [each.value for each in outcomes]
+    return {
+        "steps": [[step for step, _ in pairs] for pairs in returned],
+        "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
+        "kills": [killed for _, killed, _ in starts],
+        "commits": [each.commits for each, _, _ in starts],
+        "bit for bit": all(losses.get(step) == loss for pairs in returned for step, loss in pairs),
+        "asked again for": max(each.asked_again for each, _, _ in starts),
+        "batches after the end": sum(each.batches for each, _, _ in starts if each.is_done),
+        "checkpoint bytes": max(size for _, _, size in starts),
+    }
 
 
-def run_job(subject: Any, root: Path, given: Any, case: Case, start: int) -> list[Outcome]:
+def copy_of_files(source: Path, target: Path) -> None:
+    """Regular files only, without their times and attributes."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.is_symlink():
+            continue
+        if path.is_dir():
+            copy_of_files(path, target / path.name)
+        elif path.is_file():
+            shutil.copyfile(path, target / path.name)
+
+
+def bytes_in(folder: Path | None) -> int:
+    """Of files and their names."""
+    if folder is None:
+        return 0
+    paths = list(folder.rglob("*"))
+    return sum(len(path.name) + path.lstat().st_size * path.is_file() for path in paths)
+
+
+class JobObserver(Observer):
+    """Delivers batches, notes the commits, and kills a rank as the case says."""
+
+    def __init__(self, given: Any, case: Case, start: int, is_killed: bool = True) -> None:
+        self.given, self.ranks = given, case.params["ranks"]
+        self.kill = case.params["starts"][start] if is_killed else NO_KILL
+        self.first = done_before(case, start)
+        self.done = [self.first] * self.ranks
+        self.commits: list[int] = []
+        self.is_done = self.first == case.params["steps"]  # from the beginning
+        self.batches = 0
+        self.asked_again = 0  # for batches that were used before the checkpoint
+
+    def has_to_die(self, rank: int, message: Message | None) -> bool:
+        op = message and message.get("op")
+        if op == "mean":
+            self.done[rank] += 1
+            return self.kill == ("step", self.done[rank] - 1, rank)
+        if op == "written":
+            return self.kill == ("save", self.done[rank] - 1, rank)
+        if message and op == "renamed" and rank == 0:
+            self.commits.append(int(message["step"]))
+        return False
+
+    def answer(self, rank: int, message: Message) -> Plain:
+        if message.get("op") != "batch":
+            return None
+        position = int(message["position"])
+        self.batches += 1
+        self.asked_again += position < self.first
+        return list(batch_of(self.given, position, rank, self.ranks, self.first))
+
+
+def run_job(
+    pickled: bytes, root: Path, given: Any, case: Case, observer: JobObserver
+) -> list[Outcome]:
     """One start of the job, until it is done or killed."""
-    kill = case.params["starts"][start]
+    start = int(root.name.removeprefix("start_"))
+    data = given["inputs"], given["targets"]
 
     def on_rank(group: Group) -> Any:
+        for tensor in data:
+            tensor.zero_()  # in this process only: its batches come from the parent
         seed_all(given["seeds"][start][group.rank])
-        done = done_before(case, start)
-
-        def die_in(where: str) -> None:
-            if kill == (where, done - 1, group.rank):
-                kill_self()
-
-        def mean(tensor: Tensor) -> Tensor:
-            nonlocal done
-            done += 1
-            mean = group.mean(tensor)
-            die_in("step")
-            return mean
 
         def atomic_commit(_: Any, step: int, write: Any) -> None:
             folder = root / f"unfinished_{start}_{step}"
             folder.mkdir(exist_ok=True)
             write(folder)
-            die_in("save")
             group.exchange("written")
             if group.rank == 0:
                 shutil.rmtree(root / f"step_{step:08}", ignore_errors=True)
                 folder.rename(root / f"step_{step:08}")
-            group.exchange("renamed")
+            group.exchange("renamed", step=int(step))
 
-        with_functions_replaced(subject, atomic_commit=atomic_commit)
-        job = Job(given, group.rank, group.world_size, mean)
-        return subject(root, job, case.params["steps"], case.params["every"])
+        subject = with_functions_replaced(cloudpickle.loads(pickled), atomic_commit=atomic_commit)
+        job = Job(given["weights"], batches_for(group), group.mean)
+        return in_pairs(subject(root, job, case.params["steps"], case.params["every"]))
 
-    return run_ranks(on_rank, case.params["ranks"])
+    ranks = range(case.params["ranks"])
+    return run_ranks(on_rank, len(ranks), observer, ranks[:: -1 if start % 2 else 1])
 
 
 def done_before(case: Case, start: int) -> int:
@@ -131,10 +201,16 @@ def done_before(case: Case, start: int) -> int:
     return done
 
 
-def uninterrupted(given: Any, case: Case, group: Group) -> dict[int, float]:
-    seed_all(given["seeds"][0][group.rank])
-    job = Job(given, group.rank, group.world_size, group.mean)
-    return {step: job.step() for step in range(case.params["steps"])}
+def batches_for(group: Group) -> Any:
+    return lambda position: tuple(group.request("batch", position=int(position)))
+
+
+def uninterrupted(
+    weights: list[Tensor], seeds: list[int], steps: int, group: Group
+) -> list[tuple[int, float]]:
+    seed_all(seeds[group.rank])
+    job = Job(weights, batches_for(group), group.mean)
+    return [(step, job.step()) for step in range(steps)]
 
 
 def in_pairs(returned: Any) -> list[tuple[int, float]]:
@@ -143,11 +219,6 @@ def in_pairs(returned: Any) -> list[tuple[int, float]]:
         kind = type(returned).__name__
         raise TypeError(f"train_resumable should return {{step: loss}}, not {kind}")
     return sorted((int(step), float(loss)) for step, loss in returned.items())
-
-
-def newest_bytes(root: Path) -> int:
-    folders = sorted(root.glob("step_*"))
-    return sum(path.stat().st_size for path in folders[-1].iterdir()) if folders else 0
 
 
 def checkpoint_limit(case: Case) -> Limit:
@@ -178,6 +249,33 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
+def wrong_commits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for wanted, got in zip(attempt.expected[rank]["commits"], output["commits"], strict=True):
+        if got == wanted:
+            continue
+        evidence = f"{got}, expected {wanted}"
+        if got == [step - 1 for step in wanted]:
+            mistake = "gives a checkpoint the number of its last step"
+            return f"{mistake}: after step s, s + 1 steps are done", evidence
+        if set(wanted) < set(got):
+            return "commits more checkpoints than one after every `every` steps", evidence
+        return "does not commit a checkpoint after every `every` steps", evidence
+    return None
+
+
+@on_each_rank
+def repeats_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output["batches after the end"]:
+        return "asks for batches although the checkpoint contains all steps"
+    if output["asked again for"] and not output["bit for bit"]:
+        return (
+            "runs steps again that the checkpoint contains: their batches do not come again, so "
+            "restore the state that they led to"
+        )
+    return None
+
+
+@on_each_rank
 def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
         return (
@@ -205,5 +303,13 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=TOLERANCE,
     budgets=(COMMON_STATE_ONCE,),
-    signs=(wrong_steps, NAMED_MISTAKES, wrong_losses, saves_too_much),
+    signs=(
+        fails_on_a_rank,
+        wrong_steps,
+        wrong_commits,
+        NAMED_MISTAKES,
+        repeats_steps,
+        wrong_losses,
+        saves_too_much,
+    ),
 )

@@ -8,7 +8,7 @@ computes in fp64, so that differences between machines stay below the effect of 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,18 +17,29 @@ from torch import Tensor, nn
 GROWS_AFTER = 4  # steps without an overflow
 
 
-class Stream:
-    """A rank's batches, starting at ``position``."""
+Batch = tuple[Tensor, Tensor]  # inputs and targets
 
-    def __init__(self, given: Any, rank: int, world_size: int) -> None:
-        self.given, self.rank, self.world_size = given, rank, world_size
+
+def batch_of(given: Any, position: int, rank: int, world_size: int, first: int) -> Batch:
+    """``first``: batches before this position were used before the checkpoint and do not come
+    again; there are zeros in their place.  So steps that it contains cannot be repeated."""
+    which = (position * world_size + rank) % len(given["inputs"])
+    inputs, targets = given["inputs"][which], given["targets"][which]
+    if position < first:
+        return torch.zeros_like(inputs), torch.zeros_like(targets)
+    return inputs, targets
+
+
+class Stream:
+    """A rank's batches. ``batch_at(position)``: one of them."""
+
+    def __init__(self, batch_at: Callable[[int], Batch]) -> None:
+        self.batch_at = batch_at
         self.position = 0
 
-    def next(self) -> tuple[Tensor, Tensor]:
-        which = self.position * self.world_size + self.rank
+    def next(self) -> Batch:
         self.position += 1
-        inputs, targets = self.given["inputs"], self.given["targets"]
-        return inputs[which % len(inputs)], targets[which % len(inputs)]
+        return self.batch_at(self.position - 1)
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position}
@@ -62,9 +73,9 @@ class Scaler:
         self.scale, self.good_steps = state["scale"], state["good_steps"]
 
 
-def model_of(given: Any) -> nn.Sequential:
+def model_of(weights: Sequence[Tensor]) -> nn.Sequential:
     layers = []
-    for weight in given["weights"]:
+    for weight in weights:
         layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         layer.weight = nn.Parameter(weight.clone())
         layer.bias = nn.Parameter(torch.zeros(len(weight), dtype=weight.dtype))
@@ -80,14 +91,17 @@ class Job:
     """Like the lab's Job: model, optimizer, scheduler, stream, scaler, and step()."""
 
     def __init__(
-        self, given: Any, rank: int, world_size: int, mean: Callable[[Tensor], Tensor] = torch.clone
+        self,
+        weights: Sequence[Tensor],
+        batch_at: Callable[[int], Batch],
+        mean: Callable[[Tensor], Tensor] = torch.clone,
     ) -> None:
         """``mean``: averages a tensor over all ranks."""
-        self.model = model_of(given)
+        self.model = model_of(weights)
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.Adam(self.parameters, lr=0.02)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, warm_up_and_decay)
-        self.stream = Stream(given, rank, world_size)
+        self.stream = Stream(batch_at)
         self.scaler = Scaler()
         self.mean = mean
 

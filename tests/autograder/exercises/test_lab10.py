@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import mmap
+import os
 import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
 
 import cloudpickle
+import psutil
 import pytest
 import torch
 
 from autograder import exercises
+from autograder.evaluation.decide import decide
 from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.evaluation.trial import RankPool, rng_for
 from autograder.exercises.lab10_save_resume import atomic_commit, forked_ranks, shared
-from autograder.exercises.lab10_save_resume.disk_changes import ChangeCounter
 from autograder.exercises.lab10_save_resume.hidden import load_sharded, train_resumable
-from tests.submissions import planted
+from autograder.guest import held_calls
+from autograder.sandbox import limits_of, open_sandbox
+from autograder.sandbox.bubblewrap import Unavailable
+from shardlab.ranks.trust import Trust
+from tests.submissions import corpus, planted
 
 LAB = "10_save_resume"
 SEED = 11
@@ -52,7 +68,15 @@ def test_load_shardeds_reference_is_the_resharded_state(case):
 
 def test_a_rank_needs_the_files_that_overlap_its_slice():
     case = next(each for each in LOAD.cases if each.name.startswith("13"))
-    assert load_sharded.needed_files(case) == [7, 7]
+    assert [len(files) for files in load_sharded.needed_files(case)] == [7, 7]
+
+
+def test_with_few_files_a_rank_gets_only_those_it_needs():
+    case = next(each for each in LOAD.cases if each.params["few files"])
+    needed = load_sharded.needed_files(case)
+    for files, given in zip(needed, inputs_of(LOAD, case), strict=True):
+        assert [int(number) for number in given["shards"]] == files
+        assert len(files) < case.params["saved on"]
 
 
 # ---- training -----------------------------------------------------------------------------------
@@ -107,10 +131,43 @@ def test_forked_ranks_synchronize_and_share_files_and_tensors(tmp_path):
 def test_a_killed_rank_ends_those_that_wait_for_it():
     def work(group):
         if group.rank == 1:
-            forked_ranks.kill_self()
+            os.kill(os.getpid(), signal.SIGKILL)
         torch.distributed.barrier()
 
     assert [end.how for end in forked_ranks.run_ranks(work, 2)] == ["barrier", "killed"]
+
+
+def test_processes_that_a_rank_started_end_with_it():
+    def work(group):
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        return True
+
+    others = psutil.Process().children()
+    with forked_ranks.protected_parent():
+        assert forked_ranks.run_ranks(work, 1)[0].value is True
+        assert psutil.Process().children() == others
+
+
+def test_ranks_take_turns_in_the_given_order(tmp_path):
+    def work(group):
+        number = len(list(tmp_path.iterdir()))
+        (tmp_path / f"{group.rank}").touch()
+        return number
+
+    ends = forked_ranks.run_ranks(work, 3, order=(2, 0, 1))
+    assert [end.value for end in ends] == [1, 2, 0]
+
+
+def test_a_rank_cannot_reach_the_checkers_connection():
+    ours, theirs = socket.socketpair()
+
+    def work(group):
+        return [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2]
+
+    (end,) = forked_ranks.run_ranks(work, 1)
+    assert len(end.value) == 2  # the connection to the parent, and the folder being listed
+    ours.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize(
@@ -123,28 +180,106 @@ def test_a_rank_error_keeps_its_type_if_a_message_is_enough_to_create_it(fails, 
         forked_ranks.raise_first_error(ends)
 
 
-def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path):
+class Killer(forked_ranks.Observer):
+    """Counts the changes in a folder, and kills the rank after one of them."""
+
+    def __init__(self, folder, kill_at=0):
+        self.watched, self.kill_at = str(folder), kill_at
+        self.states = [atomic_commit.disk_of(self.watched)]
+
+    def has_to_die(self, rank, message):
+        disk = atomic_commit.disk_of(self.watched)
+        if disk == self.states[-1]:
+            return False
+        self.states.append(disk)
+        return len(self.states) - 1 == self.kill_at
+
+
+@pytest.fixture(params=["held calls", "traced lines"])
+def way_to_watch(request, monkeypatch):
+    def refused():
+        raise OSError("no seccomp")
+
+    if request.param == "traced lines":
+        monkeypatch.setattr(held_calls, "hold", refused)
+    return request.param
+
+
+def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, way_to_watch):
     def write_and_rename():
-        path = tmp_path / "file"
+        folder = tmp_path / "folder"
+        folder.mkdir()
+        path = folder / "file"
         path.write_text("one")
-        path.rename(tmp_path / "other")
+        path.rename(folder / "other")
         return True
 
     def work(group):
-        counter.watch(tmp_path)  # traces functions called from here on
         return write_and_rename()
 
-    counter = ChangeCounter()
-    assert forked_ranks.run_ranks(work, 1)[0].value is True
-    assert counter.count.value == 3  # empty, written, renamed
-    left = []
-    for kill_at in (1, 2, 3):
-        for path in tmp_path.iterdir():
-            path.unlink()
-        counter = ChangeCounter(kill_at)
-        assert forked_ranks.run_ranks(work, 1)[0].how == "killed"
-        left.append({path.name: path.read_text() for path in tmp_path.iterdir()})
-    assert left == [{"file": ""}, {"file": "one"}, {"other": "one"}]
+    observer = Killer(tmp_path)
+    assert forked_ranks.run_ranks(work, 1, observer)[0].value is True
+    states = [disk["folder"] for disk in observer.states[1:]]
+    assert states == [{}, {"file": ""}, {"file": "one"}, {"other": "one"}]
+    for kill_at, state in enumerate(states, start=1):
+        shutil.rmtree(tmp_path / "folder")
+        observer = Killer(tmp_path, kill_at)
+        assert forked_ranks.run_ranks(work, 1, observer)[0].how == "killed"
+        assert atomic_commit.disk_of(str(tmp_path)) == {"folder": state}
+
+
+COPIES = {
+    "in a thread": lambda source, target: run_in_thread(shutil.copytree, source, target),
+    "in threads": lambda source, target: copy_in_threads(source, target),
+    "by a program": lambda source, target: os.system(f"cp -r {source} {target}"),
+    "by sendfile": shutil.copytree,
+    "by the C library": lambda source, target: ctypes.CDLL(None).system(
+        f"cp -r {source} {target}".encode()
+    ),
+}
+
+
+def run_in_thread(function, *given):
+    thread = threading.Thread(target=function, args=given)
+    thread.start()
+    thread.join()
+
+
+def copy_in_threads(source, target):
+    """All calls are on their way at the same time."""
+    with ThreadPoolExecutor(4) as pool:
+        pool.submit(target.mkdir)
+        for path in source.iterdir():
+            pool.submit(lambda path=path: shutil.copyfile(path, target / path.name))
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_states_between_changes_are_seen_whatever_makes_them(tmp_path, way):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    for name in "ab":
+        (source / name).write_text(name)
+
+    def work(group):
+        COPIES[way](source, target)
+
+    observer = Killer(tmp_path)
+    forked_ranks.run_ranks(work, 1, observer)
+    seen = [disk.get("target") for disk in observer.states]
+    assert {} in seen
+    assert any(files and files != {"a": "a", "b": "b"} for files in seen)
+
+
+def test_a_file_cannot_be_changed_through_memory(tmp_path):
+    (tmp_path / "file").write_text("before")
+
+    def work(group):
+        with (tmp_path / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0):
+            pass
+
+    (end,) = forked_ranks.run_ranks(work, 1, Killer(tmp_path))
+    assert end.how == "raised"
+    assert end.value[0] == "PermissionError"
 
 
 def test_a_folder_named_as_a_step_must_be_complete():
@@ -160,7 +295,8 @@ def test_a_folder_named_as_a_step_must_be_complete():
 
 # ---- right answers ------------------------------------------------------------------------------
 
-TEMPORARY_NAME_PER_STEP = """
+COMMITS = {
+    "a temporary name for each step, renamed by the last rank": """
 def atomic_commit(root, step, write):
     if dist.get_rank() == 0:
         for left in root.glob("tmp-*"):
@@ -172,25 +308,132 @@ def atomic_commit(root, step, write):
     if dist.get_rank() == dist.get_world_size() - 1:
         os.replace(root / f"tmp-{step}", root / f"step_{step:08}")
     dist.barrier()
-"""
+""",
+    "mkdtemp, its name broadcast, and all files synced": """
+def atomic_commit(root, step, write):
+    folder = [None]
+    if dist.get_rank() == 0:
+        for left in root.glob("attempt_*"):
+            shutil.rmtree(left)
+        folder = [tempfile.mkdtemp(prefix="attempt_", dir=root)]
+    dist.broadcast_object_list(folder)
+    write(folder[0])
+    for path in Path(folder[0]).iterdir():
+        with open(path) as file:
+            os.fsync(file.fileno())
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.rename(folder[0], root / name_of(step))
+        opened = os.open(root, os.O_RDONLY)
+        os.fsync(opened)
+        os.close(opened)
+    dist.barrier()
+""",
+    "the step's name with .tmp": """
+def atomic_commit(root, step, write):
+    folder = root / f"{name_of(step)}.tmp"
+    if dist.get_rank() == 0:
+        if folder.exists():
+            os.system(f"rm -r {folder}")
+        os.mkdir(folder)
+    dist.all_reduce(torch.zeros(1))
+    write(folder)
+    dist.all_reduce(torch.zeros(1))
+    if dist.get_rank() == 0:
+        folder.replace(root / name_of(step))
+    dist.all_reduce(torch.zeros(1))
+""",
+}
+JOBS = {
+    "every rank saves its own state of everything that differs, and skips old batches": """
+def train_resumable(root, job, steps, every):
+    rank, losses, newest = dist.get_rank(), {}, latest(root)
+    first = 0 if newest is None else int(newest.name[5:])
+    if newest is not None and first < steps:
+        common, own = (torch.load(newest / name) for name in ("common", f"own_{rank}"))
+        job.model.load_state_dict(common[0])
+        job.optimizer.load_state_dict(common[1])
+        job.scheduler.load_state_dict(common[2])
+        job.scaler.load_state_dict(common[3])
+        for _ in range(first):
+            job.stream.next()
+        torch.set_rng_state(own[0])
+        random.setstate(own[1])
+    for step in range(first, steps):
+        losses[step] = job.step()
+        if (step + 1) % every:
+            continue
+        def write(folder):
+            if rank == dist.get_world_size() - 1:
+                pieces = job.model, job.optimizer, job.scheduler, job.scaler
+                torch.save([piece.state_dict() for piece in pieces], folder / "common")
+            torch.save([torch.get_rng_state(), random.getstate()], folder / f"own_{rank}")
+        atomic_commit(root, step + 1, write)
+    return losses
+""",
+}
+
+
+def passes(exercise, source, seed=SEED):
+    answers = planted.solution(LAB) | {exercise.answer: source}
+    subject = planted.subjects(LAB, answers)[exercise.answer]
+    verdict = decide(exercise, cloudpickle.dumps(subject), seed)
+    assert verdict.passed, [case.diagnosis for case in verdict.cases if not case.passed]
 
 
 @pytest.mark.ranks
-def test_the_last_rank_may_rename_and_each_step_may_have_its_own_temporary_name():
-    case = COMMIT.cases[1]
-    answers = planted.solution(LAB) | {"atomic_commit": TEMPORARY_NAME_PER_STEP}
-    subject = planted.subjects(LAB, answers)[COMMIT.answer]
-    with RankPool() as ranks:
-        ranks.expect(COMMIT, [case])
-        _, judged = Trials(COMMIT, cloudpickle.dumps(subject), SEED, ranks).run(case)
-    assert judged.result.passed, judged.result.diagnosis
+@pytest.mark.parametrize("way", COMMITS)
+def test_right_commits_pass(way):
+    passes(COMMIT, COMMITS[way])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("way", JOBS)
+def test_right_training_loops_pass(way):
+    passes(TRAIN, JOBS[way])
 
 
 def test_no_temporary_files_are_left(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     case = COMMIT.cases[0]
     subject = planted.subjects(LAB, planted.solution(LAB))["atomic_commit"]
-    output = COMMIT.drive(subject, inputs_of(COMMIT, case)[0], case)
+    output = COMMIT.drive(cloudpickle.dumps(subject), inputs_of(COMMIT, case)[0], case)
     assert output["was killed"]
-    assert output["broken by a kill"] == output["restarts that failed"] == 0
+    assert not output["broken"]
+    assert not output["failures"]
     assert list(Path(tmp_path).iterdir()) == []
+
+
+# ---- attacks ------------------------------------------------------------------------------------
+
+ATTACKS = Path(__file__).parents[2] / "submissions/attacks"
+OF_THIS_LAB = [
+    path for path in sorted(ATTACKS.glob("*.nb.py")) if f'# lab = "{LAB}"' in path.read_text()
+]
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    try:
+        with open_sandbox(limits_of(LAB)) as opened:
+            yield opened
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("path", OF_THIS_LAB, ids=lambda path: path.name.removesuffix(".nb.py"))
+def test_an_attack_earns_no_more_than_its_honest_part(path, sandbox):
+    header = planted.HEADER.search(path.read_text())
+    facts = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
+    answers = planted.solution(LAB) | corpus.answers_in(path.read_text()[header.end() :])
+    (changed,) = set(answers.items()) - set(planted.solution(LAB).items())
+    exercise = next(each for each in exercises.of_lab(LAB) if each.answer == changed[0])
+    subject = cloudpickle.dumps(planted.subjects(LAB, answers)[exercise.answer])
+    with RankPool(host=sandbox.host, trust=Trust.UNTRUSTED) as ranks:
+        verdict = decide(exercise, subject, SEED, ranks=ranks)
+    assert verdict.points <= facts.get("earns", {}).get(exercise.answer, 0)
+
+
+def test_three_kinds_of_attacks_have_three_variants_each():
+    assert len(OF_THIS_LAB) == 9

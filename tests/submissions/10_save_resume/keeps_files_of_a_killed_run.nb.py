@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
-# loses = {atomic_commit = 1.667}
+# loses = {atomic_commit = 3.333}
 # says = {atomic_commit = "keeps files of a killed run"}
 # ///
 

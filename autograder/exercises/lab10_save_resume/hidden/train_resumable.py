@@ -7,7 +7,7 @@ import torch
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab10_save_resume import train_resumable as public
-from autograder.exercises.lab10_save_resume.training_job import Job, seed_all
+from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
 CASES = (
     public.training_case("2 ranks, killed twice", 2, 13, 3, ("step", 5, 0), ("save", 11, 1)),
@@ -38,9 +38,22 @@ def reference(case: Case, inputs: Any) -> Plain:
     return {
         "steps": [steps] * ranks,
         "losses": [losses] * ranks,
+        "commits": commits(case),
         "kills": [kill != public.NO_KILL for kill in case.params["starts"]],
+        "batches after the end": 0,
         "bit for bit": True,
     }
+
+
+def commits(case: Case) -> list[list[int]]:
+    """By start of the job: the numbers of the checkpoints that it commits."""
+    every, starts = case.params["every"], range(len(case.params["starts"]))
+    ends = [public.done_before(case, start + 1) for start in starts[:-1]] + [case.params["steps"]]
+    firsts = [public.done_before(case, start) for start in starts]
+    return [
+        [step for step in range(first + 1, end + 1) if step % every == 0]
+        for first, end in zip(firsts, ends, strict=True)
+    ]
 
 
 def last_start(
@@ -72,12 +85,18 @@ class Rank:
     """A rank's job, and its random states, saved while other ranks run."""
 
     def __init__(self, case: Case, given: Any, start: int, rank: int) -> None:
-        self.job = Job(given, rank, case.params["ranks"])
+        self.first = public.done_before(case, start)
+
+        def batch_at(position: int) -> Batch:
+            return batch_of(given, position, rank, case.params["ranks"], self.first)
+
+        self.job = Job(given["weights"], batch_at)
         seed_all(given["seeds"][start][rank])
         self.torch, self.python = torch.get_rng_state(), random.getstate()
 
     def restart(self, fresh: "Rank", lost: Sequence[str], other: "Rank") -> None:
         self.torch, self.python = other.torch, other.python
+        self.first = fresh.first
         for name in lost:
             if hasattr(self, name):
                 setattr(self, name, getattr(fresh, name))

@@ -1,0 +1,18 @@
+# /// shardlab-submission
+# lab = "10_save_resume"
+# loses = {atomic_commit = 1.667}
+# says = {atomic_commit = "FileExistsError"}
+# ///
+
+# %% nbgrader={"grade_id": "atomic_commit", "solution": true}
+def atomic_commit(root, step, write):
+    """root a Path, step an int, write(folder)  ->  root/step_00000012, complete or absent"""
+    folder = root / "unfinished"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    dist.barrier()
+    write(folder)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        folder.rename(root / name_of(step))
+    dist.barrier()
