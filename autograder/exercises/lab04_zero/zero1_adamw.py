@@ -70,17 +70,18 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     run, case = attempt.run, attempt.case
     if run is None or rank not in is_over(attempt, HELD_STATES.heading):
         return None
-    first, *_, last = held(run)[rank]
-    if last > first + 0.5 * slice_bytes(case):
-        return "keeps more after each step", f"{first:,} bytes after the first, {last:,} at the end"
-    buckets = shared.live_after(run, BETWEEN, "buckets")[rank]
+    after = held(run)[rank]
+    if after[-1] > after[0] + 0.5 * slice_bytes(case):
+        evidence = f"{after[0]:,} bytes after the first, {after[-1]:,} after the last"
+        return "keeps more after each step", evidence
+    most, buckets = max(zip(after, shared.live_after(run, BETWEEN, "buckets")[rank], strict=True))
     needed = states_bytes(case)
-    evidence = f"{last:,} bytes between steps, {needed:,} are enough"
-    if last - buckets[-1] <= shared.WITHIN * needed:
+    evidence = f"{most:,} bytes between steps, {needed:,} are enough"
+    if most - buckets <= shared.WITHIN * needed:
         return "keeps tensors that it sent or received between steps: free them in step()", evidence
-    if last >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):
+    if most >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):
         return "holds Adam's states for all parameters: give AdamW only its own slice", evidence
-    if last <= shared.WITHIN * (needed + slice_bytes(case)):
+    if most <= shared.WITHIN * (needed + slice_bytes(case)):
         return (
             "holds more than Adam's two states, such as a second copy of its slice: let AdamW work "
             "on a view of the flat buffer",

@@ -113,7 +113,6 @@ def leaves_something(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 def flattens_early(attempt: Attempt) -> Finding | None:
-    """The last line of an error cannot say which hook of which bucket ran."""
     error = attempt.error
     if (
         not isinstance(error, RankError)
@@ -121,8 +120,8 @@ def flattens_early(attempt: Attempt) -> Finding | None:
     ):
         return None
     mistake = (
-        "uses a .grad that is None: a bucket's gradients are complete when the hooks of all its "
-        "parameters have run. Does each hook count for its own bucket, not for the loop's last one?"
+        "uses a .grad that is None, so its bucket is not complete: a hook of register_hook runs "
+        "before .grad is set, and a lambda that is made in a loop sees the loop's last bucket"
     )
     return Finding(f"rank {error.rank}", mistake, error.headline)
 

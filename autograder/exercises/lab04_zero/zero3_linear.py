@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from autograder.exercise import (
     NAMED_MISTAKES,
@@ -28,6 +28,11 @@ BUILT = "after building"
 IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward"
 
 
+def returns_a_tensor(unit: nn.Module, given: Any, output: Any) -> None:
+    if not isinstance(output, Tensor):
+        raise TypeError(f"forward returned {output!r:.50}, not a tensor: is a return missing?")
+
+
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     subject = with_reference_bounds(subject, case)
     layers = given.pop("layers")
@@ -36,6 +41,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     while layers:
         units += [subject(linear_of(layers.pop(0), layers.pop(0))), nn.Tanh()]
     model = nn.Sequential(*units[:-1])
+    for unit in units[::2]:
+        unit.register_forward_hook(returns_a_tensor)
     for unit in units[1:-1:2]:
         unit.register_forward_hook(lambda *_: mark(IN_FORWARD))
         mark_in_backward(unit, IN_BACKWARD)
@@ -69,13 +76,13 @@ def live(label: str, phase: str, units: int, slices: int) -> Budget:
 
 
 def frees_early(attempt: Attempt) -> Finding | None:
-    """Backward failed, or computed with freed weights."""
+    """Backward failed with an empty storage, or computed with other weights."""
     run, rank = attempt.run, 0
     if run is None:
         return None
     if isinstance(attempt.error, RankError):
         rank = attempt.error.rank
-        wrong = any(phase.name == "forward" for each in run.memory for phase in each.phases)
+        wrong = "storage" in attempt.error.message
     else:
         pairs = [(attempt.expected[each], output) for each, output in finished(attempt)]
         wrong = any(not equal(a["x.grad"], b["x.grad"], shared.NEAR) for a, b in pairs)

@@ -83,7 +83,7 @@ MISTAKES = shared.by_wrong_rules(reference) | {
     ),
     "does not pass all options on to AdamW": tuple(
         partial(reference, **{name: DEFAULTS[name] for name in names})
-        for names in (ADAMW, *([name] for name in ADAMW))
+        for names in (ADAMW, ADAMW.keys() - {"lr"}, *([name] for name in ADAMW))
     ),
     "adds the decay to the gradient, as Adam does: AdamW does not": (
         partial(reference, adam=torch.optim.Adam)

@@ -38,7 +38,7 @@ def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[An
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     steps = len(inputs[0]["batches"])
-    afterwards = {name: [False] * steps for name in AFTERWARDS}
+    afterwards: dict[str, Plain] = {name: [False] * steps for name in AFTERWARDS}
     afterwards |= {"hooks left": [0] * steps, "backward passes": [1] * steps}
     return [afterwards | slices for slices in by_rank(case, inputs)]
 

@@ -32,7 +32,7 @@ def one_process(given: Any) -> tuple[dict[str, Plain], list[Unit]]:
     outputs = [model(x) for x in inputs]
     for y, (_, upstream) in zip(outputs, given["batches"], strict=True):
         y.backward(upstream)
-    gradients = [parameter.grad for parameter in model.parameters()]
+    gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
     units = list(zip(gradients[::2], gradients[1::2], strict=True))
     values = {"y": [y.detach() for y in outputs], "x.grad": [x.grad for x in inputs]}
     return values, units
