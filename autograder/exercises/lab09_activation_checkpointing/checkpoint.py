@@ -54,8 +54,8 @@ EXERCISE = OnRanks(
     points=6,
     cases=(
         network_case("a chain of 4, 64 KiB each", "chain", 4, rows=256, width=64),
-        network_case("a chain of 3 with dropout", "chain", 3, rows=5, keep=0.7),
-        network_case("several arguments and outputs", "several", 2),
+        network_case("dropout, two losses", "apart", 3, rows=5, keep=0.7, apart=True),
+        network_case("several arguments and outputs", "several", 2, unused=1),
         network_case("nested, with dropout", "nested", 3, keep=0.8),
     ),
     inputs=draw_network,
@@ -70,7 +70,9 @@ EXERCISE = OnRanks(
         signs.wrong_run_counts,
         keeps_a_graph,
         signs.draws_another_mask,
+        signs.draws_in_forward,
         signs.does_not_restore_the_generator,
+        signs.leaves_something,
     ),
     memory=True,
 )
