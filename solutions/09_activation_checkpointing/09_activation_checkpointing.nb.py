@@ -60,7 +60,7 @@ x.grad
 # - several losses: the backward of one call may run before or after that of another;
 # - a checkpoint inside.
 #
-# Not asked for: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument that the function does not use may end with a gradient of zeros or `None`.
+# Not asked for: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, a low peak within the backward, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument that the function does not use may end with a gradient of zeros or `None`.
 #
 # Use a `torch.autograd.Function`. Autograd does not record its `forward`, so only what you save is kept; you write its `backward`:
 #

@@ -183,8 +183,8 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     given, layers = attempt.inputs[rank], attempt.case.params["blocks"]
     again, wanted = output["computed again"], attempt.expected[rank]["computed again"]
     evidence = (
-        f"{in_words(output['cut'])} hold {output['kept']:,} of {given['budget_bytes']:,} "
-        f"bytes and compute {again} layers twice; {wanted} are enough"
+        f"{in_words(output['cut'])}: {output['kept']:,} of {given['budget_bytes']:,} bytes held, "
+        f"{again} layers computed twice, {wanted} are enough"
     )
     if output["within the budget"] and again == wanted:
         return None
@@ -206,8 +206,8 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         )
     elif max(output["cut"]) * given["kept_bytes"] <= given["budget_bytes"]:
         mistake = (
-            "forgets the stored inputs: while a segment runs, the inputs of the segments before "
-            "it are also in memory"
+            "exceeds the budget: its segments would fit without the stored inputs, but while a "
+            "segment runs, the inputs of all segments before it are also in memory"
         )
     else:
         mistake = "exceeds the budget: a segment is too long"
@@ -219,12 +219,8 @@ EXERCISE = OnRanks(
     cases=(  # "budget": multiples of what a layer keeps, and of its input
         shared.blocks_case("10 layers, room for 4 and their inputs", 1, 10, 64, 16, budget=(4, 3)),
         shared.blocks_case(
-            "8 layers of float64, room for 3 and nothing more",
-            1,
-            8,
-            64,
-            16,
-            budget=(3, 0),
+            "7 layers of float64, room for 3 and an input", 1, 7, 64, 16, budget=(3, 1), double=True
+        ),
             double=True,
         ),
         shared.blocks_case("6 layers, room for 8", 1, 6, 8, 4, weight=0.5, budget=(8, 0)),

@@ -19,7 +19,7 @@ BOUNDARIES = {
     "does not divide": TIGHT,
     "one rank": TIGHT,
     "more ranks than elements": "not tested: there is one rank",
-    "exactly the cap": "8 layers of float64, room for 3 and nothing more",
+    "exactly the cap": "7 layers of float64, room for 3 and an input",
     "no cut fits": "4 layers, room for 3",
 }
 EQUAL_ANSWERS = (
@@ -28,6 +28,11 @@ EQUAL_ANSWERS = (
         "for j in range(len(max_lengths) - 1):\n"
         "        stop = max(start, last_start - sum(max_lengths[j + 1 : -1]))\n",
         "segments before the last may be filled from the back",
+    ),
+    EqualAnswer(
+        "max(0, len(layers) - max_lengths[-1])",
+        "len(layers) - max_lengths[-1]",
+        "it is negative only if there is one segment, and then it is not used",
     ),
 )
 
