@@ -221,8 +221,6 @@ EXERCISE = OnRanks(
         shared.blocks_case(
             "7 layers of float64, room for 3 and an input", 1, 7, 64, 16, budget=(3, 1), double=True
         ),
-            double=True,
-        ),
         shared.blocks_case("6 layers, room for 8", 1, 6, 8, 4, weight=0.5, budget=(8, 0)),
         shared.blocks_case("4 layers, room for 3", 1, 4, 8, 4, weight=0.5, budget=(1, 2)),
     ),
