@@ -219,7 +219,13 @@ EXERCISE = OnRanks(
     cases=(  # "budget": multiples of what a layer keeps, and of its input
         shared.blocks_case("10 layers, room for 4 and their inputs", 1, 10, 64, 16, budget=(4, 3)),
         shared.blocks_case(
-            "7 layers of float64, room for 3 and an input", 1, 7, 64, 16, budget=(3, 1), double=True
+            "13 layers of float64, room for 3 and an input",
+            1,
+            13,
+            64,
+            16,
+            budget=(3, 1),
+            double=True,
         ),
         shared.blocks_case("6 layers, room for 8", 1, 6, 8, 4, weight=0.5, budget=(8, 0)),
         shared.blocks_case("4 layers, room for 3", 1, 4, 8, 4, weight=0.5, budget=(1, 2)),

@@ -19,7 +19,7 @@ BOUNDARIES = {
     "does not divide": TIGHT,
     "one rank": TIGHT,
     "more ranks than elements": "not tested: there is one rank",
-    "exactly the cap": "7 layers of float64, room for 3 and an input",
+    "exactly the cap": "13 layers of float64, room for 3 and an input",
     "no cut fits": "4 layers, room for 3",
 }
 EQUAL_ANSWERS = (
