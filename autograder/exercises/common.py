@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from operator import index
 from typing import Any
 
@@ -17,7 +18,14 @@ def as_pairs(bounds: Any) -> Plain:
     """
     if not isinstance(bounds, list | tuple):
         return bounds
-    return [tuple(map(index, pair)) if isinstance(pair, list | tuple) else pair for pair in bounds]
+    return [tuple(map(_edge, pair)) if isinstance(pair, list | tuple) else pair for pair in bounds]
+
+
+def _edge(value: Any) -> int:
+    """Raises TypeError for a float, even a whole one: it cannot be used in a slice."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"bounds are integers, and cannot contain {reprlib.repr(value)}")
+    return index(value)
 
 
 def is_pairs(bounds: Any) -> bool:

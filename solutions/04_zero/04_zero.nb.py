@@ -211,9 +211,9 @@ def zero1_adamw_spec(parameters, gradients_by_rank, **options):
 zero1_adamw_spec([nn.Parameter(torch.ones(2))], [[torch.ones(2)], [3 * torch.ones(2)]], lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N · S per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N · S per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds, after each step, ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters, no buffer of an exchange, and nothing that grows.
 #
-# The check trains with `eps=0.5`. AdamW divides a gradient by its own magnitude: with the usual `eps=1e-8` a factor of N would hardly change the update, and rounding errors in a gradient near zero would become full-size updates.
+# The check trains with `eps=2`. AdamW divides a gradient by its own magnitude: with the usual `eps=1e-8` a factor of N would hardly change the update, and rounding errors in a gradient near zero would become full-size updates. Everything is float32, on the wire as well: 16-bit numbers would be too far off. Every parameter has a `.grad` when `step()` is called; parameter groups, changed options and saving the states are not asked for.
 #
 # <details><summary>Hint 1 · no copies</summary>
 #
@@ -279,7 +279,9 @@ check("zero.Zero1AdamW", Zero1AdamW)
 #
 # Stage 2. Backward computes gradients one after the other, from the last layer to the first, so a rank never needs to hold them all. Run the backward pass of `loss`, and **as soon as a bucket's gradients are complete**, reduce-scatter them, keep this rank's slice of their mean and free the rest.
 #
-# `buckets` is a list of lists of parameters, in the order in which backward reaches them. Each bucket is flattened and padded separately. Return a list: this rank's slice of each bucket. At the end no parameter has a `.grad`.
+# `buckets` is a list of lists of parameters, in the order in which backward reaches them. Each bucket is flattened and padded separately. Return a list: this rank's slice of each bucket.
+#
+# Backward runs **once**, and leaves nothing else behind: at the end no parameter has a `.grad` or one of your hooks, the graph is freed, and only the slices are alive. Every parameter gets a gradient, and has none before.
 
 # %%
 def zero2_backward_spec(gradients_by_rank, world_size):
@@ -290,7 +292,7 @@ def zero2_backward_spec(gradients_by_rank, world_size):
 zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: room for the tensors sent and received, and as much again for each of gloo's two threads, which may release an earlier exchange a little late.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: room for the tensors sent and received, and as much again for each of gloo's two threads, which may release an earlier exchange a little late · keeps ≤ 1.02 × Ψ/N at the end: its slices.
 #
 # <details><summary>Hint 1 · when a gradient is ready</summary>
 #
@@ -298,7 +300,7 @@ zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
 # </details>
 # <details><summary>Hint 2 · when a bucket is full</summary>
 #
-# Count down from `len(bucket)`. The hook that reaches 0 flattens the bucket, sets its `.grad`s to `None`, and calls `reduce_scatter`. A closure remembers which bucket it is for.
+# Count down from `len(bucket)`. The hook that reaches 0 flattens the bucket, sets its `.grad`s to `None`, and calls `reduce_scatter`. Each hook has to know its bucket: `functools.partial(hook, i)` stores the value of `i`, but a function or lambda defined in a loop reads `i` when it runs, after the loop, and then it is the last one.
 # </details>
 # <details><summary>Hint 3 · what keeps memory alive</summary>
 #
@@ -353,7 +355,7 @@ check("zero.zero2_backward", zero2_backward)
 #
 # Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole layer before use and **frees** it right after, in forward and again in backward.
 #
-# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. As with any layer, several forward passes may come before their backward passes, and gradients add up in `.grad`; keep what belongs to one call on `ctx`, not on the module. Autocast and a backward pass through the same graph twice are not asked for. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
 
 # %%
 def zero3_linear_spec(linear, x, y_grad):
@@ -384,7 +386,7 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 # y = Double.apply(x, "a note")
 # ```
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit live afterwards.
 #
 # <details><summary>Hint 1 · what to save</summary>
 #

@@ -55,9 +55,12 @@ x.grad
 # It has to work for functions with
 #
 # - several arguments. Some are tensors, with or without a gradient; others are numbers, strings, `None`;
-# - one output or a tuple of outputs. Some may be integer tensors, which have no gradient;
-# - dropout. The second run must drop what the first one dropped, and random numbers drawn **after** the backward must be the same as without checkpointing;
+# - one output or a tuple of outputs. Some may be integer tensors, which have no gradient, and the loss may not use all of them;
+# - dropout. The second run must drop what the first one dropped, and random numbers drawn after the forward and **after** the backward must be the same as without checkpointing;
+# - several losses: the backward of one call may run before or after that of another;
 # - a checkpoint inside.
+#
+# Not asked for: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, a low peak within the backward, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument that the function does not use may end with a gradient of zeros or `None`.
 #
 # Use a `torch.autograd.Function`. Autograd does not record its `forward`, so only what you save is kept; you write its `backward`:
 #
@@ -76,7 +79,7 @@ x.grad
 #
 # At least one of the tensor arguments must require a gradient, or autograd does not call `backward`. The same is true of `torch.utils.checkpoint` with `use_reentrant=True`.
 #
-# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · keeps ≤ 1.02 × one tensor of x's size for each call, and 8 kB for the random state · gradients bit-equal · no communication.
+# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · keeps ≤ 1.02 × one tensor of x's size for each call, and 8 kB for the random state · leaves nothing but outputs and gradients after the backward · gradients bit-equal · no communication.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
@@ -180,7 +183,7 @@ def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
 segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 
 # %% [markdown]
-# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. B is the size of `x` in bytes. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. B is the size of `x` in bytes, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
 #
 # **Budget** · holds ≤ `budget_bytes` for backward, at all times · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
 #
@@ -194,7 +197,7 @@ segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Append the maximum length of each segment to a list `max_lengths`, until their sum reaches n; a length below 1 is the `ValueError`. The last segment starts at `n - max_lengths[-1]`, or at 0. Fill the others from the front: `stop = min(start + max_length, last_start)`. A segment is a function of x that runs its layers in order.
+# Append the maximum length of each segment to a list `max_lengths`, until their sum reaches n; a length below 1 is the `ValueError`. The last segment starts at `n - max_lengths[-1]`, or at 0. Fill the others from the front: `stop = min(start + max_length, last_start)`. A segment is a function of x that runs its layers in order, `functools.partial(run, layers[start:stop])` for example. A lambda made in the loop would read `start` and `stop` when the backward runs it, after the loop.
 # </details>
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
@@ -348,7 +351,7 @@ check("activation_checkpointing.activation_bytes", activation_bytes)
 #
 # With tensor parallelism every rank has the same x between layers, so t ranks store t copies of it. With DeepSpeed's `partition_activations` each rank stores only **1/t of x**, and the backward gathers the pieces before it runs the function a second time.
 #
-# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad.
+# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad, with as many zeros as you like within the budget. x is contiguous, of any floating-point dtype. `function` may call `partitioned_checkpoint` itself.
 
 # %%
 def pieces_spec(x, tp_size):
@@ -359,7 +362,7 @@ def pieces_spec(x, tp_size):
 pieces_spec(torch.arange(1, 6), 2)
 
 # %% [markdown]
-# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = (t − 1)/t of each padded input: one all-gather in backward, nothing in forward · gradients bit-equal on each rank · random state restored, as in exercise 1.
+# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = (t − 1)/t of each padded input: one all-gather in backward, nothing in forward · leaves nothing but outputs and gradients after the backward · gradients bit-equal on each rank · random state restored, as in exercise 1.
 #
 # <details><summary>Hint 1 · from exercise 1</summary>
 #

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autograder.exercise import Budget, Case, Limit, Plain, sent_bytes
+from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain, sent_bytes
 from autograder.exercise.process_memory import process_memory_budget
 from autograder.exercise.signs import expensive_calls, raises
 from autograder.exercises.common import linear_of
+from autograder.guest.moments import mark
 from autograder.guest.on_rank import with_functions_replaced
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
@@ -31,6 +32,8 @@ FLOAT_BYTES = 4
 BUDGET_FROM_BYTES = 2**20
 LARGE_BYTES = 8_000_000  # of parameters: enough to show in the memory of the process
 WITHIN = 1.02
+# Ranks may send unequal shares, but none much less than the ideal: see `traffic`.
+AT_LEAST = 0.9
 # Each gloo thread may keep the tensors of its last exchange alive a little longer than the call
 # that waited for it: limits on live bytes leave room for them.
 GLOO_THREADS = 2
@@ -61,12 +64,13 @@ def with_reference_bounds(subject: Any, case: Case) -> Any:
     return subject
 
 
-def draw_inputs(case: Case, rng: np.random.Generator, batches: int, scale: float) -> list[Plain]:
+def draw_inputs(case: Case, rng: np.random.Generator, batches: int | None = None) -> list[Plain]:
     """The same layers on all ranks, [weight [out, in], bias [out], …], and different batches.
 
-    A batch: [inputs [B, first width], targets [B, last]]. Large targets make large gradients.
+    A batch: [inputs [B, first width], targets [B, last]].  By default a case has one batch.
     """
     widths, samples = case.params["widths"], case.params.get("samples", 2)
+    batches = case.params.get("batches", 1) if batches is None else batches
 
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape))
@@ -78,7 +82,7 @@ def draw_inputs(case: Case, rng: np.random.Generator, batches: int, scale: float
     ]
 
     def batch() -> list[Tensor]:
-        return [normal(samples, widths[0]).float(), (scale * normal(samples, widths[-1])).float()]
+        return [normal(samples, widths[0]).float(), normal(samples, widths[-1]).float()]
 
     ranks = range(case.world_size)
     return [{"layers": layers, "batches": [batch() for _ in range(batches)]} for _ in ranks]
@@ -91,7 +95,10 @@ def mlp(tensors: Sequence[Tensor]) -> nn.Sequential:
 
 
 def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    return nn.functional.mse_loss(model(batch[0]), batch[1])
+    """The mean over the samples.  Not over the outputs: so gradients are about 1 at any width, and
+    half precision is far outside the tolerance."""
+    inputs, targets = batch
+    return nn.functional.mse_loss(model(inputs), targets, reduction="sum") / len(inputs)
 
 
 def sizes_of(case: Case) -> list[int]:
@@ -122,12 +129,18 @@ def held_bytes(case: Case, units: int, slices: int = 1) -> float:
 
 
 def traffic(exchanges: Callable[[Case], Sequence[float]]) -> Budget:
-    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, with padding."""
+    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, with padding.
+
+    All ranks together must send N × the ideal.  So if each sends at most WITHIN × the ideal, none
+    sends less than 1 - (N - 1)(WITHIN - 1) of it.
+    """
 
     def limit(case: Case) -> Limit | None:
         sizes = exchanges(case)
         ideal = sum(scatter_or_gather_sent_bytes(size, case.world_size) for size in sizes)
-        return Limit(WITHIN * ideal) if sum(sizes) >= BUDGET_FROM_BYTES else None
+        if sum(sizes) < BUDGET_FROM_BYTES:
+            return None
+        return Limit(WITHIN * ideal, AT_LEAST * ideal)
 
     return Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, limit)
 
@@ -148,8 +161,35 @@ def process_memory(moment: str, most: Size) -> Budget:
     return process_memory_budget(moment, tensors_bytes)
 
 
-def live_at_end(run: Run, *categories: str) -> list[int]:
-    return [sum(rank.at(AT_END)[name] for name in categories) for rank in run.memory]
+def live_after(run: Run, moment: str, *categories: str) -> list[list[int]]:
+    """By rank: live bytes of these categories each time that the moment was marked."""
+    return [
+        [
+            sum(phase.at_end[name] for name in categories)
+            for phase in rank.phases
+            if phase.name == moment
+        ]
+        for rank in run.memory
+    ]
+
+
+def mark_settled(moment: str) -> None:
+    """Marks a moment after gloo's threads have released the tensors of their last exchange: the
+    first mark waits for them."""
+    mark("gloo's threads release tensors")
+    mark(moment)
+
+
+def half_precision(attempt: Attempt) -> Finding | None:
+    """A rank sent 16-bit numbers, and the result differs."""
+    for call in attempt.run.calls if attempt.run else []:
+        if call.dtype in ("float16", "bfloat16"):
+            mistake = (
+                f"sends {call.dtype}: parameters and gradients are float32 here, and half "
+                "precision loses their last digits"
+            )
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
 
 
 unpadded = raises(

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import torch
-from torch.nn.utils import parameters_to_vector
+import numpy as np
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import AT_END, loss_of, mlp, with_reference_bounds
+from autograder.exercises.lab04_zero.shared import loss_of, mlp, with_reference_bounds
 from autograder.guest.moments import START, mark
+from shardlab.run import Run
 
-STEPS = 3
+BETWEEN = "between steps"  # a moment: after each step, once the gradients are freed
 ADAM_BYTES = 8  # two states in fp32
 
 # A large eps: AdamW divides a gradient by its own magnitude, so with the usual 1e-8 a sum of
 # gradients gives the same update as their mean, and a gradient of 1e-9 the same as one of 1.
-ADAMW = {"lr": 0.05, "betas": (0.8, 0.9), "eps": 0.5, "weight_decay": 0.1}
+ADAMW = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 2.0, "weight_decay": 0.1}
+
+
+def draw_batches(case: Case, rng: np.random.Generator) -> list[Plain]:
+    return shared.draw_inputs(case, rng, batches=case.params["steps"])
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
@@ -27,78 +30,89 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     mark(START)
     optimizer = with_reference_bounds(subject, case)(list(model.parameters()), **ADAMW)
     while given["batches"]:
-        model.zero_grad()
         loss_of(model, given["batches"].pop(0)).backward()
         optimizer.step()
-    model.zero_grad()
-    mark(AT_END)
+        model.zero_grad()
+        shared.mark_settled(BETWEEN)
     return {"parameters": [parameter.detach().clone() for parameter in model.parameters()]}
+
+
+def slice_bytes(case: Case) -> int:
+    return shared.FLOAT_BYTES * shared.slice_elements(sum(shared.sizes_of(case)), case)
 
 
 def states_bytes(case: Case) -> int:
     """Adam's two states for one slice."""
-    return ADAM_BYTES * shared.slice_elements(sum(shared.sizes_of(case)), case)
+    return ADAM_BYTES // shared.FLOAT_BYTES * slice_bytes(case)
 
 
 def two_exchanges(case: Case) -> list[int]:
     """Per step: the gradients reduce-scattered, the parameters gathered."""
-    elements = case.world_size * shared.slice_elements(sum(shared.sizes_of(case)), case)
-    return [shared.FLOAT_BYTES * elements] * 2 * STEPS
+    return [case.world_size * slice_bytes(case)] * 2 * case.params["steps"]
+
+
+def held(run: Run) -> list[list[int]]:
+    """By rank, after each step: live bytes other than the model's parameters and gradients."""
+    return shared.live_after(run, BETWEEN, "optimizer", "activations", "buckets", "other")
 
 
 HELD_STATES = shared.live(
     "holds ≤ 1.02 × 8 bytes per element of a slice",
     "held by a rank",
-    lambda run: shared.live_at_end(run, "optimizer", "activations", "other"),
+    lambda run: [max(after, default=0) for after in held(run)],
     states_bytes,
 )
 
 
 @on_each_rank
-def never_gathers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Only the rank's own slice has changed."""
-    before = parameters_to_vector(attempt.inputs[rank]["layers"])
-    after = parameters_to_vector(output["parameters"])
-    changed = (~torch.isclose(before, after, rtol=shared.NEAR, atol=shared.NEAR)).nonzero()
-    if not len(changed):
-        return "changes no parameter of the model"
-    start, stop = shared.bounds_by_length(attempt.case)[len(before)][rank]
-    if start <= changed.min() and changed.max() < stop:
-        return "updates its own slice but never gets the others': all-gather them after the update"
-    return None
-
-
-@on_each_rank
 def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """States for everything, or a second copy of the slice in addition to its states."""
-    if attempt.run is None or rank not in is_over(attempt, HELD_STATES.heading):
+    """States for everything, or something in addition to the slice's states."""
+    run, case = attempt.run, attempt.case
+    if run is None or rank not in is_over(attempt, HELD_STATES.heading):
         return None
-    used, needed = HELD_STATES.used(attempt.run)[rank], states_bytes(attempt.case)
-    evidence = f"{used:,} bytes, {needed:,} are enough"
-    if used >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(attempt.case)):
+    after = held(run)[rank]
+    if after[-1] > after[0] + 0.5 * slice_bytes(case):
+        evidence = f"{after[0]:,} bytes after the first, {after[-1]:,} after the last"
+        return "keeps more after each step", evidence
+    most, buckets = max(zip(after, shared.live_after(run, BETWEEN, "buckets")[rank], strict=True))
+    needed = states_bytes(case)
+    evidence = f"{most:,} bytes between steps, {needed:,} are enough"
+    if most - buckets <= shared.WITHIN * needed:
+        return "keeps tensors that it sent or received between steps: free them in step()", evidence
+    if most >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):
         return "holds Adam's states for all parameters: give AdamW only its own slice", evidence
-    if used <= shared.WITHIN * needed * (1 + shared.FLOAT_BYTES / ADAM_BYTES):
-        mistake = "keeps a second copy of its slice: let AdamW work on a view of the flat buffer"
-        return mistake, evidence
+    if most <= shared.WITHIN * (needed + slice_bytes(case)):
+        return (
+            "holds more than Adam's two states, such as a second copy of its slice: let AdamW work "
+            "on a view of the flat buffer",
+            evidence,
+        )
     return None
 
 
 EXERCISE = OnRanks(
     answer="Zero1AdamW",
     points=5,
-    cases=(
-        Case("4 ranks, 99 parameters", 4, {"widths": [6, 8, 3, 4]}),
-        Case("2 ranks, 58 parameters", 2, {"widths": [4, 6, 4]}),
-        Case("4 ranks, 1 MiB of parameters", 4, {"widths": [512, 511]}, weight=2),
+    cases=(  # "steps" differ, and every step is looked at: no step can be known to be unobserved
+        Case("4 ranks, 99 parameters", 4, {"widths": [6, 8, 3, 4], "steps": 10}),
+        Case("2 ranks, 58 parameters", 2, {"widths": [4, 6, 4], "steps": 3}),
+        Case("4 ranks, 1 MiB of parameters", 4, {"widths": [512, 511], "steps": 10}, weight=2),
     ),
-    inputs=partial(shared.draw_inputs, batches=STEPS, scale=4),
+    inputs=draw_batches,
     drive=drive,
     tolerance=shared.NEAR,
     budgets=(
         shared.traffic(two_exchanges),
         HELD_STATES,
-        shared.process_memory(AT_END, lambda case: shared.WITHIN * states_bytes(case)),
+        shared.process_memory(BETWEEN, lambda case: shared.WITHIN * states_bytes(case)),
     ),
-    signs=(shared.unpadded, never_gathers, NAMED_MISTAKES, shared.expensive, holds_too_much),
+    signs=(
+        shared.unpadded,
+        shared.half_precision,
+        NAMED_MISTAKES,
+        shared.expensive,
+        holds_too_much,
+    ),
     memory=True,
+    kept_from_ranks=frozenset({"steps"}),
 )

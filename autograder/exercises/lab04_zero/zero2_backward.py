@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import (
@@ -20,9 +20,13 @@ from autograder.exercises.lab04_zero.shared import (
     with_reference_bounds,
 )
 from autograder.guest.moments import START, mark, mark_in_backward
+from shardlab.errors import RankError
+from shardlab.run import Run
 
 BACKWARD = "at the last layer of backward"
-LIVE_GRADIENTS, IN_EXCHANGE = "live gradients", "in exchange"
+LIVE_GRADIENTS, IN_EXCHANGE, KEPT = "live gradients", "in exchange", "kept at the end"
+# What a call leaves, and how often the gradient of the loss was propagated.
+AFTERWARDS = ("gradients left", "hooks left", "graph kept", "backward passes")
 
 
 def buckets_of(tensors: Sequence[Tensor], case: Case) -> list[list[Tensor]]:
@@ -30,57 +34,130 @@ def buckets_of(tensors: Sequence[Tensor], case: Case) -> list[list[Tensor]]:
     return [list(chain.from_iterable(bucket)) for bucket in group_layers(layers, case)]
 
 
+def kept_at_end(run: Run) -> list[int]:
+    kinds = ("gradients", "activations", "buckets", "other")
+    return [max(after, default=0) for after in shared.live_after(run, AT_END, *kinds)]
+
+
+def hooks_of(parameters: Sequence[Tensor]) -> int:
+    kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return sum(len(getattr(each, kind, None) or ()) for each in parameters for kind in kinds)
+
+
+def is_graph_kept(loss: Tensor) -> bool:
+    """Backward frees the tensors that autograd has saved, unless it is told to retain them."""
+    of_mean: Any = loss.grad_fn
+    of_squares = of_mean.next_functions[0][0]
+    try:
+        return of_squares._saved_self is not None
+    except RuntimeError:
+        return False
+
+
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     model = mlp(given["layers"])
     parameters = list(model.parameters())
     mark_in_backward(model[0], BACKWARD)
-    loss = loss_of(model, given["batches"][0])
+    subject = with_reference_bounds(subject, case)
+    found: dict[str, list[Plain]] = {name: [] for name in (*AFTERWARDS, "slices", "storages")}
     mark(START)
-    returned = with_reference_bounds(subject, case)(loss, buckets_of(parameters, case))
-    mark(AT_END)
-    slices = list(returned) if isinstance(returned, list | tuple) else returned
-    left = any(parameter.grad is not None for parameter in parameters)
-    return {"slices": slices, "gradients left": left}
+    for batch in given["batches"]:
+        loss = loss_of(model, batch)
+        passes: list[None] = []
+        loss.register_hook(lambda _, passes=passes: passes.append(None))
+        hooks = hooks_of(parameters)
+        returned = subject(loss, buckets_of(parameters, case))
+        shared.mark_settled(AT_END)
+        slices = list(returned) if isinstance(returned, list | tuple) else returned
+        found["slices"].append(slices)
+        found["gradients left"].append(any(each.grad is not None for each in parameters))
+        found["hooks left"].append(hooks_of(parameters) - hooks)
+        found["graph kept"].append(is_graph_kept(loss))
+        found["backward passes"].append(len(passes))
+        tensors = [each for each in slices if isinstance(each, Tensor)] if slices else []
+        found["storages"].append(sum(each.untyped_storage().nbytes() for each in tensors))
+    return found
 
 
 @on_each_rank
 def no_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    slices = output["slices"]
-    if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(attempt.case)):
-        return "should return a list with one slice per bucket, in the buckets' order"
-    if any(not isinstance(part, Tensor) for part in slices):
-        return "has a bucket that was never reduced"
+    for slices in output["slices"]:
+        if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(attempt.case)):
+            return "should return a list with one slice per bucket, in the buckets' order"
+        if any(not isinstance(part, Tensor) for part in slices):
+            return "has a bucket that was never reduced"
     return None
 
 
 @on_each_rank
-def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Too many live gradients during backward, or all of them still live at the end."""
-    over = is_over(attempt, LIVE_GRADIENTS) + is_over(attempt, IN_EXCHANGE)
-    if attempt.run is None or rank not in over:
-        return None
-    at_end = shared.live_at_end(attempt.run, "gradients", "buckets", "other")[rank]
-    if at_end >= 0.98 * sum(shared.unit_bytes(attempt.case)):
+def leaves_something(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """What is not as before the call, or not done in one backward pass."""
+    passes = max(output["backward passes"])
+    if passes > 1:
         return (
-            "keeps a full copy of the gradients: a slice is a view, and a view keeps its whole "
-            "tensor alive"
+            "runs backward more than once: one pass computes all gradients, and hooks see each of "
+            "them",
+            f"{passes} times",
         )
-    return (
-        "holds more gradients at a time than its slices and one bucket: reduce and free each "
-        "bucket while backward still runs"
+    if any(output["graph kept"]):
+        return "keeps the graph and its activations: call backward without retain_graph"
+    if any(output["gradients left"]):
+        return (
+            "leaves gradients in .grad: set it to None once its bucket is reduced, in a hook of "
+            "register_post_accumulate_grad_hook (hooks of register_hook run before .grad is set)"
+        )
+    if hooks := max(output["hooks left"]):
+        mistake = "leaves its hooks on the parameters: they would run in the next backward, too"
+        return mistake, f"{hooks} hooks"
+    return None
+
+
+def flattens_early(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if (
+        not isinstance(error, RankError)
+        or "'NoneType' object has no attribute" not in error.message
+    ):
+        return None
+    mistake = (
+        "uses a .grad that is None, so its bucket is not complete: a hook of register_hook runs "
+        "before .grad is set, and a lambda that is made in a loop sees the loop's last bucket"
     )
+    return Finding(f"rank {error.rank}", mistake, error.headline)
+
+
+@on_each_rank
+def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """Too many live gradients during backward, or buckets that outlive their exchange."""
+    run, over = attempt.run, [rank in is_over(attempt, each) for each in (KEPT, LIVE_GRADIENTS)]
+    if run is None or not (any(over) or rank in is_over(attempt, IN_EXCHANGE)):
+        return None
+    if over[0]:
+        own_bytes = sum(shared.unit_bytes(attempt.case)) / attempt.case.world_size
+        if max(output["storages"]) > 1.5 * own_bytes:
+            return "returns views of whole buckets: a view keeps its whole tensor alive"
+        return (
+            "keeps more than its slices: is a whole bucket, sent or received, still referred to?",
+            f"{kept_at_end(run)[rank]:,} bytes at the end",
+        )
+    if over[1]:
+        return (
+            "holds more gradients at a time than its slices and one bucket: reduce and free each "
+            "bucket while backward still runs"
+        )
+    return "has several buckets in exchange at a time: finish one exchange before the next"
 
 
 EXERCISE = OnRanks(
     points=5,
     cases=(
-        Case("4 ranks, 3 small layers", 4, {"widths": [6, 8, 3, 4]}),
+        Case("4 ranks, 3 small layers, 2 steps", 4, {"widths": [6, 8, 3, 4], "batches": 2}),
         Case(
             "3 ranks, 2 layers in a bucket", 3, {"widths": [5, 6, 5, 4, 3], "layers_per_bucket": 2}
         ),
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
     ),
-    inputs=partial(shared.draw_inputs, batches=1, scale=4),
+    inputs=shared.draw_inputs,
     drive=drive,
     tolerance=shared.NEAR,
     budgets=(
@@ -98,10 +175,25 @@ EXERCISE = OnRanks(
             lambda run: run.memory.peak_of("buckets").tolist(),
             lambda case: 2 * (1 + shared.GLOO_THREADS) * max(shared.unit_bytes(case)),
         ),
+        shared.live(
+            "keeps only its slices",
+            KEPT,
+            kept_at_end,
+            partial(shared.held_bytes, units=0),
+        ),
         # The bucket that backward fills, and the tensors of another bucket's exchange.
         shared.process_memory(BACKWARD, partial(shared.held_bytes, units=4)),
         shared.process_memory(AT_END, partial(shared.held_bytes, units=4)),
     ),
-    signs=(shared.unpadded, no_slices, NAMED_MISTAKES, shared.expensive, holds_too_much),
+    signs=(
+        shared.unpadded,
+        flattens_early,
+        no_slices,
+        leaves_something,
+        shared.half_precision,
+        NAMED_MISTAKES,
+        shared.expensive,
+        holds_too_much,
+    ),
     memory=True,
 )

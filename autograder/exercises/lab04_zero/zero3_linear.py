@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from autograder.exercise import (
     NAMED_MISTAKES,
@@ -20,13 +19,18 @@ from autograder.exercise import (
 from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import held_bytes, with_reference_bounds
+from autograder.exercises.lab04_zero.shared import AT_END, held_bytes, with_reference_bounds
 from autograder.guest.moments import START, mark, mark_in_backward
 from shardlab.errors import RankError
 from shardlab.run import Run
 
 BUILT = "after building"
 IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward"
+
+
+def returns_a_tensor(unit: nn.Module, given: Any, output: Any) -> None:
+    if not isinstance(output, Tensor):
+        raise TypeError(f"forward returned {output!r:.50}, not a tensor: is a return missing?")
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
@@ -37,22 +41,26 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     while layers:
         units += [subject(linear_of(layers.pop(0), layers.pop(0))), nn.Tanh()]
     model = nn.Sequential(*units[:-1])
+    for unit in units[::2]:
+        unit.register_forward_hook(returns_a_tensor)
     for unit in units[1:-1:2]:
         unit.register_forward_hook(lambda *_: mark(IN_FORWARD))
         mark_in_backward(unit, IN_BACKWARD)
     mark(BUILT)
-    x, upstream = given["batches"][0]
-    x.requires_grad_()
-    y = model(x)
-    y.backward(upstream)
+    inputs = [x.requires_grad_() for x, _ in given["batches"]]
+    outputs = [model(x) for x in inputs]
+    for y, (_, upstream) in zip(outputs, given["batches"], strict=True):
+        y.backward(upstream)
+    shared.mark_settled(AT_END)
     slices = []
     for unit in units[::2]:
         gradients = [parameter.grad for parameter in unit.parameters()]
         slices.append(gradients[0] if len(gradients) == 1 else f"{len(gradients)} parameters")
-    return {"y": y.detach(), "x.grad": x.grad, "slices": slices}
+    gradients = [x.grad for x in inputs]
+    return {"y": [y.detach() for y in outputs], "x.grad": gradients, "slices": slices}
 
 
-def live(phase: str, units: int, slices: int) -> Budget:
+def live(label: str, phase: str, units: int, slices: int) -> Budget:
     """At most ``units`` whole units, ``slices`` times all slices, and the activations."""
 
     def most(case: Case) -> float:
@@ -64,22 +72,23 @@ def live(phase: str, units: int, slices: int) -> Budget:
         by_rank = ([p for p in rank.phases if p.name == phase] for rank in run.memory)
         return [max((sum(p.at_peak.values()) for p in each), default=0) for each in by_rank]
 
-    return shared.live(f"one unit live in {phase}", f"live in {phase}", peaks, most)
+    return shared.live(label, phase if phase == AT_END else f"live in {phase}", peaks, most)
 
 
 def frees_early(attempt: Attempt) -> Finding | None:
-    """Backward failed, or computed with freed weights."""
+    """Backward failed with an empty storage, or computed with other weights."""
     run, rank = attempt.run, 0
     if run is None:
         return None
     if isinstance(attempt.error, RankError):
         rank = attempt.error.rank
-        wrong = any(phase.name == "forward" for each in run.memory for phase in each.phases)
+        wrong = "storage" in attempt.error.message
     else:
         pairs = [(attempt.expected[each], output) for each, output in finished(attempt)]
         wrong = any(not equal(a["x.grad"], b["x.grad"], shared.NEAR) for a, b in pairs)
     gathers = sum(call.rank == rank and call.op.startswith("all_gather") for call in run.calls)
-    if wrong and gathers == len(shared.unit_bytes(attempt.case)):
+    forwards = attempt.case.params.get("batches", 1) * len(shared.unit_bytes(attempt.case))
+    if wrong and gathers == forwards:
         mistake = "frees its units before backward and does not gather them again"
         return Finding("every rank", mistake, who_if_hidden="every rank")
     return None
@@ -112,6 +121,8 @@ def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
                     "whole tensor alive"
                 )
             return f"has more than one unit live in {phase}: free each before gathering the next"
+    if rank in is_over(attempt, AT_END):
+        return "keeps more than its slices and their gradients after backward"
     return None
 
 
@@ -120,18 +131,19 @@ EXERCISE = OnRanks(
     points=5,
     cases=(
         Case("4 ranks, one layer", 4, {"widths": [6, 5], "samples": 3}),
-        Case("3 ranks, 3 layers", 3, {"widths": [4, 7, 5, 2]}),
+        Case("3 ranks, 3 layers, 2 batches", 3, {"widths": [4, 7, 5, 2], "batches": 2}),
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
     ),
-    inputs=partial(shared.draw_inputs, batches=1, scale=1),
+    inputs=shared.draw_inputs,
     drive=drive,
     tolerance=shared.NEAR,
     budgets=(
         # Each unit is gathered in forward and in backward, and its gradients reduce-scattered.
         shared.traffic(lambda case: shared.unit_bytes(case) * 3),
-        live("forward", units=1 + shared.GLOO_THREADS, slices=1),
+        live("one unit live in forward", "forward", units=1 + shared.GLOO_THREADS, slices=1),
         # Two for the current unit: itself and its gradient, or its gradient sent and received.
-        live("backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
+        live("one unit live in backward", "backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
+        live("no unit live afterwards", AT_END, units=0, slices=2),
         # Minus all parameters (N slices), which the process has at the start.
         shared.process_memory(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
         shared.process_memory(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
@@ -140,6 +152,7 @@ EXERCISE = OnRanks(
         shared.unpadded,
         frees_early,
         no_gradient,
+        shared.half_precision,
         NAMED_MISTAKES,
         shared.expensive,
         keeps_units,

@@ -8,10 +8,10 @@ from autograder.exercise import Case, Formula, questions
 TOLERANCE = 0.005
 RECOMPUTE = ("none", "selective", "full")
 GPT_3 = {"tokens": 2048, "samples": 1, "width": 12288, "heads": 96}
-# The paper's table 2: without, tensor parallel, both, selective, full.
+# The paper's table 2: without, tensor parallel, both, selective, full; and full with both.
 TABLE_2 = (
     *((1, False, "none"), (8, False, "none"), (8, True, "none")),
-    *((8, True, "selective"), (8, False, "full")),
+    *((8, True, "selective"), (8, False, "full"), (8, True, "full")),
 )
 
 
@@ -38,7 +38,7 @@ def counted(name: str, **changes: Any) -> Case:
 EXERCISE = Formula(
     points=4,
     cases=(
-        questions("one rank", setting(), setting(samples=3, width=768, heads=12)),
+        questions("one rank", setting(), setting(tokens=100, samples=3, width=768, heads=12)),
         published("175B on 8 ranks, the paper's table", GPT_3),
         counted("counted in a layer: none, selective, full"),
     ),

@@ -30,14 +30,18 @@ def draw_network(case: Case, rng: np.random.Generator) -> Plain:
 
 def inputs_bytes(case: Case) -> int:
     """For each call, a tensor of x's size (its input, or the last output) and the random state."""
-    calls = case.params["blocks"] if case.params["network"] == "chain" else 1
+    calls = {"chain": case.params["blocks"], "nested": 2}.get(case.params["network"], 1)
     return int(calls * (shared.x_bytes(case) + STATE_BYTES))
 
 
 @on_each_rank
 def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    first = output["log"][: attempt.case.params["blocks"]]
-    if is_over(attempt, shared.KEPT) and any(run["grad"] for run in first):
+    """Each block's input and the output of its tanh."""
+    blocks, run = attempt.case.params["blocks"], attempt.run
+    graph_bytes = blocks * (1 + shared.WIDER) * shared.x_bytes(attempt.case)
+    if run is None or not is_over(attempt, shared.KEPT):
+        return None
+    if shared.live_rise(run)[rank] > 0.9 * graph_bytes:
         return (
             "builds a graph in forward and keeps it: run the function under torch.no_grad(), "
             "and again in backward under torch.enable_grad()"
@@ -54,8 +58,8 @@ EXERCISE = OnRanks(
     points=6,
     cases=(
         network_case("a chain of 4, 64 KiB each", "chain", 4, rows=256, width=64),
-        network_case("a chain of 3 with dropout", "chain", 3, rows=5, keep=0.7),
-        network_case("several arguments and outputs", "several", 2),
+        network_case("dropout, two losses", "apart", 3, rows=5, keep=0.7, apart=True),
+        network_case("several arguments and outputs", "several", 2, unused=1),
         network_case("nested, with dropout", "nested", 3, keep=0.8),
     ),
     inputs=draw_network,
@@ -70,7 +74,9 @@ EXERCISE = OnRanks(
         signs.wrong_run_counts,
         keeps_a_graph,
         signs.draws_another_mask,
+        signs.draws_in_forward,
         signs.does_not_restore_the_generator,
+        signs.leaves_something,
     ),
     memory=True,
 )

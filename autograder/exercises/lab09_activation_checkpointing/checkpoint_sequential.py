@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
+from autograder.exercise import Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
@@ -30,7 +29,9 @@ from autograder.guest.on_rank import with_functions_replaced
 def kept_bytes(case: Case) -> int:
     """K: a layer's input; and four times as wide, the outputs of tanh and dropout, and its mask."""
     wide_bytes = shared.WIDER * shared.x_bytes(case)
-    dropped_bytes = wide_bytes + wide_bytes // shared.FLOAT_BYTES if case.params["keep"] < 1 else 0
+    dropped_bytes = (
+        wide_bytes + wide_bytes // shared.dtype_of(case).itemsize if case.params["keep"] < 1 else 0
+    )
     return shared.x_bytes(case) + wide_bytes + dropped_bytes
 
 
@@ -82,20 +83,48 @@ def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
         if before is None or run["block"] != before["block"] + 1:
             lengths.insert(0, 0)
         lengths[0] += 1
-    return [*lengths, len(log) - 2 * len(again)]
+    rest = len(log) - 2 * len(again)
+    return [*lengths, rest] if rest > 0 else lengths
+
+
+def in_words(cut: Sequence[int]) -> str:
+    """ "segments of 4, 2 and 4 layers"."""
+    *first, last = map(str, cut)
+    lengths = f"{', '.join(first)} and {last}" if first else last
+    return f"segment{'s' * bool(first)} of {lengths} layers"
 
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
+    segments: list[list[list[int]]] = []  # of each call of checkpoint: the layers of each run
+    log: shared.Log = []
+
+    def recorded(function: Callable[..., Any], *args: Any) -> Any:
+        runs: list[list[int]] = []
+        segments.append(runs)
+
+        def run(*args: Any) -> Any:
+            before = len(log)
+            output = function(*args)
+            runs.append([each["block"] for each in log[before:]])
+            return output
+
+        return checkpoint(run, *args, use_reentrant=True)
+
     # A mistake in the previous exercise costs nothing here.
-    with_functions_replaced(subject, checkpoint=partial(checkpoint, use_reentrant=True))
+    with_functions_replaced(subject, checkpoint=recorded)
 
     def network(layers: shared.Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
-        return [subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])]
+        output = subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])
+        if not isinstance(output, Tensor):
+            raise NoTensor(f"{output!r:.50}")
+        return [output]
 
     try:
-        ours = step(network, given, case, **STEP_OPTIONS)
+        ours = step(network, given, case, log=log, **STEP_OPTIONS)
     except ValueError as error:
         return {"refused": True, "message": str(error)}
+    except NoTensor as error:
+        return {"refused": False, "returned": str(error)}
     peak_bytes = max(ours["saved"])
     return results(ours, case) | {
         "refused": False,
@@ -104,7 +133,13 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         "within the budget": peak_bytes <= given["budget_bytes"],
         "kept": peak_bytes,
         "cut": cut_of(ours["log"], ours["again"]),
+        "segments": segments,
+        "log": log,
     }
+
+
+class NoTensor(TypeError):
+    """The answer did not return a tensor."""
 
 
 @on_each_rank
@@ -114,7 +149,33 @@ def refuses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return "raises ValueError although a cut fits", output["message"]
     if wanted and not refused:
         return "should raise ValueError if no cut fits the budget"
+    if "returned" in output:
+        return "should return a tensor, the output of the last layer", output["returned"]
     return None
+
+
+@on_each_rank
+def other_layers_again(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A segment's second run has other layers than its first."""
+    for first, *others in output["segments"]:
+        for again in others:
+            if again != first:
+                return (
+                    "runs other layers in a segment's second run than in its first: a function "
+                    "that is made in a loop reads the loop's variables when it runs, and backward "
+                    "comes after the loop; pass them as arguments, as functools.partial does",
+                    f"layers {first}, then {again}",
+                )
+    return None
+
+
+@on_each_rank
+def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    layers = attempt.case.params["blocks"]
+    ran = [run["block"] for run in output["log"][:layers]]
+    if ran == list(range(layers)):
+        return None
+    return "does not run every layer once, in order", f"layers {ran}"
 
 
 @on_each_rank
@@ -122,8 +183,8 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     given, layers = attempt.inputs[rank], attempt.case.params["blocks"]
     again, wanted = output["computed again"], attempt.expected[rank]["computed again"]
     evidence = (
-        f"segments of {output['cut']} layers hold {output['kept']:,} of {given['budget_bytes']:,} "
-        f"bytes and compute {again} layers twice; {wanted} are enough"
+        f"{in_words(output['cut'])}: {output['kept']:,} of {given['budget_bytes']:,} bytes held, "
+        f"{again} layers computed twice, {wanted} are enough"
     )
     if output["within the budget"] and again == wanted:
         return None
@@ -145,32 +206,33 @@ def wrong_cut(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         )
     elif max(output["cut"]) * given["kept_bytes"] <= given["budget_bytes"]:
         mistake = (
-            "forgets the stored inputs: while a segment runs, the inputs of the segments before "
-            "it are also in memory"
+            "exceeds the budget: its segments would fit without the stored inputs, but while a "
+            "segment runs, the inputs of all segments before it are also in memory"
         )
     else:
         mistake = "exceeds the budget: a segment is too long"
     return mistake, evidence
 
 
-@on_each_rank
-def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if equal(attempt.expected[rank]["outputs"], output["outputs"], shared.NEAR):
-        return None
-    return "does not run every layer once, in order"
-
-
 EXERCISE = OnRanks(
     points=5,
     cases=(  # "budget": multiples of what a layer keeps, and of its input
         shared.blocks_case("10 layers, room for 4 and their inputs", 1, 10, 64, 16, budget=(4, 3)),
-        shared.blocks_case("8 layers, room for 3 and nothing more", 1, 8, 64, 16, budget=(3, 0)),
-        shared.blocks_case("6 layers, room for all", 1, 6, 8, 4, weight=0.5, budget=(6, 0)),
-        shared.blocks_case("4 layers, room for none", 1, 4, 8, 4, weight=0.5, budget=(0, 3)),
+        shared.blocks_case(
+            "13 layers of float64, room for 3 and an input",
+            1,
+            13,
+            64,
+            16,
+            budget=(3, 1),
+            double=True,
+        ),
+        shared.blocks_case("6 layers, room for 8", 1, 6, 8, 4, weight=0.5, budget=(8, 0)),
+        shared.blocks_case("4 layers, room for 3", 1, 4, 8, 4, weight=0.5, budget=(1, 2)),
     ),
     inputs=draw_layers,
     drive=drive,
     tolerance=shared.NEAR,
     allows=frozenset(),
-    signs=(refuses, wrong_cut, wrong_order),
+    signs=(refuses, other_layers_again, wrong_order, wrong_cut),
 )

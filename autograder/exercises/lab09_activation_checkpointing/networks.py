@@ -27,6 +27,11 @@ def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
     return x
 
 
+def apart(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> list[Tensor]:
+    """The first block, and a chain of the others: two graphs."""
+    return [checkpoint(blocks[0], x), chain(checkpoint, blocks[1:], x)]
+
+
 def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
     """All blocks in one checkpoint, and all but the first in another one inside it."""
 
@@ -37,19 +42,18 @@ def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 def several(
     checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
 ) -> list[Tensor]:
-    """Arguments: tensors with and without gradients, a number, a string and None. Outputs: two
-    tensors with gradients and an index."""
+    """Arguments: tensors with and without gradients, a number, a string and None. Outputs: an
+    index, and two tensors with gradients."""
 
     def mixed(x: Tensor, scale: float, mask: Tensor, how: str, y: Tensor, nothing: None) -> Any:
         if nothing is not None or how != "add":
             raise ValueError("arguments should reach the function unchanged")
         first = blocks[0](x * mask) * scale
         second = blocks[1](y) + torch.sigmoid(x)
-        return first, second, first.argmax(dim=1)
+        return first.argmax(dim=1), first, second
 
     args = (arguments[0], given["scale"], given["mask"], "add", arguments[1], None)
-    first, second, index = checkpoint(mixed, *args)
-    return [first, second, index]
+    return list(checkpoint(mixed, *args))
 
 
 def network(
@@ -58,11 +62,14 @@ def network(
     kind = case.params.get("network", "chain")
     if kind == "several":
         outputs = several(checkpoint, blocks, arguments, given)
+    elif kind == "apart":
+        outputs = apart(checkpoint, blocks, arguments[0])
     else:
         outputs = [(nested if kind == "nested" else chain)(checkpoint, blocks, arguments[0])]
     if case.params.get("random loss"):  # a loss with dropout
         torch.rand(4)
-    return outputs[1:] if case.params.get("one unused") else outputs
+    unused = case.params.get("unused")
+    return [each for i, each in enumerate(outputs) if i != unused]
 
 
 def plain_step(given: Any, case: Case, **how: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ have the same weights; if weights differ between ranks, there is only one block.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,9 @@ def draw_chain(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def padded_bytes(case: Case) -> int:
-    elements = case.params["rows"] * case.params["width"]
-    return int(shared.FLOAT_BYTES * (elements + -elements % case.world_size))
+    elements = math.prod(shared.shape_of(case))
+    padded = elements + -elements % case.world_size
+    return padded * shared.dtype_of(case).itemsize
 
 
 def pieces_bytes(case: Case) -> float:
@@ -60,13 +62,14 @@ def sent_limit(case: Case) -> Limit | None:
         return None
     each = scatter_or_gather_sent_bytes(padded_bytes(case), case.world_size)
     blocks = case.params["blocks"]
-    return Limit(1.02 * blocks * (each + GLOO_BYTES), 0.99 * blocks * each)
+    # As in ZeRO (lab04_zero.shared.traffic), no rank can send much less than the others.
+    return Limit(1.02 * blocks * (each + GLOO_BYTES), 0.9 * blocks * each)
 
 
 def does_not_pad(attempt: Attempt) -> Finding | None:
     """An error, after something was sent, if t does not divide the number of elements."""
     case, run = attempt.case, attempt.run
-    divides = case.params["rows"] * case.params["width"] % case.world_size == 0
+    divides = math.prod(shared.shape_of(case)) % case.world_size == 0
     if attempt.error is None or divides or run is None or not run.calls:
         return None
     mistake = (
@@ -128,7 +131,9 @@ def expensive_gather(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 EXERCISE = OnRanks(
     points=5,
     cases=(  # "own": weights differ between ranks
-        shared.blocks_case("2 ranks, different weights", 2, 1, rows=4, width=3, own=True),
+        shared.blocks_case(
+            "2 ranks, different weights, float64", 2, 1, rows=4, width=3, own=True, double=True
+        ),
         shared.blocks_case("4 ranks, 4 blocks of 128 KiB", 4, 4, rows=1024, width=32, weight=2),
         shared.blocks_case("4 ranks, dropout, 15 elements", 4, 3, rows=5, width=3, keep=0.7),
     ),
@@ -148,9 +153,11 @@ EXERCISE = OnRanks(
         signs.wrong_run_counts,
         signs.draws_another_mask,
         NAMED_MISTAKES,
+        signs.draws_in_forward,
         signs.does_not_restore_the_generator,
         reassembles_wrongly,
         saves_the_whole_input,
+        signs.leaves_something,
         expensive_gather,
     ),
     memory=True,

@@ -6,8 +6,11 @@ dropout uses torch.rand, whose numbers are the same on every machine.
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,8 @@ BUDGET_FROM_BYTES = 2**16  # of x; below this, scalars would use up most of a bu
 SAMPLES = 64  # elements of a large tensor that are also compared outside the rank
 VALUES = ("outputs", "gradients of arguments", "gradients of weights")
 BEFORE, FORWARD = "before forward", "forward of the network"
-KEPT = "kept after forward"  # heading of the budget
+BACKWARD, AFTER = "backward of the network", "after backward"
+KEPT, LEFT = "kept after forward", "left after backward"  # headings of the budgets
 
 Log = list[dict[str, Any]]  # each run of a block: "block", "grad" (was autograd on?), "mask"
 Block = Callable[[Tensor], Tensor]
@@ -44,17 +48,26 @@ def blocks_case(
 
 def draw_weights(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
     """[[up [D, 4·D], down [4·D, D]], …], one pair for each block."""
-    width = case.params["width"]
+    width, dtype = case.params["width"], dtype_of(case)
     shapes = [(width, WIDER * width), (WIDER * width, width)]
     return [
-        [torch.from_numpy(rng.standard_normal(of) / of[0] ** 0.5).float() for of in shapes]
+        [torch.from_numpy(rng.standard_normal(of) / of[0] ** 0.5).to(dtype) for of in shapes]
         for _ in range(case.params["blocks"])
     ]
 
 
 def draw_x(case: Case, rng: np.random.Generator) -> Tensor:
-    shape = (case.params["rows"], case.params["width"])
-    return torch.from_numpy(rng.standard_normal(shape)).float()
+    return torch.from_numpy(rng.standard_normal(shape_of(case))).to(dtype_of(case))
+
+
+def dtype_of(case: Case) -> torch.dtype:
+    return torch.float64 if case.params.get("double") else torch.float32
+
+
+def shape_of(case: Case) -> tuple[int, ...]:
+    """[rows, D], or [samples, rows, D]."""
+    samples = (case.params["samples"],) if "samples" in case.params else ()
+    return (*samples, case.params["rows"], case.params["width"])
 
 
 def block_of(up: Tensor, down: Tensor, number: int, keep: float, log: Log) -> Block:
@@ -80,12 +93,14 @@ def step(
     loss_of: Callable[[Tensor], Tensor] = lambda y: y.square().sum(),
     around: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     saving: Callable[[list[Tensor]], AbstractContextManager[Any]] = nullcontext,
+    log: Log | None = None,
 ) -> dict[str, Any]:
     """Forward and backward; restores the random state.
 
-    ``around(label)``, such as `measure`, wraps a part; ``saving(weights)`` wraps the whole step.
+    ``around(label)``, such as `measure`, wraps a part; ``saving(weights)`` wraps the whole step;
+    ``log`` is the list to fill.
     """
-    log: Log = []
+    log = [] if log is None else log
     weights = [weight.clone().requires_grad_() for pair in given["weights"] for weight in pair]
     pairs = zip(weights[::2], weights[1::2], strict=True)
     blocks = [block_of(*pair, i, case.params["keep"], log) for i, pair in enumerate(pairs)]
@@ -97,10 +112,18 @@ def step(
         with around(FORWARD):
             outputs = network(blocks, arguments, given, case)
         first_runs = len(log)
+        state = zlib.crc32(torch.get_rng_state().numpy().tobytes())
         losses = [loss_of(y) for y in outputs if y.is_floating_point()]
-        sum(losses[1:], losses[0]).backward()
+        with around(BACKWARD):
+            for loss in losses if case.params.get("apart") else [sum(losses[1:], losses[0])]:
+                loss.backward()
+        outputs = [y.detach() for y in outputs]
+        del loss, losses  # and with them the graph: what is left now was kept elsewhere
+        with around(AFTER):
+            pass
         next_draw = torch.rand(4)
     found = {"next draw": next_draw, "log": log, "again": log[first_runs:], "saved": saved}
+    found["state after forward"] = state
     gradients = [  # an unused leaf may have None or zeros
         [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         for leaves in (arguments, weights)
@@ -116,7 +139,8 @@ def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:
         for name in VALUES
     }
     runs = [blocks.count(number) for number in range(case.params["blocks"])]
-    return samples | {"next draw": ran["next draw"], "runs": runs}
+    draws = {name: ran[name] for name in ("state after forward", "next draw")}
+    return samples | draws | {"runs": runs}
 
 
 def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:
@@ -133,24 +157,39 @@ def close_torchs_own() -> None:
 
 def x_bytes(case: Case) -> int:
     """Of x, and of each block's output."""
-    return int(FLOAT_BYTES * case.params["rows"] * case.params["width"])
+    return math.prod(shape_of(case)) * dtype_of(case).itemsize
 
 
-def live_rise(run: Any) -> list[int]:
-    """By rank: live bytes after forward minus those before it."""
-    ends = [[sum(rank.at(label).values()) for label in (BEFORE, FORWARD)] for rank in run.memory]
+def live_rise(run: Any, moment: str = FORWARD) -> list[int]:
+    """By rank: live bytes at a moment minus those before forward."""
+    ends = [[sum(rank.at(label).values()) for label in (BEFORE, moment)] for rank in run.memory]
     return [max(0, after - before) for before, after in ends]
 
 
-def kept_after_forward(label: str, tensors_bytes: Callable[[Case], float]) -> tuple[Budget, Budget]:
-    """A budget of live bytes; and in large cases, one of process memory."""
+def results_bytes(case: Case) -> float:
+    """What is left after backward: outputs and gradients, and some scalars."""
+    width, element = case.params["width"], dtype_of(case).itemsize
+    weights = case.params["blocks"] * 2 * WIDER * width**2 * element
+    tensors = 4 if case.params.get("network") == "several" else 2
+    return weights + tensors * x_bytes(case) + 8192
 
-    def limit(case: Case) -> Limit | None:
-        is_small = x_bytes(case) < BUDGET_FROM_BYTES
-        return None if is_small else Limit(1.02 * tensors_bytes(case))
+
+def kept_after_forward(label: str, tensors_bytes: Callable[[Case], float]) -> tuple[Budget, ...]:
+    """Budgets of live bytes after forward and after backward; and in large cases, one of process
+    memory."""
+
+    def limit_of(most: Callable[[Case], float]) -> Callable[[Case], Limit | None]:
+        def limit(case: Case) -> Limit | None:
+            return None if x_bytes(case) < BUDGET_FROM_BYTES else Limit(1.02 * most(case))
+
+        return limit
 
     def process_bytes(case: Case) -> float | None:
         return 1.02 * tensors_bytes(case) if case.params.get("large") else None
 
-    of_process = process_memory_budget(FORWARD, process_bytes, before=BEFORE)
-    return Budget(label, live_rise, limit, heading=KEPT), of_process
+    left = partial(live_rise, moment=AFTER)
+    return (
+        Budget(label, live_rise, limit_of(tensors_bytes), heading=KEPT),
+        Budget("leaves only outputs and gradients", left, limit_of(results_bytes), heading=LEFT),
+        process_memory_budget(FORWARD, process_bytes, before=BEFORE),
+    )

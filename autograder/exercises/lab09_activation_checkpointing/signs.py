@@ -5,7 +5,13 @@ from typing import Any
 import torch
 
 from autograder.exercise import Attempt, Finding
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercises.lab09_activation_checkpointing.shared import (
+    AFTER,
+    LEFT,
+    live_rise,
+    results_bytes,
+)
 from shardlab.errors import RankError
 
 # Words in the error that torch, or `networks.several`, raises for a wrong Function: the mistake.
@@ -60,6 +66,29 @@ def draws_another_mask(output: Any, rank: int, attempt: Attempt) -> MistakeText:
                 "the second run"
             )
     return None
+
+
+@on_each_rank
+def draws_in_forward(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    name = "state after forward"
+    if output[name] == attempt.expected[rank][name]:
+        return None
+    return (
+        "changes the random state in forward: draw no numbers of your own, and do not seed; save "
+        "torch.get_rng_state() before the first run"
+    )
+
+
+@on_each_rank
+def leaves_something(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if attempt.run is None or rank not in is_over(attempt, LEFT):
+        return None
+    left = live_rise(attempt.run, AFTER)[rank]
+    return (
+        "keeps tensors after backward, when the outputs' graph is gone: in a global variable, or "
+        "in a cycle, such as an output on ctx",
+        f"{left:,} bytes, of which at most {results_bytes(attempt.case):,.0f} are results",
+    )
 
 
 @on_each_rank

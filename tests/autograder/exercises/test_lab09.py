@@ -94,7 +94,7 @@ def test_other_random_numbers_are_far_outside_the_tolerance(case):
 
 def test_a_case_leaves_no_state_in_the_process():
     state = torch.get_rng_state()
-    case = case_of(CHECKPOINT, "a chain of 3 with dropout")
+    case = case_of(CHECKPOINT, "dropout, two losses")
     CHECKPOINT.expect(case, inputs_of(CHECKPOINT, case))
     assert torch.equal(state, torch.get_rng_state())
 
@@ -240,7 +240,7 @@ def test_the_papers_175b_model_in_gib():
     case = case_of(BYTES, "175B on 8 ranks, the paper's table")
     (numbers,) = BYTES.expect(case, inputs_of(BYTES, case))
     gib = [96 * number / 2**30 for number in numbers]
-    assert gib == pytest.approx([256.5, 51.75, 32.06, 9.56, 4.5], abs=0.005)
+    assert gib == pytest.approx([256.5, 51.75, 32.06, 9.56, 4.5, 4.5 / 8], abs=0.005)
 
 
 def test_the_numbers_in_the_answer_to_the_last_question():

@@ -2,7 +2,7 @@
 # lab = "04_zero"
 # typed = true
 # loses = {shard_bounds = 2.0}
-# says = {shard_bounds = "forgets the padding"}
+# says = {shard_bounds = "makes unequal slices"}
 # ///
 
 # %% nbgrader={"grade_id": "shard_bounds", "solution": true}

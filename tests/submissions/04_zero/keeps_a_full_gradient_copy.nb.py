@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 2.5}
-# says = {zero2_backward = "keeps a full copy of the gradients"}
+# says = {zero2_backward = "returns views of whole buckets"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

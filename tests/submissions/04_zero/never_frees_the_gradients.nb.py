@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 5.0}
-# says = {zero2_backward = "leaves whole gradients behind"}
+# says = {zero2_backward = "leaves gradients in .grad"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

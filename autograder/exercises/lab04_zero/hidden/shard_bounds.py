@@ -1,4 +1,5 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -7,20 +8,92 @@ from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab04_zero.shared import Bounds
 
 DRAWN, FEW = "other sizes and ranks", "more ranks than elements"
+DIVIDES = "parameters of 3, 4 and 3 on 4 ranks, 5, 1"
 CASES = (questions(FEW, ([2, 1], 5)), questions(DRAWN))
 BOUNDARIES = {
-    "divides": "not tested: an answer without padding would pass",
+    "divides": DIVIDES,
     "does not divide": DRAWN,
-    "one rank": "not tested: all elements",
+    "one rank": DIVIDES,
     "more ranks than elements": FEW,
 }
 ROUNDED_UP = "-(-sum(sizes) // world_size)", "(sum(sizes) + world_size - 1) // world_size"
 EQUAL_ANSWERS = (EqualAnswer(*ROUNDED_UP, "another way to round up"),)
 
+Sizes = Sequence[int]
 
-def right(sizes: Sequence[int], world_size: int) -> Bounds:
-    length = -(-sum(sizes) // world_size)
+
+def right(sizes: Sizes, world_size: int) -> Bounds:
+    return of_length(-(-sum(sizes) // world_size), world_size)
+
+
+def of_length(length: int, world_size: int) -> Bounds:
     return [(rank * length, (rank + 1) * length) for rank in range(world_size)]
+
+
+def between(edges: Sequence[int]) -> Bounds:
+    return list(pairwise(edges))
+
+
+def changed(change: Callable[[int, int, int], tuple[int, int]]) -> Callable[[Sizes, int], Bounds]:
+    """The right answer with each (start, stop) changed; the third argument is Ψ."""
+    return lambda sizes, n: [change(*pair, sum(sizes)) for pair in right(sizes, n)]
+
+
+def with_the_rest(sizes: Sizes, world_size: int) -> Bounds:
+    *first, (start, _) = of_length(sum(sizes) // world_size, world_size)
+    return [*first, (start, sum(sizes))]
+
+
+def as_even_as_possible(elements: int, n: int) -> list[int]:
+    """Edges: the first ranks get one more."""
+    return [0, *accumulate(elements // n + (rank < elements % n) for rank in range(n))]
+
+
+def by_layer(edges: Sequence[int], sizes: Sizes) -> Bounds:
+    """``edges``: of each rank's layers."""
+    starts = [0, *accumulate(sizes)]
+    return between([starts[min(edge, len(sizes))] for edge in edges])
+
+
+# Fallen short at the end of the buffer: the padding is forgotten.
+CUT_OFF = (
+    changed(lambda start, stop, psi: (min(start, psi), min(stop, psi))),
+    changed(lambda start, stop, psi: (start, min(stop, psi))),
+)
+MISTAKES = {
+    "drops the last elements: N slices of ⌊Ψ/N⌋ do not cover Ψ": (
+        lambda sizes, n: of_length(sum(sizes) // n, n)
+    ),
+    "adds an element even where N divides Ψ: a slice has ⌈Ψ/N⌉ elements, -(-Ψ // N)": (
+        lambda sizes, n: of_length(sum(sizes) // n + 1, n)
+    ),
+    "rounds to the nearest integer: round up": lambda sizes, n: of_length(round(sum(sizes) / n), n),
+    "pads each parameter by itself: concatenate them all, then pad once": (
+        lambda sizes, n: of_length(sum(-(-size // n) for size in sizes), n)
+    ),
+    "gives the last rank the rest: pad so that all slices are equal": with_the_rest,
+    "forgets the padding: the last slice ends at a multiple of N": CUT_OFF,
+    "makes unequal slices: collectives need the same length on every rank": (
+        lambda sizes, n: between(as_even_as_possible(sum(sizes), n)),
+        lambda sizes, n: between([rank * sum(sizes) // n for rank in range(n + 1)]),
+        lambda sizes, n: between([round(rank * sum(sizes) / n) for rank in range(n + 1)]),
+    ),
+    "splits by layer: a slice may begin and end in the middle of a parameter": (
+        lambda sizes, n: by_layer([rank * -(-len(sizes) // n) for rank in range(n + 1)], sizes),
+        lambda sizes, n: by_layer(as_even_as_possible(len(sizes), n), sizes),
+        lambda sizes, n: by_layer([rank * (len(sizes) // n) for rank in range(n + 1)], sizes),
+    ),
+    "returns each slice's last index: stop is one more, as in flat[start:stop]": (
+        changed(lambda start, stop, _: (start, stop - 1))
+    ),
+    "returns (start, length): return (start, stop)": (
+        changed(lambda start, stop, _: (start, stop - start))
+    ),
+    "counts from 1: the first element of the buffer is 0": (
+        changed(lambda start, stop, _: (start + 1, stop)),
+        changed(lambda start, stop, _: (start + 1, stop + 1)),
+    ),
+}
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[list[int], int]]:
@@ -28,6 +101,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[tuple[list[int], int]]:
     while len(drawn) < 20:
         world_size = int(rng.integers(3, 33))
         sizes = [int(size) for size in rng.integers(1, 2000, size=int(rng.integers(3, 9)))]
-        if sum(sizes) % world_size:
-            drawn.append((sizes, world_size))
+        if len(drawn) % 4 == 0:  # N divides
+            sizes[-1] += -sum(sizes) % world_size
+        drawn.append((sizes, world_size))
     return drawn

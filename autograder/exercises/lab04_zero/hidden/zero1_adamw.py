@@ -1,20 +1,22 @@
+import inspect
 from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.utils import vector_to_parameters
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab04_zero.hidden import shared
 from autograder.exercises.lab04_zero.hidden.shared import Rule, flatten, mean
 from autograder.exercises.lab04_zero.shared import loss_of, mlp
-from autograder.exercises.lab04_zero.zero1_adamw import ADAMW, STEPS
+from autograder.exercises.lab04_zero.zero1_adamw import ADAMW
 
 facts = shared.bounds
 CASES = (
-    shaken(Case("3 ranks, 206 parameters", 3, {"widths": [7, 10, 9, 3]})),
-    Case("5 ranks, fewer parameters than ranks", 5, {"widths": [1, 1]}),
-    Case("4 ranks, 8 MB of parameters", 4, {"widths": [820] * 4}, weight=2),
+    shaken(Case("3 ranks, 206 parameters", 3, {"widths": [7, 10, 9, 3], "steps": 4})),
+    Case("5 ranks, fewer parameters than ranks", 5, {"widths": [1, 1], "steps": 11}),
+    Case("4 ranks, 8 MB of parameters", 4, {"widths": [820] * 4, "steps": 3}, weight=2),
 )
 BOUNDARIES = shared.NOT_ASKED | {
     "divides": "2 ranks, 58 parameters",
@@ -22,23 +24,67 @@ BOUNDARIES = shared.NOT_ASKED | {
     "more ranks than elements": "5 ranks, fewer parameters than ranks",
 }
 
+DEFAULTS = {
+    name: option.default for name, option in inspect.signature(torch.optim.AdamW).parameters.items()
+}
 
-def reference(case: Case, inputs: Any, rule: Rule = mean, adam: type = torch.optim.AdamW) -> Plain:
-    """One process: the ranks' gradients at the same parameters, combined by ``rule``."""
-    model = mlp([tensor.clone() for tensor in inputs[0]["layers"]])
-    parameters = list(model.parameters())
-    optimizer = adam(parameters, **ADAMW)
-    for step in range(STEPS):
-        losses = [loss_of(model, given["batches"][step]) for given in inputs]
-        gradients = [flatten(torch.autograd.grad(loss, parameters)) for loss in losses]
-        pieces = rule(torch.stack(gradients)).split([each.numel() for each in parameters])
-        for parameter, piece in zip(parameters, pieces, strict=True):
-            parameter.grad = piece.view_as(parameter).clone()
+
+def reference(
+    case: Case,
+    inputs: Any,
+    rule: Rule = mean,
+    adam: Any = torch.optim.AdamW,
+    gathers: str = "after the update",
+    every_step_new: bool = False,
+    **changed: Any,
+) -> list[Plain]:
+    """All ranks in one process: their models, and one AdamW over all ranks' own slices.
+
+    ``gathers``: "after the update", "before it" or "never".
+    """
+    layers, n = inputs[0]["layers"], case.world_size
+    copies = 1 if gathers == "after the update" else n  # else the ranks' parameters differ
+    models = [mlp([tensor.clone() for tensor in layers]) for _ in range(copies)]
+    updated = flatten(layers, n)
+    optimizer = adam([updated], **ADAMW | changed)
+    for step in range(case.params["steps"]):
+        gradients = []
+        for rank, given in enumerate(inputs):
+            model = models[rank % copies]
+            loss = loss_of(model, given["batches"][step])
+            gradients.append(flatten(torch.autograd.grad(loss, list(model.parameters())), n))
+        before, updated.grad = updated.clone(), rule(torch.stack(gradients))
+        if every_step_new:
+            optimizer = adam([updated], **ADAMW | changed)
         optimizer.step()
-    return {"parameters": [parameter.detach() for parameter in parameters]}
+        for rank, model in enumerate(models):
+            others = {"before it": before, "never": flatten(layers, n)}.get(gathers, updated)
+            flat = others.clone()
+            flat.chunk(n)[rank].copy_(updated.chunk(n)[rank])
+            vector_to_parameters(flat, model.parameters())
+    of_ranks = [models[rank % copies].parameters() for rank in range(n)]
+    return [{"parameters": [each.detach() for each in own]} for own in of_ranks]
+
+
+def unchanged(case: Case, inputs: Any) -> Plain:
+    return {"parameters": inputs[0]["layers"]}
 
 
 MISTAKES = shared.by_wrong_rules(reference) | {
+    "changes no parameter of the model": unchanged,
+    "updates its own slice but never gets the others': all-gather them after the update": (
+        partial(reference, gathers="never")
+    ),
+    "gathers before the update: every rank then has the others' slices of the step before": (
+        partial(reference, gathers="before it")
+    ),
+    "makes a new AdamW in every step: its states start from zero again": (
+        partial(reference, every_step_new=True)
+    ),
+    "does not pass all options on to AdamW": tuple(
+        partial(reference, **{name: DEFAULTS[name] for name in names})
+        for names in (ADAMW, ADAMW.keys() - {"lr"}, *([name] for name in ADAMW))
+    ),
     "adds the decay to the gradient, as Adam does: AdamW does not": (
         partial(reference, adam=torch.optim.Adam)
     ),

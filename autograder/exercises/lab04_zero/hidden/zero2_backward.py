@@ -1,13 +1,14 @@
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import shaken
 from autograder.exercises.lab04_zero.hidden import shared
 from autograder.exercises.lab04_zero.shared import loss_of, mlp
-from autograder.exercises.lab04_zero.zero2_backward import buckets_of
+from autograder.exercises.lab04_zero.zero2_backward import AFTERWARDS, buckets_of
 
 facts = shared.bounds
 CASES = (
@@ -17,40 +18,48 @@ CASES = (
 )
 BOUNDARIES = shared.NOT_ASKED | {
     "divides": "6 ranks, one small bucket",
-    "does not divide": "4 ranks, 3 small layers",
+    "does not divide": "4 ranks, 3 small layers, 2 steps",
     "one bucket": "6 ranks, one small bucket",
 }
 
 
 def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[Any]:
     """Each rank's slices of the buckets, combined from all ranks' gradients by ``rule``."""
-    buckets = []
-    for given in inputs:
-        model = mlp([tensor.clone() for tensor in given["layers"]])
-        loss = loss_of(model, given["batches"][0])
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        buckets.append(buckets_of(gradients, case))
-    return shared.slices_by_rank(buckets, case, rule)
+    model = mlp([tensor.clone() for tensor in inputs[0]["layers"]])
+    parameters = list(model.parameters())
+    steps = []
+    for step in range(len(inputs[0]["batches"])):
+        losses = [loss_of(model, given["batches"][step]) for given in inputs]
+        gradients = [torch.autograd.grad(loss, parameters) for loss in losses]
+        buckets = [buckets_of(each, case) for each in gradients]
+        steps.append(shared.slices_by_rank(buckets, case, rule))
+    return [{"slices": [own["slices"] for own in ranks]} for ranks in zip(*steps, strict=True)]
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    return [{**slices, "gradients left": False} for slices in by_rank(case, inputs)]
+    steps = len(inputs[0]["batches"])
+    afterwards: dict[str, Plain] = {name: [False] * steps for name in AFTERWARDS}
+    afterwards |= {"hooks left": [0] * steps, "backward passes": [1] * steps}
+    return [afterwards | slices for slices in by_rank(case, inputs)]
 
 
-def of_another(step: int, case: Case, inputs: Any) -> list[Plain]:
-    """Rank r returns the slices of rank r + step."""
+def of_another(rank_of: Callable[[int], int], case: Case, inputs: Any) -> list[Plain]:
+    """Rank r returns the slices of rank ``rank_of(r)``."""
     right = by_rank(case, inputs)
-    return [right[(rank + step) % len(right)] for rank in range(len(right))]
+    return [right[rank_of(rank) % len(right)] for rank in range(len(right))]
+
+
+def reversed_list(case: Case, inputs: Any) -> list[Plain]:
+    steps = [own["slices"] for own in by_rank(case, inputs)]
+    return [{"slices": [slices[::-1] for slices in own]} for own in steps]
 
 
 MISTAKES = {
     "returns another rank's slices: rank r has slice r": (
         lambda case, inputs: by_rank(case, inputs)[:1] * case.world_size,
-        *(partial(of_another, step) for step in range(1, 6)),
+        partial(of_another, lambda rank: -1 - rank),
+        *(partial(of_another, step.__add__) for step in range(1, 6)),
     ),
+    "returns the slices in reverse: slice i belongs to bucket i": reversed_list,
     **shared.by_wrong_rules(by_rank),
-    "leaves whole gradients behind: set .grad to None once its bucket is reduced": (
-        lambda case, inputs: {"gradients left": True}
-    ),
 }
-EQUAL_ANSWERS = (EqualAnswer("handle.remove()", "pass", "no other backward pass follows"),)

@@ -1,6 +1,7 @@
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
@@ -21,20 +22,31 @@ BOUNDARIES = shared.NOT_ASKED | {
 }
 
 
-def one_process(given: Any) -> tuple[dict[str, Plain], list[tuple[Tensor, Tensor]]]:
-    """Whole layers' output and x's gradient, and each layer's weight and bias gradients."""
+Unit = tuple[Tensor, Tensor]  # the gradients of a layer's weight [out, in] and bias [out]
+
+
+def one_process(given: Any) -> tuple[dict[str, Plain], list[Unit]]:
+    """Whole layers' outputs and x's gradients for each batch, and the sum of the batches' units."""
     model = mlp([tensor.clone() for tensor in given["layers"]])
-    x, upstream = (tensor.clone() for tensor in given["batches"][0])
-    x.requires_grad_()
-    y = model(x)
-    x_grad, *gradients = torch.autograd.grad(y, [x, *model.parameters()], upstream)
+    inputs = [x.clone().requires_grad_() for x, _ in given["batches"]]
+    outputs = [model(x) for x in inputs]
+    for y, (_, upstream) in zip(outputs, given["batches"], strict=True):
+        y.backward(upstream)
+    gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
     units = list(zip(gradients[::2], gradients[1::2], strict=True))
-    return {"y": y.detach(), "x.grad": x_grad}, units
+    values = {"y": [y.detach() for y in outputs], "x.grad": [x.grad for x in inputs]}
+    return values, units
 
 
-def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[Any]:
+def by_rank(
+    case: Case,
+    inputs: Any,
+    rule: shared.Rule = shared.mean,
+    unit: Callable[[Tensor, Tensor], Sequence[Tensor]] = lambda weight, bias: (weight, bias),
+) -> list[Any]:
     """Each rank's slices of the layers' gradients, combined by ``rule``."""
-    return shared.slices_by_rank([one_process(given)[1] for given in inputs], case, rule)
+    of_ranks = [[unit(*each) for each in one_process(given)[1]] for given in inputs]
+    return shared.slices_by_rank(of_ranks, case, rule)
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
@@ -42,5 +54,22 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [one_process(given)[0] | slices[rank] for rank, given in enumerate(inputs)]
 
 
-MISTAKES = shared.by_wrong_rules(by_rank)
+def samples(case: Case) -> int:
+    return int(case.params.get("samples", 2))
+
+
+MISTAKES = {
+    **shared.by_wrong_rules(by_rank),
+    "flattens the bias before the weight: the order is weight, bias": (
+        partial(by_rank, unit=lambda weight, bias: (bias, weight))
+    ),
+    "flattens the transpose of the weight's gradient: it is y_grad.T @ x, [out, in]": (
+        partial(by_rank, unit=lambda weight, bias: (weight.T, bias))
+    ),
+    "averages the bias's gradient over the samples: it is their sum": (
+        lambda case, inputs: by_rank(
+            case, inputs, unit=lambda weight, bias: (weight, bias / samples(case))
+        )
+    ),
+}
 EQUAL_ANSWERS = (EqualAnswer("[start:stop].clone()", "[start:stop] + 0", "another way to copy"),)

@@ -44,7 +44,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Setting]:
         heads = tp_size * int(rng.integers(2, 9))
         drawn.append(
             public.setting(
-                tokens=128 * int(rng.integers(3, 30)),
+                tokens=128 * int(rng.integers(1, 30)),
                 samples=int(rng.integers(2, 9)),
                 width=heads * int(rng.choice([48, 80, 112])),
                 heads=heads,
@@ -102,6 +102,15 @@ def formula_with(only: str = "", times: float = 1, **changes: Any) -> Outputs:
     )
 
 
+def floored(asked: Setting) -> float | None:
+    """The scores as a multiple of sbh, rounded down."""
+    if asked["recompute"] != "none":
+        return None
+    sbh = asked["tokens"] * asked["samples"] * asked["width"]
+    lost = 5 * asked["heads"] * asked["tokens"] / asked["width"] % 1
+    return formula_bytes(asked) - sbh * lost / asked["tp_size"]
+
+
 def softmax_only(asked: Setting) -> float | None:
     whole, without = (formula_bytes(asked | {"recompute": how}) for how in ("none", "selective"))
     return whole - (whole - without) * 3 / 5 if asked["recompute"] == "none" else None
@@ -125,6 +134,7 @@ MISTAKES = {
     "does not divide by t: a rank has 1/t of the heads and columns": formula_with(tp_size=1),
     "forgets the attention scores, or their s²: softmax, dropout's mask and dropout's output "
     "take 5as²b bytes": formula_with("none", recompute="selective"),
+    "rounds 5as/h down: it is not an integer, so divide with /, not //": answers(floored),
     "counts only the softmax of the attention scores": answers(softmax_only),
     "counts two bytes for each element of a dropout mask: it takes one": (
         formula_with(kernels=Kernels(mask_bytes=2))

@@ -5,7 +5,7 @@ from autograder.exercises.lab09_activation_checkpointing.hidden import shared
 reference, MISTAKES = shared.reference, shared.MISTAKES | shared.OFF_BY_BITS
 ONE_UNUSED, LARGE = "several, dropout, one not used", "nested, 1 MiB with dropout"
 CASES = (
-    network_case(ONE_UNUSED, "several", 2, width=6, keep=0.6, **{"one unused": True}),
+    network_case(ONE_UNUSED, "several", 2, width=6, keep=0.6, unused=2),
     network_case(LARGE, "nested", 4, rows=16_384, width=16, keep=0.9, large=True),
 )
 BOUNDARIES = {
@@ -15,6 +15,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: there is one rank",
     "an output without a gradient": ONE_UNUSED,
     "a checkpoint within another": "nested, with dropout",
+    "several backward passes": "dropout, two losses",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

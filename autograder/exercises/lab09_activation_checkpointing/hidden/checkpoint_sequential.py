@@ -11,16 +11,16 @@ MISTAKES = OFF_BY_BITS
 TIGHT = "13 layers, dropout, tight"
 CASES = (
     shared.blocks_case("16 layers, dropout", 1, 16, 64, 16, keep=0.8, budget=(5, 2)),
-    shared.blocks_case(TIGHT, 1, 13, 50, 16, keep=0.7, budget=(3, 1)),
-    shared.blocks_case("20 layers, much room", 1, 20, 40, 16, budget=(12, 0)),
+    shared.blocks_case(TIGHT, 1, 13, 50, 16, keep=0.7, budget=(3, 1), samples=2),
+    shared.blocks_case("20 layers, much room", 1, 20, 40, 16, budget=(12, 0), double=True),
 )
 BOUNDARIES = {
-    "divides": "6 layers, room for all",
+    "divides": "6 layers, room for 8",
     "does not divide": TIGHT,
     "one rank": TIGHT,
     "more ranks than elements": "not tested: there is one rank",
-    "exactly the cap": "8 layers, room for 3 and nothing more",
-    "no cut fits": "4 layers, room for none",
+    "exactly the cap": "13 layers of float64, room for 3 and an input",
+    "no cut fits": "4 layers, room for 3",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
@@ -28,6 +28,11 @@ EQUAL_ANSWERS = (
         "for j in range(len(max_lengths) - 1):\n"
         "        stop = max(start, last_start - sum(max_lengths[j + 1 : -1]))\n",
         "segments before the last may be filled from the back",
+    ),
+    EqualAnswer(
+        "max(0, len(layers) - max_lengths[-1])",
+        "len(layers) - max_lengths[-1]",
+        "it is negative only if there is one segment, and then it is not used",
     ),
 )
 

@@ -11,7 +11,7 @@ from autograder.exercises.lab09_activation_checkpointing.shared import blocks_ca
 
 reference = shared.reference
 CASES = (
-    shaken(blocks_case("3 ranks, different weights", 3, 1, rows=2, width=5, own=True)),
+    shaken(blocks_case("3 ranks, nested", 3, 3, rows=2, width=5, network="nested", keep=0.8)),
     blocks_case("2 ranks, 14 blocks of 1 MiB", 2, 14, 32_768, 8, keep=0.9, weight=2, large=True),
 )
 BOUNDARIES = {
