@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
@@ -30,21 +30,40 @@ def learning_rate(step: int, case: Case) -> float:
 
 def draw_weights(case: Case, rng: np.random.Generator) -> Plain:
     """Weights from 1 to 2, and for each tensor gradients [steps, …] that keep their sign."""
+    drawn = [draw_tensor(case, shape, rng) for shape in case.params["shapes"]]
+    return {"weights": [weight for weight, _ in drawn], "gradients": [each for _, each in drawn]}
+
+
+def draw_tensor(case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    weight, gradients = draw_once(case, shape, rng)
+    while (close := is_near_a_tie(case, weight, gradients)).any():
+        other, others = draw_once(case, shape, rng)
+        weight[close], gradients[:, close] = other[close], others[:, close]
+    return weight, gradients
+
+
+def draw_once(case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     dtype, steps = getattr(torch, case.params["dtype"]), case.params["steps"]
-    weights, gradients = [], []
-    for shape in case.params["shapes"]:
-        drawn = rng.uniform(1.2, 1.5, shape)
-        weights.append(torch.from_numpy(drawn).to(dtype))
-        if case.params["to_zero"]:
-            sign, spread = drawn, 0.0  # the same gradient in each step, so that rounding adds up
-        else:
-            # No noise with momentum: it would move a 16-bit velocity past the point where it stops.
-            sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
-            spread = 0.0 if case.params["momentum"] else 0.2
-        noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
-        size = case.params["update"] / LEARNING_RATES[0]
-        gradients.append(torch.from_numpy(size * sign * noise).to(dtype))
-    return {"weights": weights, "gradients": gradients}
+    weight = rng.uniform(1.2, 1.5, shape)
+    if case.params["to_zero"]:
+        sign, spread = weight, 0.0  # the same gradient in each step, so that rounding adds up
+    else:
+        # No noise with momentum: it would move a 16-bit velocity past the point where it stops.
+        sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
+        spread = 0.0 if case.params["momentum"] else 0.2
+    noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
+    gradients = case.params["update"] / LEARNING_RATES[0] * sign * noise
+    return torch.from_numpy(weight).to(dtype), torch.from_numpy(gradients).to(dtype)
+
+
+def is_near_a_tie(case: Case, weight: Tensor, gradients: Tensor) -> Tensor:
+    """Where fp32 sums in another order might round the last weight to another 16-bit number."""
+    master, velocity = weight.double(), torch.zeros_like(weight, dtype=torch.float64)
+    for step, gradient in enumerate(gradients.double()):
+        velocity = case.params["momentum"] * velocity + gradient
+        master -= learning_rate(step, case) * velocity
+    margin = 0.05 * torch.finfo(weight.dtype).eps * master.abs()
+    return (master - margin).to(weight.dtype) != (master + margin).to(weight.dtype)
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
@@ -76,7 +95,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     }
 
 
-def state_tensors(state: Any) -> list[torch.Tensor]:
+def state_tensors(state: Any) -> list[Tensor]:
     """Also those of optimizers in ``state``."""
     values = list(state.values()) if isinstance(state, dict) else []
     inside = [
@@ -99,12 +118,12 @@ def never_moves(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     right = attempt.expected[rank]["weights"][0]
     wide = [tensor for tensor in output["state"] if tensor.dtype == torch.float32]
-    if any(equal(right, tensor.to(right.dtype)) for tensor in wide):
+    if any(equal(right, tensor.to(right.dtype), 0.0) for tensor in wide):
         mistake = "never writes back: copy the master into the 16-bit weight after each step"
     elif wide:
         mistake = (
-            "copies the master from the rounded weight in each step: copy it once, before the "
-            "first, and keep it in state"
+            "rounds in every step, so small updates are lost: copy the master from the weight once, "
+            "before the first step, keep it in state, and add the updates to it"
         )
     else:
         mistake = (
@@ -118,7 +137,7 @@ def never_moves(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 @on_each_rank
 def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """The weights may be right; what else the step changes is not."""
-    if not equal(attempt.expected[rank]["views"], output["views"]):
+    if not equal(output["weights"], output["views"], 0.0):
         return (
             "gives the parameter new memory: views of it, such as a bucket's, keep the old "
             "weights; write into it with copy_"
@@ -148,6 +167,8 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_weights,
     drive=drive,
+    tolerance=0.0,
+    named_within=2.0**-12,  # mistakes may end near a tie
     allows=frozenset(),
     signs=(never_moves, NAMED_MISTAKES, side_effect),
     curves=path_of_a_weight,
