@@ -157,6 +157,7 @@ class OffloadedAdam:
         for parameter, master in zip(self.parameters, self.masters):
             master.grad = self.pools.to_host(parameter.grad).float()
         self.adam.step()
+        self.adam.zero_grad()
         for parameter, master in zip(self.parameters, self.masters):
             parameter.data.copy_(self.pools.to_device(master.detach().bfloat16()))
         ### END SOLUTION
