@@ -85,7 +85,9 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         modes.append(model.training)
     return {
         **output_of(len(steps), model, [as_number(loss) for loss in returned]),
-        "keeps the graph": any(isinstance(loss, Tensor) and loss.requires_grad for loss in returned),
+        "keeps the graph": any(
+            isinstance(loss, Tensor) and loss.requires_grad for loss in returned
+        ),
         "training mode": all(modes),
         "micro-batches unchanged": unchanged,
     }
@@ -93,7 +95,9 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
 
 def same_batches(some: list[Batch], others: list[Batch]) -> bool:
     return len(some) == len(others) and all(
-        torch.equal(a, b) for pair in zip(some, others, strict=True) for a, b in zip(*pair)
+        torch.equal(a, b)
+        for pair in zip(some, others, strict=True)
+        for a, b in zip(*pair, strict=True)
     )
 
 

@@ -64,7 +64,7 @@ def output_of(steps: list[int], scales: list[Plain], weights: Tensor) -> Plain:
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    weights = [nn.Parameter(part.clone()) for part in given["weights"].chunk(TENSORS)]
+    weights: list[Tensor] = [nn.Parameter(x.clone()) for x in given["weights"].chunk(TENSORS)]
     without_gradient = nn.Parameter(torch.ones(3))
     groups = [{"params": [without_gradient, *weights[:2]]}, {"params": weights[2:]}]
     optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE)

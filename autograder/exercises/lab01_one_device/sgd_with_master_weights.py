@@ -70,13 +70,15 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
     views = [parameter.detach() for parameter in parameters]
     state: dict[Any, Any] = {}
-    path, state_bytes, unchanged = [], [], True
+    path: list[float] = []
+    state_bytes: list[int] = []
+    unchanged = True
     for step, gradients in enumerate(zip(*given["gradients"], strict=True)):
-        copies = []
+        copies: list[Tensor] = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
             # torch wants equal dtypes: a weight left in fp32 gets an fp32 gradient
-            parameter.grad = gradient.to(parameter.dtype, copy=True)
-            copies.append(parameter.grad)
+            copies.append(gradient.to(parameter.dtype, copy=True))
+            parameter.grad = copies[-1]
         subject(parameters, state, learning_rate(step, case), case.params["momentum"])
         unchanged &= all(
             parameter.grad is copy and torch.equal(copy, gradient.to(copy.dtype))
@@ -99,7 +101,7 @@ def state_tensors(state: Any) -> list[Tensor]:
     """Also those of optimizers in ``state``."""
     values = list(state.values()) if isinstance(state, dict) else []
     inside = [
-        [optimizer.param_groups, dict(optimizer.state)]
+        [optimizer.param_groups, [*optimizer.state.values()]]
         for optimizer in values
         if isinstance(optimizer, torch.optim.Optimizer)
     ]
@@ -120,10 +122,12 @@ def never_moves(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wide = [tensor for tensor in output["state"] if tensor.dtype == torch.float32]
     if any(equal(right, tensor.to(right.dtype), 0.0) for tensor in wide):
         mistake = "never writes back: copy the master into the 16-bit weight after each step"
+    elif any(is_moved_master(tensor, attempt.inputs[rank]["weights"]) for tensor in wide):
+        return None  # the update is wrong
     elif wide:
         mistake = (
-            "rounds in every step, so small updates are lost: copy the master from the weight once, "
-            "before the first step, keep it in state, and add the updates to it"
+            "rounds in every step, so small updates are lost: copy the master from the weight "
+            "once, before the first step, keep it in state, and add the updates to it"
         )
     else:
         mistake = (
@@ -132,6 +136,11 @@ def never_moves(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         )
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in output["state"]}
     return mistake, f"in the state: {', '.join(sorted(dtypes)) or 'nothing'}"
+
+
+def is_moved_master(tensor: Tensor, weights: list[Tensor]) -> bool:
+    same = [weight.float() for weight in weights if weight.shape == tensor.shape]
+    return any(equal(w, tensor, 0.25) and not equal(w, tensor, 0.0) for w in same)
 
 
 @on_each_rank
@@ -147,7 +156,10 @@ def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["state grows"]:
         sizes = output["state bytes"]
         mistake = "keeps more in state with every step: a master and a velocity per weight suffice"
-        return mistake, f"{sizes[EARLY_STEPS]:,} bytes after {EARLY_STEPS + 1} steps, {sizes[-1]:,} at the end"
+        return (
+            mistake,
+            f"{sizes[EARLY_STEPS]:,} bytes after {EARLY_STEPS + 1} steps, {sizes[-1]:,} at the end",
+        )
     return None
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from autograder.exercise import Formula, questions
 
-
 CHOICES: dict[str, tuple[Any, ...]] = {
     "activation": ("relu", "gelu"),
     "tied": (False, True),

@@ -75,7 +75,7 @@ def settings_of(config: dict[str, Any]) -> list[list[str]]:
 def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     mistakes = {
         "missing": "is not among your answers",
-        "no pair": "should have a pair of texts as its answer: (name of the mistake, repaired text)",
+        "no pair": "should have two texts as its answer: (name of the mistake, repaired text)",
         "swapped": "has its pair in the wrong order: first the name of the mistake, then the text",
         "duplicate key": "still has a duplicate key: json keeps only the last one",
         "not json": "is still not valid JSON",
@@ -119,9 +119,9 @@ EXERCISE = OnRanks(
             "host (zero_optimization.offload_optimizer)",
             pinned="starts, but pins host memory, which the author did not want: move pin_memory "
             "to where DeepSpeed looks for it",
-            global_batch="starts, but loses the author's global batch",
             micro_batch="starts, but changes train_micro_batch_size_per_gpu, which was right",
             accumulation="starts, but changes gradient_accumulation_steps, which was right",
+            global_batch="starts, but loses the author's global batch",
             bucket_size="starts, but loses the author's bucket sizes",
             precision="starts, but does not train in bf16, which the author enabled",
             stage="starts, but not at the stage that the author wanted",

@@ -231,5 +231,13 @@ EXERCISE = OnRanks(
         ),
     ),
     allows=frozenset(),
-    signs=(moves_twice, mixes_pools, NAMED_MISTAKES, moves_too_much, misplaced, not_in_place, keeps_too_much),
+    signs=(
+        moves_twice,
+        mixes_pools,
+        NAMED_MISTAKES,
+        moves_too_much,
+        misplaced,
+        not_in_place,
+        keeps_too_much,
+    ),
 )

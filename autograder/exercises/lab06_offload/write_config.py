@@ -126,11 +126,8 @@ def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeTe
 def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Another row of the table: too large for the device, or more traffic than needed."""
     budget, right = attempt.inputs[0], attempt.expected[0]
-    started = (
-        (engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"])
-        for engine in (output, right)
-    )
-    if mistake := compared(*started, *list(budget.values())[:3]):
+    asked = budget["parameters"], budget["world_size"], budget["device_bytes"]
+    if mistake := compared(started_row(output), started_row(right), *asked):
         return mistake
     for made, wanted, asked in zip(
         output["rows"], right["rows"], attempt.case.params["others"], strict=True
@@ -140,8 +137,16 @@ def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     return None
 
 
+def started_row(engine: Mapping[str, Any]) -> tuple[Any, ...]:
+    return engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"]
+
+
 def compared(
-    made: tuple[Any, ...], wanted: Row, parameters: int, world_size: int, device_bytes: int
+    made: tuple[Any, ...],
+    wanted: tuple[Any, ...],
+    parameters: int,
+    world_size: int,
+    device_bytes: int,
 ) -> MistakeText:
     ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
     budget = f"{device_bytes:,} bytes for {parameters:,} parameters on {ranks}"

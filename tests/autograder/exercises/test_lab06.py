@@ -234,10 +234,11 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
     [
         ({"A": ("not_json", '{"a": 1, // b\n}')}, "is still not valid JSON"),
         ({"A": ("not_json", "[1]")}, "is still not valid JSON"),
-        ({"A": ("not_json", None)}, "is still not valid JSON"),
+        ({"A": ("not_json", None)}, "should have two texts"),
+        ({"A": ('{"a": 1}', "not_json")}, "has its pair in the wrong order"),
         ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a duplicate key"),
         ({}, "is not among your answers"),
-        ({"A": "text"}, "should have a pair"),
+        ({"A": "text"}, "should have two texts"),
         (None, "is not among your answers"),
     ],
 )
@@ -253,7 +254,8 @@ def test_only_repaired_json_reaches_deepspeed(answers, words):
         ("B", "bucket_size", 500_000_000, "bucket sizes"),
         ("C", "pinned", True, "pins host memory"),
         ("D", "global_batch", 64, "global batch"),
-        ("E", "precision", "float32", "precision"),
+        ("D", "micro_batch", 2, "changes train_micro_batch_size_per_gpu, which was right"),
+        ("E", "precision", "float32", "does not train in bf16"),
         ("E", "code", "unknown_key", "that is not the name of its mistake (unknown_key)"),
     ],
 )
@@ -262,3 +264,36 @@ def test_a_repair_that_loses_what_the_author_wanted_is_named(letter, key, value,
     right = FIX.expect(case, FIX.draw(case, RNG))[0]
     assert diagnosis_of(FIX, case, right) == ""
     assert words in diagnosis_of(FIX, case, right | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("letter", "change", "words"),
+    [
+        ("A", {"wall_clock_breakdown": False, "bfloat16": {"enabled": True}}, ""),
+        ("A", {"fp16": {"enabled": False, "loss_scale": 0}}, ""),
+        ("A", {"gradient_clipping": 1.0}, "adds gradient_clipping, which the author did not ask"),
+        ("B", {"zero_optimization": {"stage": 2}}, "loses zero_optimization.allgather_bucket_size"),
+        ("D", {"zero_optimization": {"stage": 2}}, "changes zero_optimization.stage"),
+        (
+            "E",
+            {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+            "adds zero_optimization.offload_optimizer.device",
+        ),
+    ],
+)
+def test_a_setting_that_changes_without_need_is_named(letter, change, words):
+    case = FIX.cases["ABCDE".index(letter)]
+    right = FIX.expect(case, FIX.draw(case, RNG))[0]
+    config = {}
+    for path, value in right["settings"]:
+        *sections, key = path.split(".")
+        inside = config
+        for section in sections:
+            inside = inside.setdefault(section, {})
+        inside[key] = json.loads(value)
+    assert fix_config.settings_of(config) == right["settings"]
+    if "bfloat16" in change:
+        del config["bf16"]
+    output = right | {"settings": fix_config.settings_of(config | change)}
+    diagnosis = diagnosis_of(FIX, case, output)
+    assert words in diagnosis if words else diagnosis == ""

@@ -9,7 +9,10 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
-from autograder.exercises.lab01_one_device.sgd_with_master_weights import learning_rate, masters_case
+from autograder.exercises.lab01_one_device.sgd_with_master_weights import (
+    learning_rate,
+    masters_case,
+)
 
 OTHER, LARGER, SMALLER = ((4, 6), (5,)), ((3, 7), (2, 2)), ((3,), (8,), (3,))
 CASES = (

@@ -34,7 +34,7 @@ ANSWERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"pinned": False},
         {"stage": 2, "offload_optimizer.pin_memory": False} | OFFLOAD,
     ),
-    "D": ("batch_size", {"micro_batch": 4, "accumulation": 4, "global_batch": 32}, {"stage": 3}),
+    "D": ("batch_size", {"micro_batch": 4, "global_batch": 32}, {"stage": 3}),
     "E": ("two_precisions", {}, {"stage": 2}),
 }
 
@@ -46,7 +46,7 @@ def reference(case: Case, inputs: Any) -> Plain:
     place = {"optimizer": {"place": "host"}} if "offload_optimizer.device" in zero else {}
     return {
         "problem": "",
-        **{"micro_batch": 2, "accumulation": 1, "global_batch": 4, "precision": "bfloat16"},
+        **{"micro_batch": 2, "global_batch": 4, "precision": "bfloat16"},
         **{"stage": zero["stage"], "steps": 1, "code": code},
         **place,
         **wanted,

@@ -11,7 +11,7 @@ from shardlab.pools import DEVICE, HOST
 
 LARGE_RATES = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
 SMALL_RATES = {"lr": 0.003, "betas": (0.9, 0.98), "weight_decay": 0.0}
-DEFAULTS = {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+DEFAULTS: dict[str, Any] = {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 CASES = (
     adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, **LARGE_RATES),
     adam_case("three odd shapes, 25 steps", [[32, 33], [7], [5, 3, 2]], 25, **SMALL_RATES),
