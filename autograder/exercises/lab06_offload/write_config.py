@@ -26,6 +26,7 @@ ROWS = {
     (3, "host", "host"): lambda n: 0.0,
 }
 Row = tuple[int, str, str]
+OFFLOAD_KEYS = {"offload_optimizer", "offload_param", "cpu_offload"}  # inside zero_optimization
 # Parameters, ranks and bytes on each device, without a start: exact in floats, as 64 divides them.
 Budgets = list[tuple[int, int, int]]
 
@@ -75,12 +76,14 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
     if not isinstance(config, dict):
         return {"kind": type(config).__name__}
     asked = json.loads(json.dumps(config, default=str))  # before DeepSpeed changes it
-    rows = []
+    rows, outside = [], OFFLOAD_KEYS & asked.keys()
     for parameters, ranks, device_bytes in case.params["others"]:
         batch = {"micro_batch": 2, "global_batch": 6 * ranks}
         other = subject(parameters=parameters, world_size=ranks, device_bytes=device_bytes, **batch)
         rows.append(row_of(other) if isinstance(other, dict) else ())
-    return {**start_engine(config, case.params["layers"]), "config": asked, "rows": rows}
+        outside |= OFFLOAD_KEYS & other.keys() if isinstance(other, dict) else set()
+    engine = start_engine(config, case.params["layers"])
+    return {**engine, "config": asked, "rows": rows, "outside": sorted(outside)}
 
 
 def row_of(config: dict[str, Any]) -> tuple[Any, ...]:
@@ -106,20 +109,23 @@ def not_a_dict(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
 def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Offload that DeepSpeed ignores: at the wrong level or at the wrong stage."""
     asked = output["config"]
-    if offload := {"offload_optimizer", "offload_param", "cpu_offload"} & asked.keys():
+    if offload := output["outside"]:
         mistake = (
             "asks for offload at the wrong level: it belongs inside zero_optimization; DeepSpeed "
             "ignores it without a warning"
         )
-        return mistake, ", ".join(sorted(offload))
+        return mistake, ", ".join(offload)
     for key, what in {"offload_optimizer": "optimizer", "offload_param": "parameters"}.items():
         if key in asked.get("zero_optimization", {}) and output[what]["place"] == "device":
-            mistake = (
-                f"asks for {key} at a stage that ignores it, and DeepSpeed gives no warning: "
-                "offload_optimizer needs a stage above 0, offload_param needs stage 3"
-            )
-            return mistake, f"stage {output['stage']}"
+            return ignored(key), f"stage {output['stage']}"
     return None
+
+
+def ignored(key: str) -> str:
+    return (
+        f"asks for {key} at a stage that ignores it, and DeepSpeed gives no warning: "
+        "offload_optimizer needs a stage above 0, offload_param needs stage 3"
+    )
 
 
 @shared.on_rank_0
@@ -152,6 +158,11 @@ def compared(
     budget = f"{device_bytes:,} bytes for {parameters:,} parameters on {ranks}"
     if made == wanted:
         return None
+    stage, optimizer, others = made if len(made) == 3 else ("", "", "")
+    if optimizer == "host" and stage == 0:
+        return ignored("offload_optimizer"), budget
+    if others == "host" and stage != 3:
+        return ignored("offload_param"), budget
     if made not in ROWS:
         return "is not a row of the table", budget
     needed_bytes = ROWS[made](world_size) * parameters

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {fix_config = 9.0}
+# loses = {fix_config = 2.0}
 # says = {fix_config = "which the author did not ask for"}
 # ///
 

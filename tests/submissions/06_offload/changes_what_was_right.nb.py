@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {fix_config = 9.0}
+# loses = {fix_config = 1.0}
 # says = {fix_config = "which was right"}
 # ///
 # A trains other micro-batches, E another stage.

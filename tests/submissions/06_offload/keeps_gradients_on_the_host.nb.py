@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {OffloadedAdam = 9.0}
+# loses = {OffloadedAdam = 6.0}
 # says = {OffloadedAdam = "keeps more than 12Ψ bytes on the host"}
 # ///
 

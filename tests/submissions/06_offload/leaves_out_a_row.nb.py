@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {write_config = 9.0}
+# loses = {write_config = 1.6}
 # says = {write_config = "a lower one fits"}
 # ///
 # Stage 1: no budget of the engines needs it.

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {OffloadedAdam = 9.0}
+# loses = {OffloadedAdam = 6.0}
 # says = {OffloadedAdam = "forgets momentum and variance after each step"}
 # ///
 
