@@ -27,6 +27,7 @@ ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
 TENSORS = 4  # that the weights are in
 LEARNING_RATE = 0.5
 TOO_LARGE = 60_000.0  # fits fp16 (max 65,504), but overflows with any scale above ELEMENTS
+DEFAULT_SCALE = 2.0**16
 PLANTED = {"inf": TOO_LARGE, "-inf": -TOO_LARGE, "nan": math.nan}
 
 
@@ -35,7 +36,7 @@ def scaler_case(
 ) -> Case:
     """plan: {step: (rank, "inf", "-inf" or "nan")}, a value to plant among that rank's gradients;
     with "none" that rank has no gradients in that step."""
-    params = {"plan": plan, "steps": 12, "scale": 2.0**16, "growth_interval": 3}
+    params = {"plan": plan, "steps": 12, "scale": DEFAULT_SCALE, "growth_interval": 3}
     return Case(name, world_size, params | changes)
 
 
@@ -70,7 +71,10 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE)
     stepped: list[int] = []
     optimizer.register_step_post_hook(lambda *_: stepped.append(1))
-    scaler = subject(scale=case.params["scale"], growth_interval=case.params["growth_interval"])
+    options = {name: case.params[name] for name in ("scale", "growth_interval")}
+    if options["scale"] == DEFAULT_SCALE:
+        del options["scale"]
+    scaler = subject(**options)
     scales, steps, unchanged = [], [], True
     for step, x in enumerate(given["x"]):
         optimizer.zero_grad()

@@ -79,7 +79,8 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
             # torch wants equal dtypes: a weight left in fp32 gets an fp32 gradient
             copies.append(gradient.to(parameter.dtype, copy=True))
             parameter.grad = copies[-1]
-        subject(parameters, state, learning_rate(step, case), case.params["momentum"])
+        momentum = (case.params["momentum"],) if case.params["momentum"] else ()
+        subject(parameters, state, learning_rate(step, case), *momentum)
         unchanged &= all(
             parameter.grad is copy and torch.equal(copy, gradient.to(copy.dtype))
             for parameter, copy, gradient in zip(parameters, copies, gradients, strict=True)

@@ -34,6 +34,9 @@ HALF = torch.bfloat16
 SCALARS_BYTES = 256
 
 
+DEFAULTS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+
+
 def adam_case(name: str, shapes: list[list[int]], steps: int, **rates: Any) -> Case:
     """None of the rates is a default, so that each shows if it is dropped."""
     rates = {"lr": 0.01, "betas": (0.8, 0.99), "eps": 0.05, "weight_decay": 0.1} | rates
@@ -68,7 +71,8 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
     waiting = [[gradient.clone() for gradient in step] for step in given["gradients"]]
     pools, moved, on_device, on_host = Pools("cpu"), [], [], []
     with pools:
-        optimizer = subject(parameters, pools, **case.params["rates"])
+        options = {} if case.params["rates"] == DEFAULTS else case.params["rates"]
+        optimizer = subject(parameters, pools, **options)
         while waiting:
             for parameter, gradient in zip(parameters, waiting.pop(0), strict=True):
                 parameter.grad = gradient

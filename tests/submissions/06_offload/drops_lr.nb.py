@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {OffloadedAdam = 6.0}
+# loses = {OffloadedAdam = 4.5}
 # says = {OffloadedAdam = "drops lr: pass it on"}
 # ///
 

