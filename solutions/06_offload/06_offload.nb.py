@@ -46,7 +46,7 @@ from shardlab.pools import Pools
 # | `"zero-offload"` | gradients, after each backward | new parameters, once |
 # | `"parameters"` | gradients, after each backward | parameters, for each forward and again for each backward |
 #
-# A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters and stay where they are. A step has `micro_batches` forward and backward passes.
+# A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters and stay where they are. A step has `micro_batches` forward and backward passes. N divides Ψ.
 
 # %%
 def offload_bytes_spec(elements):
@@ -122,9 +122,9 @@ ones = torch.ones(3, dtype=torch.bfloat16)
 offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 
 # %% [markdown]
-# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order, and update the parameters in place. You may use `torch.optim.AdamW` for the update.
+# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device. You may use `torch.optim.AdamW` for the update.
 #
-# **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes.
+# **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes · between steps nothing else: no gradients on the host, and on the device only parameters and gradients, 4Ψ bytes.
 #
 # <details><summary>Hint 1 · where the masters come from</summary>
 #
@@ -136,7 +136,7 @@ offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# In `__init__`, create `self.adam = torch.optim.AdamW(self.masters, …)`. In `step()`, set `master.grad = pools.to_host(parameter.grad).float()` for all, call `self.adam.step()`, then `parameter.data.copy_(pools.to_device(master.bfloat16()))` for all.
+# In `__init__`, create `self.adam = torch.optim.AdamW(self.masters, …)`. In `step()`, set `master.grad = pools.to_host(parameter.grad).float()` for all, call `self.adam.step()` and `self.adam.zero_grad()`, which frees the gradients on the host, then `parameter.data.copy_(pools.to_device(master.bfloat16()))` for all.
 # </details>
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
@@ -157,12 +157,13 @@ class OffloadedAdam:
         for parameter, master in zip(self.parameters, self.masters):
             master.grad = self.pools.to_host(parameter.grad).float()
         self.adam.step()
+        self.adam.zero_grad()
         for parameter, master in zip(self.parameters, self.masters):
             parameter.data.copy_(self.pools.to_device(master.detach().bfloat16()))
         ### END SOLUTION
 
 # %% [markdown]
-# Where your optimizer keeps its tensors, and what it moves, for a layer with Ψ = 65,536. A correct one has only bf16 on the device, moves 2 bytes per parameter each way, and keeps at least 12 bytes of fp32 per parameter on the host.
+# Where your optimizer keeps its tensors, and what it moves, for a layer with Ψ = 65,536. A correct one has only bf16 on the device, moves 2 bytes per parameter each way, and keeps 12 bytes of fp32 per parameter on the host.
 
 # %%
 def one_step(elements=65_536):
@@ -189,7 +190,7 @@ check("offload.OffloadedAdam", OffloadedAdam)
 # %% [markdown]
 # ## 3 · `write_config`
 #
-# You want to train a model in bf16 with Adam, and its model states may take at most `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits** (Ψ parameters, N ranks; gradients that go to the host and layers that are gathered briefly do not count):
+# You want to train a model in bf16 with Adam, and its model states may take at most `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits**; exactly `device_bytes` fits too (Ψ parameters, N ranks; gradients that go to the host and layers that are gathered briefly do not count):
 #
 # | stage | on the host | bytes on each device |
 # |---|---|---|
@@ -221,7 +222,7 @@ def write_config_spec():
 write_config_spec()["zero_optimization"]
 
 # %% [markdown]
-# The check starts an engine with your configuration on real ranks, takes a step, and reads the result from the engine. It passes torch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
+# The check starts an engine with your configuration on real ranks, takes a step, and reads the result from the engine. It also asks for configurations of other models, on up to 64 ranks, without starting them. It passes torch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
 #
 # **Budget** · model states ≤ `device_bytes` on every rank, with the first row that fits.
 #
@@ -295,7 +296,7 @@ check("offload.write_config", write_config)
 # %% [markdown]
 # ## 4 · `fix_config`
 #
-# Here are five configurations in the style of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and keep what the author wanted**. All five are for 2 ranks.
+# Here are five configurations in the style of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and nothing else**. Keep every other setting, add none, and leave out only what has its default value anyway (`pin_memory`, for example, is true by default). All five are for 2 ranks.
 #
 # | | the author wants |
 # |---|---|
@@ -385,7 +386,7 @@ def fix_config_spec(text):
 fix_config_spec('{"a": 1, "b": 2, "a": 3}')
 
 # %% [markdown]
-# **Budget** · each configuration starts a real engine on 2 ranks, and the engine reports what the author wanted.
+# **Budget** · each configuration starts a real engine on 2 ranks, the engine reports what the author wanted, and no other setting changes.
 #
 # <details><summary>Hint 1 · run all five</summary>
 #
@@ -479,7 +480,7 @@ for letter, (name, text) in fix_config().items():
 
 # %% [markdown] nbgrader={"grade_id": "small_host", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# Without offload model states take 16Ψ = 112 GB; the GPU has 24. With the optimizer offloaded the device keeps 2Ψ = 14 GB of parameters, which leaves about 10 GB for activations. The host needs 12Ψ = 84 GB for masters, momentum and variance, and room for 2Ψ of gradients: more than 64 GB. So this host is too small, and the states have to go to NVMe (or get smaller, with 8-bit Adam or an adapter such as LoRA).
+# Without offload model states take 16Ψ = 112 GB; the GPU has 24. With the optimizer offloaded the device keeps 2Ψ = 14 GB of parameters, which leaves about 10 GB for activations. The host needs 12Ψ = 84 GB for masters, momentum and variance, and room for the gradients: more than 64 GB. (Gradients are 2Ψ = 14 GB as they arrive in bf16; DeepSpeed keeps them on the host in fp32, 4Ψ = 28 GB.) So this host is too small, and the states have to go to NVMe (or get smaller, with 8-bit Adam or an adapter such as LoRA).
 #
 # Between device and host 2Ψ = 14 GB move each way: 0.56 s down and 0.56 s up at 25 GB/s, less if the move down overlaps with backward. A batch four times as large moves the same bytes once for four times the tokens, so offload becomes cheaper per token (with accumulation, gradients go down for each micro-batch, and the saving is smaller).
 #

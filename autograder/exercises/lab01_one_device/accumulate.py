@@ -22,9 +22,12 @@ from shardlab.paper_layer import saved_bytes
 
 CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)
 FORWARD = "near the end of a forward pass"
-LEARNING_RATE, MOMENTUM = 0.5, 0.9
-OLD_GRADIENT = 0.01  # in every `.grad` before the first call
+# A large last norm gives large gradients, which clipping would change; the rate is small for that.
+NORM_WEIGHT = 32.0
+LEARNING_RATE, MOMENTUM = 0.5 / NORM_WEIGHT, 0.9
+OLD_GRADIENT = 0.3  # in every `.grad` before the first call
 TOLERANCE = 1e-6
+NAMED_WITHIN = 1e-4  # mistakes may lead to weights of any size
 
 Batch = tuple[Tensor, Tensor]
 
@@ -39,6 +42,7 @@ def draw_batches(case: Case, rng: np.random.Generator) -> Plain:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**31)))
         weights = GPT(CONFIG).state_dict()
+    weights["norm.weight"].fill_(NORM_WEIGHT)
     shares = list(zip(case.params["shapes"], case.params["counts"], strict=True))
     steps = [[draw_batch(rng, shape, share) for shape, share in shares] for _ in range(2)]
     return {"weights": dict(weights), "steps": steps}
@@ -68,11 +72,33 @@ def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model, optimizer = model_and_optimizer(given)
     steps: list[int] = []
+    modes = [model.training]
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
     mark(START)
     model.norm.register_forward_hook(lambda *_: mark(FORWARD))
-    losses = [as_number(subject(model, optimizer, batches)) for batches in given["steps"]]
-    return output_of(len(steps), model, losses)
+    model.register_forward_pre_hook(lambda *_: modes.append(model.training))
+    returned, unchanged = [], True
+    for batches in given["steps"]:
+        copies = [(tokens.clone(), targets.clone()) for tokens, targets in batches]
+        returned.append(subject(model, optimizer, copies))
+        unchanged &= same_batches(batches, copies)
+        modes.append(model.training)
+    return {
+        **output_of(len(steps), model, [as_number(loss) for loss in returned]),
+        "keeps the graph": any(
+            isinstance(loss, Tensor) and loss.requires_grad for loss in returned
+        ),
+        "training mode": all(modes),
+        "micro-batches unchanged": unchanged,
+    }
+
+
+def same_batches(some: list[Batch], others: list[Batch]) -> bool:
+    return len(some) == len(others) and all(
+        torch.equal(a, b)
+        for pair in zip(some, others, strict=True)
+        for a, b in zip(*pair, strict=True)
+    )
 
 
 @cache
@@ -101,12 +127,38 @@ FROM_OUTSIDE = process_memory_budget(
 @on_each_rank
 def undefined_mean(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """torch's mean over no targets is nan, although its gradients are 0."""
-    if all(not isinstance(loss, float) or math.isfinite(loss) for loss in output["losses"]):
+    is_nan = any(isinstance(loss, float) and math.isnan(loss) for loss in output["losses"])
+    if not is_nan or 0.0 not in attempt.case.params["counts"]:
         return None
     return (
-        "divides by 0 if no target of a micro-batch counts, as a mean of means does: divide the "
-        "sum of the losses by the number of counted tokens in all micro-batches"
+        "returns nan where no target of a micro-batch counts: its mean is 0/0. Divide the sum of "
+        "the losses by the number of counted tokens in all micro-batches"
     )
+
+
+SIDE_EFFECTS = {
+    "training mode": (
+        True,
+        "changes the model's mode: dropout needs training mode, in every forward pass and after",
+    ),
+    "micro-batches unchanged": (
+        True,
+        "changes the caller's micro-batches, which the next epoch needs: leave them as they are",
+    ),
+    "keeps the graph": (
+        False,
+        "returns a tensor that is still part of the graph: return its .item() or .detach()",
+    ),
+}
+
+
+@on_each_rank
+def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The step may be right; what it leaves behind is not."""
+    for key, (right, mistake) in SIDE_EFFECTS.items():
+        if output[key] is not right:
+            return mistake
+    return None
 
 
 @on_each_rank
@@ -126,24 +178,25 @@ def wrong_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 keeps_all_activations = over_budget(
     ONE_AT_A_TIME.heading,
-    "keeps the activations of several micro-batches at a time: call backward for each before the "
-    "forward pass of the next",
+    "keeps activations of several micro-batches at a time: call backward for each before the "
+    "forward pass of the next, and keep neither its logits nor its loss with the graph",
 )
 
 
 EXERCISE = OnRanks(
     points=5,
     cases=(
-        batches_case("4 equal micro-batches", [(4, 16)] * 4, [1.0] * 4),
+        batches_case("12 equal micro-batches", [(2, 16)] * 12, [1.0] * 12),
         batches_case("lengths differ", [(4, 8), (4, 32), (4, 20)], [1.0] * 3),
-        batches_case("some targets are -100", [(4, 16)] * 4, [1.0, 0.25, 0.5, 0.75]),
+        batches_case("some targets are -100, in one all", [(4, 16)] * 4, [1.0, 0.25, 0.0, 0.75]),
+        batches_case("a micro-batch alone", [(6, 16)], [0.5]),
     ),
     inputs=draw_batches,
     drive=drive,
     tolerance=TOLERANCE,
-    named_within=1e-3,  # mistakes may lead to weights of any size
+    named_within=NAMED_WITHIN,
     budgets=(ONE_AT_A_TIME, FROM_OUTSIDE),
     allows=frozenset(),
-    signs=(undefined_mean, NAMED_MISTAKES, wrong_loss, keeps_all_activations),
+    signs=(undefined_mean, NAMED_MISTAKES, wrong_loss, side_effect, keeps_all_activations),
     memory=True,
 )

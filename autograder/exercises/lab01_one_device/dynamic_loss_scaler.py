@@ -2,7 +2,9 @@
 
 Each rank has its own weights, as when gradients are sharded over ranks: an overflow on one rank is
 unknown to the others until they communicate.  The gradient of weight i is x_i/n, computed in
-fp16, where scale·x_i/n may not fit; afterwards it is cast to fp32, as with torch.autocast.
+fp16, where scale·x_i/n may not fit; afterwards it is cast to fp32, as with torch.autocast.  The
+weights are four tensors in two groups, next to a parameter that never has a gradient; overflows are
+planted in each of the four in turn.
 """
 
 from __future__ import annotations
@@ -13,23 +15,28 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from autograder.exercise import Attempt, Case, Curves, Finding, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, Finding, OnRanks, Plain
 from autograder.exercise.budget import Budget, Limit, sent_bytes
-from autograder.exercise.signs import expensive_calls
+from autograder.exercise.signs import MistakeText, expensive_calls, on_each_rank
 from shardlab.errors import DeadlockError
 
 ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
+TENSORS = 4  # that the weights are in
 LEARNING_RATE = 0.5
 TOO_LARGE = 60_000.0  # fits fp16 (max 65,504), but overflows with any scale above ELEMENTS
+DEFAULT_SCALE = 2.0**16
+PLANTED = {"inf": TOO_LARGE, "-inf": -TOO_LARGE, "nan": math.nan}
 
 
 def scaler_case(
     name: str, world_size: int, plan: dict[int, tuple[int, str]], **changes: float
 ) -> Case:
-    """plan: {step: (rank, "inf" or "nan")}, a value to plant among that rank's gradients."""
-    params = {"plan": plan, "steps": 12, "scale": 2.0**16, "growth_interval": 3}
+    """plan: {step: (rank, "inf", "-inf" or "nan")}, a value to plant among that rank's gradients;
+    with "none" that rank has no gradients in that step."""
+    params = {"plan": plan, "steps": 12, "scale": DEFAULT_SCALE, "growth_interval": 3}
     return Case(name, world_size, params | changes)
 
 
@@ -40,8 +47,9 @@ def draw_steps(case: Case, rng: np.random.Generator) -> list[Plain]:
         size = (case.params["steps"], ELEMENTS)
         x = torch.from_numpy(rng.integers(1, 257, size=size)).half() / 256
         for step, (where, what) in case.params["plan"].items():
-            if where == rank:
-                x[step, int(rng.integers(ELEMENTS))] = math.nan if what == "nan" else TOO_LARGE
+            if where == rank and what in PLANTED:
+                tensor = x[step].chunk(TENSORS)[step % TENSORS]
+                tensor[int(rng.integers(len(tensor)))] = PLANTED[what]
         weights = torch.from_numpy(rng.uniform(-1, 1, ELEMENTS)).float()
         given.append({"weights": weights, "x": x})
     return given
@@ -53,25 +61,35 @@ def loss_of(weights: Tensor, x: Tensor) -> Tensor:
 
 
 def output_of(steps: list[int], scales: list[Plain], weights: Tensor) -> Plain:
-    return {"optimizer steps": steps, "scale": scales, "weights": weights}
+    return {"optimizer steps": steps, "scale": scales, "weights": weights, "loss unchanged": True}
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    weights = nn.Parameter(given["weights"].clone())
+    weights: list[Tensor] = [nn.Parameter(x.clone()) for x in given["weights"].chunk(TENSORS)]
     without_gradient = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([weights, without_gradient], lr=LEARNING_RATE)
+    groups = [{"params": [without_gradient, *weights[:2]]}, {"params": weights[2:]}]
+    optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE)
     stepped: list[int] = []
     optimizer.register_step_post_hook(lambda *_: stepped.append(1))
-    scaler = subject(scale=case.params["scale"], growth_interval=case.params["growth_interval"])
-    scales, steps = [], []
-    for x in given["x"]:
+    options = {name: case.params[name] for name in ("scale", "growth_interval")}
+    if options["scale"] == DEFAULT_SCALE:
+        del options["scale"]
+    scaler = subject(**options)
+    scales, steps, unchanged = [], [], True
+    for step, x in enumerate(given["x"]):
         optimizer.zero_grad()
-        scaler.scale_loss(loss_of(weights, x)).backward()
+        loss = loss_of(torch.cat(weights), x)
+        before = loss.detach().clone()
+        scaler.scale_loss(loss).backward()
+        unchanged &= bool(torch.isclose(loss, before, 0.0, 0.0, equal_nan=True))
+        if case.params["plan"].get(step) == (dist.get_rank(), "none"):
+            optimizer.zero_grad()
         stepped.clear()
         scaler.step(optimizer)
         steps.append(len(stepped))
         scales.append(as_number(scaler.scale))
-    return output_of(steps, scales, weights.detach())
+    ends = torch.cat([weight.detach() for weight in weights])
+    return output_of(steps, scales, ends) | {"loss unchanged": unchanged}
 
 
 def as_number(value: Any) -> Plain:
@@ -86,20 +104,40 @@ def scales_by_step(attempt: Attempt) -> Curves:
     return Curves("log₂ of the scale", got, expected=logs(attempt.expected[0]))
 
 
-def reduces_only_on_overflow(attempt: Attempt) -> Finding | None:
+def misses_an_all_reduce(attempt: Attempt) -> Finding | None:
     if not isinstance(attempt.error, DeadlockError) or attempt.run is None:
         return None
     calls = [call.rank for call in attempt.run.calls if call.op == "all_reduce"]
-    by_rank = [calls.count(rank) for rank in range(attempt.case.world_size)]
+    ranks, plan = range(attempt.case.world_size), attempt.case.params["plan"]
+    by_rank = [calls.count(rank) for rank in ranks]
     if max(by_rank) == min(by_rank):
         return None
-    return Finding(
-        "the ranks",
-        "do not all call all_reduce: a rank that did not overflow cannot know that another did, so "
-        "every rank has to call it in every step",
-        f"calls by rank: {by_rank}",
-        who_if_hidden="the ranks",
-    )
+    mistake = "do not all call all_reduce in every step"
+    overflowing = {rank for rank, what in plan.values() if what in PLANTED}
+    if by_rank == [int(rank in overflowing) for rank in ranks]:
+        mistake += ": a rank that did not overflow cannot know that another did"
+    without = [rank for rank, what in plan.values() if what == "none"]
+    if by_rank == [max(by_rank) - without.count(rank) for rank in ranks]:
+        mistake += ": a rank without gradients has to take part as well"
+    evidence = f"calls by rank: {by_rank}"
+    return Finding("the ranks", mistake, evidence, who_if_hidden="the ranks")
+
+
+def never_waits(attempt: Attempt) -> Finding | None:
+    if attempt.error is not None or attempt.run is None:
+        return None
+    for call in attempt.run.calls:
+        if call.op == "all_reduce" and call.end_s is None:
+            mistake = "starts an all_reduce and never waits for it: call wait before reading it"
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
+
+
+@on_each_rank
+def changes_the_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output["loss unchanged"]:
+        return None
+    return "changes the loss that it was given: return loss * scale, a new tensor"
 
 
 ONE_FLAG = Budget(
@@ -110,16 +148,26 @@ EXERCISE = OnRanks(
     points=6,
     answer="DynamicLossScaler",
     cases=(
-        scaler_case("1 rank, overflows twice", 1, {2: (0, "inf"), 6: (0, "inf")}),
-        scaler_case("1 rank, a nan", 1, {4: (0, "nan")}),
-        scaler_case("3 ranks, rank 1 overflows", 3, {3: (1, "inf"), 5: (1, "inf")}),
-        scaler_case("4 ranks, a nan on rank 2", 4, {1: (2, "nan"), 8: (0, "inf")}),
-        scaler_case("2 ranks, nothing overflows", 2, {}, scale=2.0**13, growth_interval=5),
+        scaler_case("1 rank, overflows twice", 1, {2: (0, "inf"), 6: (0, "-inf")}),
+        scaler_case("1 rank, nans, scales below 1", 1, {1: (0, "nan"), 2: (0, "nan")}, scale=2.0),
+        scaler_case("3 ranks, rank 1 overflows", 3, {3: (1, "inf"), 4: (1, "-inf")}),
+        scaler_case(
+            "4 ranks, a nan; rank 3 once has no gradients",
+            4,
+            {1: (2, "nan"), 5: (3, "none"), 8: (0, "inf")},
+        ),
+        scaler_case("2 ranks, nothing overflows", 2, {}, scale=2.0**23, growth_interval=5),
     ),
     inputs=draw_steps,
     drive=drive,
     budgets=(ONE_FLAG,),
     allows=frozenset({"all_reduce"}),
-    signs=(expensive_calls(GRADIENTS), reduces_only_on_overflow),
+    signs=(
+        expensive_calls(GRADIENTS),
+        misses_an_all_reduce,
+        never_waits,
+        NAMED_MISTAKES,
+        changes_the_loss,
+    ),
     curves=scales_by_step,
 )

@@ -7,53 +7,106 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from autograder.exercise import Attempt, Case, Curves, OnRanks, Plain, equal
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab.trace.tensors import tensors_in
 
-# One unit in the last place of bf16 is 2^-8 of a number or less.  fp32 sums in another order may
-# round to the adjacent number; every mistake is off by more.
-TOLERANCE = 2.0**-8
+LEARNING_RATES = (0.1, 0.05)  # of the first and the second half of the steps
+EARLY_STEPS = 3  # by then the state has all it needs
 
 
 def masters_case(name: str, dtype: str, update: float, steps: int, **changes: Any) -> Case:
-    """update: how far one step moves a weight of about 1, without momentum."""
-    params = {"dtype": dtype, "update": update, "steps": steps, "lr": 0.125}
+    """update: how far one early step moves a weight, without momentum; in shares of the weight if
+    ``to_zero``, so that the last weights are near 0 and show errors that are small next to 1."""
+    params = {"dtype": dtype, "update": update, "steps": steps, "to_zero": False}
     return Case(name, 1, params | {"momentum": 0.0, "shapes": ((32,),)} | changes)
+
+
+def learning_rate(step: int, case: Case) -> float:
+    return LEARNING_RATES[step >= case.params["steps"] // 2]
 
 
 def draw_weights(case: Case, rng: np.random.Generator) -> Plain:
     """Weights from 1 to 2, and for each tensor gradients [steps, …] that keep their sign."""
+    drawn = [draw_tensor(case, shape, rng) for shape in case.params["shapes"]]
+    return {"weights": [weight for weight, _ in drawn], "gradients": [each for _, each in drawn]}
+
+
+def draw_tensor(case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    weight, gradients = draw_once(case, shape, rng)
+    while (close := is_near_a_tie(case, weight, gradients)).any():
+        other, others = draw_once(case, shape, rng)
+        weight[close], gradients[:, close] = other[close], others[:, close]
+    return weight, gradients
+
+
+def draw_once(case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     dtype, steps = getattr(torch, case.params["dtype"]), case.params["steps"]
-    weights, gradients = [], []
-    for shape in case.params["shapes"]:
-        weights.append(torch.from_numpy(rng.uniform(1.2, 1.9, shape)).to(dtype))
-        sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
+    weight = rng.uniform(1.2, 1.5, shape)
+    if case.params["to_zero"]:
+        sign, spread = weight, 0.0  # the same gradient in each step, so that rounding adds up
+    else:
         # No noise with momentum: it would move a 16-bit velocity past the point where it stops.
+        sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
         spread = 0.0 if case.params["momentum"] else 0.2
-        noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
-        size = case.params["update"] / case.params["lr"]
-        gradients.append(torch.from_numpy(size * sign * noise).to(dtype))
-    return {"weights": weights, "gradients": gradients}
+    noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
+    gradients = case.params["update"] / LEARNING_RATES[0] * sign * noise
+    return torch.from_numpy(weight).to(dtype), torch.from_numpy(gradients).to(dtype)
+
+
+def is_near_a_tie(case: Case, weight: Tensor, gradients: Tensor) -> Tensor:
+    """Where fp32 sums in another order might round the last weight to another 16-bit number."""
+    master, velocity = weight.double(), torch.zeros_like(weight, dtype=torch.float64)
+    for step, gradient in enumerate(gradients.double()):
+        velocity = case.params["momentum"] * velocity + gradient
+        master -= learning_rate(step, case) * velocity
+    margin = 0.05 * torch.finfo(weight.dtype).eps * master.abs()
+    return (master - margin).to(weight.dtype) != (master + margin).to(weight.dtype)
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
+    views = [parameter.detach() for parameter in parameters]
     state: dict[Any, Any] = {}
-    path = []  # of the first weight
-    for gradients in zip(*given["gradients"], strict=True):
+    path: list[float] = []
+    state_bytes: list[int] = []
+    unchanged = True
+    for step, gradients in enumerate(zip(*given["gradients"], strict=True)):
+        copies: list[Tensor] = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
             # torch wants equal dtypes: a weight left in fp32 gets an fp32 gradient
-            parameter.grad = gradient.to(parameter.dtype, copy=True)
-        subject(parameters, state, case.params["lr"], case.params["momentum"])
+            copies.append(gradient.to(parameter.dtype, copy=True))
+            parameter.grad = copies[-1]
+        momentum = (case.params["momentum"],) if case.params["momentum"] else ()
+        subject(parameters, state, learning_rate(step, case), *momentum)
+        unchanged &= all(
+            parameter.grad is copy and torch.equal(copy, gradient.to(copy.dtype))
+            for parameter, copy, gradient in zip(parameters, copies, gradients, strict=True)
+        )
         path.append(parameters[0].detach().flatten()[0].item())
+        state_bytes.append(sum(tensor.nbytes for tensor in state_tensors(state)))
     return {
         "weights": [parameter.detach() for parameter in parameters],
-        "state": [tensor.detach() for tensor in tensors_in(state)],
+        "views": views,
+        "gradients unchanged": unchanged,
+        "state grows": max(state_bytes[EARLY_STEPS:]) > state_bytes[EARLY_STEPS - 1],
+        "state bytes": state_bytes,
+        "state": [tensor.detach() for tensor in state_tensors(state)],
         "path": path,
     }
+
+
+def state_tensors(state: Any) -> list[Tensor]:
+    """Also those of optimizers in ``state``."""
+    values = list(state.values()) if isinstance(state, dict) else []
+    inside = [
+        [optimizer.param_groups, [*optimizer.state.values()]]
+        for optimizer in values
+        if isinstance(optimizer, torch.optim.Optimizer)
+    ]
+    return list(tensors_in([state, inside]))
 
 
 def path_of_a_weight(attempt: Attempt) -> Curves:
@@ -66,14 +119,16 @@ def never_moves(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """Small updates are lost in three ways; the tensors in ``state`` show which."""
     if not equal(attempt.inputs[rank]["weights"], output["weights"], 0.0):
         return None
-    right = attempt.expected[rank]["weights"][0].float()
+    right = attempt.expected[rank]["weights"][0]
     wide = [tensor for tensor in output["state"] if tensor.dtype == torch.float32]
-    if any(equal(right, tensor, TOLERANCE) for tensor in wide):
+    if any(equal(right, tensor.to(right.dtype), 0.0) for tensor in wide):
         mistake = "never writes back: copy the master into the 16-bit weight after each step"
+    elif any(is_moved_master(tensor, attempt.inputs[rank]["weights"]) for tensor in wide):
+        return None  # the update is wrong
     elif wide:
         mistake = (
-            "copies the master from the rounded weight in each step: copy it once, before the "
-            "first, and keep it in state"
+            "rounds in every step, so small updates are lost: copy the master from the weight "
+            "once, before the first step, keep it in state, and add the updates to it"
         )
     else:
         mistake = (
@@ -84,17 +139,50 @@ def never_moves(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return mistake, f"in the state: {', '.join(sorted(dtypes)) or 'nothing'}"
 
 
+def is_moved_master(tensor: Tensor, weights: list[Tensor]) -> bool:
+    same = [weight.float() for weight in weights if weight.shape == tensor.shape]
+    return any(equal(w, tensor, 0.25) and not equal(w, tensor, 0.0) for w in same)
+
+
+@on_each_rank
+def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The weights may be right; what else the step changes is not."""
+    if not equal(output["weights"], output["views"], 0.0):
+        return (
+            "gives the parameter new memory: views of it, such as a bucket's, keep the old "
+            "weights; write into it with copy_"
+        )
+    if not output["gradients unchanged"]:
+        return "changes the caller's gradients: leave .grad as it is"
+    if output["state grows"]:
+        sizes = output["state bytes"]
+        mistake = "keeps more in state with every step: a master and a velocity per weight suffice"
+        return (
+            mistake,
+            f"{sizes[EARLY_STEPS]:,} bytes after {EARLY_STEPS + 1} steps, {sizes[-1]:,} at the end",
+        )
+    return None
+
+
 EXERCISE = OnRanks(
     points=4,
     cases=(
-        masters_case("bf16, 200 tiny updates", "bfloat16", 1e-3, 200),
-        masters_case("fp16, 400 tiny updates", "float16", 1.2e-4, 400),
-        masters_case("bf16, momentum", "bfloat16", 2e-5, 300, momentum=0.99),
+        masters_case("bf16, tiny updates down to 0", "bfloat16", 1 / 400, 500, to_zero=True),
+        masters_case("fp16, 400 tiny updates", "float16", 1.5e-4, 400, shapes=((4, 6), (5,))),
+        masters_case(
+            "bf16, momentum, two of one shape",
+            "bfloat16",
+            2.5e-5,
+            300,
+            momentum=0.99,
+            shapes=((3, 4), (3, 4)),
+        ),
     ),
     inputs=draw_weights,
     drive=drive,
-    tolerance=TOLERANCE,
+    tolerance=0.0,
+    named_within=2.0**-12,  # mistakes may end near a tie
     allows=frozenset(),
-    signs=(never_moves,),
+    signs=(never_moves, NAMED_MISTAKES, side_effect),
     curves=path_of_a_weight,
 )

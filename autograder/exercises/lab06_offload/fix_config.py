@@ -25,9 +25,12 @@ def drive(subject: Any, letter: str, case: Case) -> Plain:
     if not isinstance(answers, dict) or letter not in answers:
         return {"problem": "missing", "evidence": ""}
     answer = answers[letter]
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
+    is_pair = isinstance(answer, tuple | list) and len(answer) == 2
+    if not is_pair or not all(isinstance(part, str) for part in answer):
         return {"problem": "no pair", "evidence": ""}
     code, repaired = answer
+    if code.lstrip().startswith("{") and not repaired.lstrip().startswith("{"):
+        return {"problem": "swapped", "evidence": ""}
     try:
         config = json.loads(repaired, object_pairs_hook=reject_duplicate_keys)
     except KeyError as error:  # of reject_duplicate_keys
@@ -36,20 +39,63 @@ def drive(subject: Any, letter: str, case: Case) -> Plain:
         return {"problem": "not json", "evidence": str(error)}
     if not isinstance(config, dict):
         return {"problem": "not json", "evidence": "not an object"}
+    settings = settings_of(config)
     reported = start_engine(config, layers=1)
-    return {"problem": "", **reported, "code": code if isinstance(code, str) else ""}
+    return {"problem": "", **reported, "settings": settings, "code": code}
+
+
+# Reported by the engine, however they are written, or needed to start it with torch's AdamW.
+ELSEWHERE = {
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
+}
+DEFAULTS = {"wall_clock_breakdown": False, "zero_optimization.offload_optimizer.pin_memory": True}
+
+
+def settings_of(config: dict[str, Any]) -> list[list[str]]:
+    """[path of a key, value as JSON] of each, without what is off or has its default value."""
+    found: list[list[str]] = []
+
+    def collect(path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            if value.get("enabled") is not False and value.get("device") != "none":
+                for key, inside in value.items():
+                    collect(f"{path}.{key}", inside)
+        elif path not in DEFAULTS or value != DEFAULTS[path]:
+            is_whole = isinstance(value, float) and value.is_integer()  # 2e8
+            found.append([path, json.dumps(int(value) if is_whole else value)])
+
+    for key, value in config.items():
+        if key not in ELSEWHERE:
+            collect("bf16" if key == "bfloat16" else key, value)
+    return sorted(found)
 
 
 @shared.on_rank_0
 def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     mistakes = {
         "missing": "is not among your answers",
-        "no pair": "should have a pair as its answer: (name of the mistake, repaired text)",
+        "no pair": "should have two texts as its answer: (name of the mistake, repaired text)",
+        "swapped": "has its pair in the wrong order: first the name of the mistake, then the text",
         "duplicate key": "still has a duplicate key: json keeps only the last one",
         "not json": "is still not valid JSON",
     }
     problem = output["problem"]
     return (mistakes[problem], output["evidence"]) if problem else None
+
+
+@shared.on_rank_0
+def changes_more(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
+    """Keys that are not part of the mistake, or values that the author did not ask for."""
+    wanted, made = dict(attempt.expected[0]["settings"]), dict(output["settings"])
+    for key in sorted({*wanted, *made}):
+        if key not in made:
+            return f"loses {key}, which the author wanted", wanted[key]
+        if key not in wanted:
+            return f"adds {key}, which the author did not ask for", made[key]
+        if wanted[key] != made[key]:
+            return f"changes {key}, which was right", f"{made[key]}, not {wanted[key]}"
+    return None
 
 
 @shared.on_rank_0
@@ -70,16 +116,17 @@ EXERCISE = OnRanks(
         # It starts, but not with what the author wanted.
         shared.engine_differs(
             optimizer="starts, but the optimizer stays on the device: the author wanted it on the "
-            "host",
+            "host (zero_optimization.offload_optimizer)",
             pinned="starts, but pins host memory, which the author did not want: move pin_memory "
             "to where DeepSpeed looks for it",
+            micro_batch="starts, but changes train_micro_batch_size_per_gpu, which was right",
+            accumulation="starts, but changes gradient_accumulation_steps, which was right",
             global_batch="starts, but loses the author's global batch",
-            micro_batch="starts, but changes the micro-batch, which was right",
-            accumulation="starts, but loses the author's accumulation",
             bucket_size="starts, but loses the author's bucket sizes",
-            precision="starts, but does not train in the author's precision",
+            precision="starts, but does not train in bf16, which the author enabled",
             stage="starts, but not at the stage that the author wanted",
         ),
+        changes_more,
         misnamed,
     ),
     timeout_s=shared.DEEPSPEED_TIMEOUT_S,

@@ -15,11 +15,23 @@ def as_pair(answer: Any) -> Plain:
 EXERCISE = Formula(
     points=3,
     cases=(
-        questions("ZeRO-Offload on one device", ("zero-offload", 10**9, 1, "bf16", 1)),
+        questions(
+            "ZeRO-Offload on one device",
+            ("zero-offload", 10**9, 1, "bf16", 1),
+            ("zero-offload", 1000, 1),
+        ),
         questions("on 8 ranks, 4 micro-batches", ("zero-offload", 8000, 8, "fp16", 4)),
-        questions("ZeRO-Offload in fp32", ("zero-offload", 8000, 4, "fp32", 1)),
-        questions("states that swap", ("swap", 6000, 2, "bf16", 3)),
-        questions("parameters on the host", ("parameters", 6000, 4, "bf16", 2)),
+        questions("ZeRO-Offload in fp32", ("zero-offload", 8000, 4, "fp32", 3)),
+        questions(
+            "states that swap, bf16 and fp32",
+            ("swap", 6000, 2, "bf16", 3),
+            ("swap", 6000, 2, "fp32"),
+        ),
+        questions(
+            "parameters on the host, bf16 and fp32",
+            ("parameters", 6000, 4, "bf16", 2),
+            ("parameters", 6000, 1, "fp32", 1),
+        ),
     ),
     read=as_pair,
 )

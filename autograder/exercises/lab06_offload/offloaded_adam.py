@@ -23,6 +23,7 @@ from autograder.exercise import (
     Limit,
     OnRanks,
     Plain,
+    equal,
     from_outputs,
 )
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
@@ -33,8 +34,12 @@ HALF = torch.bfloat16
 SCALARS_BYTES = 256
 
 
+DEFAULTS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+
+
 def adam_case(name: str, shapes: list[list[int]], steps: int, **rates: Any) -> Case:
-    rates = {"lr": 0.01, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01} | rates
+    """None of the rates is a default, so that each shows if it is dropped."""
+    rates = {"lr": 0.01, "betas": (0.8, 0.99), "eps": 0.05, "weight_decay": 0.1} | rates
     return Case(name, 1, {"shapes": shapes, "steps": steps, "rates": rates})
 
 
@@ -61,11 +66,13 @@ def draw_training(case: Case, rng: np.random.Generator) -> Plain:
 def drive(subject: Any, given: Plain, case: Case) -> Plain:
     """Steps the student's optimizer, and reports where things were and what moved."""
     parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
+    views = [parameter.detach() for parameter in parameters]
     # Created outside the pools: a gradient is on the device from its first use until the next step.
     waiting = [[gradient.clone() for gradient in step] for step in given["gradients"]]
-    pools, moved = Pools("cpu"), []
+    pools, moved, on_device, on_host = Pools("cpu"), [], [], []
     with pools:
-        optimizer = subject(parameters, pools, **case.params["rates"])
+        options = {} if case.params["rates"] == DEFAULTS else case.params["rates"]
+        optimizer = subject(parameters, pools, **options)
         while waiting:
             for parameter, gradient in zip(parameters, waiting.pop(0), strict=True):
                 parameter.grad = gradient
@@ -75,19 +82,35 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
             for move in pools.moves[before:]:
                 moved_bytes[f"{move.to} {move.dtype}"] += move.bytes
             moved.append(dict(moved_bytes))
+            on_device.append(sum(pools.live_bytes(DEVICE).values()))
+            on_host.append(sum(pools.live_bytes(HOST).values()))
         masters = [master.detach() for master in optimizer.masters]
-    on_host = pools.live_bytes(HOST).get("float32", 0)
-    peak = pools.peak_bytes(DEVICE)
+        states_bytes = pools.live_bytes(HOST).get("float32", 0)
+    unchanged = all(
+        parameter.grad is None or torch.equal(parameter.grad, gradient)
+        for parameter, gradient in zip(parameters, given["gradients"][-1], strict=True)
+    )
+    peak, size = pools.peak_bytes(DEVICE), elements(case)
     return {
         "parameters": [parameter.detach() for parameter in parameters],
         "as fp32": [parameter.detach().float() for parameter in parameters],
+        "views": views,
         "parameters are on": [pools.place_of(parameter) for parameter in parameters],
         "masters": masters,
         "masters are on": [pools.place_of(master) for master in masters],
+        "parameters are the rounded masters": all(
+            equal(master.to(HALF), parameter.detach(), 0.0)
+            for master, parameter in zip(masters, parameters, strict=False)
+        ),
+        "gradients unchanged": unchanged,
         "moved": moved,
         "moved in a step": max(sum(moved_bytes.values()) for moved_bytes in moved),
-        "12Ψ bytes of fp32 are on the host": on_host >= 12 * elements(case),
-        "fp32 on the host": on_host,
+        "12Ψ bytes of fp32 are on the host": states_bytes >= 12 * size,
+        "nothing else stays on the host": max(on_host) <= 12 * size + SCALARS_BYTES,
+        "nothing else stays on the device": max(on_device) <= 4 * size + SCALARS_BYTES,
+        "fp32 on the host": states_bytes,
+        "stays on the host": on_host,
+        "stays on the device": on_device,
         "fp32 on the device": peak.get("float32", 0),
         "not 16-bit on the device": sum(peak.values())
         - peak.get("bfloat16", 0)
@@ -95,11 +118,16 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
     }
 
 
+moves_twice = raises(
+    "^PoolError: .* is already on the",
+    "moves a tensor to the pool it is already in",
+    who="your answer",
+    quoted=True,
+)
 mixes_pools = raises(
     "^PoolError",
-    "mixes tensors of the device and the host in one operation, or moves a tensor to the "
-    "pool it is already in: move gradients with pools.to_host, and weights back with "
-    "pools.to_device",
+    "mixes tensors of the device and the host in one operation: move gradients with "
+    "pools.to_host, and weights back with pools.to_device",
     who="your answer",
     quoted=True,
 )
@@ -146,12 +174,49 @@ def misplaced(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
+@on_each_rank
+def keeps_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["nothing else stays on the host"]:
+        return (
+            "keeps more than 12Ψ bytes on the host between steps: free gradients there after the "
+            "update, for example with zero_grad, and keep no copies",
+            stays(output["stays on the host"], attempt),
+        )
+    if not output["nothing else stays on the device"]:
+        return (
+            "keeps more than parameters and gradients, 4Ψ bytes, on the device between steps",
+            stays(output["stays on the device"], attempt),
+        )
+    return None
+
+
+def stays(by_step: list[int], attempt: Attempt) -> str:
+    each = " and ".join(f"{by_step[i] / elements(attempt.case):.3g}Ψ" for i in (0, -1))
+    return f"{each} bytes after the first step and the last"
+
+
+@on_each_rank
+def not_in_place(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The masters are right; the parameters are not their rounded values, in the same memory."""
+    wanted = attempt.expected[rank]
+    if not equal(wanted["masters"], output["masters"]):
+        return None
+    if not output["parameters are the rounded masters"]:
+        return "does not round the masters to bf16: parameters are master.bfloat16(), copied"
+    if not equal(output["parameters"], output["views"], 0.0):
+        return (
+            "gives the parameter new memory: views of it, such as a bucket's, keep the old "
+            "weights; write into it with copy_"
+        )
+    return None if output["gradients unchanged"] else "changes the gradients on the device"
+
+
 EXERCISE = OnRanks(
     answer="OffloadedAdam",
     points=6,
     cases=(
         adam_case("one tensor, 3 steps", [[64, 64]], 3),
-        adam_case("four tensors, 8 steps", [[96, 32], [32], [32, 96], [96]], 8),
+        adam_case("four tensors, 10 steps", [[96, 32], [32], [32, 96], [96]], 10),
     ),
     inputs=draw_training,
     drive=drive,
@@ -170,5 +235,13 @@ EXERCISE = OnRanks(
         ),
     ),
     allows=frozenset(),
-    signs=(mixes_pools, NAMED_MISTAKES, moves_too_much, misplaced),
+    signs=(
+        moves_twice,
+        mixes_pools,
+        NAMED_MISTAKES,
+        moves_too_much,
+        misplaced,
+        not_in_place,
+        keeps_too_much,
+    ),
 )

@@ -25,13 +25,37 @@ ROWS = {
     (3, "host", "device"): lambda n: 2 / n,
     (3, "host", "host"): lambda n: 0.0,
 }
+Row = tuple[int, str, str]
+OFFLOAD_KEYS = {"offload_optimizer", "offload_param", "cpu_offload"}  # inside zero_optimization
+# Parameters, ranks and bytes on each device, without a start: exact in floats, as 64 divides them.
+Budgets = list[tuple[int, int, int]]
 
 
-def budget_case(world_size: int, bytes_each: float, layers: int, batch: tuple[int, int]) -> Case:
-    """``batch``: sequences per micro-batch, and per step on all ranks together."""
+def budget_case(
+    world_size: int,
+    bytes_each: float,
+    layers: int,
+    batch: tuple[int, int],
+    others: Budgets | None = None,
+    what: str = "",
+) -> Case:
+    """``batch``: sequences per micro-batch, and per step on all ranks together.  ``others``: more
+    budgets, for which a row is chosen but no engine started."""
     plural = "s" if world_size > 1 else ""
     params = {"bytes_each": bytes_each, "layers": layers, "batch": list(batch)}
-    return Case(f"{world_size} rank{plural}, {bytes_each:g}Ψ bytes each", world_size, params)
+    name = f"{world_size} rank{plural}, {bytes_each:g}Ψ bytes each{what}"
+    return Case(name, world_size, params | {"others": others or []})
+
+
+def at_each_row(parameters: int, world_size: int) -> Budgets:
+    """Exactly each row's bytes, and one byte less."""
+    exact = [int(need(world_size) * parameters) for need in ROWS.values()]
+    return [(parameters, world_size, most) for row in exact for most in (row, row - 1) if most > 0]
+
+
+def first_row(parameters: int, world_size: int, device_bytes: int) -> Row:
+    fits = (row for row, need in ROWS.items() if need(world_size) * parameters <= device_bytes)
+    return next(fits)
 
 
 def budget_of(case: Case, rng: np.random.Generator) -> dict[str, int]:
@@ -52,7 +76,28 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
     if not isinstance(config, dict):
         return {"kind": type(config).__name__}
     asked = json.loads(json.dumps(config, default=str))  # before DeepSpeed changes it
-    return {**start_engine(config, case.params["layers"]), "config": asked}
+    rows, outside = [], OFFLOAD_KEYS & asked.keys()
+    for parameters, ranks, device_bytes in case.params["others"]:
+        batch = {"micro_batch": 2, "global_batch": 6 * ranks}
+        other = subject(parameters=parameters, world_size=ranks, device_bytes=device_bytes, **batch)
+        rows.append(row_of(other) if isinstance(other, dict) else ())
+        outside |= OFFLOAD_KEYS & other.keys() if isinstance(other, dict) else set()
+    engine = start_engine(config, case.params["layers"])
+    return {**engine, "config": asked, "rows": rows, "outside": sorted(outside)}
+
+
+def row_of(config: dict[str, Any]) -> tuple[Any, ...]:
+    """As `ROWS` has it, from a configuration."""
+    zero = section(config, "zero_optimization")
+
+    def place(key: str) -> str:
+        return "device" if section(zero, key).get("device", "none") == "none" else "host"
+
+    return (zero.get("stage", 0), place("offload_optimizer"), place("offload_param"))
+
+
+def section(config: dict[str, Any], key: str) -> dict[str, Any]:
+    return found if isinstance(found := config.get(key), dict) else {}
 
 
 @shared.on_rank_0
@@ -64,49 +109,82 @@ def not_a_dict(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
 def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Offload that DeepSpeed ignores: at the wrong level or at the wrong stage."""
     asked = output["config"]
-    if offload := {"offload_optimizer", "offload_param", "cpu_offload"} & asked.keys():
+    if offload := output["outside"]:
         mistake = (
             "asks for offload at the wrong level: it belongs inside zero_optimization; DeepSpeed "
             "ignores it without a warning"
         )
-        return mistake, ", ".join(sorted(offload))
+        return mistake, ", ".join(offload)
     for key, what in {"offload_optimizer": "optimizer", "offload_param": "parameters"}.items():
         if key in asked.get("zero_optimization", {}) and output[what]["place"] == "device":
-            mistake = (
-                f"asks for {key} at a stage that ignores it, and DeepSpeed gives no warning: "
-                "offload_optimizer needs a stage above 0, offload_param needs stage 3"
-            )
-            return mistake, f"stage {output['stage']}"
+            return ignored(key), f"stage {output['stage']}"
     return None
+
+
+def ignored(key: str) -> str:
+    return (
+        f"asks for {key} at a stage that ignores it, and DeepSpeed gives no warning: "
+        "offload_optimizer needs a stage above 0, offload_param needs stage 3"
+    )
 
 
 @shared.on_rank_0
 def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Another row of the table: too large for the device, or more traffic than needed."""
-    made, wanted = (
-        (engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"])
-        for engine in (output, attempt.expected[0])
-    )
-    if made == wanted or made not in ROWS:
+    budget, right = attempt.inputs[0], attempt.expected[0]
+    asked = budget["parameters"], budget["world_size"], budget["device_bytes"]
+    if mistake := compared(started_row(output), started_row(right), *asked):
+        return mistake
+    for made, wanted, asked in zip(
+        output["rows"], right["rows"], attempt.case.params["others"], strict=True
+    ):
+        if mistake := compared(made, wanted, *asked):
+            return mistake
+    return None
+
+
+def started_row(engine: Mapping[str, Any]) -> tuple[Any, ...]:
+    return engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"]
+
+
+def compared(
+    made: tuple[Any, ...],
+    wanted: tuple[Any, ...],
+    parameters: int,
+    world_size: int,
+    device_bytes: int,
+) -> MistakeText:
+    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+    budget = f"{device_bytes:,} bytes for {parameters:,} parameters on {ranks}"
+    if made == wanted:
         return None
-    budget = attempt.inputs[0]
-    needed_bytes = ROWS[made](budget["world_size"]) * budget["parameters"]
+    stage, optimizer, others = made if len(made) == 3 else ("", "", "")
+    if optimizer == "host" and stage == 0:
+        return ignored("offload_optimizer"), budget
+    if others == "host" and stage != 3:
+        return ignored("offload_param"), budget
+    if made not in ROWS:
+        return "is not a row of the table", budget
+    needed_bytes = ROWS[made](world_size) * parameters
     evidence = (
         f"stage {made[0]}, optimizer on the {made[1]}, parameters on the {made[2]}: "
-        f"{needed_bytes:,.0f} bytes of {budget['device_bytes']:,}"
+        f"{needed_bytes:,.0f} bytes; the budget is {budget}"
     )
-    if needed_bytes > budget["device_bytes"]:
+    if needed_bytes > device_bytes:
         return "has the wrong stage: its model states do not fit on the device", evidence
     if wanted[1:] == made[1:]:
         return "has the wrong stage: a lower one fits", evidence
-    return "offloads more than necessary", evidence
+    if (made[1:].count("host"), made[0]) > (wanted[1:].count("host"), wanted[0]):
+        return "offloads more than necessary", evidence
+    return "is not the first row of the table that fits", evidence
 
 
+EACH_ROW = [*at_each_row(6400, 4), (6400, 16, 2 * 6400)]
 EXERCISE = OnRanks(
     points=4,
     cases=(
         budget_case(2, 9.5, 2, (2, 8)),
-        budget_case(1, 12, 2, (4, 8)),
+        budget_case(1, 12, 2, (4, 8), EACH_ROW, ", and each row exactly or a byte less"),
         budget_case(4, 1, 4, (1, 8)),
     ),
     inputs=budget_of,

@@ -48,13 +48,15 @@ def test_bytes_match_a_hand_count():
 
 
 @pytest.mark.parametrize("method", formula.METHODS)
-@pytest.mark.parametrize("precision", formula.PRECISIONS)
-def test_no_two_mistakes_give_the_same_answer(method, precision):
-    question = [method, 10**6, 4, precision, 3]
+def test_no_two_mistakes_give_the_same_answers(method):
+    questions = [[method, 10**6, 4, precision, 3] for precision in formula.PRECISIONS]
+    right = [formula.right(*question) for question in questions]
+    mistakes = BYTES.required_half.mistakes(BYTES.cases[0], [questions])
     found = [
-        answers[0] for _, (answers,) in BYTES.required_half.mistakes(BYTES.cases[0], [[question]])
+        tuple(each or other for each, other in zip(answers, right, strict=True))
+        for _, (answers,) in mistakes
     ]
-    wrong = [answer for answer in found if answer not in (None, formula.right(*question))]
+    wrong = [answers for answers in found if answers != tuple(right)]
     assert len(set(wrong)) == len(wrong) >= 5
 
 
@@ -75,7 +77,7 @@ def test_each_wrong_formula_is_named_if_nothing_else_is_wrong(mistake):
 
 
 def test_large_numbers_are_readable_in_a_message():
-    text = deterministic(diagnosis_of(BYTES, BYTES.cases[0], [(4 * 10**9, 4 * 10**9)]))
+    text = deterministic(diagnosis_of(BYTES, BYTES.cases[0], [(4 * 10**9,) * 2, (4000, 4000)]))
     assert text == (
         "offload_bytes_per_step('zero-offload', 1_000_000_000, 1, 'bf16', 1) counts fp32, 4Ψ: "
         "elements move in 16 bits, 2 bytes each (4,000,000,000 and 4,000,000,000, expected "
@@ -101,12 +103,14 @@ def test_stale_or_unmoved_weights_are_named_in_every_case(case):
     assert diagnosis_of(ADAM, case, trained(case, inputs), inputs) == ""
     stale = trained(case, inputs, rounds_masters=True)
     assert "updates the stale 16-bit weights" in diagnosis_of(ADAM, case, stale, inputs)
-    unmoved = trained(case, inputs) | {"parameters": inputs[0]["weights"]}
+    weights = inputs[0]["weights"]
+    unmoved = trained(case, inputs) | {"as fp32": [weight.float() for weight in weights]}
+    unmoved |= {"parameters": weights, "views": weights}
     assert "does not update the device's weights" in diagnosis_of(ADAM, case, unmoved, inputs)
     if case.params["rates"]["weight_decay"]:
         output = trained(case, inputs, weight_decay=0.0)
         assert "leaves out weight decay" in diagnosis_of(ADAM, case, output, inputs)
-    other = trained(case, inputs, eps=0.1)  # an unknown mistake is given no name
+    other = trained(case, inputs, eps=0.01)  # an unknown mistake is given no name
     assert "wrong values in" in diagnosis_of(ADAM, case, other, inputs)
 
 
@@ -161,7 +165,7 @@ def test_cases_ask_for_different_rows():
         ({"optimizer": {"place": "host"}}, "offloads more"),
         ({"precision": "float32"}, "does not train in bf16 (the engine reports precision float32"),
         ({"micro_batch": 4}, "does not use the micro_batch asked for"),
-        ({"stage": 1, "config": {"offload_optimizer": {}}}, "asks for offload at the wrong level"),
+        ({"stage": 1, "outside": ["offload_optimizer"]}, "asks for offload at the wrong level"),
         (
             {"stage": 1, "config": {"zero_optimization": {"offload_param": {}}}},
             "asks for offload_param at a stage that ignores it",
@@ -171,7 +175,7 @@ def test_cases_ask_for_different_rows():
 def test_an_engine_that_differs_from_the_request_is_named(change, words):
     case = WRITE.cases[0]  # stage 2 fits, with nothing on the host
     inputs = WRITE.draw(case, RNG)
-    right = {**WRITE.expect(case, inputs)[0], "config": {}}
+    right = {**WRITE.expect(case, inputs)[0], "config": {}, "outside": []}
     assert diagnosis_of(WRITE, case, right, inputs) == ""
     assert words in diagnosis_of(WRITE, case, right | change, inputs)
 
@@ -234,10 +238,11 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
     [
         ({"A": ("not_json", '{"a": 1, // b\n}')}, "is still not valid JSON"),
         ({"A": ("not_json", "[1]")}, "is still not valid JSON"),
-        ({"A": ("not_json", None)}, "is still not valid JSON"),
+        ({"A": ("not_json", None)}, "should have two texts"),
+        ({"A": ('{"a": 1}', "not_json")}, "has its pair in the wrong order"),
         ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a duplicate key"),
         ({}, "is not among your answers"),
-        ({"A": "text"}, "should have a pair"),
+        ({"A": "text"}, "should have two texts"),
         (None, "is not among your answers"),
     ],
 )
@@ -253,7 +258,8 @@ def test_only_repaired_json_reaches_deepspeed(answers, words):
         ("B", "bucket_size", 500_000_000, "bucket sizes"),
         ("C", "pinned", True, "pins host memory"),
         ("D", "global_batch", 64, "global batch"),
-        ("E", "precision", "float32", "precision"),
+        ("D", "micro_batch", 2, "changes train_micro_batch_size_per_gpu, which was right"),
+        ("E", "precision", "float32", "does not train in bf16"),
         ("E", "code", "unknown_key", "that is not the name of its mistake (unknown_key)"),
     ],
 )
@@ -262,3 +268,36 @@ def test_a_repair_that_loses_what_the_author_wanted_is_named(letter, key, value,
     right = FIX.expect(case, FIX.draw(case, RNG))[0]
     assert diagnosis_of(FIX, case, right) == ""
     assert words in diagnosis_of(FIX, case, right | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("letter", "change", "words"),
+    [
+        ("A", {"wall_clock_breakdown": False, "bfloat16": {"enabled": True}}, ""),
+        ("A", {"fp16": {"enabled": False, "loss_scale": 0}}, ""),
+        ("A", {"gradient_clipping": 1.0}, "adds gradient_clipping, which the author did not ask"),
+        ("B", {"zero_optimization": {"stage": 2}}, "loses zero_optimization.allgather_bucket_size"),
+        ("D", {"zero_optimization": {"stage": 2}}, "changes zero_optimization.stage"),
+        (
+            "E",
+            {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+            "adds zero_optimization.offload_optimizer.device",
+        ),
+    ],
+)
+def test_a_setting_that_changes_without_need_is_named(letter, change, words):
+    case = FIX.cases["ABCDE".index(letter)]
+    right = FIX.expect(case, FIX.draw(case, RNG))[0]
+    config = {}
+    for path, value in right["settings"]:
+        *sections, key = path.split(".")
+        inside = config
+        for section in sections:
+            inside = inside.setdefault(section, {})
+        inside[key] = json.loads(value)
+    assert fix_config.settings_of(config) == right["settings"]
+    if "bfloat16" in change:
+        del config["bf16"]
+    output = right | {"settings": fix_config.settings_of(config | change)}
+    diagnosis = diagnosis_of(FIX, case, output)
+    assert words in diagnosis if words else diagnosis == ""

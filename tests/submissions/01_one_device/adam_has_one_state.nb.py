@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "01_one_device"
-# loses = {step_bytes = 3.0}
+# loses = {step_bytes = 3.889}
 # says = {step_bytes = "Adam keeps two for each parameter"}
 # ///
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "01_one_device"
-# loses = {step_bytes = 4.5}
+# loses = {step_bytes = 4.444}
 # says = {step_bytes = "forgets the biases"}
 # ///
 

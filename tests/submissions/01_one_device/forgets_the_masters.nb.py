@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "01_one_device"
-# loses = {step_bytes = 2.0}
+# loses = {step_bytes = 2.778}
 # says = {step_bytes = "forgets the fp32 masters"}
 # ///
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "01_one_device"
-# loses = {step_bytes = 1.5}
+# loses = {step_bytes = 1.111}
 # says = {step_bytes = "counts one tensor for a GELU layer"}
 # ///
 

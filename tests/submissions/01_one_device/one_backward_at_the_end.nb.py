@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 4.167}
-# says = {accumulate = "keeps the activations of several micro-batches at a time"}
+# says = {accumulate = "keeps activations of several micro-batches at a time"}
 # ///
 # Right numbers; only the memory shows the mistake.
 

@@ -18,8 +18,8 @@ class DynamicLossScaler:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         overflow = torch.zeros(1)
-        for gradient in gradients:
-            summed = gradient.clone()
+        for p in parameters:
+            summed = torch.zeros_like(p) if p.grad is None else p.grad.clone()
             dist.all_reduce(summed)
             if not torch.isfinite(summed).all():
                 overflow += 1

@@ -2,7 +2,7 @@
 # lab = "01_one_device"
 # typed = true
 # loses = {accumulate = 3.333}
-# says = {accumulate = "mean of means"}
+# says = {accumulate = "the sum of the losses by the number of counted tokens"}
 # ///
 # Right if all micro-batches have the same number of targets that count.
 

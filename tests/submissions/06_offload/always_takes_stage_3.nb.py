@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {write_config = 0.8}
+# loses = {write_config = 2.4}
 # says = {write_config = "has the wrong stage"}
 # ///
 # Everything fits, but with more traffic than needed where a lower stage fits too.

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {write_config = 2.4}
+# loses = {write_config = 3.2}
 # says = {write_config = "at a stage that ignores it"}
 # ///
 # As if offload replaced ZeRO instead of being part of it.

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {offload_bytes_per_step = 1.5}
+# loses = {offload_bytes_per_step = 2.0}
 # says = {offload_bytes_per_step = "a backward pass for each micro-batch"}
 # ///
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {write_config = 2.4}
+# loses = {write_config = 3.2}
 # says = {write_config = "asks for offload at the wrong level"}
 # ///
 # Next to zero_optimization: DeepSpeed ignores it and starts.

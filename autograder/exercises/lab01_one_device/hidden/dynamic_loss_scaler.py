@@ -9,27 +9,45 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
+    ELEMENTS,
     LEARNING_RATE,
+    TENSORS,
     loss_of,
     output_of,
     scaler_case,
 )
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 
-PLAN = {1: (1, "inf"), 6: (0, "nan"), 7: (1, "inf")}
+PLAN = {1: (1, "-inf"), 6: (0, "nan"), 7: (1, "inf")}
 CASES = (
-    scaler_case("5 ranks, overflows in a row", 5, {2: (4, "inf"), 3: (3, "nan"), 4: (0, "inf")}),
+    scaler_case("5 ranks, overflows in a row", 5, {2: (4, "inf"), 3: (3, "nan"), 4: (0, "-inf")}),
     scaler_case("2 ranks, another interval", 2, PLAN, steps=16, scale=2.0**15, growth_interval=4),
-    shaken(scaler_case("3 ranks, a small scale", 3, {5: (2, "nan")}, scale=4.0, growth_interval=2)),
+    shaken(
+        scaler_case(
+            "3 ranks, a small scale",
+            3,
+            {5: (2, "nan"), 8: (0, "none")},
+            scale=4.0,
+            growth_interval=2,
+        )
+    ),
 )
 BOUNDARIES = NOT_SHARDED | {
     "one rank": "1 rank, overflows twice",
     "overflows in the step that would double the scale": "1 rank, overflows twice",
-    "overflows one after the other": "5 ranks, overflows in a row",
+    "overflows one after the other": "3 ranks, rank 1 overflows",
     "no overflow": "2 ranks, nothing overflows",
+    "a rank without gradients": "4 ranks, a nan; rank 3 once has no gradients",
+    "a scale below 1": "1 rank, nans, scales below 1",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(", op=dist.ReduceOp.MAX", "", "a sum above 0 also means that a rank overflowed"),
+    EqualAnswer("overflow += 1", "overflow += 2", "any number above 0 says that it overflowed"),
+    EqualAnswer(
+        "growth_interval=2000",
+        "growth_interval=2001",
+        "a default of the stub, which would take 2,000 steps to test",
+    ),
     EqualAnswer("gradient /= self.scale", "gradient *= 1 / self.scale", "exact: a power of two"),
 )
 
@@ -37,9 +55,13 @@ EQUAL_ANSWERS = (
 def reference(case: Case, inputs: Any, mistake: str = "") -> list[Plain]:
     ranks = [Rank(given["weights"], case.params["scale"], mistake) for given in inputs]
     for step in range(case.params["steps"]):
-        bad = [r.backward(given["x"][step]) for r, given in zip(ranks, inputs, strict=True)]
+        without = case.params["plan"].get(step)
+        for index, (rank, given) in enumerate(zip(ranks, inputs, strict=True)):
+            rank.backward(given["x"][step], has_gradients=without != (index, "none"))
+        bad = [rank.overflows() for rank in ranks]
+        agreed = all(bad) if mistake == "only if all" else any(bad)
         for rank, own in zip(ranks, bad, strict=True):
-            rank.step(own, any(bad), case.params["growth_interval"])
+            rank.step(own, agreed, case.params["growth_interval"])
     return [output_of(rank.steps, rank.scales, rank.weights) for rank in ranks]
 
 
@@ -48,12 +70,17 @@ class Rank:
         self.weights, self.scale, self.mistake = weights.clone(), scale, mistake
         self.good_steps, self.steps, self.scales = 0, list[int](), list[Plain]()
 
-    def backward(self, x: Tensor) -> bool:
-        """Whether its gradient overflowed."""
+    def backward(self, x: Tensor, has_gradients: bool) -> None:
         leaf = self.weights.clone().requires_grad_()
         (self.gradient,) = torch.autograd.grad(loss_of(leaf, x) * self.scale, leaf)
-        has_inf, has_nan = bool(self.gradient.isinf().any()), bool(self.gradient.isnan().any())
-        return (has_inf and self.mistake != "no inf") or (has_nan and self.mistake != "no nan")
+        if not has_gradients:
+            self.gradient = torch.zeros_like(self.gradient)
+
+    def overflows(self) -> bool:
+        seen = self.gradient[: ELEMENTS // TENSORS if self.mistake == "first" else ELEMENTS]
+        kinds = {"no inf": "n", "no nan": "+-", "no -inf": "+n", "only +inf": "+"}
+        found = {"+": seen.isposinf(), "-": seen.isneginf(), "n": seen.isnan()}
+        return any(bool(found[kind].any()) for kind in kinds.get(self.mistake, "+-n"))
 
     def step(self, own: bool, anywhere: bool, growth_interval: int) -> None:
         before, overflow = self.scale, own if self.mistake == "only its own" else anywhere
@@ -70,21 +97,28 @@ class Rank:
         mistake = self.mistake
         if overflow:
             self.good_steps *= mistake == "keeps counting past an overflow"
-            return self.scale if mistake == "never halves" else self.scale / 2
+            halved = self.scale // 2 if mistake == "whole" else self.scale / 2
+            return self.scale if mistake == "never halves" else halved
         self.good_steps += 1
         interval = 1 if mistake == "grows in every step" else growth_interval
         if self.good_steps < interval + (mistake == "grows one step late"):
             return self.scale
         self.good_steps *= mistake == "keeps counting past a growth"
-        return self.scale if mistake == "never grows" else self.scale * 2
+        doubled = min(self.scale * 2, 2.0**24) if mistake == "caps" else self.scale * 2
+        return self.scale if mistake == "never grows" else doubled
 
 
 MESSAGES = {
     "only its own": "looks at its own gradients only: when one rank overflows, all ranks skip and "
-    "halve",
+    "halve; all_reduce one number, and wait for it",
     "skips alone": "steps although another rank overflowed: when one overflows, all must skip",
     "no nan": "checks for inf and misses nan: inf - inf is nan, use torch.isfinite",
     "no inf": "checks for nan and misses inf: use torch.isfinite",
+    "no -inf": "checks for inf and nan and misses -inf: use torch.isfinite",
+    "only +inf": "checks for inf and misses nan and -inf: use torch.isfinite",
+    "first": "looks at the first gradient only: any parameter's may overflow",
+    "only if all": "acts only if all ranks overflow: one is enough, so combine the numbers with "
+    "ReduceOp.MAX",
     "steps anyway": "halves the scale but steps anyway: now inf or nan is in the weights",
     "never unscales": "steps with scaled gradients: divide them by the scale first",
     "unscales twice": "divides the gradients by the scale twice",
@@ -96,6 +130,8 @@ MESSAGES = {
     "good steps to 0",
     "grows one step late": "grows one step late: double it right after growth_interval good steps",
     "never grows": "never grows the scale: double it after growth_interval good steps in a row",
+    "whole": "rounds the scale to a whole number: it may fall below 1",
+    "caps": "caps the scale at 2**24, which is not part of the rule",
     "never halves": "never halves the scale: it would overflow again and again",
 }
 MISTAKES = {message: partial(reference, mistake=mistake) for mistake, message in MESSAGES.items()}

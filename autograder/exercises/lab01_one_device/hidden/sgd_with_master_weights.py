@@ -1,7 +1,6 @@
 """The reference: all steps in fp32, rounded into the 16-bit weights at the end."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,56 +9,88 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
-from autograder.exercises.lab01_one_device.sgd_with_master_weights import masters_case
+from autograder.exercises.lab01_one_device.sgd_with_master_weights import (
+    learning_rate,
+    masters_case,
+)
 
-OTHER, LARGER, SMALLER = ((4, 6), (5,)), ((3, 7), (2, 2)), ((3,), (8,))
+OTHER, LARGER, SMALLER = ((4, 6), (5,)), ((3, 7), (2, 2)), ((3,), (8,), (3,))
 CASES = (
-    masters_case("bf16, two tensors", "bfloat16", -7e-4, 250, shapes=OTHER),
+    masters_case("bf16, two tensors", "bfloat16", -1e-3, 250, shapes=OTHER),
     masters_case(
-        "bf16, two tensors, momentum", "bfloat16", 2.5e-5, 280, momentum=0.99, shapes=LARGER
+        "bf16, two tensors, momentum", "bfloat16", 4e-5, 280, momentum=0.99, shapes=LARGER
     ),
-    masters_case("fp16, other updates", "float16", 1e-4, 500, shapes=SMALLER),
+    masters_case("fp16, three tensors", "float16", 1.2e-4, 500, shapes=SMALLER),
 )
 BOUNDARIES = NOT_SHARDED | {
-    "one rank": "bf16, 200 tiny updates",
-    "no momentum": "bf16, 200 tiny updates",
-    "one tensor": "bf16, momentum",
-    "two tensors": "bf16, two tensors, momentum",
+    "one rank": "bf16, tiny updates down to 0",
+    "no momentum": "bf16, tiny updates down to 0",
+    "one tensor": "bf16, tiny updates down to 0",
+    "two tensors": "fp16, 400 tiny updates",
+    "two tensors of one shape": "bf16, momentum, two of one shape",
+    "the learning rate changes": "bf16, momentum, two of one shape",
 }
 EQUAL_ANSWERS = (
-    EqualAnswer("p.copy_(master)", "p.data = master.to(p.dtype)", "it stays the same parameter"),
+    EqualAnswer(", strict=True", "", "the lists are of one length"),
+    EqualAnswer("strict=True", "strict=False", "the lists are of one length"),
+    EqualAnswer("p.copy_(master)", "p.data.copy_(master)", "autograd records neither"),
     EqualAnswer("master -= lr * velocity", "master.add_(velocity, alpha=-lr)", "rounding differs"),
 )
 
-Velocity = Callable[[Tensor, Tensor, float], Tensor]  # (velocity, gradient, momentum) -> the next
+Next = Callable[..., Tensor]  # velocity and gradient of a step, momentum, lr  ->  a new tensor
+
+
+def build_up(velocity: Tensor, gradient: Tensor, momentum: float, lr: float) -> Tensor:
+    return momentum * velocity + gradient
 
 
 def reference(
     case: Case,
     inputs: Any,
-    next_velocity: Velocity = lambda velocity, gradient, momentum: momentum * velocity + gradient,
+    next_velocity: Next = build_up,
+    update: Next = lambda velocity, gradient, momentum, lr: lr * velocity.float(),
     narrow_velocity: bool = False,
     wide_weights: bool = False,
 ) -> Plain:
-    weights = []
+    weights, momentum = [], case.params["momentum"]
     for weight, gradients in zip(inputs[0]["weights"], inputs[0]["gradients"], strict=True):
         master = weight.float()
         velocity = torch.zeros_like(weight if narrow_velocity else master)
-        for gradient in gradients.to(velocity.dtype):
-            velocity = next_velocity(velocity, gradient, case.params["momentum"])
-            master -= case.params["lr"] * velocity.float()
+        for step, narrow in enumerate(gradients):
+            lr = learning_rate(step, case)
+            velocity = next_velocity(velocity, narrow.to(velocity.dtype), momentum, lr)
+            master -= update(velocity, narrow, momentum, lr)
         weights.append(master if wide_weights else master.to(weight.dtype))
-    return {"weights": weights}
+    return {"weights": weights, "views": weights, "gradients unchanged": True, "state grows": False}
+
+
+def wrong(**changes: Any) -> Callable[..., Plain]:
+    return lambda case, inputs: {"weights": reference(case, inputs, **changes)["weights"]}
+
+
+def first_only(case: Case, inputs: Any) -> Plain:
+    return {"weights": [*reference(case, inputs)["weights"][:1], *inputs[0]["weights"][1:]]}
 
 
 MISTAKES = {
     "leaves fp32 weights: the model computes in 16 bits, so round the master back into the "
-    "parameter with copy_": partial(reference, wide_weights=True),
+    "parameter with copy_": wrong(wide_weights=True),
+    "updates the first parameter only": first_only,
+    "multiplies lr by the 16-bit gradient in 16 bits: widen the gradient first": (
+        wrong(update=lambda velocity, gradient, momentum, lr: (lr * gradient).float())
+    ),
     "keeps momentum in 16 bits, where it stops growing: keep it in fp32, like the master": (
-        partial(reference, narrow_velocity=True)
+        wrong(narrow_velocity=True)
     ),
     "does not build up velocity: velocity = momentum * velocity + the whole gradient": (
-        partial(reference, next_velocity=lambda v, gradient, momentum: gradient),
-        partial(reference, next_velocity=lambda v, g, momentum: momentum * v + (1 - momentum) * g),
+        wrong(next_velocity=lambda v, gradient, momentum, lr: gradient),
+        wrong(next_velocity=lambda v, g, momentum, lr: momentum * v + (1 - momentum) * g),
+    ),
+    "multiplies the gradient by lr before it enters the velocity: lr may change, so the update is "
+    "lr * velocity": (
+        wrong(
+            next_velocity=lambda v, gradient, momentum, lr: momentum * v + lr * gradient,
+            update=lambda velocity, gradient, momentum, lr: velocity,
+        )
     ),
 }

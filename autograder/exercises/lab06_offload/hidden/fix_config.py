@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 from autograder.exercise import Case, Plain
@@ -18,16 +19,36 @@ EQUAL_ANSWERS = (
     ),
 )
 
-# The name of the mistake, and what the author wanted.
-ANSWERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "A": ("not_json", {"stage": 3, "optimizer": {"place": "host"}, "accumulation": 2}),
-    "B": ("duplicate_key", {"stage": 2, "optimizer": {"place": "host"}, "bucket_size": 2 * 10**8}),
-    "C": ("wrong_level", {"stage": 2, "optimizer": {"place": "host"}, "pinned": False}),
-    "D": ("batch_size", {"stage": 3, "micro_batch": 4, "global_batch": 32}),
-    "E": ("two_precisions", {"stage": 2, "precision": "bfloat16"}),
+OFFLOAD = {"offload_optimizer.device": "cpu"}
+# The name of the mistake, what the author wanted, and the settings of zero_optimization.
+ANSWERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "A": ("not_json", {"accumulation": 2, "global_batch": 8}, {"stage": 3} | OFFLOAD),
+    "B": (
+        "duplicate_key",
+        {"bucket_size": 200_000_000},
+        {"stage": 2, "allgather_bucket_size": 200_000_000, "reduce_bucket_size": 200_000_000}
+        | OFFLOAD,
+    ),
+    "C": (
+        "wrong_level",
+        {"pinned": False},
+        {"stage": 2, "offload_optimizer.pin_memory": False} | OFFLOAD,
+    ),
+    "D": ("batch_size", {"micro_batch": 4, "global_batch": 32}, {"stage": 3}),
+    "E": ("two_precisions", {}, {"stage": 2}),
 }
 
 
 def reference(case: Case, inputs: Any) -> Plain:
-    code, wanted = ANSWERS[inputs[0]]
-    return {"problem": "", **wanted, "steps": 1, "code": code}
+    code, wanted, zero = ANSWERS[inputs[0]]
+    settings = {f"zero_optimization.{key}": value for key, value in zero.items()}
+    settings["bf16.enabled"] = True
+    place = {"optimizer": {"place": "host"}} if "offload_optimizer.device" in zero else {}
+    return {
+        "problem": "",
+        **{"micro_batch": 2, "global_batch": 4, "precision": "bfloat16"},
+        **{"stage": zero["stage"], "steps": 1, "code": code},
+        **place,
+        **wanted,
+        "settings": sorted([key, json.dumps(value)] for key, value in settings.items()),
+    }

@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,13 +8,13 @@ from autograder.exercise import Case, questions
 from autograder.exercise.hidden import EqualAnswer
 from shardlab.estimate import offload
 
-CASES = (questions("other models, ranks and precisions"),)
+CASES = (questions("every method and precision"),)
 BOUNDARIES = {
     "divides": "on 8 ranks, 4 micro-batches",
     "does not divide": "not tested: N divides the parameters, so that answers are whole bytes",
     "one rank": "ZeRO-Offload on one device",
     "more ranks than elements": "not tested, as above",
-    "one micro-batch": "ZeRO-Offload in fp32",
+    "one micro-batch": "ZeRO-Offload on one device",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("return states, states", "return [states, states]", "a list is as good as a tuple"),
@@ -26,7 +27,14 @@ Bytes = tuple[float, float]  # to the host, to the device
 Answer = Callable[..., Bytes | None]
 
 
-def right(method: str, psi: int, n: int, precision: str, micro_batches: int, **sizes: int) -> Bytes:
+def right(
+    method: str,
+    psi: int,
+    n: int,
+    precision: str = "bf16",
+    micro_batches: int = 1,
+    **sizes: int,
+) -> Bytes:
     """(arXiv 2101.06840, section 3; parameters on the host: arXiv 2104.07857)
 
     States are momentum and variance; in 16-bit training the fp32 master as well.
@@ -39,7 +47,7 @@ def right(method: str, psi: int, n: int, precision: str, micro_batches: int, **s
 
 def right_with(**changes: Any) -> Answer:
     names = ("method", "psi", "n", "precision", "micro_batches")
-    return lambda *question: right(**{**dict(zip(names, question, strict=True)), **changes})
+    return lambda *question: right(**dict(zip(names, question, strict=False)) | changes)
 
 
 def times(down: float, up: float, only: str = "") -> Answer:
@@ -48,6 +56,15 @@ def times(down: float, up: float, only: str = "") -> Answer:
         return (down * right_down, up * right_up) if only in ("", method) else None
 
     return wrong
+
+
+def asked(question: tuple[Any, ...]) -> tuple[Any, ...]:
+    """With the default precision and number of micro-batches, if the question has none."""
+    return (*question, *("bf16", 1)[len(question) - 3 :])
+
+
+def narrow_up(*question: Any) -> Bytes | None:
+    return times(1, 0.5 if asked(question)[3] == "fp32" else 1)(*question)
 
 
 MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
@@ -65,8 +82,12 @@ MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
     "counts 16 bits, 2Ψ: in fp32 training elements move as 4 bytes each": (
         right_with(element_bytes=2)
     ),
+    "counts parameters with 2 bytes each: in fp32 training they take 4, like gradients": narrow_up,
+    "moves its states for each micro-batch: there is one update per step": (
+        lambda *q: times(asked(q)[4], asked(q)[4], "swap")(*q)
+    ),
     "moves parameters up for each micro-batch: they change once per step": (
-        lambda *q: times(1, q[-1], "zero-offload")(*q)
+        lambda *q: times(1, asked(q)[4], "zero-offload")(*q)
     ),
     "moves parameters up once: forward and backward each need them": times(1, 0.5, "parameters"),
     "returns its two numbers in the wrong order: down first, then up": lambda *q: right(*q)[::-1],
@@ -74,10 +95,10 @@ MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[str, int, int, str, int]]:
+    """Each with several ranks and micro-batches, with one rank, and with one micro-batch."""
     drawn = []
-    for _ in range(24):
-        world_size = int(rng.integers(1, 33))
-        parameters = world_size * int(rng.integers(10**5, 10**8))
-        method, precision = str(rng.choice(METHODS)), str(rng.choice(PRECISIONS))
-        drawn.append((method, parameters, world_size, precision, int(rng.integers(1, 9))))
+    for method, precision in itertools.product(METHODS, PRECISIONS):
+        for ranks, micro_batches in ((rng.integers(2, 33), rng.integers(2, 9)), (1, 5), (6, 1)):
+            parameters = int(ranks) * int(rng.integers(10**5, 10**8))
+            drawn.append((method, parameters, int(ranks), precision, int(micro_batches)))
     return drawn

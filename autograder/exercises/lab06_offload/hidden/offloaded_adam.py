@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -5,22 +6,21 @@ from torch import nn
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab06_offload.offloaded_adam import HALF, adam_case, elements
+from autograder.exercises.lab06_offload.offloaded_adam import DEFAULTS, HALF, adam_case, elements
 from shardlab.pools import DEVICE, HOST
 
-LARGE_RATES = {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}
-SMALL_RATES = {"lr": 0.003, "weight_decay": 0.0}
+LARGE_RATES = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
 CASES = (
     adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, **LARGE_RATES),
-    adam_case("three odd shapes, 25 steps", [[32, 33], [7], [5, 3, 2]], 25, **SMALL_RATES),
+    adam_case("three odd shapes, default options", [[32, 33], [7], [5, 3, 2]], 25, **DEFAULTS),
 )
 BOUNDARIES = {
     "divides": "not tested: one rank holds the whole optimizer",
     "does not divide": "not tested, as above",
     "one rank": "one tensor, 3 steps",
     "more ranks than elements": "not tested, as above",
-    "odd shapes": "three odd shapes, 25 steps",
-    "no weight decay": "three odd shapes, 25 steps",
+    "odd shapes": "three odd shapes, default options",
+    "default options": "three odd shapes, default options",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
@@ -40,23 +40,51 @@ def reference(case: Case, inputs: Any) -> Plain:
         "masters": masters,
         "masters are on": [HOST] * len(masters),
         "12Ψ bytes of fp32 are on the host": True,
+        "parameters are the rounded masters": True,
+        "nothing else stays on the host": True,
+        "nothing else stays on the device": True,
+        "gradients unchanged": True,
+        "views": [master.to(HALF) for master in masters],
         "moved": [moved] * case.params["steps"],
     }
 
 
 def trained(
-    case: Case, inputs: Any, rounds_masters: bool = False, **rates: float
+    case: Case,
+    inputs: Any,
+    rounds_masters: bool = False,
+    rebuilds: bool = False,
+    kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
+    **rates: Any,
 ) -> list[torch.Tensor]:
     """The masters after all steps. ``rounds_masters``: to 16 bits, after each step."""
     masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
-    adam = torch.optim.AdamW(masters, **case.params["rates"] | rates)
+    rates = case.params["rates"] | rates
+    adam = kind(masters, **rates)
     for gradients in inputs[0]["gradients"]:
+        if rebuilds:
+            adam = kind(masters, **rates)
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = gradient.float()
         adam.step()
         for master in masters if rounds_masters else []:
             master.data.copy_(master.data.to(HALF).float())
     return [master.detach() for master in masters]
+
+
+def with_defaults(*names: str) -> Callable[[Case, Any], Plain]:
+    """A mistake: the rates of these names are not passed on; all of them without a name."""
+    rates = {name: DEFAULTS[name] for name in names or DEFAULTS}
+    return lambda case, inputs: {"masters": trained(case, inputs, **rates)}
+
+
+def first_only(case: Case, inputs: Any) -> Plain:
+    others = [weight.float() for weight in inputs[0]["weights"][1:]]
+    return {"masters": [*trained(case, inputs)[:1], *others]}
+
+
+def swapped_betas(case: Case, inputs: Any) -> Plain:
+    return {"masters": trained(case, inputs, betas=case.params["rates"]["betas"][::-1])}
 
 
 MISTAKES = {
@@ -69,7 +97,20 @@ MISTAKES = {
         "masters": [weight.float() for weight in inputs[0]["weights"]]
     },
     "does not update the device's weights: move the new ones up in each step": (
-        lambda case, inputs: {"parameters": inputs[0]["weights"]}
+        lambda case, inputs: {"as fp32": [weight.float() for weight in inputs[0]["weights"]]}
+    ),
+    "updates the first parameter only": first_only,
+    "uses Adam, which adds weight decay to the gradient: AdamW applies it to the masters": (
+        lambda case, inputs: {"masters": trained(case, inputs, kind=torch.optim.Adam)}
+    ),
+    "drops its options: pass lr, betas, eps and weight_decay on to AdamW": with_defaults(),
+    "drops lr: pass it on to AdamW": with_defaults("lr"),
+    "drops betas: pass them on to AdamW": with_defaults("betas"),
+    "drops eps: pass it on to AdamW": with_defaults("eps"),
+    "drops weight_decay: pass it on to AdamW": with_defaults("weight_decay"),
+    "swaps betas: the first is for the momentum, the second for the variance": swapped_betas,
+    "forgets momentum and variance after each step: create the optimizer once, in __init__": (
+        lambda case, inputs: {"masters": trained(case, inputs, rebuilds=True)}
     ),
     "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": (
         lambda case, inputs: {"masters": trained(case, inputs, weight_decay=0.0)}

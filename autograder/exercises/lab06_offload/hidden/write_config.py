@@ -2,15 +2,16 @@ from typing import Any
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab06_offload.write_config import ROWS, budget_case
+from autograder.exercises.lab06_offload.write_config import at_each_row, budget_case, first_row
 
-CASES = (budget_case(4, 4.2, 2, (3, 36)), budget_case(2, 0.5, 3, (2, 4)))
+OTHERS = [(6400, 4, 0), *at_each_row(12_800, 8), *at_each_row(6400, 64), *at_each_row(640, 2)]
+CASES = (budget_case(4, 4.2, 2, (3, 36), OTHERS), budget_case(2, 0.5, 3, (2, 4)))
 BOUNDARIES = {
     "divides": "2 ranks, 9.5Ψ bytes each",
     "does not divide": "not tested: DeepSpeed pads to a multiple and reports the padded size",
-    "one rank": "1 rank, 12Ψ bytes each",
+    "one rank": "1 rank, 12Ψ bytes each, and each row exactly or a byte less",
     "more ranks than elements": "not tested, as above",
-    "exactly the cap": "not tested: no budget is exactly a row's bytes",
+    "exactly the cap": "1 rank, 12Ψ bytes each, and each row exactly or a byte less",
     "nothing else fits": "2 ranks, 0.5Ψ bytes each",
 }
 EQUAL_ANSWERS = (
@@ -22,8 +23,7 @@ EQUAL_ANSWERS = (
 def reference(case: Case, inputs: Any) -> Plain:
     budget = inputs[0]
     whole, n = budget["parameters"], budget["world_size"]
-    fits = (row for row, need in ROWS.items() if need(n) * whole <= budget["device_bytes"])
-    stage, optimizer, parameters = next(fits)
+    stage, optimizer, parameters = first_row(whole, n, budget["device_bytes"])
     shard = whole // n
     return {
         "stage": stage,
@@ -34,4 +34,5 @@ def reference(case: Case, inputs: Any) -> Plain:
         "parameters": {"place": parameters, "elements": shard if stage == 3 else whole},
         "optimizer": {"place": optimizer, "elements": shard if stage else whole},
         "steps": 1,
+        "rows": [first_row(*other) for other in case.params["others"]],
     }

@@ -1,0 +1,22 @@
+# /// shardlab-submission
+# lab = "01_one_device"
+# loses = {sgd_with_master_weights = 0.667}
+# says = {sgd_with_master_weights = "multiplies lr by the 16-bit gradient in 16 bits"}
+# ///
+# lr is a Python number, so the product has the gradient's dtype. Right wherever rounding averages out.
+
+# %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}
+def sgd_with_master_weights(parameters, state, lr, momentum=0.0):
+    if not state:
+        state["masters"] = [p.detach().float() for p in parameters]
+        state["velocities"] = [torch.zeros_like(master) for master in state["masters"]]
+    with torch.no_grad():
+        for p, master, velocity in zip(
+            parameters, state["masters"], state["velocities"], strict=True
+        ):
+            if momentum:
+                velocity.mul_(momentum).add_(p.grad.float())
+                master -= lr * velocity
+            else:
+                master -= lr * p.grad
+            p.copy_(master)
