@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Plain, equal, sent_bytes
 from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, on_each_rank
@@ -59,7 +59,7 @@ class MLP(nn.Module):
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """inputs [B, first width], targets [B, last width]  ->  loss []"""
-        return F.mse_loss(self.layers(inputs - self.shift), targets)
+        return functional.mse_loss(self.layers(inputs - self.shift), targets)
 
 
 def build(case: Case) -> nn.Module:

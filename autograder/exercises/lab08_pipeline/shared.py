@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
 from autograder.exercise.form import Sign
@@ -62,7 +62,7 @@ class Stage(nn.Module):
         self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(F.linear(x, self.weight, self.bias))
+        return torch.tanh(functional.linear(x, self.weight, self.bias))
 
 
 def gradients_of(stage: nn.Module) -> list[Tensor | None]:

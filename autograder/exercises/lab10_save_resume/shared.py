@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from autograder.exercise import Case
 
@@ -36,7 +36,7 @@ def cut(state: dict[str, Tensor], world_size: int) -> list[dict[str, Tensor]]:
     """Each rank's slices, as copies."""
     slices: list[dict[str, Tensor]] = [{} for _ in range(world_size)]
     for name, tensor in state.items():
-        padded = F.pad(tensor.flatten(), (0, -tensor.numel() % world_size))
+        padded = functional.pad(tensor.flatten(), (0, -tensor.numel() % world_size))
         for own, part in zip(slices, padded.view(world_size, -1), strict=True):
             own[name] = part.clone()
     return slices

@@ -354,7 +354,7 @@ class Zero3Linear(nn.Module):
 
     def forward(self, x):
         flat, size = gather(self.own), self.shape.numel()
-        y = F.linear(x, flat[:size].view(self.shape), flat[size : size + self.shape[0]])
+        y = functional.linear(x, flat[:size].view(self.shape), flat[size : size + self.shape[0]])
         flat.untyped_storage().resize_(0)
         return y
 """

@@ -6,7 +6,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from autograder import exercises
 from autograder.evaluation.present import as_text
@@ -70,7 +70,7 @@ def test_the_reference_is_the_gradient_of_the_mean_over_the_whole_batch(case):
     stages = hidden.stages_in(case, inputs)
     model = torch.nn.Sequential(*stages)
     batch, targets = hidden.ends_of(inputs)
-    loss = F.mse_loss(model(batch.flatten(0, 1)), targets.flatten(0, 1))
+    loss = functional.mse_loss(model(batch.flatten(0, 1)), targets.flatten(0, 1))
     loss.backward()
     outputs = hidden.reference(case, inputs)
     assert [output["loss"] for output in outputs if "loss" in output] == [loss.detach()]
@@ -424,7 +424,7 @@ def naive_step(stage, x, target, shape):
         exchange(dist.isend, y.detach(), rank + 1)
         upstream = exchange(dist.irecv, torch.empty(shape), rank + 1)
     else:
-        loss = F.mse_loss(y, target)
+        loss = functional.mse_loss(y, target)
         upstream = torch.autograd.grad(loss, y, retain_graph=True)[0]
     torch.autograd.backward(y, upstream)
     if rank > 0:
@@ -452,7 +452,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
             x = inputs[k] if s == 0 else got.requires_grad_()
             y = stages[s](x)
             if s == last:
-                y = F.mse_loss(y, targets[k]) / len(targets)
+                y = functional.mse_loss(y, targets[k]) / len(targets)
                 loss = y.detach() + (0 if loss is None else loss)
             else:
                 sent.append((y.detach(), dist.isend(y.detach(), rank_of[s + 1], tag=k)))

@@ -115,7 +115,7 @@ from shardlab import pipeline
 def run_schedule(schedule, stages, inputs, targets, shape):
     n = len(targets or inputs or [0] * 3)
     ran = pipeline.run_schedule(schedule, stages, inputs or [0] * n, targets or [0] * n,
-        F.mse_loss, between=shape)
+        functional.mse_loss, between=shape)
     return ran.loss
 """,
     "pipeline.interleaved_schedule": """

@@ -11,7 +11,7 @@ def accumulate(model, optimizer, micro_batches):
     mean_loss = 0.0
     for tokens, targets in micro_batches:
         logits = model(tokens).flatten(0, 1)
-        total = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        total = functional.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
         part = total / counted
         part.backward()
         mean_loss += part.item()

@@ -12,7 +12,7 @@ def accumulate(model, optimizer, micro_batches):
     for tokens, targets in micro_batches:
         optimizer.zero_grad()
         logits = model(tokens).flatten(0, 1)
-        total = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        total = functional.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
         part = total / counted
         part.backward()
         optimizer.step()

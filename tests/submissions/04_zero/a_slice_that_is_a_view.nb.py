@@ -13,7 +13,7 @@ class GatheredLinear(torch.autograd.Function):
         ctx.save_for_backward(x, own)
         ctx.shape, size = shape, shape.numel()
         flat = gather(own)
-        return F.linear(x, flat[:size].view(shape), flat[size : size + shape[0]])
+        return functional.linear(x, flat[:size].view(shape), flat[size : size + shape[0]])
 
     @staticmethod
     def backward(ctx, y_grad):

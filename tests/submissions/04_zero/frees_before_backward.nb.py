@@ -14,7 +14,7 @@ class GatheredLinear(torch.autograd.Function):
         ctx.shape, size = shape, shape.numel()
         flat = gather(own)
         ctx.weight = flat[:size].view(shape)
-        y = F.linear(x, ctx.weight, flat[size : size + shape[0]])
+        y = functional.linear(x, ctx.weight, flat[size : size + shape[0]])
         flat.zero_()
         return y
 

@@ -31,4 +31,4 @@ class RowLinear(nn.Module):
     def forward(self, x):
         """x [..., in/N]  ->  [..., out]"""
         bias = self.bias if dist.get_rank() == 0 else None
-        return SumOverRanks.apply(F.linear(x, self.weight, bias))
+        return SumOverRanks.apply(functional.linear(x, self.weight, bias))

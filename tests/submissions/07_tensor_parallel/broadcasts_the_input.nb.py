@@ -31,4 +31,4 @@ class ColumnLinear(nn.Module):
     def forward(self, x):
         """x [..., in]  ->  [..., out/N]"""
         dist.broadcast(x.detach(), 0)  # to be sure
-        return F.linear(CopyToRanks.apply(x), self.weight, self.bias)
+        return functional.linear(CopyToRanks.apply(x), self.weight, self.bias)

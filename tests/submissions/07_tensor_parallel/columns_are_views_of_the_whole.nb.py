@@ -30,4 +30,4 @@ class ColumnLinear(nn.Module):
 
     def forward(self, x):
         """x [..., in]  ->  [..., out/N]"""
-        return F.linear(CopyToRanks.apply(x), self.weight, self.bias)
+        return functional.linear(CopyToRanks.apply(x), self.weight, self.bias)

@@ -30,7 +30,7 @@ class ColumnLinear(nn.Module):
 
     def forward(self, x):
         """x [..., in]  ->  [..., out/N]"""
-        y = F.linear(CopyToRanks.apply(x), self.weight, self.bias)
+        y = functional.linear(CopyToRanks.apply(x), self.weight, self.bias)
         columns = [torch.empty_like(y) for _ in range(dist.get_world_size())]
         dist.all_gather(columns, y.detach())
         columns[dist.get_rank()] = y

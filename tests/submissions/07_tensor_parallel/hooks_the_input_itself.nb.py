@@ -31,4 +31,4 @@ class ColumnLinear(nn.Module):
     def forward(self, x):
         """x [..., in]  ->  [..., out/N]"""
         x.register_hook(CopyToRanks.backward_of)
-        return F.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)

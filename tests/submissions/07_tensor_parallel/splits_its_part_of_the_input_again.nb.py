@@ -30,4 +30,4 @@ class RowLinear(nn.Module):
 
     def forward(self, x):
         """x [..., in/N]  ->  [..., out]"""
-        return SumOverRanks.apply(F.linear(x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()], self.weight)) + self.bias
+        return SumOverRanks.apply(functional.linear(x.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()], self.weight)) + self.bias

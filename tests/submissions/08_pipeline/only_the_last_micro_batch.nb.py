@@ -27,7 +27,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
             x = inputs[k] if s == 0 else receive(s - 1, kind, s, k).requires_grad_()
             y = stages[s](x)
             if s == last:
-                y = F.mse_loss(y, targets[k]) / len(targets)
+                y = functional.mse_loss(y, targets[k]) / len(targets)
                 losses.append(y.detach())
             else:
                 send(y.detach(), kind, s + 1, k)

@@ -23,5 +23,5 @@ def load_sharded(folder):
             piece = opened[shard][name]
             pieces.append(piece[max(start - shard * old, 0) : stop - shard * old])
         own = torch.cat(pieces)
-        slices[name] = F.pad(own, (0, new - len(own)))
+        slices[name] = functional.pad(own, (0, new - len(own)))
     return slices

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
@@ -56,7 +56,9 @@ def reference(
         losses.append(0.0)
         for (tokens, targets), divisor in list(zip(batches, by_batch, strict=True))[first:]:
             logits = model(tokens).flatten(0, 1)
-            total = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
+            total = functional.cross_entropy(
+                logits, targets.flatten(), ignore_index=IGNORE, reduction="sum"
+            )
             part = total / divisor
             part.backward()
             losses[-1] += part.item()

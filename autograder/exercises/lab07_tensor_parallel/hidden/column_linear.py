@@ -72,11 +72,11 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "y_grad.clone(memory_format=torch.contiguous_format)",
         "y_grad.clone()",
-        "the gradient that F.linear computes is contiguous",
+        "the gradient that functional.linear computes is contiguous",
     ),
     EqualAnswer(
-        "F.linear(CopyToRanks.apply(x), self.weight, self.bias)",
+        "functional.linear(CopyToRanks.apply(x), self.weight, self.bias)",
         "CopyToRanks.apply(x) @ self.weight.T + self.bias",
-        "is what F.linear computes",
+        "is what functional.linear computes",
     ),
 )

@@ -61,11 +61,11 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "partial.clone(memory_format=torch.contiguous_format)",
         "partial.clone()",
-        "F.linear's output is contiguous",
+        "functional.linear's output is contiguous",
     ),
     EqualAnswer(
-        "return SumOverRanks.apply(F.linear(x, self.weight)) + self.bias",
-        "y = F.linear(x, self.weight)\n"
+        "return SumOverRanks.apply(functional.linear(x, self.weight)) + self.bias",
+        "y = functional.linear(x, self.weight)\n"
         "        total = y.detach().clone()\n"
         "        dist.all_reduce(total)\n"
         "        return y + (total - y).detach() + self.bias",

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from autograder.exercise import Case, Plain
 from autograder.exercises.lab08_pipeline.shared import Stage, stages_of_ranks
@@ -30,7 +30,7 @@ def gradients(
         for stage in stages:
             xs.append(x.detach().requires_grad_())
             ys.append(x := stage(xs[-1]))
-        loss = F.mse_loss(x, target) / len(targets)
+        loss = functional.mse_loss(x, target) / len(targets)
         (y_grad,) = torch.autograd.grad(loss, x, retain_graph=True)
         for number in reversed(range(len(stages))):
             wanted = [xs[number], stages[number].weight, stages[number].bias]
@@ -49,7 +49,7 @@ def with_loss(times: Callable[[Case], float | None]) -> Callable[[Case, Any], li
         for stage in stages_in(case, inputs):
             y = stage(y).detach()
         by = times(case)
-        loss = None if by is None else by * F.mse_loss(y, targets)
+        loss = None if by is None else by * functional.mse_loss(y, targets)
         of_ranks = gradients(case, inputs)
         for output, given in zip(of_ranks, inputs, strict=True):
             if given["targets"] is not None:

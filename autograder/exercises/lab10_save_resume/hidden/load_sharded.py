@@ -4,8 +4,8 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
@@ -30,7 +30,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: the lab guarantees an element of each tensor",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
-CUT = "F.pad with a negative length cuts off what is too much"
+CUT = "functional.pad with a negative length cuts off what is too much"
 EQUAL_ANSWERS = (
     EqualAnswer(", mmap=True", "", "no budget for the bytes read from a file"),
     EqualAnswer("mmap=True", "mmap=False", "as above"),
@@ -124,7 +124,7 @@ def first_file_only(case: Case, inputs: Any, is_padded: bool) -> list[Plain]:
             old, new = -(-len(each) // saved_on), -(-len(each) // case.world_size)
             start = rank * new
             own = each[start : min(start + new, (start // old + 1) * old)]
-            slices[name] = F.pad(own, (0, (new - len(own)) * is_padded))
+            slices[name] = functional.pad(own, (0, (new - len(own)) * is_padded))
         outputs.append({"slices": slices})
     return outputs
 
