@@ -38,7 +38,7 @@ def _plain(question: Any) -> Question:
 class Formula(Exercise):
     """``read``: converts an answer to plain data, for instance lists to pairs.
 
-    A named mistake is reported if its wrong formula reproduces every answer to which it applies; of
+    A named mistake is reported if its wrong formula reproduces every wrong answer exactly; of
     several, the first.  Otherwise the first wrong question is shown with both answers.
     """
 
@@ -81,8 +81,10 @@ class Formula(Exercise):
         found = []
         for mistake, outputs in self.required_half.mistakes(attempt.case, attempt.inputs, among):
             if outputs is None or all(
-                i not in wrong if mistaken is None else equal(mistaken, got[i], self.tolerance)
-                for i, mistaken in enumerate(outputs[0])
+                outputs[0][i] is not None
+                and equal(outputs[0][i], got[i], self.tolerance)
+                and not equal(outputs[0][i], expected[i], self.tolerance)
+                for i in wrong
             ):
                 finding = self._finding(asked[first], mistake, evidence)
                 found.append(Named(finding, is_certain=outputs is not None))

@@ -58,13 +58,6 @@ def times(down: float, up: float, only: str = "") -> Answer:
     return wrong
 
 
-def in_one_method_or_all(down: float, up: float) -> tuple[Answer, ...]:
-    def in_one(method: str) -> Answer:
-        return lambda *q: times(down, up)(*q) if q[0] == method else right(*q)
-
-    return times(down, up), *map(in_one, METHODS)
-
-
 def asked(question: tuple[Any, ...]) -> tuple[Any, ...]:
     """With the default precision and number of micro-batches, if the question has none."""
     return (*question, *("bf16", 1)[len(question) - 3 :])
@@ -78,8 +71,8 @@ MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
     "forgets to divide by N: each rank moves only its own share": right_with(n=1),
     "is in GiB: return bytes": times(2**-30, 2**-30),
     "is in GB: return bytes": times(1e-9, 1e-9),
-    "counts one direction only: parameters come back up": in_one_method_or_all(1, 0),
-    "counts one direction only: gradients go down": in_one_method_or_all(0, 1),
+    "counts one direction only: parameters come back up": times(1, 0),
+    "counts one direction only: gradients go down": times(0, 1),
     "forgets that there is a backward pass for each micro-batch": right_with(micro_batches=1),
     "counts the wrong states: 16-bit training has an fp32 master as well, fp32 training has none": (
         right_with(state_bytes=12),
