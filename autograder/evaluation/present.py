@@ -164,13 +164,14 @@ def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
     if case.hidden or not budgets or not (case.passed or broken):
         return "", ""
     spent = broken or budgets[0]
-    if spent.ranks_under and not spent.ranks_over:
+    is_known = min(spent.used) >= 0
+    if is_known and spent.ranks_under and not spent.ranks_over:
         rank = spent.ranks_under[0]
         limit = f"≥ {_amount(spent.least[rank], spent.unit)}"
     else:
         rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
         limit = f"≤ {_amount(spent.limit[rank], spent.unit)}"
-    used = _amount(spent.used[rank], spent.unit) if spent.used[rank] >= 0 else "–"
+    used = _amount(spent.used[rank], spent.unit) if is_known else "–"
     return used, limit
 
 

@@ -97,5 +97,6 @@ def _decide_part(lab: str, name: str, sample: int | None, part: int) -> list[Row
     exercise = exercises.load(name)
     chosen = mutants_of(lab, exercise, sample)[part * PART : (part + 1) * PART]
     with RankPool(trust=Trust.UNTRUSTED) as ranks:
+        ranks.expect(exercise, exercise.cases)
         decided = decide_mutants(lab, exercise, chosen, ranks)
         return [(str(each.mutant), each.survives, each.reason) for each in decided]

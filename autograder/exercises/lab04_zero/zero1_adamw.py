@@ -9,7 +9,7 @@ import numpy as np
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import loss_of, mlp, with_reference_bounds
+from autograder.exercises.lab04_zero.shared import loss_of, mark_settled, mlp, with_reference_bounds
 from autograder.guest.moments import START, mark
 from shardlab.run import Run
 
@@ -33,7 +33,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         loss_of(model, given["batches"].pop(0)).backward()
         optimizer.step()
         model.zero_grad()
-        shared.mark_settled(BETWEEN)
+        mark_settled(BETWEEN)
     return {"parameters": [parameter.detach().clone() for parameter in model.parameters()]}
 
 

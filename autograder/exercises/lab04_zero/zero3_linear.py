@@ -19,7 +19,12 @@ from autograder.exercise import (
 from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import AT_END, held_bytes, with_reference_bounds
+from autograder.exercises.lab04_zero.shared import (
+    AT_END,
+    held_bytes,
+    mark_settled,
+    with_reference_bounds,
+)
 from autograder.guest.moments import START, mark, mark_in_backward
 from shardlab.errors import RankError
 from shardlab.run import Run
@@ -51,7 +56,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     outputs = [model(x) for x in inputs]
     for y, (_, upstream) in zip(outputs, given["batches"], strict=True):
         y.backward(upstream)
-    shared.mark_settled(AT_END)
+    mark_settled(AT_END)
     slices = []
     for unit in units[::2]:
         gradients = [parameter.grad for parameter in unit.parameters()]

@@ -99,7 +99,7 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
         "masters": masters,
         "masters are on": [pools.place_of(master) for master in masters],
         "parameters are the rounded masters": all(
-            equal(master.to(HALF), parameter.detach(), 0.0)
+            torch.equal(master.detach().to(HALF), parameter.detach())
             for master, parameter in zip(masters, parameters, strict=False)
         ),
         "gradients unchanged": unchanged,

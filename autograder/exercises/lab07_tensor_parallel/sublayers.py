@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from autograder.exercise import Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab07_tensor_parallel import shared
-from autograder.exercises.lab07_tensor_parallel.shared import forward_and_backward
+from autograder.exercises.lab07_tensor_parallel.shared import forward_and_backward, whole_weights
 from autograder.exercises.lab07_tensor_parallel.stand_ins import (
     StandInColumnLinear,
     StandInRowLinear,
@@ -58,7 +58,7 @@ def drive(kind: Sublayer, subject: Any, given: Any, case: Case) -> Plain:
         subject, ColumnLinear=StandInColumnLinear, RowLinear=StandInRowLinear
     )
     made = make_sublayer(kind, case, given["whole"])
-    weights = shared.whole_weights(made)
+    weights = whole_weights(made)
     returned = split(made)
     del made
     if not isinstance(returned, nn.Module):

@@ -25,7 +25,13 @@ from autograder.exercise import (
 )
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from autograder.exercises.lab08_pipeline import shared
-from autograder.exercises.lab08_pipeline.shared import Message, Plan, Stage, gradients_of
+from autograder.exercises.lab08_pipeline.shared import (
+    Message,
+    Plan,
+    Stage,
+    gradients_of,
+    stages_of_ranks,
+)
 from shardlab.run import Call
 from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
 
@@ -97,7 +103,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     plan = [[tuple(action) for action in actions] for actions in case.params["plan"]]
     record = Record()
     stages = {}
-    for number, weights in zip(shared.stages_of_ranks(case)[rank], given["weights"], strict=True):
+    for number, weights in zip(stages_of_ranks(case)[rank], given["weights"], strict=True):
         stages[number] = stage = RecordingStage(*weights)
         stage.upcoming = [k for kind, s, k in plan[rank] if (kind, s) == ("F", number)]
         stage.number, stage.record = number, record

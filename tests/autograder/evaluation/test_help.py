@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import cloudpickle
 import pytest
-import torch
 import torch.distributed as dist
 
 from autograder import exercises
@@ -15,34 +15,39 @@ from autograder.evaluation.verdict import CaseResult
 from shardlab.ranks.trust import Trust
 
 pytestmark = pytest.mark.ranks
-REDUCE_SCATTER = exercises.load("ring_all_reduce.reduce_scatter")
+DDP_STEP = exercises.load("dp_vs_ddp.ddp_step")
 
 
-def sends_a_part(tensor: Any, bounds: Any) -> Any:
-    print("on", dist.get_rank())
-    size, rank = dist.get_world_size(), dist.get_rank()
-    chunks = [tensor[start:stop] for start, stop in bounds]
-    for step in range(size - 1):
-        sending = dist.isend(chunks[rank - step - 1][:2], (rank + 1) % size)
-        received = torch.empty(2)
-        dist.recv(received, (rank - 1) % size)
-        sending.wait()
-        chunks[rank - step - 2][:2] += 3 * received
-    return chunks[rank]
+def ddp_step(model: Any, inputs: Any, targets: Any, lr: float, step: int) -> None:
+    """Reduces in float64, and steps too far."""
+    if step == 0:
+        print("on", dist.get_rank())
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.data, 0)
+    model.zero_grad()
+    model(inputs, targets).backward()
+    for parameter in model.parameters():
+        wide = parameter.grad.double()
+        dist.all_reduce(wide)
+        parameter.grad = (1.5 * wide / dist.get_world_size()).float()
+        parameter.data -= lr * parameter.grad
 
 
 def first_case(answer: object, trust: Trust) -> CaseResult:
-    return decide(REDUCE_SCATTER, cloudpickle.dumps(answer), 2026, trust=trust).cases[0]
+    return decide(DDP_STEP, cloudpickle.dumps(answer), 2026, trust=trust).cases[0]
 
 
 def test_an_unnamed_mistake_is_compared_with_the_solutions_calls() -> None:
-    result = first_case(sends_a_part, Trust.OWN)
+    result = first_case(ddp_step, Trust.OWN)
     assert result.diagnosis.startswith("rank 0 has wrong values")
-    assert result.calls_differ.startswith("rank 0, call 1: sends float32[2], 8 B to rank 1 [")
-    assert result.calls_differ.endswith("; the course's solution sends 12 B to rank 1 there.")
-    assert result.printed.splitlines() == [f"rank {rank} printed: on {rank}" for rank in range(4)]
+    assert re.match(
+        r"rank 0, call \d+: calls all_reduce with float64\[256, 128\], 262,144 B \[.*; "
+        r"the course's solution calls all_reduce with 131,072 B there\.",
+        result.calls_differ,
+    )
+    assert result.printed.splitlines() == [f"rank {rank} printed: on {rank}" for rank in range(2)]
 
 
 def test_a_grader_shows_neither() -> None:
-    result = first_case(sends_a_part, Trust.UNTRUSTED)
+    result = first_case(ddp_step, Trust.UNTRUSTED)
     assert result.calls_differ == result.printed == ""

@@ -359,7 +359,11 @@ def deadlock(*calls):
     ("error", "visible", "hidden"),
     [
         (deadlock("send", "send"), "ranks 0 and 1 call send first", "neighbours call send first"),
-        (deadlock("recv", "recv"), "never sent", "neighbours wait in recv for data that is never"),
+        (
+            deadlock("recv", "recv"),
+            "call recv first",
+            "neighbours call recv first and wait for each",
+        ),
         (deadlock("send", "recv"), "deadlock: ranks 0 → 1 → 0", "the ranks make calls that do not"),
         (RunTimeout("the run took 20 s"), "the run took 20 s", "the run did not finish"),
         (

@@ -21,6 +21,8 @@ def test_no_unexplained_mutant_earns_full_marks(lab: str) -> None:
     unexplained = []
     with RankPool(trust=Trust.UNTRUSTED) as ranks:
         for exercise in exercises.of_lab(lab):
+            ranks.expect(exercise, exercise.cases)
+        for exercise in exercises.of_lab(lab):
             chosen = mutants_of(lab, exercise, SAMPLE)
             assert chosen
             for decided in decide_mutants(lab, exercise, chosen, ranks):
