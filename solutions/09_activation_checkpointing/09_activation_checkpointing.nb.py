@@ -55,7 +55,7 @@ x.grad
 # It has to work for functions with
 #
 # - several arguments. Some are tensors, with or without a gradient; others are numbers, strings, `None`;
-# - one output or a tuple of outputs. Some may be integer tensors, which have no gradient, and the loss may not use all of them;
+# - one output or a tuple of outputs, all of them tensors. Some may be integer tensors, which have no gradient, and the loss may not use all of them;
 # - dropout. The second run must drop what the first one dropped, and random numbers drawn after the forward and **after** the backward must be the same as without checkpointing;
 # - several losses: the backward of one call may run before or after that of another;
 # - a checkpoint inside.

@@ -15,12 +15,17 @@ TABLE_2 = (
 )
 
 
+DEFAULTS = {"tp_size": 1, "sequence_parallel": False, "recompute": "none"}
+
+
 def setting(**changes: Any) -> dict[str, Any]:
-    plain = {
-        **{"tokens": 512, "samples": 4, "width": 1024, "heads": 16},
-        **{"tp_size": 1, "sequence_parallel": False, "recompute": "none"},
-    }
-    return plain | changes
+    """Arguments, without those that equal the defaults."""
+    plain = {"tokens": 512, "samples": 4, "width": 1024, "heads": 16} | changes
+    return {key: value for key, value in plain.items() if value != DEFAULTS.get(key)}
+
+
+def complete(asked: dict[str, Any]) -> dict[str, Any]:
+    return DEFAULTS | asked
 
 
 def published(name: str, model: dict[str, int]) -> Case:

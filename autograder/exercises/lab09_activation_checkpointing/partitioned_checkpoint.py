@@ -92,6 +92,14 @@ def gathers_early(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
+def exchanges_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The gradients differ, and there was an all_reduce in addition to the gather."""
+    ops = {call.op for call in attempt.run.calls} if attempt.run else set()
+    is_other = "all_reduce" in ops and any(op.startswith("all_gather") for op in ops)
+    return EXCHANGES_GRADIENTS if is_other and not output["bit for bit"] else None
+
+
+@on_each_rank
 def reassembles_wrongly(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """y is right, but the gradients belong to another x: the pieces were reassembled wrongly."""
     right = equal(attempt.expected[rank]["outputs"], output["outputs"], shared.NEAR)
@@ -155,6 +163,7 @@ EXERCISE = OnRanks(
         NAMED_MISTAKES,
         signs.draws_in_forward,
         signs.does_not_restore_the_generator,
+        exchanges_gradients,
         reassembles_wrongly,
         saves_the_whole_input,
         signs.leaves_something,

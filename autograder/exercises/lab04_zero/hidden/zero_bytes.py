@@ -22,7 +22,12 @@ SHARDED_FROM: Sizes = {"parameters": 3, "gradients": 2, "optimizer": 1}
 
 
 def right(
-    parameters: int, n: int, stage: int, offload: bool, k: int = 12, first: Sizes = SHARDED_FROM
+    parameters: int,
+    n: int,
+    stage: int,
+    offload: bool = False,
+    k: int = 12,
+    first: Sizes = SHARDED_FROM,
 ) -> Sizes:
     """Rajbhandari et al. 2020, section 5; offload as in ZeRO-Offload, Ren et al. 2021."""
     sizes: Sizes = {"host": 0}
@@ -52,7 +57,7 @@ MISTAKES = {
     "counts one of Adam's two states: K is 4 + 4 + 4 = 12 bytes": partial(right, k=4),
     "counts a gradient in fp32 as well: K is 4 + 4 + 4 = 12 bytes": partial(right, k=16),
     "ignores offload: it moves gradients and optimizer states to the host": (
-        lambda p, n, stage, offload: right(p, n, stage, False)
+        lambda p, n, stage, offload=False: right(p, n, stage)
     ),
     "leaves the gradients on the device: with offload they are on the host": (
         lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n}

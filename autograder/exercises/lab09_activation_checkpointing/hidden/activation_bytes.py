@@ -58,6 +58,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Setting]:
 
 def formula_bytes(asked: Setting) -> float:
     """Korthikanti et al., arXiv 2205.05198, table 2."""
+    asked = public.complete(asked)
     names = {"samples": "batch", "tp_size": "tensor_parallel"}
     return layer_bytes(**{names.get(name, name): value for name, value in asked.items()})
 
@@ -65,6 +66,7 @@ def formula_bytes(asked: Setting) -> float:
 def counted_bytes(asked: Setting) -> int:
     """Of one rank's part of a real layer, without sequence parallelism: 1/t of the heads and of
     the MLP's columns.  On torch's meta device, which has shapes but no data."""
+    asked = public.complete(asked)
     width, tp_size = asked["width"], asked["tp_size"]
     with torch.device("meta"):
         part = PaperLayer(width, asked["heads"])
@@ -90,7 +92,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
 
 
 def answers(wrong: Callable[[Setting], float | None]) -> Outputs:
-    return lambda case, inputs: [[wrong(asked) for asked in inputs[0]]]
+    return lambda case, inputs: [[wrong(public.complete(asked)) for asked in inputs[0]]]
 
 
 def formula_with(only: str = "", times: float = 1, **changes: Any) -> Outputs:

@@ -18,6 +18,8 @@ BOUNDARIES = {
     "several backward passes": "dropout, two losses",
 }
 EQUAL_ANSWERS = (
+    EqualAnswer("fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"),
+    EqualAnswer("isinstance(output, torch.Tensor) and ", "", "outputs are tensors"),
     EqualAnswer(
         "with torch.random.fork_rng(devices=[]), torch.enable_grad():\n"
         "            torch.set_rng_state(ctx.random_state)\n"

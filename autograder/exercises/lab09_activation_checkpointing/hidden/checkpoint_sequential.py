@@ -19,7 +19,7 @@ BOUNDARIES = {
     "does not divide": TIGHT,
     "one rank": TIGHT,
     "more ranks than elements": "not tested: there is one rank",
-    "exactly the cap": "13 layers of float64, room for 3 and an input",
+    "exactly the cap": "17 layers of float64, room for 3 and an input",
     "no cut fits": "4 layers, room for 3",
 }
 EQUAL_ANSWERS = (
@@ -33,6 +33,12 @@ EQUAL_ANSWERS = (
         "max(0, len(layers) - max_lengths[-1])",
         "len(layers) - max_lengths[-1]",
         "it is negative only if there is one segment, and then it is not used",
+    ),
+    EqualAnswer("max(0,", "max(1,", "it is at least 1, unless there is one segment: not used then"),
+    EqualAnswer(
+        "in max_lengths[:-1]",
+        "in max_lengths",
+        "one more segment without layers stores only the input of the last segment",
     ),
 )
 

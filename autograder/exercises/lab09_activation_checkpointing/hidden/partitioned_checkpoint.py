@@ -21,6 +21,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: x has far more elements than there are ranks",
 }
 EQUAL_ANSWERS = (
+    EqualAnswer("fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"),
     EqualAnswer(
         "        flat = piece.new_empty(dist.get_world_size() * len(piece))\n"
         "        dist.all_gather_single(flat, piece)\n",
