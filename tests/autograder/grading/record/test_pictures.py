@@ -24,7 +24,7 @@ def run_of(outputs: Sequence[Plain], sent: Sequence[Sequence[int]] | None = None
     n = len(outputs)
     traffic = Traffic(np.array(sent if sent else np.zeros((n, n), np.int64)), "made by hand")
     memory = Memory([memory_of(1000 + rank) for rank in range(n)])
-    return Run(n, "cpu", "", list(outputs), [""] * n, [""] * n, traffic, [], 0.1, 0.2, memory)
+    return Run(n, "cpu", "", list(outputs), [""] * n, [""] * n, traffic, [], 0.1, 0.2, _memory=memory)
 
 
 def memory_of(most: int) -> RankMemory:
@@ -120,7 +120,7 @@ def test_an_output_of_any_type_does_not_stop_grading(got: Plain) -> None:
 def test_memory_is_drawn_where_it_was_recorded() -> None:
     exercise = exercises.load("one_device.accumulate")
     (picture,) = pictures_of(exercise, [attempt_at(exercise, visible(exercise)[0])])
-    assert picture["title"] == "What was in memory: 4 equal micro-batches"
+    assert picture["title"] == "What was in memory: 12 equal micro-batches"
     assert "Live memory by category" in picture["svg"]
     assert len(picture["svg"]) <= MAX_BYTES
 
