@@ -71,7 +71,7 @@ def decide(
             timeouts += isinstance(attempt.error, RunTimeout)
             if timeouts == MAX_TIMEOUTS:
                 skipped = f"{MAX_TIMEOUTS} earlier cases timed out"
-        results = _with_one_mistake(found, trust)
+        results, mistake = _with_one_mistake(found, trust)
         if trust is Trust.OWN and first_failed and not unwritten:
             at, attempt = first_failed
             is_unexplained = _is_unexplained(attempt, found[at], results[at])
@@ -83,11 +83,11 @@ def decide(
         cases=tuple(results),
         seed=seed,
         unwritten=unwritten,
-        note="" if unwritten else _pattern_across_cases(cases, results),
+        note="" if unwritten or mistake else _pattern_across_cases(cases, results),
     )
 
 
-def _with_one_mistake(found: list[Judged], trust: Trust) -> list[CaseResult]:
+def _with_one_mistake(found: list[Judged], trust: Trust) -> tuple[list[CaseResult], str | None]:
     """A mistake is named if it explains every case with wrong outputs; of several, the first.
     Otherwise each case reports its own finding."""
     by_outputs = [each.named for each in found if each.named is not None]
@@ -101,7 +101,7 @@ def _with_one_mistake(found: list[Judged], trust: Trust) -> list[CaseResult]:
             findings = [one.finding for one in each.named if one.finding.mistake == mistake]
             result = explained(result, findings[0] if findings else each.otherwise, trust)
         results.append(result)
-    return results
+    return results, mistake
 
 
 def _is_unexplained(attempt: Attempt, judged: Judged, result: CaseResult) -> bool:

@@ -133,7 +133,10 @@ def describe(got: list[int], case: Case) -> str:
     if sum(got) != trained_bytes:
         return "reduces more or fewer bytes than the trainable parameters have"
     if len(got) == 1:
-        return "ignores the cap: one bucket contains everything, so nothing can start early"
+        return (
+            "puts everything into one bucket, so nothing can start early: compare the bytes of a "
+            "bucket with the cap"
+        )
     if sorted(got) == sorted(params["forward_buckets"]):
         return "fills its buckets in forward order: begin with the last, whose gradients come first"
     if any(size > params["cap_bytes"] and size not in one_each for size in got):

@@ -40,7 +40,7 @@ def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText
     broadcast_bytes = shared.bytes_passed_to("broadcast", attempt, rank)
     if broadcast_bytes <= enough:
         return None
-    mistake = "broadcasts more than once: after step 0, equal steps keep the weights equal"
+    mistake = "broadcasts more than the model once: each tensor one time, in step 0 only"
     if broadcast_bytes == shared.start_bytes(attempt.case, by_name=True):
         mistake = f"broadcasts {shared.TIED_TWICE}"
     return mistake, f"{broadcast_bytes:,} bytes, {enough:,} are enough"

@@ -188,8 +188,11 @@ def sgd_step(model: nn.Module) -> None:
 
 @on_each_rank
 def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    are_right = [equal(wanted, output[step]) for step, wanted in attempt.expected[rank].items()]
-    if all(are_right) or not are_right[0]:
+    """On every rank: one that goes wrong in the first step makes the others wrong later."""
+    pairs = zip(attempt.expected, attempt.outputs, strict=True)
+    first = next(iter(attempt.expected[rank]))
+    right_at_first = all(equal(wanted[first], got[first]) for wanted, got in pairs)
+    if not right_at_first or equal(attempt.expected[rank], output):
         return None
     return (
         "is right in the first step and wrong in the next: does a step leave something behind, "

@@ -11,12 +11,18 @@ import torch.distributed as dist
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab03_ring_all_reduce import shared
-from autograder.exercises.lab03_ring_all_reduce.shared import Bounds, bounds_in
+from autograder.exercises.lab03_ring_all_reduce.shared import (
+    Bounds,
+    bounds_in,
+    first_call,
+)
 
 
 def drive(
     subject: Callable[[torch.Tensor, Bounds], Any], tensor: torch.Tensor, case: Case
 ) -> Plain:
+    if case.params.get("called_before"):
+        subject(*first_call(case, tensor))
     returned = subject(tensor, bounds_in(case))
     start, stop = bounds_in(case)[dist.get_rank()]
     is_view = isinstance(returned, torch.Tensor) and (
@@ -38,7 +44,10 @@ def nothing_added(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     calls = attempt.run.calls if attempt.run else []
     sends = [call for call in calls if call.rank == rank and call.op == "send"]
     steps = attempt.case.world_size - 1
-    reason = "nothing was added to its chunk of tensor, in place"
+    reason = (
+        "what it received was not added to its chunk of tensor: is it added in place, and after "
+        "the receive is complete?"
+    )
     if len(sends) < steps:
         reason = "the sum arrives in the last of N - 1 steps"
     return f"returns its own part, not the sum: {reason}"

@@ -13,6 +13,7 @@ from autograder.exercises.lab03_ring_all_reduce import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import (
     Bounds,
     bounds_in,
+    first_call,
     ring_case,
     tensor_or_none,
 )
@@ -46,10 +47,14 @@ def exchange(to_send: list[torch.Tensor], to_receive: list[torch.Tensor]) -> Non
 
 
 def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plain:
+    before, bounds_before = first_call(case, tensor)
+
     def chunk_bounds(length: int, world_size: int) -> Bounds:
-        if (length, world_size) != (case.params["length"], case.world_size):
-            raise ValueError(f"chunk_bounds{length, world_size} is not for this tensor and group")
-        return bounds_in(case)
+        if world_size == case.world_size and length == len(tensor):
+            return bounds_in(case)
+        if world_size == case.world_size and length == len(before):
+            return bounds_before
+        raise ValueError(f"chunk_bounds{length, world_size} is not for this tensor and group")
 
     subject = with_functions_replaced(
         subject,
@@ -57,7 +62,10 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
         reduce_scatter=direct_reduce_scatter,
         all_gather=direct_all_gather,
     )
-    returned = subject(tensor, op=case.params["op"])
+    if case.params.get("called_before"):
+        subject(before, op="mean")
+    options = {} if case.params.get("by_default") else {"op": case.params["op"]}
+    returned = subject(tensor, **options)
     return {"tensor": tensor, "returned": tensor_or_none(returned)}
 
 
@@ -68,6 +76,8 @@ EXERCISE = OnRanks(
     points=5,
     cases=tuple(
         ring_case(*size, op=op, suffix=f", {op}")
+        if size[0] != 3
+        else ring_case(*size, op="sum", suffix=", sum by default", by_default=True)
         for size, op in zip(shared.SIZES, OPERATIONS, strict=True)
     ),
     inputs=shared.draw_tensors,

@@ -29,8 +29,10 @@ def ring_case(
     dtype: str = "float32",
     op: str = "sum",
     suffix: str = "",
-    **more: Plain,
+    **more: Any,
 ) -> Case:
+    """``called_before``: the answer is called once before, with a shorter tensor; ``by_default``:
+    op is not passed."""
     size = "512 KiB" if length == HALF_MIB_OF_FLOAT32 else f"{length:,} elements"
     params = {"length": length, "dtype": dtype, "op": op, **more}
     return Case(f"{world_size} ranks, {size}{suffix}", world_size, params)
@@ -65,6 +67,13 @@ def draw_tensors(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
 def bounds_in(case: Case) -> Bounds:
     """What chunk_bounds returns. It is another exercise's answer, so the case provides it."""
     return [(start, stop) for start, stop in case.params["bounds"]]
+
+
+def first_call(case: Case, tensor: torch.Tensor) -> tuple[torch.Tensor, Bounds]:
+    """Arguments of a call before the one whose results count."""
+    half = len(tensor) // 2
+    bounds = [(min(start, half), min(stop, half)) for start, stop in bounds_in(case)]
+    return torch.ones_like(tensor[:half]), bounds
 
 
 def chunks_of(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -126,13 +135,13 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
     longest = max(stop - start for start, stop in bounds_in(attempt.case))
     if longest >= attempt.case.params["length"]:
         return None
-    most_bytes = longest * attempt.inputs[0].element_size()
+    chunk_bytes = longest * attempt.inputs[0].element_size()
     for call in attempt.run.calls if attempt.run else []:
-        if call.op == "send" and call.bytes > most_bytes:
+        if call.op == "send" and call.bytes >= attempt.inputs[0].nbytes:
             return Finding(
                 f"rank {call.rank}",
                 "sends whole tensors: a ring sends one chunk in each step",
-                f"{call.bytes:,} bytes in one send, a chunk has {most_bytes:,}",
+                f"{call.bytes:,} bytes in one send, a chunk has {chunk_bytes:,}",
             )
     return None
 
@@ -156,11 +165,15 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
         bounds, n = bounds_in(attempt.case), attempt.case.world_size
         calls = [call for call in attempt.run.calls if call.op == "send"] if attempt.run else []
         by_rank = [[call for call in calls if call.rank == rank] for rank in range(n)]
+        if attempt.case.params.get("called_before"):
+            by_rank = [sends[n - 1 :] for sends in by_rank]
         length = attempt.case.params["length"]
         if any(len(sends) != n - 1 for sends in by_rank) or attempt.error is not None:
             return None
-        if any(call.storage_numel != length for call in calls):
+        if any(call.storage_numel != length for sends in by_rank for call in sends):
             return None
+        if n > 2 and any(len({call.offset for call in sends}) == 1 for sends in by_rank):
+            return None  # they are copied into one buffer, so their offsets say nothing
         for step in range(n - 1):
             for rank, sends in enumerate(by_rank):
                 right, at = (rank + first - step) % n, sends[step].offset

@@ -154,7 +154,7 @@ class Recorder:
         peer, tag = None, 0
         if op in ("send", "recv"):
             if len(after) == 2:
-                peer = ranks[after[0]] if ranks else after[0]
+                peer = _member(ranks, after[0]) if ranks else after[0]
             tag = after[-1]
         filename, line = self._user_line(caller)
         first = tensors[0] if tensors else None
@@ -397,6 +397,13 @@ class Recorder:
             end, after = time.monotonic(), wire.own_connections()
             sent = {c: count - before.get(c, 0) for c, count in after.items()}
             self.log.write("block", label, start, end, _by_ports(sent))
+
+
+def _member(ranks: list[int], index: int) -> int:
+    """The global rank. torch passes any number on, and gloo waits for it forever."""
+    if not 0 <= index < len(ranks):
+        raise ValueError(f"there is no rank {index} here: ranks go from 0 to {len(ranks) - 1}")
+    return ranks[index]
 
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:

@@ -122,7 +122,7 @@ def test_in_each_case_wrong_buckets_differ_from_the_right_ones(case):
     forward = case.params["forward_buckets"]
     wrong = {
         "one collective for each": [parameter.nbytes for parameter in parameters],
-        "ignores the cap": [sum(wanted)],
+        "puts everything into one bucket": [sum(wanted)],
         "forward order": forward,
         "overfills": overfull,
     }

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "ignores the cap"}
+# says = {BucketedDDP = "puts everything into one bucket"}
 # ///
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}

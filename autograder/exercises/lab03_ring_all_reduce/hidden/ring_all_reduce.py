@@ -11,7 +11,7 @@ LIMITS, facts = shared.limits(halves=2), shared.bounds
 CASES = (
     ring_case(5, 75_001, "float64", op="mean"),
     shaken(ring_case(4, 50, "int64", op="sum")),
-    ring_case(5, 3, op="sum"),
+    ring_case(5, 3, op="sum", called_before=True),
     ring_case(3, 1, op="mean"),
     ring_case(4, 300_002, "bfloat16", op="sum"),
 )

@@ -24,7 +24,8 @@ def run_of(outputs: Sequence[Plain], sent: Sequence[Sequence[int]] | None = None
     n = len(outputs)
     traffic = Traffic(np.array(sent if sent else np.zeros((n, n), np.int64)), "made by hand")
     memory = Memory([memory_of(1000 + rank) for rank in range(n)])
-    return Run(n, "cpu", "", list(outputs), [""] * n, [""] * n, traffic, [], 0.1, 0.2, _memory=memory)
+    nothing = [""] * n
+    return Run(n, "cpu", "", list(outputs), nothing, nothing, traffic, [], 0.1, 0.2, _memory=memory)
 
 
 def memory_of(most: int) -> RankMemory:
