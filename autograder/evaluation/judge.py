@@ -19,6 +19,7 @@ from autograder.exercise.attempt import shorten
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_closed_function
+from autograder.guest.answer import STUB
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.explain import ranks_text
 from shardlab.ranks.supervise import MAX_PRINTED_BYTES
@@ -142,8 +143,7 @@ def is_unwritten(attempt: Attempt) -> bool:
     return (
         isinstance(error, RankError)
         and error.kind == "NotImplementedError"
-        and error.in_user_code
-        and not error.message
+        and (error.message == STUB or (error.in_user_code and not error.message))
     )
 
 

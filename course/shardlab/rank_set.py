@@ -116,7 +116,7 @@ class RankSet:
         ``timeout_s``: time limit of this function; default: the set's.
         ``output_bytes``: the most bytes that all ranks together may return.
         ``held_back``: by rank, small values that it gets one by one, each at the end of a block
-        with that label (autograder.guest.moments), after `Run.sent_before` was measured.
+        with that label, after `Run.sent_before` was measured.
         """
         started_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size

@@ -345,5 +345,7 @@ def test_closed_modules_exist_and_are_flagged_for_the_instructor(lab: str) -> No
     for name in closed:
         for function in closed_modules.functions_in(importlib.import_module(name)):
             called = function.__qualname__.partition(".")[0]
+            if called == "<lambda>":  # cannot be imported by name
+                continue
             source = f"from {name} import {called}\ndef answer():\n    return {called}()\n"
             assert find_forbidden(source, None, "answer", closed), source
