@@ -68,7 +68,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         loss.register_hook(lambda _, passes=passes: passes.append(None))
         hooks = hooks_of(parameters)
         returned = subject(loss, buckets_of(parameters, case))
-        mark_settled(AT_END)
+        mark_settled(AT_END, case)
         slices = list(returned) if isinstance(returned, list | tuple) else returned
         found["slices"].append(slices)
         found["gradients left"].append(any(each.grad is not None for each in parameters))

@@ -219,9 +219,9 @@ EXERCISE = OnRanks(
     cases=(  # "budget": multiples of what a layer keeps, and of its input
         shared.blocks_case("10 layers, room for 4 and their inputs", 1, 10, 64, 16, budget=(4, 3)),
         shared.blocks_case(
-            "17 layers of float64, room for 3 and an input",
+            "16 layers of float64, room for 3 and an input",
             1,
-            17,
+            16,
             64,
             16,
             budget=(3, 1),
