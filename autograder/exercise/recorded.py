@@ -140,7 +140,7 @@ def _of_case(
         mistakes.append(store.packed([message, kept]))
     return {
         "inputs": store.packed(fingerprint(inputs)),
-        "facts": store.packed(half.facts(case)),
+        "facts": store.packed(dict(case.params)),  # `facts` has been merged into them
         "limits": store.packed(limits),
         "expected": expected,
         "mistakes": {"list": mistakes},

@@ -12,6 +12,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,19 @@ def test_the_package_gives_the_same_output_as_the_repository(
     assert "never writes back" in expected
     assert done.stdout == f"{expected}from here:\n"
     assert done.stderr == ""
+
+
+def test_visible_cases_are_the_same_in_the_package(files: dict[str, bytes], tmp_path: Path) -> None:
+    for lab in exercises.labs():
+        modules = exercises.lab_module(lab).EXERCISES
+        for module, exercise in zip(modules, exercises.of_lab(lab), strict=True):
+            path = tmp_path / f"{exercise.name}{SUFFIX}"
+            path.write_bytes(files[f"autograder/exercises/lab{lab}/recorded/{module}{SUFFIX}"])
+            package = exercises.lab_module(lab).__name__
+            public = import_module(f"{package}.{module}").EXERCISE
+            released = public.with_hidden_half(RecordedHalf(path), "lab", module, ())
+            visible = [case for case in exercise.cases if not case.hidden]
+            assert [*map(repr, released.cases)] == [*map(repr, visible)]
 
 
 # ---- recorded results ----------------------------------------------------------------------------
