@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-GROWS_AFTER = 4  # steps without an overflow
+GROWS_AFTER = 2  # steps without an overflow
 
 
 Batch = tuple[Tensor, Tensor]  # inputs and targets
