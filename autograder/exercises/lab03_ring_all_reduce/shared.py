@@ -172,8 +172,10 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
             return None
         if any(call.storage_numel != length for sends in by_rank for call in sends):
             return None
-        if n > 2 and any(len({call.offset for call in sends}) == 1 for sends in by_rank):
-            return None  # they are copied into one buffer, so their offsets say nothing
+        for sends in by_rank:
+            offsets = [call.offset for call in sends if math.prod(call.shape)]
+            if len(offsets) > 1 and len(set(offsets)) == 1:
+                return None  # they are copied into one buffer, so their offsets say nothing
         for step in range(n - 1):
             for rank, sends in enumerate(by_rank):
                 right, at = (rank + first - step) % n, sends[step].offset
