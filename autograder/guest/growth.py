@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-EARLY, STEPS = 3, 10  # compared are the sizes after so many steps
+EARLY, STEPS = 3, 10  # the sizes after these steps are compared
 PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")

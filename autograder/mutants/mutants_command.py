@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 
+from autograder.mutants.changes import Mutant
+
 PART = 12  # mutants that a process decides before it reports
 
 
@@ -61,14 +63,19 @@ def _decided(
     names: list[tuple[str, str]], sample: int | None, jobs: int
 ) -> Iterator[tuple[str, list[Row]]]:
     """Each exercise as soon as all its changes are decided."""
+    from autograder import exercises
+    from autograder.mutants.survivors import mutants_of
+
     context = multiprocessing.get_context("spawn")  # each process has its own rank server
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         parts: dict[Future[list[Row]], str] = {}
         rows: dict[str, list[Row]] = {name: [] for _, name in names}
         try:
             for lab, name in names:
-                for part in range(_parts(lab, name, sample)):
-                    parts[pool.submit(_decide_part, lab, name, sample, part)] = name
+                found = mutants_of(lab, exercises.load(name), sample)
+                for start in range(0, len(found), PART):
+                    chosen = found[start : start + PART]
+                    parts[pool.submit(_decide_part, lab, name, chosen)] = name
             left = [*parts.values()]
             for done in as_completed(parts):
                 name = parts[done]
@@ -81,21 +88,13 @@ def _decided(
             raise
 
 
-def _parts(lab: str, name: str, sample: int | None) -> int:
-    from autograder import exercises
-    from autograder.mutants.survivors import mutants_of
-
-    return -(-len(mutants_of(lab, exercises.load(name), sample)) // PART)
-
-
-def _decide_part(lab: str, name: str, sample: int | None, part: int) -> list[Row]:
+def _decide_part(lab: str, name: str, chosen: list[Mutant]) -> list[Row]:
     from autograder import exercises
     from autograder.evaluation.trial import RankPool
-    from autograder.mutants.survivors import decide_mutants, mutants_of
+    from autograder.mutants.survivors import decide_mutants
     from shardlab.ranks.trust import Trust
 
     exercise = exercises.load(name)
-    chosen = mutants_of(lab, exercise, sample)[part * PART : (part + 1) * PART]
     with RankPool(trust=Trust.UNTRUSTED) as ranks:
         ranks.expect(exercise, exercise.cases)
         decided = decide_mutants(lab, exercise, chosen, ranks)

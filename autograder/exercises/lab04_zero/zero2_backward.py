@@ -46,7 +46,7 @@ def hooks_of(parameters: Sequence[Tensor]) -> int:
 
 
 def is_graph_kept(loss: Tensor) -> bool:
-    """Backward frees the tensors that autograd has saved, unless it is told to retain them."""
+    """Backward frees the tensors that autograd has saved, unless retain_graph is set."""
     of_mean: Any = loss.grad_fn
     of_squares = of_mean.next_functions[0][0]
     try:
