@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from autograder.build.text import notebook_from_text
+from tests import kernels
 
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ROOT / "course/chapters"
@@ -89,6 +90,7 @@ def run(
         notebook,
         timeout=CELL_LIMIT_S,
         kernel_name="python3",
+        config=kernels.config(folder),
         resources={"metadata": {"path": str(folder)}},
     )
     # Send a cell id, as JupyterLab does: then widgets are live, and the notebook stores the state

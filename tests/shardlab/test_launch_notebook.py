@@ -7,12 +7,14 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from tests import kernels
 from tests.shardlab.marked_processes import HANG_LIMIT_S, MarkedProcesses, marked_processes
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(120)]
@@ -45,8 +47,8 @@ class Cell:
 
 
 class Notebook:
-    def __init__(self, processes: MarkedProcesses) -> None:
-        self.manager = KernelManager(kernel_name="python3")
+    def __init__(self, processes: MarkedProcesses, folder: Path) -> None:
+        self.manager = KernelManager(kernel_name="python3", config=kernels.config(folder))
         self.manager.start_kernel(env=processes.environment)
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
@@ -97,8 +99,10 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MarkedProces
 
 
 @pytest.fixture(scope="module")
-def notebook(processes: MarkedProcesses) -> Iterator[Notebook]:
-    made = Notebook(processes)
+def notebook(
+    processes: MarkedProcesses, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Notebook]:
+    made = Notebook(processes, tmp_path_factory.mktemp("kernel"))
     made.run_ok("import time, torch, torch.distributed as dist\nfrom shardlab import launch")
     yield made
     made.close()
@@ -223,7 +227,7 @@ def test_the_interrupt_button_stops_the_ranks(
 
 def test_a_kernel_starts_its_server_on_import(tmp_path: Any) -> None:
     with marked_processes(tmp_path) as processes:
-        notebook = Notebook(processes)
+        notebook = Notebook(processes, tmp_path)
         try:
             (kernel,) = processes.alive()
             notebook.run_ok("import shardlab")
@@ -237,7 +241,7 @@ def test_a_kernel_starts_its_server_on_import(tmp_path: Any) -> None:
 @pytest.mark.parametrize("now", [False, True], ids=["restart", "kill"])
 def test_restarting_the_kernel_leaves_no_process(tmp_path: Any, now: bool) -> None:
     with marked_processes(tmp_path) as processes:
-        notebook = Notebook(processes)
+        notebook = Notebook(processes, tmp_path)
         try:
             sent = notebook.send(
                 "import time\nfrom shardlab import launch\n"

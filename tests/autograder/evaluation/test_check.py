@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 
 from autograder import CheckFailed, check
 from autograder.guest import answer
+from tests import kernels
 from tests.submissions import planted
 
 LAB = "03_ring_all_reduce"
@@ -69,6 +70,7 @@ def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path):
         timeout=120,
         allow_errors=True,
         kernel_name="python3",
+        config=kernels.config(tmp_path),
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
     (too_early,), (own_mistake,) = (cell.outputs for cell in notebook.cells[1:3])
