@@ -19,7 +19,7 @@ import numpy as np
 from autograder.evaluation.judge import Judged, certain_in, judge
 from autograder.exercise import Attempt, Case, Exercise, Plain, Spent
 from autograder.exercise.budget import by_rank
-from autograder.guest.on_rank import on_clean_rank, on_rank
+from autograder.guest import on_rank
 from shardlab import source
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet
@@ -105,6 +105,7 @@ class RankPool:
             # all are connected from the start: only cheating needs another connection
             may_connect=not kind.is_point_to_point,
             trust=self.trust,
+            preload=on_rank.PRELOAD,
         )
 
 
@@ -198,12 +199,12 @@ class Trials:
         if key:
             known = [{k: v for k, v in own.items() if k != key} for own in inputs]
             later = [{key: own[key]} for own in inputs]
-        run, error = self._run(ranks, case, known, late_s, on_rank, *given, held_back=later)
+        run, error = self._run(ranks, case, known, late_s, on_rank.on_rank, *given, held_back=later)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
             clean = self.ranks.get(_kind(exercise, is_clean=True))
             blob = _pickled(exercise.execute)
-            program = (on_clean_rank, blob, case, returned)
+            program = (on_rank.on_clean_rank, blob, case, returned)
             run, error = self._run(clean, case, inputs, late_s, *program)
             if run is not None:
                 pairs = zip(returned, run.outputs, strict=True)
@@ -221,6 +222,10 @@ class Trials:
             unmeasured=unmeasured,
             trust=self.trust,
         )
+
+    def _is_measured_from_outside(self, case: Case) -> bool:
+        budgets = [budget for budget in self.exercise.budgets if budget.from_outside]
+        return any(self.exercise.limit_of(budget, case) is not None for budget in budgets)
 
     def _measured_budgets(self, case: Case, run: Run) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
         """The case's budgets with what was used, and labels of those that could not be measured."""
@@ -274,6 +279,7 @@ class Trials:
                     world_size=case.world_size,
                     inputs=inputs,
                     memory=exercise.memory,
+                    process_memory=self._is_measured_from_outside(case),
                     late_s=late_s,
                     seed=rank_seed(exercise, case, self.seed),
                     results="plain",

@@ -33,12 +33,14 @@ from typing import Any, NoReturn
 import IPython.core.ultratb
 
 import autograder
+from autograder.guest import on_rank
 from autograder.guest.answer import CheckFailed, pickled
 from autograder.guest.channel import Channel
 from autograder.guest.shell import Shell, make_shell
 from shardlab.ranks import messages, server
 
 PRELOAD = (
+    "IPython.core.interactiveshell",
     "matplotlib.pyplot",
     "shardlab.widgets",
     # What a shell imports when it is created; creating one here would take over this process.
@@ -56,7 +58,7 @@ def preload() -> None:
 
     It costs 5 s of CPU time once per worker; without it, lab 01 takes 9 s for each submission.
     """
-    server.preload(*PRELOAD, *server.AUTOGRAD_IMPORTS, *server.TRAINING_IMPORTS)
+    server.preload(*PRELOAD, *on_rank.PRELOAD, *server.AUTOGRAD_IMPORTS, *server.TRAINING_IMPORTS)
     formatter = IPython.core.ultratb.AutoFormattedTB(mode="Context")
     try:
         raise ValueError("never shown")

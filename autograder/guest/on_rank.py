@@ -18,6 +18,16 @@ from shardlab import source
 
 source.exclude_folder(str(Path(__file__).parents[1]))  # so that errors point to the student's line
 
+# What this module and several exercises' drives import: the parent process does, for all ranks.
+PRELOAD = (
+    "autograder.guest.on_rank",
+    "autograder.guest.growth",
+    "numpy.ctypeslib",  # safetensors would, when it packs a tensor
+    "safetensors.torch",
+    "shardlab.models",
+    "torch.profiler._cupti_monitor",  # a first call of backward would import it
+    "torch.utils.serialization.config",  # a first torch.load would import it
+)
 _GETS_PICKLE = "gets_pickled_answer"
 # The communication functions of torch.distributed.
 COMMUNICATION_FUNCTIONS = {

@@ -29,13 +29,6 @@ from shardlab.trace import gloo_collectives, wire
 
 CELLS = "cells"  # in place of a rank's number: run a notebook's cells
 CELLS_MODULE = "autograder.guest.kernel"
-PRELOAD = (
-    "IPython.core.interactiveshell",
-    "autograder.guest.on_rank",
-    "numpy.ctypeslib",  # safetensors would, when it packs a tensor
-    "safetensors.torch",
-    "torch.utils.serialization.config",  # a first torch.load would import it
-)
 
 
 class ForkServer(server.Server):
@@ -195,7 +188,7 @@ def main() -> None:
     door, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     container.forbid_tracing()
     server.preload_for_kind(kind)
-    server.preload(*PRELOAD, CELLS_MODULE)
+    server.preload(CELLS_MODULE)
     importlib.import_module(CELLS_MODULE).preload()
     collapse_heap()  # now, because a server that grades a class is never idle
     ForkServer(door, kind).serve(os.getppid())

@@ -51,11 +51,13 @@ class RankSet:
         host: Host | None = None,
         may_connect: bool = True,
         trust: Trust = Trust.OWN,
+        preload: Sequence[str] = (),
     ) -> None:
         """``smaller``: additional world sizes; with size n, a function runs on ranks 0 to n − 1.
 
         ``host``: forks the ranks, for example in a sandbox; default: this process's rank server.
         ``may_connect``: if False, a sandbox's ranks cannot open connections after the start.
+        ``preload``: modules that the ranks' parent process imports, once for all its ranks.
         """
         _check_set(world_size, timeout_s)
         self.world_size = world_size
@@ -67,6 +69,7 @@ class RankSet:
         self.host = host or OwnHost()
         self.may_connect = may_connect
         self.trust = trust
+        self.preload = preload
         self._supervisor: Supervisor | None = None
         self._last: Execution | None = None
 
@@ -104,6 +107,7 @@ class RankSet:
         seed: int | None = 0,
         results: str = "any",
         memory: bool = False,
+        process_memory: bool = False,
         late_s: Sequence[float] = (),
         timeout_s: float | None = None,
         output_bytes: int = OUTPUT_BYTES,
@@ -112,6 +116,8 @@ class RankSet:
         """Like `launch`, on ranks 0 to ``world_size`` − 1 of the set (default: all).
 
         ``results``: "any" Python object, or "plain" data, which is read without unpickling.
+        ``process_memory``: with ``memory`` and untrusted code, also measure the ranks' processes
+        from outside, at the end of each block.
         ``late_s``: by rank, how late it is at its start and at each of its calls; default: 0.
         ``timeout_s``: time limit of this function; default: the set's.
         ``output_bytes``: the most bytes that all ranks together may return.
@@ -132,6 +138,7 @@ class RankSet:
             "seed": seed,
             "results": results,
             "memory": bool(memory),
+            "process_memory": process_memory and memory and self.trust is Trust.UNTRUSTED,
             "late_s": [*late_s] or [0.0] * world_size,
             "holds_back": bool(held_back),
         }
@@ -185,6 +192,7 @@ class RankSet:
                 "may_connect": self.may_connect,
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
                 "imports_needed": imports_needed(program),
+                "preload": [*self.preload],
             }
             screen = stream.screen(self.quiet)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)

@@ -198,7 +198,7 @@ def allocates_and_frees() -> None:
 
 def test_memory_of_untrusted_ranks_is_also_measured_from_outside() -> None:
     with RankSet(2, quiet=True, trust=Trust.UNTRUSTED) as ranks:
-        memory = ranks.run(allocates_and_frees, memory=True).memory
+        memory = ranks.run(allocates_and_frees, memory=True, process_memory=True).memory
     for rank in memory:
         begun, held, freed = (rank.process_bytes[label] for label in ("begun", "held", "freed"))
         assert held.least - begun.most == pytest.approx(32 << 20, abs=2 << 20)
@@ -217,7 +217,7 @@ def leaves_free_memory_between_what_is_used() -> None:
 def test_memory_that_was_free_before_is_counted_when_it_is_used() -> None:
     with RankSet(1, quiet=True, trust=Trust.UNTRUSTED) as ranks:
         ranks.run(leaves_free_memory_between_what_is_used)
-        (rank,) = ranks.run(allocates_and_frees, memory=True).memory
+        (rank,) = ranks.run(allocates_and_frees, memory=True, process_memory=True).memory
     used_bytes = rank.process_bytes["held"].least - rank.process_bytes["begun"].most
     assert used_bytes == pytest.approx(32 << 20, abs=2 << 20)
 
@@ -236,7 +236,7 @@ def test_memory_is_read_from_outside_only_for_the_main_thread_of_untrusted_ranks
 ) -> None:
     trust = Trust.UNTRUSTED if fn is in_a_thread else Trust.OWN
     with RankSet(1, quiet=True, trust=trust) as ranks:
-        memory = ranks.run(fn, memory=True).memory
+        memory = ranks.run(fn, memory=True, process_memory=True).memory
     assert not memory[0].process_bytes
     assert memory[0].is_recorded
 
@@ -253,7 +253,7 @@ def sends_requests_and_never_reads() -> str:
 @pytest.mark.timeout(60)
 def test_endless_requests_for_memory_readings_do_not_block_the_run() -> None:
     with RankSet(1, quiet=True, trust=Trust.UNTRUSTED) as ranks:
-        run = ranks.run(sends_requests_and_never_reads, memory=True)
+        run = ranks.run(sends_requests_and_never_reads, memory=True, process_memory=True)
     assert run.outputs == ["done"]
     assert not run.memory[0].process_bytes  # an incomplete record is discarded
 

@@ -1,8 +1,8 @@
 """The code of each rank, from fork to exit: runs one function, or several one after another.
 
 Options sent with each function: ``world_size`` (ranks 0 to n − 1 take part, and their group is the
-default group while it runs), ``seed``, ``results``, ``memory``, and ``trust``: the memory of
-untrusted code is also measured from outside.
+default group while it runs), ``seed``, ``results``, ``memory``, and ``process_memory``: it
+is also measured from outside.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import torch
 import torch.distributed as dist
 
 from shardlab.ranks import builds, codec, messages
-from shardlab.ranks.trust import Trust
 from shardlab.trace import measure
 from shardlab.trace.log import LogWriter
 from shardlab.trace.recorder import Recorder
@@ -71,11 +70,10 @@ def main(
         groups = {}
     while True:  # until the kernel has read our socket counters and closes the connection
         options, sent = _receive(kernel)
-        is_measured = options["memory"] and Trust(options["trust"]) is Trust.UNTRUSTED
-        if is_measured:
+        if options["process_memory"]:
             _return_freed_memory()
             refuse_socket_pairs()
-        if is_measured or options["holds_back"]:
+        if options["process_memory"] or options["holds_back"]:
             RECORDER.await_measurement = _measurement_request(kernel)
         reply = _run_function(options, sent, rank, groups)
         try:

@@ -37,7 +37,14 @@ from typing import Any
 from shardlab.ranks import builds, engines, messages
 from shardlab.ranks.pages import collapse_heap
 
-PRELOAD = ("torch", "torch.distributed", "numpy", "cloudpickle", "shardlab.ranks.rank")
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "numpy",
+    "numpy.random",  # numpy postpones it, and setting its seed would import it in every rank
+    "cloudpickle",
+    "shardlab.ranks.rank",
+)
 # y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
 # every rank.  The server imports them one at a time while it is idle, or before it forks the ranks
 # of a program that names such a use (rank_set.imports_needed).
@@ -147,9 +154,11 @@ class Server:
         return True
 
     def preload_for(self, run: ServedRun) -> None:
-        """Finish pending imports now if this run will use them."""
-        if self.idle_work and os.fstat(run.setup_fd).st_size:
+        """Finish imports now that this run will use."""
+        if os.fstat(run.setup_fd).st_size:
             setup, _ = messages.read_file(run.setup_fd)
+            if missing := [name for name in setup["preload"] if name not in sys.modules]:
+                preload_ahead(*missing)
             needed = [each for each in self.idle_work if each[0] in setup["imports_needed"]]
             for each in needed:
                 self.idle_work.remove(each)
@@ -323,8 +332,8 @@ def preload_for_kind(kind: str) -> None:
     preload(*PRELOAD, *engines.preload_of(kind))
 
 
-def preload_ahead(name: str) -> None:
-    ignore_errors(functools.partial(preload, name))
+def preload_ahead(*names: str) -> None:
+    ignore_errors(functools.partial(preload, *names))
 
 
 def ignore_errors(work: Callable[[], None]) -> None:

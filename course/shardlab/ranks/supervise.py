@@ -160,10 +160,11 @@ class Supervisor:
         last = self.execution
         # Bytes sent since the last execution belong to this one.
         before = (last and last.after) or self.meter.read()
-        execution = Execution(participants, timeout_s, self.trust, before, options["memory"])
+        with_process_memory = options["process_memory"]
+        execution = Execution(participants, timeout_s, self.trust, before, with_process_memory)
         self.execution = execution
         execution.clock.start(execution.started_s, [process.pid for process in participants])
-        options = {"is": "go", "program_bytes": len(program), "trust": self.trust.value, **options}
+        options = {"is": "go", "program_bytes": len(program), **options}
         for process, given in zip(participants, inputs, strict=True):
             printed = CapturedOutput(self.printed_bytes), CapturedOutput(self.printed_bytes)
             own = held_back[process.rank] if held_back else {}
@@ -320,7 +321,7 @@ class Supervisor:
             # What it has sent is final once its peers have received it.
             self._wait_for_idle_threads(execution.ranks if counts_wire else [process])
             sent_bytes = execution.sent_bytes(process.rank, self.meter) if counts_wire else None
-            used_bytes = self._used_bytes(process) if execution.with_memory else None
+            used_bytes = self._used_bytes(process) if execution.with_process_memory else None
             process.record(used_bytes, sent_bytes)
         process.resume()
 
