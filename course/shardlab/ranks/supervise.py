@@ -315,13 +315,14 @@ class Supervisor:
     def _measure(self, process: RankProcess) -> None:
         """Measure a rank that waits at the end of a block, then let it continue."""
         execution = self.execution
-        is_measured = self.trust is Trust.UNTRUSTED and process.may_be_measured()
-        if execution is not None and is_measured:
-            counts_wire = process.block_to_measure in process.held_back
+        counts_wire = process.block_to_measure in process.held_back
+        with_memory = execution is not None and execution.with_process_memory
+        is_wanted = self.trust is Trust.UNTRUSTED and (counts_wire or with_memory)
+        if execution is not None and is_wanted and process.may_be_measured():
             # What it has sent is final once its peers have received it.
             self._wait_for_idle_threads(execution.ranks if counts_wire else [process])
             sent_bytes = execution.sent_bytes(process.rank, self.meter) if counts_wire else None
-            used_bytes = self._used_bytes(process) if execution.with_process_memory else None
+            used_bytes = self._used_bytes(process) if with_memory else None
             process.record(used_bytes, sent_bytes)
         process.resume()
 
