@@ -116,7 +116,7 @@ class RankSet:
         """Like `launch`, on ranks 0 to ``world_size`` − 1 of the set (default: all).
 
         ``results``: "any" Python object, or "plain" data, which is read without unpickling.
-        ``process_memory``: with ``memory`` and untrusted code, also measure the ranks' processes
+        ``process_memory``: of untrusted code, with ``memory``: also measure the ranks' processes
         from outside, at the end of each block.
         ``late_s``: by rank, how late it is at its start and at each of its calls; default: 0.
         ``timeout_s``: time limit of this function; default: the set's.
@@ -138,9 +138,9 @@ class RankSet:
             "seed": seed,
             "results": results,
             "memory": bool(memory),
-            "process_memory": process_memory and memory and self.trust is Trust.UNTRUSTED,
+            "process_memory": process_memory and self.trust is Trust.UNTRUSTED,
+            "waits_in_blocks": bool(memory or held_back),
             "late_s": [*late_s] or [0.0] * world_size,
-            "holds_back": bool(held_back),
         }
         later = [
             {label: [_pickled(value, label) for value in values] for label, values in own.items()}

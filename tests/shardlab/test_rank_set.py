@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,23 @@ def test_memory_that_was_free_before_is_counted_when_it_is_used() -> None:
         (rank,) = ranks.run(allocates_and_frees, memory=True, process_memory=True).memory
     used_bytes = rank.process_bytes["held"].least - rank.process_bytes["begun"].most
     assert used_bytes == pytest.approx(32 << 20, abs=2 << 20)
+
+
+def another_thread_works_after_a_block() -> bool:
+    until = time.monotonic() + 0.1
+    thread = threading.Thread(target=lambda: all(time.monotonic() < until for _ in count()))
+    thread.start()
+    with measure("block"):
+        pass
+    return thread.is_alive()
+
+
+@pytest.mark.parametrize("trust", Trust)
+def test_a_block_of_a_run_with_memory_waits_for_other_threads(trust: Trust) -> None:
+    """Gloo's threads may hold a collective's tensors a little longer than a right answer."""
+    with RankSet(1, quiet=True, trust=trust) as ranks:
+        run = ranks.run(another_thread_works_after_a_block, memory=True, seed=1)
+    assert run.outputs == [False]
 
 
 def in_a_thread() -> None:

@@ -21,6 +21,7 @@ class Execution:
     timeout_s: float
     trust: Trust
     before: Reading
+    with_memory: bool = False
     with_process_memory: bool = False
     started_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
     after: Reading | None = None  # None while it runs

@@ -1,8 +1,9 @@
 """The code of each rank, from fork to exit: runs one function, or several one after another.
 
 Options sent with each function: ``world_size`` (ranks 0 to n − 1 take part, and their group is the
-default group while it runs), ``seed``, ``results``, ``memory``, and ``process_memory``: it
-is also measured from outside.
+default group while it runs), ``seed``, ``results``, ``memory``, ``process_memory``: whether
+it is also measured from outside, and ``waits_in_blocks``: whether it waits for the kernel process
+at the end of each block.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def main(
         if options["process_memory"]:
             _return_freed_memory()
             refuse_socket_pairs()
-        if options["process_memory"] or options["holds_back"]:
+        if options["waits_in_blocks"]:
             RECORDER.await_measurement = _measurement_request(kernel)
         reply = _run_function(options, sent, rank, groups)
         try:

@@ -160,8 +160,8 @@ class Supervisor:
         last = self.execution
         # Bytes sent since the last execution belong to this one.
         before = (last and last.after) or self.meter.read()
-        with_process_memory = options["process_memory"]
-        execution = Execution(participants, timeout_s, self.trust, before, with_process_memory)
+        memory = options["memory"], options["process_memory"]
+        execution = Execution(participants, timeout_s, self.trust, before, *memory)
         self.execution = execution
         execution.clock.start(execution.started_s, [process.pid for process in participants])
         options = {"is": "go", "program_bytes": len(program), **options}
@@ -313,16 +313,19 @@ class Supervisor:
         return True
 
     def _measure(self, process: RankProcess) -> None:
-        """Measure a rank that waits at the end of a block, then let it continue."""
+        """Measure a rank that waits at the end of a block, then let it continue.
+
+        Its own record of live bytes needs the wait too: gloo's threads may still hold tensors.
+        """
         execution = self.execution
         counts_wire = process.block_to_measure in process.held_back
-        with_memory = execution is not None and execution.with_process_memory
-        is_wanted = self.trust is Trust.UNTRUSTED and (counts_wire or with_memory)
+        is_wanted = execution is not None and (counts_wire or execution.with_memory)
         if execution is not None and is_wanted and process.may_be_measured():
             # What it has sent is final once its peers have received it.
             self._wait_for_idle_threads(execution.ranks if counts_wire else [process])
             sent_bytes = execution.sent_bytes(process.rank, self.meter) if counts_wire else None
-            used_bytes = self._used_bytes(process) if with_memory else None
+            with_process_memory = execution.with_process_memory
+            used_bytes = self._used_bytes(process) if with_process_memory else None
             process.record(used_bytes, sent_bytes)
         process.resume()
 
