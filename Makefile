@@ -27,12 +27,13 @@ check: env ## run only ruff and mypy
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy --no-error-summary
 
-# Each worker runs whole files, so that module fixtures are set up once.
+# Each worker runs whole files, so that module fixtures are set up once.  There is one worker more
+# than processors, because many tests wait: for a limit, a browser or another process.
 suite: env ## run only the tests; ARGS="tests/tools -k lock" selects some
 	@.venv/bin/python -m tools.browser > /dev/null || true
 	@.venv/bin/python -m tools.sandbox > /dev/null || true
 	@.venv/bin/python -m tools.postgres > /dev/null || true
-	@.venv/bin/python -m pytest --numprocesses logical --maxprocesses 4 \
+	@.venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
 
 bench: env ## compare with torchrun and stock nbgrader (half an hour; ARGS=--tiny: a minute)

@@ -39,6 +39,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         begin_artifacts()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def artifacts(request: pytest.FixtureRequest) -> Path:
     """The folder for screenshots. git ignores it; each run starts with an empty one."""

@@ -18,7 +18,7 @@ from tests.browser.jupyterlab import JupyterLab, Notebook
 from tests.browser.notebooks import solution_of
 from tests.submissions import planted
 
-pytestmark = [pytest.mark.browser, pytest.mark.ranks]
+pytestmark = [pytest.mark.long, pytest.mark.browser, pytest.mark.ranks]
 
 TYPED = {
     lab: mistake for lab in exercises.labs() for mistake in planted.of_lab(lab) if mistake.typed

@@ -26,6 +26,7 @@ from tests.running_lab import ROOT, START_LIMIT_S, copy_repository
 from tests.submissions import planted
 from tools.lock import oldest_python
 
+pytestmark = pytest.mark.long
 LAB = "03_ring_all_reduce"
 IN_CI = {"make env", "make test", "make check"}
 NOT_HERE = {"conda", "sudo"}  # programs that a test's machine lacks

@@ -337,9 +337,11 @@ class Supervisor:
         until = time.monotonic() + MAX_WAIT_S
         waiting = [each for each in processes if each.threads_become_idle and not each.is_over]
         idle = 0
-        while idle < 2 and waiting:
+        while waiting:
             busy = [each for each in waiting if thread.is_busy(each.pid)]
             idle = 0 if busy else idle + 1
+            if idle == 2:
+                return
             if time.monotonic() > until:
                 for process in busy:
                     process.threads_become_idle = False

@@ -15,6 +15,7 @@ from autograder.exercise.hidden import BOUNDARIES, EqualAnswer
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 
+pytestmark = pytest.mark.long
 EXERCISES = [(lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
 NAMES = [exercise.name for _, exercise in EXERCISES]
 EQUAL = [

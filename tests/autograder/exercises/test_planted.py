@@ -19,6 +19,7 @@ from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
 from tests.submissions import planted
 
+pytestmark = pytest.mark.long
 SEED = 7
 MISTAKES = [
     pytest.param(mistake, id=f"{mistake.lab}-{mistake.name}")

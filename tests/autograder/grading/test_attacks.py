@@ -32,7 +32,9 @@ from tests.autograder.sandbox.ordinary_user import is_possible, run_as_ordinary_
 from tests.submissions import corpus
 from tests.submissions.corpus import LAB, NAME, Entry, Place
 
-pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.long, pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(1800),
+]  # fmt: skip
 
 # Low limits, so that a whole class of bombs is quick to grade.
 LIMITS = {

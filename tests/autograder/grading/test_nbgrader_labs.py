@@ -21,7 +21,7 @@ OWN_SANDBOX = "06_offload"  # with DeepSpeed in it: last, because all others sha
 LABS = [lab for lab in exercises.labs() if lab not in ("03_ring_all_reduce", OWN_SANDBOX)]
 LABS.append(OWN_SANDBOX)
 
-pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

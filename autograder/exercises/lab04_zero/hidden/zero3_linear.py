@@ -13,7 +13,7 @@ facts = shared.bounds
 CASES = (
     shaken(Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4})),
     Case("2 ranks, 3 layers", 2, {"widths": [5, 8, 8, 3]}),
-    Case("4 ranks, 24 layers of 362", 4, {"widths": [362] * 25}, weight=2),
+    Case("4 ranks, 12 layers of 512", 4, {"widths": [512] * 13}, weight=2),
 )
 BOUNDARIES = shared.NOT_ASKED | {
     "divides": "4 ranks, 8 layers of 256 KiB",
