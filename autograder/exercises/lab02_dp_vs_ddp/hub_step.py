@@ -22,8 +22,17 @@ from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
 from shardlab.errors import DeadlockError
+from shardlab.run import Run
 
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
+
+
+def received_bytes(run: Run) -> list[int]:
+    return [int(each) for each in run.traffic.received_by_rank]
+
+
+# Else the gradients' sum could come through the other ranks, one after another.
+FROM_EACH = Budget("the hub receives every gradient", received_bytes)
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -87,6 +96,15 @@ def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[in
 
 
 @on_each_rank
+def sends_to_others(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if attempt.run is None or not rank:
+        return None
+    if attempt.run.traffic.sent_bytes[rank, 1:].sum() < shared.parameter_bytes(attempt.case) / 2:
+        return None
+    return "sends to other ranks than the hub: each gradient goes straight to the hub"
+
+
+@on_each_rank
 def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     peers = 1 if rank else attempt.case.world_size - 1
     times = peers * shared.steps_in(attempt.case)
@@ -112,7 +130,7 @@ EXERCISE = OnRanks(
     cases=shared.STEP_CASES,
     inputs=draw,
     drive=drive,
-    budgets=(WITHIN_ONE_PERCENT,),
+    budgets=(WITHIN_ONE_PERCENT, FROM_EACH),
     allows=frozenset({"send", "recv"}),
     rules=shared.RULES,
     signs=(
@@ -124,5 +142,6 @@ EXERCISE = OnRanks(
         NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
         sends_too_much,
+        sends_to_others,
     ),
 )

@@ -6,7 +6,7 @@ has a batch of the same size, so the mean of the ranks' gradients is the whole b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +20,7 @@ from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, 
 from autograder.guest import growth
 from shardlab import models
 
+BUFFERS = ("shift", "gain")  # of an MLP
 LR, STEPS = 0.1, 2  # in the case that looks for what grows: growth.STEPS
 SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
 WIDTHS = [128, 256, 256, 64]
@@ -55,11 +56,13 @@ class MLP(nn.Module):
         parts = [part for layer in layers for part in (layer, nn.Tanh())]
         self.layers = nn.Sequential(*parts[:-1])
         self.shift: Tensor
+        self.gain: Tensor
         self.register_buffer("shift", torch.zeros(widths[0]))
+        self.register_buffer("gain", torch.ones(widths[0], dtype=torch.int64))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """inputs [B, first width], targets [B, last width]  ->  loss []"""
-        return functional.mse_loss(self.layers(inputs - self.shift), targets)
+        return functional.mse_loss(self.layers((inputs - self.shift) * self.gain), targets)
 
 
 def build(case: Case) -> nn.Module:
@@ -91,12 +94,12 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
         torch.manual_seed(int(rng.integers(2**31)))
         model = build(case)
         for buffer in model.buffers():
-            nn.init.normal_(buffer)
+            nn.init.normal_(buffer) if buffer.is_floating_point() else buffer.random_(1, 4)
         return model.state_dict()
 
 
-def buffers_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value for name, value in state.items() if name == "shift"}
+def buffers_in(state: Mapping[str, Tensor], names: Collection[str] = BUFFERS) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if name in names}
 
 
 def draw_batch(case: Case, rng: np.random.Generator) -> list[Tensor]:

@@ -53,6 +53,11 @@ def states_bytes(case: Case) -> int:
     return ADAM_BYTES // shared.FLOAT_BYTES * slice_bytes(case)
 
 
+def held_bytes(case: Case) -> float:
+    """The states, and the slice's gradient, which may stay: a gradient is not a state."""
+    return shared.WITHIN * states_bytes(case) + slice_bytes(case)
+
+
 def two_exchanges(case: Case) -> list[int]:
     """Per step: the gradients reduce-scattered, the parameters gathered."""
     return [case.world_size * slice_bytes(case)] * 2 * case.params["steps"]
@@ -111,7 +116,7 @@ EXERCISE = OnRanks(
     budgets=(
         shared.traffic(two_exchanges),
         HELD_STATES,
-        shared.process_memory(BETWEEN, lambda case: shared.WITHIN * states_bytes(case)),
+        shared.process_memory(BETWEEN, held_bytes),
     ),
     signs=(
         shared.unpadded,

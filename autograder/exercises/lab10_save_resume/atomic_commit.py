@@ -36,6 +36,7 @@ MOST_KILLS = 60  # in one case; a right answer makes about ten changes
 MOST_ENTRIES, MOST_BYTES = 500, 200  # that are looked at on disk, and in each file
 OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is saved now
 A_STEP = re.compile("step_.{8}", re.DOTALL)  # what the lab's `latest` takes for a checkpoint
+LINK = " -> "  # in place of a file's name
 NOT_THERE = "write was called with a folder that does not exist"
 OUTSIDE = "write was called with a folder outside root"
 
@@ -54,11 +55,11 @@ def files_of(texts: Sequence[str]) -> Files:
 
 
 def disk_of(root: str) -> Disk:
-    """With the beginning of each content. Links are not followed."""
+    """With the beginning of each content. Links are not followed; one in root is {LINK: ""}."""
     disk: Disk = {}
     for path in paths_in(root)[:MOST_ENTRIES]:
         name, _, inside = path[len(root) + 1 :].partition("/")
-        files = disk.setdefault(name, {})
+        files = disk.setdefault(name, {LINK: ""} if os.path.islink(path) else {})
         if inside:
             files[inside] = beginning_of(path)
     return disk
@@ -244,20 +245,29 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     given = attempt.inputs[0]
     old, new = files_of(given["old"]), files_of(given["new"])
+    if more := left.get(OLD, {}).keys() - old.keys():
+        return "writes into the old checkpoint", ", ".join(sorted(more))
     if left.get(OLD) != old:
         mistake = "removes the old checkpoint before the new one is complete"
         return f"{mistake}: a kill in between leaves none"
     newest = max(name for name in left if A_STEP.fullmatch(name))
+    if newest != NEW and any(newest in at_end for at_end in output["left"]):
+        return "gives the new checkpoint the name of another step", newest
     if newest != NEW:
         mistake = "uses a temporary name that `latest` takes for a checkpoint"
         return f"{mistake}: it must not match step_????????", newest
-    others = (files for name, files in left.items() if not A_STEP.fullmatch(name))
-    if any(new.items() <= files.items() for files in others):
-        return "copies the files to their final name: a copy takes many steps, a rename one"
     found = left[NEW]
+    if LINK in found:
+        return "gives the final name to a link: a checkpoint is a folder, which a rename names"
+    if others := [name for name in found if name not in new]:
+        return "has files in the checkpoint that write did not make there", ", ".join(others)
+    elsewhere = (files for name, files in left.items() if not A_STEP.fullmatch(name))
+    if any(new.items() <= files.items() for files in elsewhere):
+        return "copies the files to their final name: a copy takes many steps, a rename one"
     if found and found.items() < new.items():
         return (
-            "gives the final name before all ranks have written: wait for them, then rename",
+            "gives the final name before all ranks have written: let every rank write, wait for "
+            "all, then rename",
             f"{len(found)} of {len(new)} ranks' files are in {NEW}",
         )
     consequence = "a kill during the write leaves half a checkpoint under a valid name"
@@ -266,6 +276,9 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
+    left_by_all = output["left"]
+    if left_by_all and not any(NEW in left for left in left_by_all):
+        return "leaves no folder with the step's name", ", ".join(left_by_all[0])
     if early := output["returned too early"]:
         mistake = (
             "returns before the new checkpoint has its name: let every rank wait for the rename"
@@ -278,6 +291,8 @@ def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
             return "leaves something that is not a checkpoint", ", ".join(extra)
         if left[NEW] != files_of(attempt.inputs[0]["new"]):
             return "leaves a checkpoint without all ranks' files", ", ".join(left[NEW]) or "none"
+        if OLD not in left:
+            return "removes the old checkpoint: older ones stay"
     return None
 
 

@@ -28,10 +28,10 @@ AS_TEXT = (
     "takes the files in the order of their names as text, where shard_10 comes before shard_2: "
     "count from 0 to the old world_size"
 )
-NOT_NEEDED = (
-    "opens a file that contains no part of its slices: if each of N ranks reads the whole "
-    "checkpoint, it is read N times"
-)
+NOT_NEEDED = "opens a file that contains no part of its slices"
+ALL_FILES = f"{NOT_NEEDED}: if each of N ranks reads the whole checkpoint, it is read N times"
+ONE_TOO_FAR = f"{NOT_NEEDED}: it comes right after the last one that does"
+ONE_TOO_EARLY = f"{NOT_NEEDED}: it comes right before the first one that does"
 PAST_THE_END = (
     "looks for a file after the last one: the last rank's stop can lie beyond the tensor's end, so "
     "limit it to the number of elements"
@@ -95,10 +95,14 @@ def missing_file(attempt: Attempt) -> Finding | None:
 
 def which_file(number: int, rank: int, case: Case) -> str:
     """Why a rank may have opened a file that contains no part of its slices."""
+    needed = case.params["files"][rank]
     if number == rank > 0:  # an answer that opens all files would open file 0 first
         return OWN_RANK
-    position = order_as_text(case.params["saved on"]).index(number)
-    return AS_TEXT if position in case.params["files"][rank] else NOT_NEEDED
+    if number in (needed[0] - 1, needed[-1] + 1):
+        return ONE_TOO_FAR if number > needed[0] else ONE_TOO_EARLY
+    if order_as_text(case.params["saved on"]).index(number) in needed:
+        return AS_TEXT
+    return NOT_NEEDED if number else ALL_FILES
 
 
 def order_as_text(saved_on: int) -> list[int]:

@@ -119,9 +119,30 @@ def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
     mistake += ": without them you cannot tell padding from data"
     if got is None:
         mistake = f"writes no {INDEX}"
+    elif isinstance(got, str):  # an error
+        return f"writes an {INDEX} that cannot be read as JSON", got
     elif not isinstance(got, dict) or got.get("world_size") != wanted["world_size"]:
         mistake = f"does not record world_size in {INDEX}: another number of ranks may load it"
     return Finding(f"rank {rank}", mistake, who_if_hidden="rank 0")
+
+
+@on_each_rank
+def other_files(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    others = set(output["names"]) - set(attempt.expected[rank]["names"])
+    return (
+        ("leaves other files than the ones that the task names", ", ".join(sorted(others)))
+        if others
+        else None
+    )
+
+
+@on_each_rank
+def other_content(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    saved = output["files"].get(shard_name(rank, attempt.case.world_size))
+    wrong = [saved] if isinstance(saved, str) else []
+    if isinstance(saved, dict):
+        wrong = [each for each in saved.values() if not isinstance(each, Tensor)]
+    return ("does not save {name: tensor} with torch.save", str(wrong[0])) if wrong else None
 
 
 whole_storage = over_budget(
@@ -147,5 +168,13 @@ EXERCISE = OnRanks(
         Budget("sends ≤ 4 KiB per rank", sent_bytes, lambda case: Limit(BARRIER_BYTES)),
         OWN_SLICES,
     ),
-    signs=(one_saves_for_all, one_name_twice, wrong_name, wrong_index, whole_storage),
+    signs=(
+        one_saves_for_all,
+        one_name_twice,
+        wrong_name,
+        wrong_index,
+        other_files,
+        other_content,
+        whole_storage,
+    ),
 )

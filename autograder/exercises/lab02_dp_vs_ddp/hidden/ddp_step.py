@@ -41,6 +41,9 @@ MISTAKES = {
     "forgets the buffers: the broadcast at the start has to include model.buffers(), too": step_by(
         lambda f, _: f.unsynchronized_mean(same_weights=True)
     ),
+    "leaves out a buffer at the start: model.buffers() has tensors of other types, too": step_by(
+        lambda f, _: f.unsynchronized_mean(same_weights=True, names=["gain"])
+    ),
     "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
         own, gradients=own
     ),

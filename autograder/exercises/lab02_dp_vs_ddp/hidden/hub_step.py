@@ -6,7 +6,8 @@ from torch import Tensor
 from autograder.exercise import Case, Limit, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes, shared
-from autograder.exercises.lab02_dp_vs_ddp.hub_step import WITHIN_ONE_PERCENT
+from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
+from autograder.exercises.lab02_dp_vs_ddp.hub_step import FROM_EACH, WITHIN_ONE_PERCENT
 from autograder.exercises.lab02_dp_vs_ddp.shared import parameter_bytes, steps_in
 
 CASES, BOUNDARIES = shared.STEP_CASES, shared.STEP_BOUNDARIES
@@ -31,12 +32,19 @@ def only_from_hub(output: Plain, case: Case) -> list[Plain]:
     return [output] + [{}] * (case.world_size - 1)
 
 
+def exchanged(case: Case) -> Pairs:
+    return hub_bytes.right(steps_in(case) * parameter_bytes(case), case.world_size)
+
+
 def sent(case: Case) -> Limit:
-    by_rank = hub_bytes.right(steps_in(case) * parameter_bytes(case), case.world_size)
-    return Limit.around([sent for sent, _ in by_rank], 0.01)
+    return Limit.around([sent for sent, _ in exchanged(case)], 0.01)
 
 
-LIMITS = {WITHIN_ONE_PERCENT.label: sent}
+def received(case: Case) -> Limit:
+    return Limit.around([received for _, received in exchanged(case)], 0.01)
+
+
+LIMITS = {WITHIN_ONE_PERCENT.label: sent, FROM_EACH.label: received}
 
 
 def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:

@@ -1,6 +1,6 @@
 """Shared by hidden halves: one process as the reference, and wrong first steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import shaken
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import FACTORS
+from autograder.exercises.lab02_dp_vs_ddp.shared import BUFFERS
 from autograder.guest.moments import scaled
 
 SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
@@ -66,10 +67,14 @@ class FirstStep:
     def first_weights(self, rank: int) -> Tensor:
         return self.backward(rank, rank, rank)["parameters"]
 
-    def backward(self, rank: int, weights_of: int, buffers_of: int) -> dict[str, Tensor]:
-        """What ``rank`` has after backward on its batch with some rank's weights and buffers."""
+    def backward(
+        self, rank: int, weights_of: int, buffers_of: int, names: Collection[str] = BUFFERS
+    ) -> dict[str, Tensor]:
+        """What ``rank`` has after backward on its batch with some rank's weights, and these buffers
+        of some rank; other buffers are rank 0's."""
         weights, buffers = self.inputs[weights_of]["state"], self.inputs[buffers_of]["state"]
-        model = public.build_with(self.case, weights | public.buffers_in(buffers))
+        state = weights | public.buffers_in(self.inputs[0]["state"])
+        model = public.build_with(self.case, state | public.buffers_in(buffers, names))
         factors = self.inputs[rank].get(FACTORS, [None])
         take_gradient(model, self.inputs[rank]["batches"][0], factors[0])
         return public.after_step(model)
@@ -89,11 +94,13 @@ class FirstStep:
             found.append(public.after_step(model)["gradients"])
         return torch.stack(found).mean(dim=0)
 
-    def unsynchronized_mean(self, *, same_weights: bool = False) -> Tensor:
-        """The mean of gradients at each rank's own buffers, and its own or rank 0's weights."""
-        ranks = range(self.n)
-        gradients = [self.backward(r, 0 if same_weights else r, r)["gradients"] for r in ranks]
-        return torch.stack(gradients).mean(dim=0)
+    def unsynchronized_mean(
+        self, *, same_weights: bool = False, names: Collection[str] = BUFFERS
+    ) -> Tensor:
+        """The mean of gradients at these of each rank's own buffers, and its own or rank 0's
+        weights."""
+        found = [self.backward(r, 0 if same_weights else r, r, names) for r in range(self.n)]
+        return torch.stack([each["gradients"] for each in found]).mean(dim=0)
 
 
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank

@@ -1,0 +1,20 @@
+# /// shardlab-submission
+# lab = "10_save_resume"
+# loses = {atomic_commit = 5.0}
+# says = {atomic_commit = "that write did not make"}
+# ///
+
+# %% nbgrader={"grade_id": "atomic_commit", "solution": true}
+def atomic_commit(root, step, write):
+    folder = root / "unfinished"
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    dist.barrier()
+    own = folder / str(dist.get_rank())
+    own.mkdir()
+    write(own)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        folder.rename(root / name_of(step))
+    dist.barrier()
