@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -58,11 +60,15 @@ def decide_mutants(
 
 
 def _passes(lab: str, exercise: Exercise, answers: dict[str, str], ranks: RankPool) -> bool:
-    """Whether all cases pass; runs none after the first that fails."""
+    """Whether all cases pass; runs none after the first that fails.
+
+    In a folder of its own, because a mutant may write files into the current one.
+    """
     try:
         subject = subjects(lab, answers)[exercise.answer]
         blob = cloudpickle.dumps(subject)
     except Exception:  # a mutant may do anything
         return False
     trials = Trials(exercise, blob, SEED, ranks)
-    return all(trials.run(case)[1].result.passed for case in exercise.cases)
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+        return all(trials.run(case)[1].result.passed for case in exercise.cases)

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from autograder import exercises
@@ -29,3 +32,18 @@ def test_no_unexplained_mutant_earns_full_marks(lab: str) -> None:
                 if decided.is_unexplained:
                     unexplained.append(f"{exercise.answer}, {decided.mutant}")
     assert unexplained == []
+
+
+@pytest.mark.ranks
+def test_a_mutant_leaves_no_file_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lab = "03_ring_all_reduce"
+    (exercise,) = (each for each in exercises.of_lab(lab) if each.answer == "bytes_per_rank")
+    (first,) = mutants_of(lab, exercise, 1)
+    writes = "def bytes_per_rank(*_):\n    open('left', 'w').write('x')\n    return 0\n"
+    with RankPool(trust=Trust.UNTRUSTED) as ranks:
+        ranks.expect(exercise, exercise.cases)
+        list(decide_mutants(lab, exercise, [replace(first, source=writes)], ranks))
+    assert list(tmp_path.iterdir()) == []

@@ -29,6 +29,14 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         'done = shared["done"]', "done = int(newest.name[5:])", "the folder's name has it as well"
     ),
+    *(
+        EqualAnswer(f"{file}, weights_only=True)", f"{file}{new})", why)
+        for file in ('"shared.pt"', 'f"rank_{rank}.pt"')
+        for new, why in (
+            ("", "it is the default"),
+            (", weights_only=False", "the files are the answer's own"),
+        )
+    ),
 )
 
 
