@@ -32,7 +32,7 @@ def received_bytes(run: Run) -> list[int]:
 
 
 # Else the gradients' sum could come through the other ranks, one after another.
-FROM_EACH = Budget("the hub receives every gradient", received_bytes)
+FROM_EACH = Budget("the hub receives every gradient", received_bytes, heading="received by a rank")
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
