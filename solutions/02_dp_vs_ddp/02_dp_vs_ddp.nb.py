@@ -75,7 +75,7 @@ batches = [data.batch(0, batch_size=2, context=32, rank=rank, world_size=4) for 
 whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·S for the hub, S for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` included).
+# **Budget** · sends and receives ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·S for the hub, S for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` included).
 #
 # <details><summary>Hint 1 · who sends when</summary>
 #
