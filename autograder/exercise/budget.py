@@ -52,6 +52,11 @@ def sent_bytes(run: Run) -> list[int]:
     return run.traffic.sent_by_rank.tolist()
 
 
+def received_bytes(run: Run) -> list[int]:
+    """On the wire, by rank."""
+    return run.traffic.received_by_rank.tolist()
+
+
 def from_outputs(key: str) -> Callable[[Run], list[int]]:
     """An int that each rank returned under ``key``; 0 if it did not finish."""
 

@@ -138,7 +138,7 @@ class RankSet:
             "seed": seed,
             "results": results,
             "memory": bool(memory),
-            "process_memory": process_memory and self.trust is Trust.UNTRUSTED,
+            "process_memory": bool(memory and process_memory) and self.trust is Trust.UNTRUSTED,
             "waits_in_blocks": bool(memory or held_back),
             "late_s": [*late_s] or [0.0] * world_size,
         }

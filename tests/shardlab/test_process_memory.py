@@ -100,14 +100,14 @@ def in_a_child_whose_main_thread_has_ended() -> object:
 def process_with(keep: Callable[[], object]) -> Iterator[Callable[[], int]]:
     """A forked process and its memory; it keeps the data from the second reading on."""
     ask, go = os.pipe()
-    done, tell = os.pipe()
+    done, reply = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
-        os.write(tell, b".")
+        os.write(reply, b".")
         os.read(ask, 1)
         kept = keep()
-        os.write(tell, b".")
+        os.write(reply, b".")
         time.sleep(60)
         del kept
         os._exit(0)
@@ -125,7 +125,7 @@ def process_with(keep: Callable[[], object]) -> Iterator[Callable[[], int]]:
     finally:
         os.killpg(pid, 9)
         os.waitpid(pid, 0)
-        for fd in (ask, go, done, tell):
+        for fd in (ask, go, done, reply):
             os.close(fd)
 
 

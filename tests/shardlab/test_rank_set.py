@@ -296,4 +296,4 @@ def test_a_late_rank_is_overtaken_at_its_start_and_at_each_call() -> None:
             run = ranks.run(meet, late_s=late_s)
             starts_s = [[call.start_s for call in run.calls if call.rank == r] for r in (0, 1)]
             late, early = starts_s if late_s[0] else starts_s[::-1]
-            assert all(one > other for one, other in zip(late, early, strict=True))
+            assert all(one - other > 0.015 for one, other in zip(late, early, strict=True))

@@ -18,19 +18,13 @@ from autograder.exercise import (
     Plain,
     sent_bytes,
 )
+from autograder.exercise.budget import received_bytes
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
 from shardlab.errors import DeadlockError
-from shardlab.run import Run
 
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
-
-
-def received_bytes(run: Run) -> list[int]:
-    return [int(each) for each in run.traffic.received_by_rank]
-
-
 # Else the gradients' sum could come through the other ranks, one after another.
 FROM_EACH = Budget("the hub receives every gradient", received_bytes, heading="received by a rank")
 

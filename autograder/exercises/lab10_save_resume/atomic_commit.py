@@ -284,7 +284,7 @@ def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
             "returns before the new checkpoint has its name: let every rank wait for the rename"
         )
         return Finding(f"rank {early[0]}", mistake)
-    for left in output["left"]:
+    for left in left_by_all:
         if NEW not in left:
             return "leaves no folder with the step's name", ", ".join(left)
         if extra := [name for name in left if not A_STEP.fullmatch(name)]:

@@ -129,11 +129,9 @@ def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
 @on_each_rank
 def other_files(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     others = set(output["names"]) - set(attempt.expected[rank]["names"])
-    return (
-        ("leaves other files than the ones that the task names", ", ".join(sorted(others)))
-        if others
-        else None
-    )
+    if not others:
+        return None
+    return "leaves other files than the ones that the task names", ", ".join(sorted(others))
 
 
 @on_each_rank

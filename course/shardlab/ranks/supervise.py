@@ -324,8 +324,7 @@ class Supervisor:
             # What it has sent is final once its peers have received it.
             self._wait_for_idle_threads(execution.ranks if counts_wire else [process])
             sent_bytes = execution.sent_bytes(process.rank, self.meter) if counts_wire else None
-            with_process_memory = execution.with_process_memory
-            used_bytes = self._used_bytes(process) if with_process_memory else None
+            used_bytes = self._used_bytes(process) if execution.with_process_memory else None
             process.record(used_bytes, sent_bytes)
         process.resume()
 
