@@ -139,7 +139,9 @@ class RankSet:
             "results": results,
             "memory": bool(memory),
             "process_memory": bool(memory and process_memory) and self.trust is Trust.UNTRUSTED,
-            "waits_in_blocks": bool(memory or held_back),
+            "measured_blocks": None
+            if memory
+            else sorted({key for own in held_back for key in own}),
             "late_s": [*late_s] or [0.0] * world_size,
         }
         later = [

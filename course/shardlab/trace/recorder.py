@@ -378,8 +378,11 @@ class Recorder:
     def mark(self, label: str) -> Any:
         """An empty block.  Returns the next value that was held back for its end, if there is one
         (RankSet.run)."""
-        with self._logged(label):
-            pass
+        if self.memory is not None:
+            with self.memory.phase(label):
+                pass
+        now = time.monotonic()
+        self.log.write("block", label, now, now, {})
         return self._measured(label)
 
     def _measured(self, label: str) -> Any:
