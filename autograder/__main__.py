@@ -4,6 +4,7 @@ or try the checks with changed solutions"""
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from autograder.release import release_command as release
 
 
 def main(argv: list[str] | None = None) -> int:
+    gc.set_threshold(50_000)  # as grading.pool.worker does
     parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("build", help="build every .ipynb from its .nb.py, and labs/")

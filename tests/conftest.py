@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -26,6 +27,8 @@ from tools import browser as chromium
 # cores that other tests need.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
+gc.set_threshold(50_000)  # or collecting and importing all tests takes a fifth longer
+
 ARTIFACTS = ROOT / "tests/artifacts"
 STEP_LIMIT_MS = 60_000  # generous, since a cell may start real ranks
 expect.set_options(timeout=STEP_LIMIT_MS)
@@ -41,6 +44,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests, which garbage collection need not look at again
 
 
 @pytest.fixture(scope="session")
