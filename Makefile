@@ -13,9 +13,9 @@ help: ## list all commands
 lab: env ## open JupyterLab on the first chapter; ARGS="--ip 0.0.0.0" is passed to it
 	@.venv/bin/python tools/lab.py $(ARGS)
 
-# The suite runs even if a check fails, and its summary is printed last.
+# At the same time, since mypy takes one processor for a while.  The suite runs even if a check fails.
 test: env ## check the code and run all tests, including browser tests
-	@$(MAKE) --no-print-directory --keep-going check suite
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 check suite
 
 env: ## create .venv from requirements.lock, unless it is up to date
 	@$(PYTHON) -c '' || { echo "shardlab: '$(PYTHON)' does not run: install Python 3.11 or newer," \
