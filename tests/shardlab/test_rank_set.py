@@ -186,6 +186,17 @@ def test_a_world_size_that_was_not_requested_is_refused() -> None:
         ranks.run(pid, world_size=1)
 
 
+def scheduling_policies() -> set[int]:
+    dist.all_reduce(torch.ones(1), group=dist.new_group())
+    return {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+
+
+def test_no_thread_of_a_rank_preempts_another_when_it_wakes_up() -> None:
+    with RankSet(2, quiet=True) as ranks:
+        assert ranks.run(scheduling_policies).outputs == [{os.SCHED_BATCH}] * 2
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
 def allocates_and_frees() -> None:
     with measure("begun"):
         pass

@@ -54,6 +54,7 @@ def contained(sandbox: Sandbox, fn: Callable[..., Any], world_size: int = 1, **k
 
 
 def all_reduce_some() -> list[float]:
+    assert os.sched_getscheduler(0) == os.SCHED_BATCH
     values = torch.arange(1000.0)
     dist.all_reduce(values)
     return values[:3].tolist()
