@@ -143,8 +143,8 @@ class Trials:
         """
         exercise = self.exercise
         kind, can_keep = _kind(exercise), _can_keep_ranks(exercise)
-        inputs = list(exercise.draw(case, rng_for(exercise, case, self.seed)))
-        expected = list(exercise.expect(case, inputs))
+        inputs = self.inputs(case)
+        expected = self.expected(case, inputs)
         if can_keep and (self.last_passed or self.ranks.has(kind)):
             ranks = self.ranks.get(kind)
             were_new = ranks.is_fresh
@@ -162,6 +162,12 @@ class Trials:
             self.ranks.end(kind)  # they have state from a failed case
         self._remember(judged)
         return attempt, judged
+
+    def inputs(self, case: Case) -> list[Plain]:
+        return list(self.exercise.draw(case, rng_for(self.exercise, case, self.seed)))
+
+    def expected(self, case: Case, inputs: list[Plain]) -> list[Plain]:
+        return list(self.exercise.expect(case, inputs))
 
     def _remember(self, judged: Judged) -> None:
         self.last_passed = judged.result.passed

@@ -7,7 +7,7 @@ earn full marks and blank ones none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -15,8 +15,9 @@ import pytest
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
+from autograder.evaluation.trial import Trials
 from autograder.evaluation.verdict import Verdict
-from autograder.exercise import Exercise
+from autograder.exercise import Case, Exercise
 from tests.submissions import planted
 
 pytestmark = pytest.mark.long
@@ -31,6 +32,31 @@ MISTAKES = [
 def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verdict:
     subject = planted.subjects(lab, answers)[exercise.answer]
     return decide(exercise, cloudpickle.dumps(subject), SEED)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def inputs_and_references() -> Iterator[None]:
+    """Computed once for all mistakes of a lab: they have one seed."""
+    found: dict[tuple[str, ...], Any] = {}
+
+    def once(what: str) -> Callable[..., Any]:
+        compute = getattr(Trials, what)
+
+        def computed(trials: Trials, case: Case, *given: Any) -> Any:
+            lab, _ = trials.exercise.name.split(".")
+            if not any(known[0] == lab for known in found):
+                found.clear()
+            key = (lab, what, trials.exercise.name, case.name)
+            if key not in found:
+                found[key] = compute(trials, case, *given)
+            return found[key]
+
+        return computed
+
+    with pytest.MonkeyPatch.context() as patched:
+        for what in ("inputs", "expected"):
+            patched.setattr(Trials, what, once(what))
+        yield
 
 
 @pytest.mark.ranks
