@@ -18,6 +18,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from autograder.guest import private_folders
 from autograder.sandbox import seccomp
@@ -30,6 +31,8 @@ _PROC_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCSIFFLAGS, _IFF_UP_AND_RUNNING = 0x8914, 0x41
+
+_MOST_FILES = 1 << 30  # above every file descriptor
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -46,9 +49,15 @@ def enter_new_namespaces() -> None:
 
 
 def become_first_process() -> None:
-    """In PID 1: mounts a /proc of this container only. Raises OSError."""
+    """In PID 1: mounts a /proc of this container only. Raises OSError.
+
+    It shows each rank its own processes: names and arguments of others could pass data.
+    """
     die_with_parent()
-    _mount(b"proc", "/proc", b"proc", _PROC_FLAGS)
+    try:
+        _mount(b"proc", "/proc", b"proc", _PROC_FLAGS, b"hidepid=ptraceable")
+    except OSError:  # before Linux 5.8
+        _mount(b"proc", "/proc", b"proc", _PROC_FLAGS, b"hidepid=2")
     drop_capabilities()
     forbid_tracing()
 
@@ -85,6 +94,13 @@ def enclose(limits: Mapping[str, float]) -> None:
     drop_capabilities()
     seccomp.install()
     allow_tracing()
+
+
+def close_all_but(*kept: int) -> None:
+    """Closes all other file descriptors."""
+    for fd, following in pairwise([-1, *sorted({*kept, _MOST_FILES})]):
+        if fd + 1 < following:  # closerange(0, 0) closes all
+            os.closerange(fd + 1, following)
 
 
 def drop_capabilities() -> None:

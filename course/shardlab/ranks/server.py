@@ -228,7 +228,7 @@ class Server:
                 if other is not run:
                     os.close(other.store_fd)
                     os.close(other.setup_fd)
-            self.enclose()
+            self.enclose(run, fds)
             if isinstance(rank, str):
                 self.run_other_child(run, rank, fds)
                 return
@@ -244,7 +244,7 @@ class Server:
         setup, _ = messages.read_file(run.setup_fd)
         builds.main(name, setup["environment"], report_fd=fds[0])
 
-    def enclose(self) -> None:
+    def enclose(self, run: ServedRun, fds: list[int]) -> None:
         """A hook in the forked child, before student code runs; a sandbox overrides it."""
 
     def reap(self) -> None:
