@@ -333,7 +333,9 @@ def preload_for_kind(kind: str) -> None:
 
 
 def preload_ahead(*names: str) -> None:
-    ignore_errors(functools.partial(preload, *names))
+    """Those that can be imported: one that cannot does not keep the others from it."""
+    for name in names:
+        ignore_errors(functools.partial(preload, name))
 
 
 def ignore_errors(work: Callable[[], None]) -> None:
