@@ -26,6 +26,7 @@ from autograder.guest.filters import (
 __all__ = ["install", "is_known", "refuse_connections", "refuse_socket_pairs"]
 
 _ALLOWED, _REFUSED = (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ERROR | errno.EPERM)
+_ABSENT = (RETURN, 0, 0, ERROR | errno.ENOSYS)  # the C library then does without the call
 _NEW_NAMESPACES, _CLONE_THREAD, _CLONE_FILES, _CLOSE_RANGE_UNSHARE = 0x7E020000, 0x10000, 0x400, 2
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
@@ -87,8 +88,8 @@ def install() -> None:
     number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
     if platform.machine() == "x86_64":  # refuse x32, which has other system call numbers
         lines += [(JUMP_ANY_BIT, 0, 1, 0x40000000), _REFUSED]
-    # The C library then uses clone instead, whose flags a filter can read.
-    lines += [(JUMP_EQUAL, 0, 1, number["clone3"]), (RETURN, 0, 0, ERROR | errno.ENOSYS)]
+    # The C library then uses clone, whose flags a filter can read.
+    lines += [(JUMP_EQUAL, 0, 1, number["clone3"]), _ABSENT]
     for name, at in number.items():
         if name not in ("clone", "clone3", *_REFUSED_LATER):
             lines += [(JUMP_EQUAL, 0, 1, at), _REFUSED]
@@ -140,7 +141,7 @@ def refuse_connections() -> None:
         to_itself = [(LOAD, 0, 0, 16), (JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
         lines += [(JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
     for name in _PROCESS_CALLS:
-        own = [(JUMP_EQUAL, 1, 0, 0), (JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
+        own = [(JUMP_EQUAL, 1, 0, 0), (JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _ABSENT]
         lines += [(JUMP_EQUAL, 0, 1 + len(own), number[name]), (LOAD, 0, 0, 16), *own]
     requests = [line for each in _LOCKS for line in ((JUMP_EQUAL, 0, 1, each), _REFUSED)]
     lines += [(JUMP_EQUAL, 0, 2 + len(requests), number["fcntl"]), (LOAD, 0, 0, 24), *requests]
