@@ -33,6 +33,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCSIFFLAGS, _IFF_UP_AND_RUNNING = 0x8914, 0x41
 
 _MOST_FILES = 1 << 30  # above every file descriptor
+# A second /proc, in place of the terminals: it shows a process only those that it may trace.
+_OWN_PROC = "/dev/pts"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,23 +51,22 @@ def enter_new_namespaces() -> None:
 
 
 def become_first_process() -> None:
-    """In PID 1: mounts a /proc of this container only. Raises OSError.
-
-    It shows each rank its own processes: names and arguments of others could pass data.
-    """
+    """In PID 1: mounts a /proc of this container only. Raises OSError."""
     die_with_parent()
+    _mount(b"proc", "/proc", b"proc", _PROC_FLAGS)
     try:
-        _mount(b"proc", "/proc", b"proc", _PROC_FLAGS, b"hidepid=ptraceable")
-    except OSError:  # before Linux 5.8
-        _mount(b"proc", "/proc", b"proc", _PROC_FLAGS, b"hidepid=2")
+        _mount(b"proc", _OWN_PROC, b"proc", _PROC_FLAGS, b"hidepid=ptraceable")
+    except OSError:  # Linux before 5.8 has no such option
+        _mount(b"proc", _OWN_PROC, b"proc", _PROC_FLAGS)
     drop_capabilities()
     forbid_tracing()
 
 
-def enclose(limits: Mapping[str, float]) -> None:
+def enclose(limits: Mapping[str, float], sees_others: bool = True) -> None:
     """Isolates a rank or a notebook's process, before any student code. Raises OSError.
 
-    ``limits`` has the fields of autograder.sandbox.Limits.
+    ``limits`` has the fields of autograder.sandbox.Limits.  ``sees_others``: whether /proc shows
+    other ranks' processes, whose names and arguments could pass data.
     """
     # In a new user namespace, processes of the same user cannot read this process's memory.
     _unshare(_NEWUSER | _NEWNS | _NEWIPC)
@@ -75,8 +76,11 @@ def enclose(limits: Mapping[str, float]) -> None:
         for folder in private_folders.PATHS:
             _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
     os.chdir("/tmp")
+    if not sees_others:
+        _mount(_OWN_PROC.encode(), "/proc", b"", _MS_BIND)
     # If root grades, these are the machine's sysctls, and uid 0 may write them.
-    _mount(b"none", "/proc", b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _PROC_FLAGS)
+    for mounted in ("/proc", _OWN_PROC):
+        _mount(b"none", mounted, b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _PROC_FLAGS)
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),

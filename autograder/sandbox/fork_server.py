@@ -114,7 +114,8 @@ class FirstProcess(server.Server):
     def enclose(self, run: server.ServedRun, fds: list[int]) -> None:
         # Ranks could exchange data through what all of them inherit.
         container.close_all_but(0, 1, 2, run.store_fd, run.setup_fd, *fds)
-        container.enclose(self.limits)
+        may_connect = not (settings := server.settings_of(run)) or settings["may_connect"]
+        container.enclose(self.limits, sees_others=may_connect)
 
         def refuse_connections() -> None:
             os.close(run.store_fd)  # the ranks have met: nothing but student code needs it now

@@ -155,8 +155,7 @@ class Server:
 
     def preload_for(self, run: ServedRun) -> None:
         """Finish imports now that this run will use."""
-        if os.fstat(run.setup_fd).st_size:
-            setup, _ = messages.read_file(run.setup_fd)
+        if setup := settings_of(run):
             if missing := [name for name in setup["preload"] if name not in sys.modules]:
                 preload_ahead(*missing)
             needed = [each for each in self.idle_work if each[0] in setup["imports_needed"]]
@@ -292,6 +291,11 @@ class Server:
         while any(run.rank_of for run in self.runs):
             time.sleep(0.005)
             self.reap()
+
+
+def settings_of(run: ServedRun) -> dict[str, Any]:
+    """What the client wrote for the ranks of this run; empty for a run without ranks."""
+    return messages.read_file(run.setup_fd)[0] if os.fstat(run.setup_fd).st_size else {}
 
 
 def run_of(fds: list[int]) -> ServedRun:
