@@ -15,13 +15,14 @@ _VARIABLE_PARTS = (
 )
 
 
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and the like
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 MAX_CHARS = 2000
 
 
 def printable(text: str) -> str:
     """Safe to show: no control characters, no lone surrogates, at most MAX_CHARS."""
-    text = _CONTROL_CHARACTERS.sub("\ufffd", text[:MAX_CHARS])
+    text = _CONTROL_CHARACTERS.sub("\ufffd", _TERMINAL_CODES.sub("", text[:MAX_CHARS]))
     return text.encode(errors="replace").decode()
 
 

@@ -79,7 +79,8 @@ def environment(kind: str) -> dict[str, str]:
 
 
 def _view() -> Iterator[str]:
-    yield from ("--tmpfs", "/tmp", "--dev", "/dev")
+    # Without terminals: all ranks would share them.
+    yield from ("--tmpfs", "/tmp", "--dev", "/dev", "--tmpfs", "/dev/pts")
     # The machine's /proc, for the fork server only; a container mounts its own.
     yield from ("--bind", "/proc", "/proc")
     yield from ("--ro-bind-try", "/sys", "/sys")  # gloo looks up its interface's speed
@@ -100,7 +101,7 @@ def _view() -> Iterator[str]:
         built.mkdir(parents=True, exist_ok=True)
     # DeepSpeed's compiled ops, including those compiled later.
     yield from ("--ro-bind-try", str(built), str(built))
-    yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+    yield from ("--remount-ro", "/dev/pts", "--remount-ro", "/dev", "--remount-ro", "/")
 
 
 def _python() -> Iterator[str]:

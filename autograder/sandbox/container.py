@@ -18,6 +18,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from autograder.guest import private_folders
 from autograder.sandbox import seccomp
@@ -30,6 +31,10 @@ _PROC_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCSIFFLAGS, _IFF_UP_AND_RUNNING = 0x8914, 0x41
+
+_MOST_FILES = 1 << 30  # above every file descriptor
+# A second /proc, in place of the terminals: it shows a process only those that it may trace.
+_OWN_PROC = "/dev/pts"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,14 +54,19 @@ def become_first_process() -> None:
     """In PID 1: mounts a /proc of this container only. Raises OSError."""
     die_with_parent()
     _mount(b"proc", "/proc", b"proc", _PROC_FLAGS)
+    try:
+        _mount(b"proc", _OWN_PROC, b"proc", _PROC_FLAGS, b"hidepid=ptraceable")
+    except OSError:  # Linux before 5.8 has no such option
+        _mount(b"proc", _OWN_PROC, b"proc", _PROC_FLAGS)
     drop_capabilities()
     forbid_tracing()
 
 
-def enclose(limits: Mapping[str, float]) -> None:
+def enclose(limits: Mapping[str, float], sees_others: bool = True) -> None:
     """Isolates a rank or a notebook's process, before any student code. Raises OSError.
 
-    ``limits`` has the fields of autograder.sandbox.Limits.
+    ``limits`` has the fields of autograder.sandbox.Limits.  ``sees_others``: whether /proc shows
+    other ranks' processes, whose names and arguments could pass data.
     """
     # In a new user namespace, processes of the same user cannot read this process's memory.
     _unshare(_NEWUSER | _NEWNS | _NEWIPC)
@@ -66,8 +76,11 @@ def enclose(limits: Mapping[str, float]) -> None:
         for folder in private_folders.PATHS:
             _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
     os.chdir("/tmp")
+    if not sees_others:
+        _mount(_OWN_PROC.encode(), "/proc", b"", _MS_BIND)
     # If root grades, these are the machine's sysctls, and uid 0 may write them.
-    _mount(b"none", "/proc", b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _PROC_FLAGS)
+    for mounted in ("/proc", _OWN_PROC):
+        _mount(b"none", mounted, b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _PROC_FLAGS)
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
@@ -85,6 +98,13 @@ def enclose(limits: Mapping[str, float]) -> None:
     drop_capabilities()
     seccomp.install()
     allow_tracing()
+
+
+def close_all_but(*kept: int) -> None:
+    """Closes all other file descriptors."""
+    for fd, following in pairwise([-1, *sorted({*kept, _MOST_FILES})]):
+        if fd + 1 < following:  # closerange(0, 0) closes all
+            os.closerange(fd + 1, following)
 
 
 def drop_capabilities() -> None:

@@ -111,9 +111,17 @@ class FirstProcess(server.Server):
         else:  # compiled outside: reported as if this server had done it
             run.report(rank=request["built"], exit=request["exit"])
 
-    def enclose(self) -> None:
-        container.enclose(self.limits)
-        rank.refuse_connections = seccomp.refuse_connections
+    def enclose(self, run: server.ServedRun, fds: list[int]) -> None:
+        # Ranks could exchange data through what all of them inherit.
+        container.close_all_but(0, 1, 2, run.store_fd, run.setup_fd, *fds)
+        may_connect = not (settings := server.settings_of(run)) or settings["may_connect"]
+        container.enclose(self.limits, sees_others=may_connect)
+
+        def refuse_connections() -> None:
+            os.close(run.store_fd)  # the ranks have met: nothing but student code needs it now
+            seccomp.refuse_connections()
+
+        rank.refuse_connections = refuse_connections
         rank.refuse_socket_pairs = seccomp.refuse_socket_pairs
 
     def run_other_child(self, run: server.ServedRun, name: str, fds: list[int]) -> None:

@@ -26,6 +26,7 @@ from autograder.guest.filters import (
 __all__ = ["install", "is_known", "refuse_connections", "refuse_socket_pairs"]
 
 _ALLOWED, _REFUSED = (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ERROR | errno.EPERM)
+_ABSENT = (RETURN, 0, 0, ERROR | errno.ENOSYS)  # the C library then does without the call
 _NEW_NAMESPACES, _CLONE_THREAD, _CLONE_FILES, _CLOSE_RANGE_UNSHARE = 0x7E020000, 0x10000, 0x400, 2
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
 
@@ -36,10 +37,18 @@ _SIGNAL_CALLS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinf
 _OPTIONS = ("setsockopt", "splice", "sendfile")
 _FLAGS_AT = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}  # index of the flags argument
 _MSG_MORE = 0x8000
+# What a process sets here for itself or another one, every process of the same user can read.
+_PROCESS_CALLS = (
+    "prlimit64", "sched_setparam", "sched_getparam", "sched_setscheduler", "sched_getscheduler",
+    "sched_setaffinity", "sched_getaffinity", "sched_setattr", "sched_getattr",
+)  # fmt: skip
+# Ranks could also read them, even on a file that nobody may write.
+_LOCKS = (5, 6, 7, 36, 37, 38, 1024, 1026)  # requests of fcntl: locks, leases, notifications
+_SHARED_STATE = ("flock", "getpriority", "setpriority", "ioprio_get", "ioprio_set")
 # Allowed at first; refuse_connections() then refuses or restricts them.
 _REFUSED_LATER = (
-    *_SOCKET_CALLS, *_SIGNAL_CALLS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT, "socketpair",
-    "close_range",
+    *_SOCKET_CALLS, *_SIGNAL_CALLS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT, *_PROCESS_CALLS,
+    *_SHARED_STATE, "fcntl", "socketpair", "close_range",
 )  # fmt: skip
 _NUMBERS: filters.Numbers = {
     "socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "unshare": (272, 97),
@@ -64,7 +73,13 @@ _NUMBERS: filters.Numbers = {
     "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424), "setsockopt": (54, 208),
     "splice": (275, 76), "sendfile": (40, 71), "sendto": (44, 206), "sendmsg": (46, 211),
     "sendmmsg": (307, 269), "socketpair": (53, 199),
-    "close_range": (436, 436),
+    "close_range": (436, 436), "prlimit64": (302, 261), "sched_setparam": (142, 118),
+    "sched_getparam": (143, 121), "sched_setscheduler": (144, 119),
+    "sched_getscheduler": (145, 120), "sched_setaffinity": (203, 122),
+    "sched_getaffinity": (204, 123), "sched_setattr": (314, 274), "sched_getattr": (315, 275),
+    "getpriority": (140, 141), "setpriority": (141, 140), "ioprio_set": (251, 30),
+    "ioprio_get": (252, 31), "flock": (73, 32), "fcntl": (72, 25), "inotify_init": (253, None),
+    "inotify_init1": (294, 26), "memfd_secret": (447, 447),
 }  # fmt: skip
 
 
@@ -73,8 +88,8 @@ def install() -> None:
     number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
     if platform.machine() == "x86_64":  # refuse x32, which has other system call numbers
         lines += [(JUMP_ANY_BIT, 0, 1, 0x40000000), _REFUSED]
-    # The C library then uses clone instead, whose flags a filter can read.
-    lines += [(JUMP_EQUAL, 0, 1, number["clone3"]), (RETURN, 0, 0, ERROR | errno.ENOSYS)]
+    # The C library then uses clone, whose flags a filter can read.
+    lines += [(JUMP_EQUAL, 0, 1, number["clone3"]), _ABSENT]
     for name, at in number.items():
         if name not in ("clone", "clone3", *_REFUSED_LATER):
             lines += [(JUMP_EQUAL, 0, 1, at), _REFUSED]
@@ -115,15 +130,22 @@ def install() -> None:
 
 
 def refuse_connections() -> None:
-    """From now on this process and its children cannot create sockets, accept connections or signal
-    other processes.  Existing connections stay and send without delay.  Raises OSError.
+    """From now on this process and its children cannot create sockets, accept connections, signal
+    other processes, read or set their limits, or lock files.  Existing connections stay and send
+    without delay.  Raises OSError.
     """
     number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
-    for name in (*_SOCKET_CALLS, *_OPTIONS, "pidfd_send_signal"):
+    for name in (*_SOCKET_CALLS, *_OPTIONS, *_SHARED_STATE, "pidfd_send_signal"):
         lines += [(JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
     for name in _SIGNAL_CALLS:  # the first argument is the target
         to_itself = [(LOAD, 0, 0, 16), (JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _REFUSED]
         lines += [(JUMP_EQUAL, 0, len(to_itself), number[name]), *to_itself]
+    for name in _PROCESS_CALLS:
+        own = [(JUMP_EQUAL, 1, 0, 0), (JUMP_EQUAL, 0, 1, os.getpid()), _ALLOWED, _ABSENT]
+        lines += [(JUMP_EQUAL, 0, 1 + len(own), number[name]), (LOAD, 0, 0, 16), *own]
+    requests = [line for each in _LOCKS for line in ((JUMP_EQUAL, 0, 1, each), _REFUSED)]
+    lines += [(JUMP_EQUAL, 0, 2 + len(requests), number["fcntl"]), (LOAD, 0, 0, 24), *requests]
+    lines += [_ALLOWED]
     for name, argument in _FLAGS_AT.items():
         if_more = (LOAD, 0, 0, 16 + 8 * argument), (JUMP_ANY_BIT, 0, 1, _MSG_MORE)
         lines += [(JUMP_EQUAL, 0, 4, number[name]), *if_more, _REFUSED, _ALLOWED]

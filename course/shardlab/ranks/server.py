@@ -155,8 +155,7 @@ class Server:
 
     def preload_for(self, run: ServedRun) -> None:
         """Finish imports now that this run will use."""
-        if os.fstat(run.setup_fd).st_size:
-            setup, _ = messages.read_file(run.setup_fd)
+        if setup := settings_of(run):
             if missing := [name for name in setup["preload"] if name not in sys.modules]:
                 preload_ahead(*missing)
             needed = [each for each in self.idle_work if each[0] in setup["imports_needed"]]
@@ -228,7 +227,7 @@ class Server:
                 if other is not run:
                     os.close(other.store_fd)
                     os.close(other.setup_fd)
-            self.enclose()
+            self.enclose(run, fds)
             if isinstance(rank, str):
                 self.run_other_child(run, rank, fds)
                 return
@@ -244,7 +243,7 @@ class Server:
         setup, _ = messages.read_file(run.setup_fd)
         builds.main(name, setup["environment"], report_fd=fds[0])
 
-    def enclose(self) -> None:
+    def enclose(self, run: ServedRun, fds: list[int]) -> None:
         """A hook in the forked child, before student code runs; a sandbox overrides it."""
 
     def reap(self) -> None:
@@ -294,6 +293,11 @@ class Server:
             self.reap()
 
 
+def settings_of(run: ServedRun) -> dict[str, Any]:
+    """What the client wrote for the ranks of this run; empty for a run without ranks."""
+    return messages.read_file(run.setup_fd)[0] if os.fstat(run.setup_fd).st_size else {}
+
+
 def run_of(fds: list[int]) -> ServedRun:
     channel_fd, store_fd, setup_fd = fds
     return ServedRun(socket.socket(fileno=channel_fd), store_fd, setup_fd)
@@ -333,7 +337,9 @@ def preload_for_kind(kind: str) -> None:
 
 
 def preload_ahead(*names: str) -> None:
-    ignore_errors(functools.partial(preload, *names))
+    """Those that can be imported: one that cannot does not keep the others from it."""
+    for name in names:
+        ignore_errors(functools.partial(preload, name))
 
 
 def ignore_errors(work: Callable[[], None]) -> None:

@@ -248,6 +248,7 @@ def test_outputs_far_larger_than_expected_are_not_diagnosed():
         ),
         ("0.2727272727272727, -3.5 and 12.123456", "0.272727…, -3.5 and 12.123456"),
         ("half \ud800, bell \x07", "half ?, bell \ufffd"),
+        ("\x1b[1;31mred\x1b[0m\x1b[K", "red"),
     ],
 )
 def test_texts_are_deterministic(text, expected):

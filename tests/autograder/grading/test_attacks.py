@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import fnmatch
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -61,6 +63,29 @@ ENTRIES = [
 # The others of tests/submissions/accidents are in test_accidents.py.
 ACCIDENTS = ("downloaded_twice", "merge_conflict_in_the_file", "zipped")
 ATTACKS = [entry for entry in ENTRIES if entry.kind != "honest"]
+# Names or kinds of the attacks of each row of docs/threat-model.md.
+OF_ROW = {
+    "Forging": ["forging"],
+    "Computing instead of communicating": [
+        "data_by_*", "rank_0_*", "inputs_redrawn_*", "own_store",
+    ],
+    "Calls that an exercise forbids": ["library_collective*", "forged_log*"],
+    "Evidence written by the answer": ["evidence_of_overlap_*"],
+    "Fewer bytes than the numbers have": [
+        "packed_into_16_bits", "fractions_of_*", "compressed_on_the_wire", "half_precision_*",
+    ],
+    "Memory hidden from a budget": ["states_*"],
+    "Calling the library's own answers": ["closed_code_*"],
+    "Replaying instead of saving": ["replays_*"],
+    "Changes on disk that nobody sees": ["copies_*"],
+    "Reading more than a budget allows": [
+        "reads_all_files_as_*", "reads_all_files_by_*", "reads_all_files_with_*",
+    ],
+    "Theft": ["theft"],
+    "Destruction": ["destruction"],
+    "Smuggling": ["smuggling"],
+    "Taking others down": ["exits*", "segmentation_fault", "kills_the_parent*"],
+}  # fmt: skip
 LABS = sorted({LAB, *(entry.lab for entry in ENTRIES)})
 HONEST = [entry for entry in ENTRIES if entry.kind == "honest"]
 
@@ -317,3 +342,15 @@ def test_every_kind_of_attack_is_there() -> None:
         assert entry.tries, entry.name
         assert entry.seen_by in ("points", "loot", "canary", "neighbours", "survivors"), entry.name
     assert f"{LAB}.ipynb" == NAME
+
+
+def test_each_row_of_the_threat_model_has_attacks() -> None:
+    """At least three, found by their names or kinds."""
+    model = (REPO / "docs/threat-model.md").read_text()
+    rows = re.findall(r"^\| \*\*([^*]+)\*\*", model, re.MULTILINE)
+    assert rows == list(OF_ROW)
+    names = {entry.name for entry in corpus.attacks()}
+    kinds = [entry.kind for entry in corpus.attacks()]
+    for row, patterns in OF_ROW.items():
+        found = {name for pattern in patterns for name in fnmatch.filter(names, pattern)}
+        assert len(found) + sum(kinds.count(pattern) for pattern in patterns) >= 3, row

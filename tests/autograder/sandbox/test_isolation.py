@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import functools
 import os
 import platform
+import resource
 import shutil
 import signal
 import socket
+import struct
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +34,7 @@ from autograder.sandbox.host import ForkServerProcess, Sandbox, SharedForkServer
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet
+from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 from shardlab.trace import wire
 from tests.autograder.sandbox.ordinary_user import is_possible, run_as_ordinary_user
@@ -175,6 +181,145 @@ def test_ranks_share_nothing_but_counted_sockets(sandbox: Sandbox) -> None:
     assert contained(sandbox, try_uncounted_channels, world_size=2).outputs == [[], []]
 
 
+def pass_data_on() -> list[str]:
+    """Each rank leaves data in places that need no new socket; how the other one can read it."""
+    rank, found, mine = dist.get_rank(), [], f"data of {dist.get_rank()}".encode()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(15, mine, 0, 0, 0)  # PR_SET_NAME
+    for fd in inherited_files():
+        with contextlib.suppress(OSError):
+            os.set_blocking(fd, False)
+            os.write(fd, mine)
+    with contextlib.suppress(OSError):
+        os.fchmod(os.openpty()[1], 0o666)
+    with contextlib.suppress(OSError):
+        resource.setrlimit(resource.RLIMIT_STACK, (4711 << 20, resource.RLIM_INFINITY))
+    shared = os.open("/usr/bin/env", os.O_RDONLY)
+    lock = [struct.pack("hhqqi4x", kind, 0, 4711, 1 + rank, 0) for kind in (0, 1)]
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(shared, fcntl.F_SETLK, lock[0])
+    with contextlib.suppress(OSError):
+        fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    other = pid_of_the_other_rank()
+    found += ["terminal" for path in Path("/dev/pts").iterdir() if path.is_char_device()]
+    with contextlib.suppress(OSError):
+        found += ["name"] * ("data of" in Path(f"/proc/{other}/comm").read_text())
+    with contextlib.suppress(OSError):
+        found += ["limit"] * (resource.prlimit(other, resource.RLIMIT_STACK)[0] >= 0)
+    with contextlib.suppress(OSError):
+        found += ["processors"] * bool(os.sched_getaffinity(other))
+    with contextlib.suppress(OSError):
+        found += ["priority"] * (os.getpriority(os.PRIO_PROCESS, other) >= 0)
+    with contextlib.suppress(OSError):
+        reply = fcntl.fcntl(shared, fcntl.F_GETLK, lock[1])
+        found += ["lock"] * (4711 in struct.unpack("hhqqi4x", reply))
+    with contextlib.suppress(OSError):
+        fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found += ["file is not locked"] * (rank == 0)
+    found += ["notifications"] * (libc.inotify_init1(0) >= 0)
+    for fd in inherited_files():
+        with contextlib.suppress(OSError):
+            found += ["inherited"] * (b"data of" in os.read(fd, 100))
+    assert os.sched_getaffinity(0)  # each may ask for itself
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)
+    dist.barrier()
+    return found
+
+
+def inherited_files() -> list[int]:
+    """Without the rank's own output, logs and sockets."""
+    names = {int(fd): f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")}
+    links = {fd: os.readlink(name) for fd, name in names.items() if os.path.lexists(name)}
+    return [fd for fd, link in links.items() if fd > 2 and "socket" not in link]
+
+
+def test_ranks_that_may_not_connect_share_no_state(sandbox: Sandbox) -> None:
+    run = contained(sandbox, pass_data_on, world_size=2, may_connect=False)
+    assert run.outputs == [[], []]
+
+
+def test_no_ranks_share_terminals_notifications_or_inherited_files(sandbox: Sandbox) -> None:
+    for found in contained(sandbox, pass_data_on, world_size=2).outputs:
+        known = {"name", "limit", "processors", "priority", "lock", "file is not locked"}
+        assert set(found) <= known, found
+
+
+_NEW_NAMESPACES = (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+_CLONE_SIGHAND, _CLONE_FILES, _CLONE_THREAD = 0x800, 0x400, 0x10000
+_CALLS = {  # clone, clone3, close_range, unshare, memfd_secret
+    "x86_64": (56, 435, 436, 272, 447), "aarch64": (220, 435, 436, 97, 447),
+}  # fmt: skip
+
+
+def try_clones() -> dict[str, Any]:
+    """Errors by flags.  A signal table without shared memory is invalid, so that calls which the
+    filter lets through start nothing."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    clone, clone3, close_range, unshare, memfd_secret = _CALLS[platform.machine()]
+
+    def error_of(number: int, *arguments: int) -> str:
+        result = libc.syscall(number, *map(ctypes.c_long, arguments))
+        return "" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+
+    def error_of_clone(flags: int) -> str:
+        return error_of(clone, flags | _CLONE_SIGHAND, 0, 0, 0, 0)
+
+    child = os.fork()
+    if child == 0:
+        os._exit(7)
+    done: list[int] = []
+    thread = threading.Thread(target=done.append, args=(1,))
+    thread.start()
+    thread.join()
+    return {
+        "namespaces": [error_of_clone(flag) for flag in _NEW_NAMESPACES],
+        "thread with own files": error_of_clone(_CLONE_THREAD),
+        "thread": error_of_clone(_CLONE_THREAD | _CLONE_FILES),
+        "process": error_of_clone(signal.SIGCHLD),
+        "clone3": error_of(clone3, 0, 0),
+        "unshare files": error_of(unshare, _CLONE_FILES),
+        "close": [error_of(close_range, 900, 901, flags) for flags in (0, 4)],
+        "close own table": [error_of(close_range, 900, 901, flags) for flags in (2, 6)],
+        "secret memory": error_of(memfd_secret, 0),
+        "fork": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
+        "threads": len(done),
+    }
+
+
+def test_no_namespaces_and_no_threads_with_files_of_their_own(sandbox: Sandbox) -> None:
+    assert contained(sandbox, try_clones).outputs[0] == {
+        "namespaces": ["EPERM"] * len(_NEW_NAMESPACES),
+        "thread with own files": "EPERM",
+        "thread": "EINVAL",  # the operating system's answer
+        "process": "EINVAL",
+        "clone3": "ENOSYS",  # so that the C library uses clone
+        "unshare files": "EPERM",
+        "close": ["", ""],
+        "close own table": ["EPERM", "EPERM"],
+        "secret memory": "EPERM",
+        "fork": 7,
+        "threads": 1,
+    }
+
+
+def open_socket_pair() -> str:
+    try:
+        for sock in socket.socketpair():
+            sock.close()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return ""
+
+
+def test_ranks_whose_memory_is_measured_get_no_socket_pairs(sandbox: Sandbox) -> None:
+    found = []
+    for measured in (False, True):
+        with RankSet(1, host=sandbox.host, device="cpu", quiet=True, trust=Trust.UNTRUSTED) as r:
+            run = r.run(open_socket_pair, memory=True, process_memory=measured, results="plain")
+        found += run.outputs
+    assert found == ["", "EPERM"]
+
+
 def leave_an_orphan() -> int:
     """A daemon: forked twice, in a new session, ignoring signals."""
     if os.fork() == 0:
@@ -285,6 +430,12 @@ def test_ranks_that_may_not_connect_cannot_open_new_connections(sandbox: Sandbox
     assert contained(sandbox, open_new_sockets, world_size=2).outputs == [[], []]
 
 
+def pid_of_the_other_rank() -> int:
+    both = torch.tensor(os.getpid())
+    dist.all_reduce(both)
+    return int(both) - os.getpid()
+
+
 def signal_other_ranks() -> list[str]:
     """The system calls that succeed; signal 0 only checks whether sending is allowed."""
     libc, information = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(128)
@@ -292,22 +443,19 @@ def signal_other_ranks() -> list[str]:
     numbers = {"x86_64": (62, 200, 234, 129, 297), "aarch64": (129, 130, 131, 138, 240)}
     kill, tkill, tgkill, queue, queue_to_thread = numbers[platform.machine()]
     possible = []
-    dist.barrier()
-    for other in (int(pid) for pid in os.listdir("/proc") if pid.isdigit()):
-        if other in (1, os.getpid()):
-            continue
-        for call, arguments in (
-            (kill, (other, 0)),
-            (tkill, (other, 0)),
-            (tgkill, (other, other, 0)),
-            (queue, (other, 0, information)),
-            (queue_to_thread, (other, other, 0, information)),
-        ):
-            if libc.syscall(call, *arguments) == 0:
-                possible.append(call)
-        with contextlib.suppress(PermissionError):
-            signal.pidfd_send_signal(os.pidfd_open(other), 0)
-            possible.append("pidfd")
+    other = pid_of_the_other_rank()
+    for call, arguments in (
+        (kill, (other, 0)),
+        (tkill, (other, 0)),
+        (tgkill, (other, other, 0)),
+        (queue, (other, 0, information)),
+        (queue_to_thread, (other, other, 0, information)),
+    ):
+        if libc.syscall(call, *arguments) == 0:
+            possible.append(call)
+    with contextlib.suppress(PermissionError):
+        signal.pidfd_send_signal(os.pidfd_open(other), 0)
+        possible.append("pidfd")
     dist.barrier()
     os.kill(os.getpid(), 0)  # signalling itself is allowed
     return [str(call) for call in possible]

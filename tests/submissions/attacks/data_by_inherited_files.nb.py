@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "data between ranks through file descriptors that all of them inherited; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
-# state = "tampering"
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 import os

@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "data between ranks through the rendezvous store; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
-# state = "tampering"
+# state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
