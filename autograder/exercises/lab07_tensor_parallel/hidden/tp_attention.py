@@ -93,7 +93,7 @@ MISTAKES = {
     "scores": attention(a_piece_of_each_head, own_heads=False),
     "takes a piece of each head, not whole heads: q's rows are ordered by head, so whole heads are "
     "blocks of rows": attention(a_piece_of_each_head, own_heads=True),
-    "does not divide the number of heads: a rank has H/N of them, each as wide as before": (
+    "does not divide the number of heads: a rank has 1/N of them, each as wide as before": (
         attention(blocks, own_heads=False)
     ),
     "takes every N-th head from qkv, but a block of columns from out: both must belong to the same "
