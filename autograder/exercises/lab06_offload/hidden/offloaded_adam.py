@@ -128,7 +128,11 @@ MISTAKES = {
     **dropped_options(),
     "swaps betas: the first is for the momentum, the second for the variance": swapped_betas,
     "forgets momentum and variance after each step: create the optimizer once, in __init__": (
-        lambda case, inputs: {"masters": trained(case, inputs, rebuilds=True)}
+        # Gradients that never change give the same masters, but they have to be kept on the host.
+        lambda case, inputs: {
+            "masters": trained(case, inputs, rebuilds=True),
+            "nothing else stays on the host": True,
+        }
     ),
     "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": (
         lambda case, inputs: {"masters": trained(case, inputs, weight_decay=0.0)}
