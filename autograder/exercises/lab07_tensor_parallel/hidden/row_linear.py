@@ -55,8 +55,8 @@ MISTAKES = {
     "leaves out the bias": y_by(lambda total, bias, n: total),
     "returns its own partial sum: y is the sum over all ranks": own_partial_sum_only,
     "averages the partial sums: y is their sum": y_by(lambda total, bias, n: total / n + bias),
-    "adds a share of the bias on each rank: y is right, but the bias's gradient is 1/N of what it "
-    "should be": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
+    "has a bias gradient that is 1/N of what it should be: add the whole bias on every rank, after "
+    "the all-reduce": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
     "sums the gradient in backward: every rank already has all of y's gradient, so all gradients "
     "come out N times too large": (
         shared.scaled(reference, lambda case: case.world_size, "x.grad", "weight.grad")

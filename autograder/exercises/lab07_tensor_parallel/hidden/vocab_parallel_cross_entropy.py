@@ -106,10 +106,15 @@ MISTAKES = {
         mean_of(lambda p: p.own_total - p.found),
         mean_of(lambda p: p.own_total - p.owns * p.found),
         mean_of(lambda p: (p.own_total - p.found).mean(dim=0)),
+        # less the largest of all ranks: its own sum may underflow to 0
+        mean_of(lambda p: (p.logits - p.top[:, None]).exp().sum(dim=2).log() + p.top - p.found),
     ),
     f"in backward {LOCAL}": gradient_of_the_local_softmax,
     "uses the target's logit only on the rank that has the word: sum it over the ranks, with 0 "
-    "from the others": mean_of(lambda p: p.total - p.owns * p.found),
+    "from the others": (
+        mean_of(lambda p: p.total - p.owns * p.found),
+        mean_of(lambda p: p.total - p.top - p.owns * (p.found - p.top)),
+    ),
     "adds a logit for targets that are not in its part: put 0 there before the sum": (
         mean_of(lambda p: p.total - p.top - (p.nearest - p.top).sum(dim=0)),
         mean_of(lambda p: p.total - p.nearest.sum(dim=0)),
