@@ -47,6 +47,8 @@ from shardlab.pools import Pools
 # | `"parameters"` | gradients, after each backward | parameters, for each forward and again for each backward |
 #
 # A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters and stay where they are. A step has `micro_batches` forward and backward passes. N divides Ψ.
+#
+# ZeRO-Offload's paper counts 4Ψ bytes for a step with one micro-batch: 2Ψ down and 2Ψ up, on all ranks together. You count one rank's share, 1/N of that, and gradients go down for each micro-batch. (DeepSpeed widens them to fp32 before the move, so there 4Ψ/N go down: see the chapter.)
 
 # %%
 def offload_bytes_spec(elements):

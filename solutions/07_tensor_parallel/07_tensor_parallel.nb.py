@@ -28,7 +28,7 @@
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds hidden cases: other sizes, other numbers of heads and ranks. A mistake in one exercise never costs points in a later one.
 #
-# N is the number of ranks; it divides everything that is split. Shapes: B batch, T tokens, D width, H heads, V vocabulary.
+# N is the number of ranks; it divides everything that is split. Letters, as in the chapter: T tokens of the whole batch, D width, V vocabulary.
 
 # %%
 import torch
@@ -45,7 +45,7 @@ from shardlab.widgets import tensor_split, timeline, traffic_map
 #
 # `y = x @ W` needs all of `x`, but each **column** of y needs only one column of `W`. So split `W` into N blocks of columns: every rank has all of x and computes its own columns of y, without communication.
 #
-# `ColumnLinear(linear)` takes a whole `nn.Linear` with a bias, equal on all ranks, and keeps this rank's share of it, and nothing else, in two parameters, `weight` and `bias`. `forward(x)`, x [..., in] in any memory layout and equal on all ranks, returns this rank's columns [..., out/N]. Everything is float32, also in collectives.
+# `ColumnLinear(linear)` takes a whole `nn.Linear` with a bias, equal on all ranks, and keeps this rank's share of it, and nothing else, in two parameters, `weight` and `bias`, laid out as in `nn.Linear`. `forward(x)`, x [..., in] in any memory layout and equal on all ranks, returns this rank's columns [..., out/N]. Everything is float32, also in collectives.
 #
 # Backward needs communication. x went to all ranks, so its gradient is the **sum** of their gradients. Every rank needs that sum. But x may also be used elsewhere, for example in a residual connection `x + layer(x)`: what it gets from there is already whole, and must not be summed.
 
@@ -292,9 +292,9 @@ check("tensor_parallel.tp_mlp", tp_mlp)
 # %% [markdown]
 # ## 4 · `tp_attention`
 #
-# Attention splits naturally: heads are independent. Give each rank H/N whole heads, with their queries, keys and values, and the rows of the output matrix that belong to them.
+# Attention splits naturally: heads are independent. Give each rank 1/N of them, whole heads, with their queries, keys and values, and the rows of the output matrix that belong to them.
 #
-# The catch is how our GPT stores them. One matrix, `qkv`, computes all three. Its weight has 3D rows: first all heads' queries, then all keys, then all values. In each third, head h has rows h · D/H to (h + 1) · D/H.
+# The catch is how our GPT stores them. One matrix, `qkv`, computes all three. Its weight has 3D rows: first all heads' queries, then all keys, then all values. In each third, head h has rows h · d to (h + 1) · d, where d is the width of a head.
 #
 # `tp_attention(attention)` takes a whole `models.Attention`, equal on all ranks, and returns it with `qkv` and `out` replaced by this rank's shares: rank r has block r of the heads. Its `forward` stays unchanged: it splits the output of `qkv` into three equal parts and each of those into `self.heads` heads.
 
@@ -450,7 +450,7 @@ check("tensor_parallel.vocab_parallel_cross_entropy", vocab_parallel_cross_entro
 # %% [markdown]
 # ## 6 · `tp_bytes_per_layer`
 #
-# How many bytes does **one rank** send for one layer (attention and MLP, forward and backward) and one micro-batch? Each half of a layer is a column split followed by a row split, as you built them. Each all-reduce runs as a ring.
+# How many bytes does **one rank** send for one layer (attention and MLP, forward and backward) and one micro-batch, `batch` sequences of `tokens` tokens? Each half of a layer is a column split followed by a row split, as you built them. Each all-reduce runs as a ring.
 
 # %%
 def tp_bytes_spec(run, layers):
@@ -465,7 +465,7 @@ tp_bytes_spec(step, models.SIZES["1M"].layers)
 #
 # <details><summary>Hint 1 · what is summed</summary>
 #
-# In forward the output of each half, in backward the gradient of each half's input: all of them [B, T, D]. The inner width of the MLP and the number of heads do not matter.
+# In forward the output of each half, in backward the gradient of each half's input: all of them `[batch, tokens, width]`. The inner width of the MLP and the number of heads do not matter.
 # </details>
 # <details><summary>Hint 2 · nearly there</summary>
 #

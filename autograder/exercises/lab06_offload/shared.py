@@ -17,6 +17,7 @@ from autograder.exercise import Attempt, Finding, equal
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, finding, raises
 from shardlab import placement
+from shardlab.errors import RankError
 
 WIDTH = 64  # of the square layers of the model that is trained
 # Added to every configuration: they allow torch's own AdamW, which the driver passes in.
@@ -64,7 +65,15 @@ def on_rank_0(of_output: Callable[[Mapping[str, Any], Attempt], MistakeText]) ->
     return sign
 
 
-refused = functools.partial(raises, who="the configuration", quoted=True)
+def refused(mistake: str, pattern: str = "") -> Sign:
+    """DeepSpeed stops with an error that matches the pattern; no line of the answer was running."""
+    of_error = raises(pattern, mistake, who="the configuration", quoted=True)
+
+    def sign(attempt: Attempt) -> Finding | None:
+        is_ours = isinstance(attempt.error, RankError) and not attempt.error.source
+        return of_error(attempt) if is_ours else None
+
+    return sign
 
 
 def engine_differs(**mistakes: str) -> Sign:

@@ -115,8 +115,10 @@ def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeTe
             "ignores it without a warning"
         )
         return mistake, ", ".join(offload)
-    for key, what in {"offload_optimizer": "optimizer", "offload_param": "parameters"}.items():
-        if key in asked.get("zero_optimization", {}) and output[what]["place"] == "device":
+    _, *places = row_of(asked)
+    whats = {"offload_optimizer": "optimizer", "offload_param": "parameters"}
+    for place, (key, what) in zip(places, whats.items(), strict=True):
+        if place == "host" and output[what]["place"] == "device":
             return ignored(key), f"stage {output['stage']}"
     return None
 
@@ -158,20 +160,20 @@ def compared(
     budget = f"{device_bytes:,} bytes for {parameters:,} parameters on {ranks}"
     if made == wanted:
         return None
-    stage, optimizer, others = made if len(made) == 3 else ("", "", "")
+    if len(made) != 3:
+        return "should be a dict for every model and budget", budget
+    stage, optimizer, others = made
+    row = f"stage {stage}, optimizer on the {optimizer}, parameters on the {others}"
     if optimizer == "host" and stage == 0:
         return ignored("offload_optimizer"), budget
     if others == "host" and stage != 3:
         return ignored("offload_param"), budget
     if made not in ROWS:
-        return "is not a row of the table", budget
+        return "is not a row of the table", f"{row}; the budget is {budget}"
     needed_bytes = ROWS[made](world_size) * parameters
-    evidence = (
-        f"stage {made[0]}, optimizer on the {made[1]}, parameters on the {made[2]}: "
-        f"{needed_bytes:,.0f} bytes; the budget is {budget}"
-    )
+    evidence = f"{row}: {needed_bytes:,.0f} bytes; the budget is {budget}"
     if needed_bytes > device_bytes:
-        return "has the wrong stage: its model states do not fit on the device", evidence
+        return "is a row whose model states do not fit on the device", evidence
     if wanted[1:] == made[1:]:
         return "has the wrong stage: a lower one fits", evidence
     if (made[1:].count("host"), made[0]) > (wanted[1:].count("host"), wanted[0]):
@@ -191,9 +193,10 @@ EXERCISE = OnRanks(
     drive=drive,
     signs=(
         shared.refused(
-            "train_batch_size",
             "has a train_batch_size that is not micro-batch × accumulation × world size",
+            "train_batch_size is not equal to",
         ),
+        shared.refused("does not start and train with DeepSpeed"),
         not_a_dict,
         offload_is_ignored,
         wrong_row,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from autograder.exercise import Case, OnRanks, Plain
+from autograder.exercise.signs import never_waited
 from autograder.exercises.lab07_tensor_parallel import shared
 
 
@@ -18,20 +21,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     ]
 
 
-def shapes(case: Case, x: tuple[int, int], w: tuple[int, int]) -> str | None:
-    fan_in, own = case.params["in"], case.params["out"] // case.world_size
-    if x[1] == fan_in and w[0] < fan_in and w[1] == case.params["out"]:
-        return (
-            "splits the weight along the wrong dimension: nn.Linear's weight is [out, in] and y = "
-            "x @ weight.T, so columns of the product are rows of the weight"
-        )
-    if x[1] < fan_in and w[0] == fan_in:
-        return "splits x: every rank has all of x, and multiplies all of it"
-    if x[1] == fan_in and w == (own, fan_in):
-        return "multiplies by the weight as it is: nn.Linear's weight is [out, in], so transpose it"
-    return None
-
-
+SPLIT = {"weight": 0, "bias": 0}
 EXERCISE = OnRanks(
     answer="ColumnLinear",
     points=4,
@@ -40,18 +30,13 @@ EXERCISE = OnRanks(
         shared.linear_case(4, [32, 2], 4096, 16, "4 ranks, 1 MiB of inputs"),
     ),
     inputs=draw,
-    drive=shared.drive_linear,
+    drive=partial(shared.drive_linear, SPLIT),
     tolerance=shared.NEAR,
     budgets=shared.one_all_reduce(shared.BACKWARD, "x's gradient", "in"),
     signs=shared.signs(
-        shared.shapes_do_not_fit(shapes),
-        shared.bias_does_not_fit(
-            "adds the whole bias to its own columns: add only their part of it",
-            lambda case, less, more: (
-                (less, more) == (case.params["out"] // case.world_size, case.params["out"])
-            ),
-        ),
+        shared.does_not_multiply("splits x: every rank has all of x, and multiplies all of it"),
         forward="communicates in forward: every rank has all of x, so no communication is needed",
         backward="communicates more than once in backward: only x's gradient is a sum over ranks",
     ),
+    rules=(never_waited,),
 )

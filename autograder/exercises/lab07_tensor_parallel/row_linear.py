@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise.signs import MistakeText, never_waited, on_each_rank
 from autograder.exercises.lab07_tensor_parallel import shared
 
 
@@ -36,39 +37,23 @@ def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> MistakeText
     )
 
 
-def shapes(case: Case, x: tuple[int, int], w: tuple[int, int]) -> str | None:
-    own = case.params["in"] // case.world_size
-    if x[1] == own and w[0] == case.params["in"]:
-        return (
-            "multiplies its part of x by all rows of W: row i of W is column i of nn.Linear's "
-            "weight, [out, in], so split the weight along dim 1"
-        )
-    if x[1] < own and w[0] == own:
-        return "splits x again: x is this rank's part already"
-    if x[1] == own and w == (case.params["out"], own):
-        return "multiplies by the weight as it is: nn.Linear's weight is [out, in], so transpose it"
-    return None
-
-
+SPLIT = {"weight": 1}
 EXERCISE = OnRanks(
     answer="RowLinear",
     points=4,
     cases=(
-        shared.linear_case(2, [3], 6, 5),
+        shared.linear_case(2, [4], 6, 5),
         shared.linear_case(4, [32, 2], 16, 4096, "4 ranks, 1 MiB of outputs"),
     ),
     inputs=draw,
-    drive=shared.drive_linear,
+    drive=partial(shared.drive_linear, SPLIT),
     tolerance=shared.NEAR,
     budgets=shared.one_all_reduce(shared.FORWARD, "y", "out"),
     signs=shared.signs(
-        shared.shapes_do_not_fit(shapes),
-        shared.bias_does_not_fit(
-            "adds a part of the bias: y has all columns, so keep the bias whole",
-            lambda case, less, more: less < more == case.params["out"],
-        ),
+        shared.does_not_multiply("splits x again: x is this rank's part already"),
         bias_of_other_ranks,
         forward="communicates more than once in forward: one sum is enough",
         backward="communicates in backward: every rank already has all of y's gradient",
     ),
+    rules=(never_waited,),
 )

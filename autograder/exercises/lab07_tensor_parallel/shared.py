@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import gc
 import math
-import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,8 @@ NEAR = 1e-5  # additions in another order may differ by this much
 BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than the budget's few percent
 FORWARD, BACKWARD = "forward", "backward"  # the blocks that a drive measures
 
+Shapes = dict[str, tuple[int, ...]]  # of parameters, by name
+
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Tensor:
     return torch.from_numpy(scale * rng.standard_normal(shape)).float()
@@ -58,12 +59,30 @@ def linear_case(
     return Case(name, world_size, {"batch": batch, "in": fan_in, "out": fan_out})
 
 
-def drive_linear(subject: Any, given: Any, case: Case) -> Plain:
+# {parameter: the dimension along which it is split}; all others are whole on every rank
+Split = Mapping[str, int]
+
+
+def drive_linear(split: Split, subject: Any, given: Any, case: Case) -> Plain:
     linear = linear_of(**given["whole"])
     weights = whole_weights(linear)
     layer = subject(linear)
     del linear
-    return forward_and_backward(layer, given, weights)
+    return forward_and_backward(layer, given, weights, share_of(given["whole"], split, case))
+
+
+def share_of(whole: Mapping[str, Tensor], split: Split, case: Case) -> Shapes:
+    """The shapes of a rank's share of the whole weights."""
+    shapes = shapes_of(whole)
+    for name, dim in split.items():
+        sizes = list(shapes[name])
+        sizes[dim] //= case.world_size
+        shapes[name] = tuple(sizes)
+    return shapes
+
+
+def shapes_of(parameters: Mapping[str, Tensor]) -> Shapes:
+    return {name: tuple(each.shape) for name, each in sorted(parameters.items())}
 
 
 def whole_weights(module: nn.Module) -> list[weakref.ref[Tensor]]:
@@ -72,9 +91,14 @@ def whole_weights(module: nn.Module) -> list[weakref.ref[Tensor]]:
 
 
 def forward_and_backward(
-    layer: Any, given: Any, whole: Sequence[weakref.ref[Tensor]] = ()
+    layer: Any,
+    given: Any,
+    whole: Sequence[weakref.ref[Tensor]] = (),
+    share: Shapes | None = None,
 ) -> Plain:
     """Runs the student's module; returns the shapes of its parameters, its output, all gradients.
+
+    Of parameters that are not a ``share`` it returns the shapes only: they may not fit x.
 
     x is not contiguous, and it is used again after the layer, as in a residual connection: its
     gradient is the layer's plus ``x`` itself.
@@ -87,6 +111,13 @@ def forward_and_backward(
     alive_bytes = sum(storage.nbytes() for storage in storages.values())
     if any(weight() is not None for weight in whole):
         gc.collect()
+    holds = {
+        "parameters": shapes_of(parameters),
+        "other bytes kept alive": alive_bytes - sum(p.nbytes for p in parameters.values()),
+        "whole weights kept": sum(weight() is not None for weight in whole),
+    }
+    if share is not None and holds["parameters"] != share:
+        return holds
     x = given["x"].requires_grad_()
     again = x.mT.contiguous().mT
     with measure(FORWARD):
@@ -95,12 +126,10 @@ def forward_and_backward(
         with measure(BACKWARD):
             torch.autograd.backward((y, again), (given["y.grad"], x.detach().clone()))
     return {
-        "parameters": [[name, list(each.shape)] for name, each in sorted(parameters.items())],
+        **holds,
         "y": y.detach() if isinstance(y, Tensor) else y,
         **{f"{name}.grad": parameter.grad for name, parameter in parameters.items()},
         "x.grad": x.grad,
-        "other bytes kept alive": alive_bytes - sum(p.nbytes for p in parameters.values()),
-        "whole weights kept": sum(weight() is not None for weight in whole),
     }
 
 
@@ -161,12 +190,10 @@ def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
 
 @on_each_rank
 def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Not the rank's share: the whole weights, other names, or a view of the whole weights."""
-    wanted, got = (dict(each["parameters"]) for each in (attempt.expected[rank], output))
-    elements, of_share = (sum(map(math.prod, shapes.values())) for shapes in (got, wanted))
-    if elements >= sum(tensor.numel() for tensor in attempt.inputs[rank]["whole"].values()):
-        evidence = f"{elements:,} elements, its share has {of_share:,}"
-        return "holds the whole weights: a rank keeps only its share", evidence
+    """The whole weights, other names, or the right shapes with the whole weights behind them."""
+    wanted, got = attempt.expected[rank]["parameters"], output["parameters"]
+    if got == shapes_of(attempt.inputs[rank]["whole"]):
+        return "holds the whole weights: a rank keeps only its share"
     if got.keys() != wanted.keys():
         mistake = f"should have parameters named {', '.join(wanted)}"
         return mistake, f"it has {', '.join(got) or 'none'}"
@@ -183,9 +210,19 @@ def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
+def other_shapes(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    wanted, got = attempt.expected[rank]["parameters"], output["parameters"]
+    for name, shape in wanted.items():
+        if got[name] != shape:
+            evidence = f"{name} is {got[name]}, expected {shape}"
+            return "holds a parameter of another shape than its share", evidence
+    return None
+
+
+@on_each_rank
 def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """A missing gradient, if backward ran at all."""
-    if getattr(output["y"], "shape", None) != attempt.expected[rank]["y"].shape:
+    if getattr(output.get("y"), "shape", None) != attempt.expected[rank]["y"].shape:
         return None
     wanted = [key for key in attempt.expected[rank] if key.endswith(".grad")]
     left_out = [key for key in wanted if output.get(key) is None]
@@ -200,35 +237,27 @@ def other_dtype(attempt: Attempt) -> Finding | None:
     return None
 
 
-# The shapes of x and weight.T, a matrix each, that could not be multiplied
-DoesNotFit = Callable[[Case, tuple[int, int], tuple[int, int]], str | None]
-
-
-def shapes_do_not_fit(mistake_of: DoesNotFit) -> Sign:
-    def sign(attempt: Attempt) -> Finding | None:
-        error = attempt.error
-        sizes = r"mat1 and mat2 shapes cannot be multiplied \((\d+)x(\d+) and (\d+)x(\d+)\)"
-        found = re.search(sizes, error.message) if isinstance(error, RankError) else None
-        if not isinstance(error, RankError) or found is None:
-            return None
-        a, b, c, d = map(int, found.groups())
-        mistake = mistake_of(attempt.case, (a, b), (c, d))
-        return Finding(f"rank {error.rank}", mistake, found[0]) if mistake else None
-
-    return sign
-
-
-def bias_does_not_fit(mistake: str, is_it: Callable[[Case, int, int], bool]) -> Sign:
-    """``is_it(case, one size, the other)``: of y and of what is added to it."""
+def does_not_multiply(cuts_x: str) -> Sign:
+    """torch's error for x, or a rank's part of x (``cuts_x``), times its share of the weight."""
 
     def sign(attempt: Attempt) -> Finding | None:
         error = attempt.error
-        if not isinstance(error, RankError) or "must match the" not in error.message:
+        if not isinstance(error, RankError):
             return None
-        sizes = sorted(map(int, re.findall(r"\((\d+)\)", error.message)))
-        if len(sizes) != 2 or not is_it(attempt.case, *sizes):
-            return None
-        return Finding(f"rank {error.rank}", mistake, " and ".join(map(str, sizes)))
+        x, n = attempt.inputs[error.rank]["x"], attempt.case.world_size
+        rows, width = x.shape[:-1].numel(), x.shape[-1]
+        fan_out, fan_in = attempt.expected[error.rank]["parameters"]["weight"]
+        parts = [len(part) for part in torch.arange(width).chunk(n)]
+        own = (parts + [0] * n)[error.rank]
+        for mistake, sizes in {
+            cuts_x: f"({rows}x{own} and {fan_in}x{fan_out})",
+            "multiplies by the weight as it is: nn.Linear's weight is [out, in], so transpose it": (
+                f"({rows}x{width} and {fan_out}x{fan_in})"
+            ),
+        }.items():
+            if f"mat1 and mat2 shapes cannot be multiplied {sizes}" in error.message:
+                return Finding(f"rank {error.rank}", mistake, f"{sizes}, {error.source}")
+        return None
 
     return sign
 
@@ -247,4 +276,4 @@ def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
         return None
 
     before = (wrong_parameters, *own, other_dtype, no_gradient)
-    return (*before, NAMED_MISTAKES, too_many_calls)
+    return (*before, NAMED_MISTAKES, other_shapes, too_many_calls)

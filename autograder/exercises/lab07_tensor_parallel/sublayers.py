@@ -10,9 +10,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab07_tensor_parallel import shared
-from autograder.exercises.lab07_tensor_parallel.shared import forward_and_backward, whole_weights
+from autograder.exercises.lab07_tensor_parallel.shared import (
+    Split,
+    forward_and_backward,
+    share_of,
+    whole_weights,
+)
 from autograder.exercises.lab07_tensor_parallel.stand_ins import (
     StandInColumnLinear,
     StandInRowLinear,
@@ -52,18 +57,24 @@ def draw(kind: Sublayer, case: Case, rng: np.random.Generator) -> Plain:
     return {"whole": whole, "x": shared.normal(rng, *shape), "y.grad": shared.normal(rng, *shape)}
 
 
-def drive(kind: Sublayer, subject: Any, given: Any, case: Case) -> Plain:
+def split_of(first: str, second: str) -> Split:
+    """Columns of the first linear layer, rows of the second."""
+    return {f"{first}.weight": 0, f"{first}.bias": 0, f"{second}.weight": 1}
+
+
+def drive(kind: Sublayer, split: Split, subject: Any, given: Any, case: Case) -> Plain:
     """The student's split of a sublayer, with our linear layers."""
-    split = with_functions_replaced(
+    layers_replaced = with_functions_replaced(
         subject, ColumnLinear=StandInColumnLinear, RowLinear=StandInRowLinear
     )
     made = make_sublayer(kind, case, given["whole"])
     weights = whole_weights(made)
-    returned = split(made)
+    returned = layers_replaced(made)
     del made
     if not isinstance(returned, nn.Module):
         return {"returned": type(returned).__name__}
-    return forward_and_backward(returned, given, weights)
+    share = share_of(given["whole"], split, case)
+    return forward_and_backward(returned, given, weights, share)
 
 
 def all_reduced_bytes(case: Case) -> int:
@@ -79,12 +90,14 @@ def no_module(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
-def sublayer_exercise(kind: Sublayer, *, points: float, cases: tuple[Case, ...]) -> OnRanks:
+def sublayer_exercise(
+    kind: Sublayer, split: Split, *, points: float, cases: tuple[Case, ...]
+) -> OnRanks:
     return OnRanks(
         points=points,
         cases=cases,
         inputs=partial(draw, kind),
-        drive=partial(drive, kind),
+        drive=partial(drive, kind, split),
         tolerance=shared.NEAR,
         budgets=(
             shared.counted(shared.FORWARD, 1),
@@ -93,19 +106,9 @@ def sublayer_exercise(kind: Sublayer, *, points: float, cases: tuple[Case, ...])
         ),
         signs=(
             no_module,
-            raises(
-                "RowLinear takes",
-                "passes whole inputs to a RowLinear: it takes the output of a ColumnLinear",
-            ),
-            raises(
-                "ColumnLinear takes",
-                "passes a part of the input to a ColumnLinear: it takes whole inputs",
-            ),
             *shared.signs(
-                forward="communicates between the two linear layers: on each rank the second one "
-                "takes just what the first one returns",
-                backward="communicates more than once in backward: only the input's gradient is a "
-                "sum over ranks",
+                forward="communicates more than once in forward: RowLinear's sum is enough",
+                backward="communicates more than once in backward: ColumnLinear's sum is enough",
             ),
         ),
     )

@@ -1,7 +1,12 @@
 """Attention, split by heads: each rank needs the queries, keys and values of its own heads."""
 
-from autograder.exercises.lab07_tensor_parallel.sublayers import sublayer_case, sublayer_exercise
+from autograder.exercises.lab07_tensor_parallel.sublayers import (
+    split_of,
+    sublayer_case,
+    sublayer_exercise,
+)
 from shardlab.models import Attention
 
 CASES = (sublayer_case(2, 4, 16, 1, 4), sublayer_case(4, 4, 16, 2, 3))
-EXERCISE = sublayer_exercise(Attention, points=4, cases=CASES)
+SPLIT = split_of("qkv", "out")
+EXERCISE = sublayer_exercise(Attention, SPLIT, points=4, cases=CASES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from autograder.exercise import (
     Plain,
     sent_bytes,
 )
-from autograder.exercise.signs import MistakeText, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, never_waited, on_each_rank
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInSumOverRanks
 from autograder.guest.on_rank import with_functions_replaced
+from shardlab.errors import RankError
 
 WIRE_FROM_BYTES = 2**16  # below, gloo's own messages are as large as logits
 
@@ -90,14 +92,29 @@ def half_of_its_logits(case: Case) -> Limit | None:
 # ---- signs --------------------------------------------------------------------------------------
 
 
-def whole_logits(attempt: Attempt) -> Finding | None:
+def looks_up_other_words(attempt: Attempt) -> Finding | None:
+    """torch's errors for an index outside of the rank's V/N words."""
+    error, part = attempt.error, attempt.case.params["vocabulary"] // attempt.case.world_size
+    pattern = (
+        rf"(index -?\d+ is out of bounds for .* with size {part}$|Target \d+ is out of bounds)"
+    )
+    if not isinstance(error, RankError) or not re.search(pattern, error.message):
+        return None
+    mistake = (
+        "looks up a word that another rank has: its own words start at rank · V/N, and targets "
+        "outside its part add 0"
+    )
+    return Finding(f"rank {error.rank}", mistake, f"{error.message}, {error.source}")
+
+
+def large_tensors(attempt: Attempt) -> Finding | None:
     """A collective gets as many bytes as a rank has logits."""
     part = part_bytes(attempt.case)
     for call in attempt.run.calls if attempt.run and not attempt.error else []:
         if call.bytes >= part > three_numbers_bytes(attempt.case):
             mistake = (
-                "exchanges logits: a few numbers per token are enough, and no rank ever needs the "
-                "others' logits"
+                "passes a tensor as large as its logits to a collective: three numbers per token "
+                "are enough"
             )
             return Finding(f"rank {call.rank}", mistake, f"{call.op}, {call.source}")
     return None
@@ -111,19 +128,6 @@ def not_one_tensor(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if loss.shape == attempt.inputs[rank]["targets"].shape:
         return "returns one loss per token: return their mean"
     return None
-
-
-@on_each_rank
-def not_finite(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    loss = output["loss"]
-    if not isinstance(loss, Tensor) or loss.isfinite().all():
-        return None
-    mistake = (
-        "has a loss that is not finite: exp of a large logit is inf, and the log of 0 is -inf; "
-        "subtract from each token's logits the largest of them over all ranks, and use the "
-        "target's logit without exp"
-    )
-    return mistake, f"its loss is {loss.item():g}" if loss.ndim == 0 else ""
 
 
 @on_each_rank
@@ -146,15 +150,11 @@ EXERCISE = OnRanks(
         Budget("sends less than half of its logits' bytes", sent_bytes, half_of_its_logits),
     ),
     signs=(
-        raises(
-            "out of bounds|index out of range",
-            "looks up words that another rank has: its own words start at rank · V/N, and targets "
-            "outside its part add 0",
-        ),
-        whole_logits,
+        looks_up_other_words,
+        large_tensors,
         shared.other_dtype,
         not_one_tensor,
         changes_its_arguments,
-        not_finite,
     ),
+    rules=(never_waited,),
 )

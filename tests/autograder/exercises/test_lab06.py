@@ -18,6 +18,7 @@ from autograder.exercises.lab06_offload.hidden import offload_bytes_per_step as 
 from autograder.exercises.lab06_offload.hidden import offloaded_adam as adam
 from autograder.exercises.lab06_offload.shared import start_engine
 from shardlab import launch
+from shardlab.errors import RankError
 from shardlab.estimate.memory import model_states
 from tests.submissions import planted
 
@@ -117,18 +118,18 @@ def test_stale_or_unmoved_weights_are_named_in_every_case(case):
 @pytest.mark.parametrize(
     ("way", "times", "words"),
     [
-        ("host bfloat16", 4, "more than 2Ψ bytes down"),
-        ("device bfloat16", 4, "more than 2Ψ bytes up"),
-        ("host float32", 4, "converts gradients to fp32 on the device"),
-        ("device float32", 4, "moves fp32 parameters up"),
-        ("device float32", 12, "moves its states to the device"),
+        ("host bfloat16", 4, "more than 2Ψ bytes to the host"),
+        ("device bfloat16", 4, "more than 2Ψ bytes to the device"),
+        ("host float32", 4, "moves float32 to the host"),
+        ("device float32", 4, "moves float32 to the device"),
     ],
 )
 def test_unnecessary_moves_are_named(way, times, words):
     case = ADAM.cases[0]
     inputs = ADAM.draw(case, RNG)
     output = trained(case, inputs)
-    output["moved"] = [{**output["moved"][0], way: times * offloaded_adam.elements(case)}] * 2
+    moved = dict(output["moved"][0]) | {way: times * offloaded_adam.elements(case)}
+    output["moved"] = [sorted(moved.items())] * 2
     assert words in diagnosis_of(ADAM, case, output, inputs)
 
 
@@ -167,7 +168,7 @@ def test_cases_ask_for_different_rows():
         ({"micro_batch": 4}, "does not use the micro_batch asked for"),
         ({"stage": 1, "outside": ["offload_optimizer"]}, "asks for offload at the wrong level"),
         (
-            {"stage": 1, "config": {"zero_optimization": {"offload_param": {}}}},
+            {"stage": 1, "config": {"zero_optimization": {"offload_param": {"device": "cpu"}}}},
             "asks for offload_param at a stage that ignores it",
         ),
     ],
@@ -186,6 +187,18 @@ def test_only_a_dict_reaches_deepspeed():
     assert (
         diagnosis_of(WRITE, case, output) == "the configuration should be a dict (it is a NoneType)"
     )
+
+
+@pytest.mark.parametrize("exercise", [WRITE, FIX], ids=lambda exercise: exercise.answer)
+def test_an_error_in_the_answer_is_not_taken_for_deepspeeds(exercise):
+    case = exercise.cases[0]
+    inputs = exercise.draw(case, RNG)
+    message = "name 'train_batch_size' is not equal to a name"
+    for source, expected in (("cell 3, line 2", False), ("", True)):
+        error = RankError("rank 0 failed", rank=0, kind="NameError", message=message, source=source)
+        outputs = [None] * case.world_size
+        attempt = Attempt(case, inputs, exercise.expect(case, inputs), outputs, None, error)
+        assert ("the configuration" in judge(exercise, attempt).result.diagnosis) == expected
 
 
 # ---- fix_config ---------------------------------------------------------------------------------

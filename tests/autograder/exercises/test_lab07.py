@@ -83,8 +83,8 @@ def test_blocks_of_heads_add_up_to_attention(exercise, case):
     made = tp_attention.attention(tp_attention.blocks, own_heads=True)(case, inputs)
     torch.testing.assert_close(made["y"], expected[0]["y"], rtol=0, atol=5e-6)
     width = case.params["width"]
-    held = [dict(right["parameters"])["qkv.weight"] for right in expected]
-    assert held == [[3 * width // case.world_size, width]] * case.world_size
+    held = [right["parameters"]["qkv.weight"] for right in expected]
+    assert held == [(3 * width // case.world_size, width)] * case.world_size
 
 
 @pytest.mark.parametrize(("exercise", "case"), cases_of("vocab_parallel_cross_entropy"))

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 4.5}
-# says = {OffloadedAdam = "drops lr: pass it on"}
+# says = {OffloadedAdam = "drops lr: pass all options on"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

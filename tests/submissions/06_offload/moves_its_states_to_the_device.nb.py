@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "moves its states to the device in each step"}
+# says = {OffloadedAdam = "moves its states to the device and back"}
 # ///
 # Swaps, as an operating system does when memory runs short: the values are right.
 

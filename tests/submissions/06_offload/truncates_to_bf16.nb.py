@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "does not round the masters to bf16"}
+# says = {OffloadedAdam = "not its masters, rounded to bf16"}
 # ///
 # Drops the last 16 bits, which is faster than rounding and always towards 0.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_mlp = 3.0}
-# says = {tp_mlp = "passes a part of the input to a ColumnLinear"}
+# says = {tp_mlp = "splits up by columns and down by columns"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_mlp", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {ColumnLinear = 4.0}
-# says = {ColumnLinear = "adds the whole bias to its own columns"}
+# says = {ColumnLinear = "keeps the whole bias"}
 # ///
 
 # %% nbgrader={"grade_id": "ColumnLinear", "solution": true}

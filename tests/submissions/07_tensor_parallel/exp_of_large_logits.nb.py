@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {vocab_parallel_cross_entropy = 1.6667}
-# says = {vocab_parallel_cross_entropy = "a loss that is not finite"}
+# says = {vocab_parallel_cross_entropy = "takes exp of logits without subtracting the largest"}
 # ///
 
 # %% nbgrader={"grade_id": "vocab_parallel_cross_entropy", "solution": true}

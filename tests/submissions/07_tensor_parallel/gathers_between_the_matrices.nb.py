@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_mlp = 3.0}
-# says = {tp_mlp = "communicates between the two linear layers"}
+# says = {tp_mlp = "communicates more than once in forward"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_mlp", "solution": true}

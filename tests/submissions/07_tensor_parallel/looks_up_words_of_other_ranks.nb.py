@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {vocab_parallel_cross_entropy = 5.0}
-# says = {vocab_parallel_cross_entropy = "looks up words that another rank has"}
+# says = {vocab_parallel_cross_entropy = "looks up a word that another rank has"}
 # ///
 
 # %% nbgrader={"grade_id": "vocab_parallel_cross_entropy", "solution": true}

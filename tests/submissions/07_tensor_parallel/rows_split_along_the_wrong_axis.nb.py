@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {RowLinear = 4.0}
-# says = {RowLinear = "multiplies its part of x by all rows of W"}
+# says = {RowLinear = "splits the weight along the wrong dimension"}
 # ///
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}

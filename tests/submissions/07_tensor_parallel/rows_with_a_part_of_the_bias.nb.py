@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {RowLinear = 4.0}
-# says = {RowLinear = "adds a part of the bias"}
+# says = {RowLinear = "keeps a part of the bias"}
 # ///
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}

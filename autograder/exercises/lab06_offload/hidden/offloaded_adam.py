@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,6 @@ EQUAL_ANSWERS = (
 def reference(case: Case, inputs: Any) -> Plain:
     """torch's AdamW on fp32 masters with the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
-    moved = dict.fromkeys(("host bfloat16", "device bfloat16"), 2 * elements(case))
     return {
         "parameters": [master.to(HALF) for master in masters],
         "parameters are on": [DEVICE] * len(masters),
@@ -45,7 +45,22 @@ def reference(case: Case, inputs: Any) -> Plain:
         "nothing else stays on the device": True,
         "gradients unchanged": True,
         "views": [master.to(HALF) for master in masters],
-        "moved": [moved] * case.params["steps"],
+        "moved": moved_bytes(case, {"host bfloat16": 2, "device bfloat16": 2}),
+    }
+
+
+def moved_bytes(case: Case, bytes_each: dict[str, int]) -> Plain:
+    """What moves in each step. ``bytes_each``: {place and dtype: bytes for each element}."""
+    ways = sorted((way, size * elements(case)) for way, size in bytes_each.items())
+    return [ways] * case.params["steps"]
+
+
+def moving(**bytes_each: int) -> Callable[[Case, Any], Plain]:
+    """A mistake: right masters, but other moves."""
+    ways = {way.replace("_", " "): size for way, size in bytes_each.items()}
+    return lambda case, inputs: {
+        "masters": trained(case, inputs),
+        "moved": moved_bytes(case, ways),
     }
 
 
@@ -73,9 +88,16 @@ def trained(
 
 
 def with_defaults(*names: str) -> Callable[[Case, Any], Plain]:
-    """A mistake: the rates of these names are not passed on; all of them without a name."""
-    rates = {name: DEFAULTS[name] for name in names or DEFAULTS}
+    """A mistake: the rates of these names are not passed on."""
+    rates = {name: DEFAULTS[name] for name in names}
     return lambda case, inputs: {"masters": trained(case, inputs, **rates)}
+
+
+def dropped_options() -> dict[str, Callable[[Case, Any], Plain]]:
+    """Mistakes: each set of options that may be dropped."""
+    sizes = range(1, len(DEFAULTS) + 1)
+    sets = itertools.chain.from_iterable(itertools.combinations(DEFAULTS, n) for n in sizes)
+    return {f"drops {', '.join(s)}: pass all options on to AdamW": with_defaults(*s) for s in sets}
 
 
 def first_only(case: Case, inputs: Any) -> Plain:
@@ -103,16 +125,25 @@ MISTAKES = {
     "uses Adam, which adds weight decay to the gradient: AdamW applies it to the masters": (
         lambda case, inputs: {"masters": trained(case, inputs, kind=torch.optim.Adam)}
     ),
-    "drops its options: pass lr, betas, eps and weight_decay on to AdamW": with_defaults(),
-    "drops lr: pass it on to AdamW": with_defaults("lr"),
-    "drops betas: pass them on to AdamW": with_defaults("betas"),
-    "drops eps: pass it on to AdamW": with_defaults("eps"),
-    "drops weight_decay: pass it on to AdamW": with_defaults("weight_decay"),
+    **dropped_options(),
     "swaps betas: the first is for the momentum, the second for the variance": swapped_betas,
     "forgets momentum and variance after each step: create the optimizer once, in __init__": (
-        lambda case, inputs: {"masters": trained(case, inputs, rebuilds=True)}
+        # Gradients that never change give the same masters, but they have to be kept on the host.
+        lambda case, inputs: {
+            "masters": trained(case, inputs, rebuilds=True),
+            "nothing else stays on the host": True,
+        }
     ),
     "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": (
         lambda case, inputs: {"masters": trained(case, inputs, weight_decay=0.0)}
+    ),
+    "moves fp32 parameters up, 4Ψ bytes: round them to bf16 on the host, 2Ψ go up": moving(
+        host_bfloat16=2, device_float32=4
+    ),
+    "converts gradients to fp32 on the device: move bf16 down, widen on the host": moving(
+        host_float32=4, device_bfloat16=2
+    ),
+    "moves its states to the device and back in each step: update on the host, where they are": (
+        moving(device_float32=12, host_float32=12)
     ),
 }

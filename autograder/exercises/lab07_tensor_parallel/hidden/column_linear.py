@@ -6,13 +6,14 @@ from torch.nn.functional import linear
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.common import linear_of
+from autograder.exercises.lab07_tensor_parallel.column_linear import SPLIT
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.shared import linear_case
 
 CASES = (
     linear_case(2, [4], 7, 10),
-    shaken(linear_case(4, [1, 2, 3], 9, 8)),
-    linear_case(4, [2, 3], 5, 12),
+    shaken(linear_case(4, [1, 2, 3], 10, 8)),
+    linear_case(4, [2, 3], 7, 12),
 )
 BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}
 
@@ -20,7 +21,7 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}
 def reference(case: Case, inputs: Any) -> list[Plain]:
     y_grad = torch.cat([given["y.grad"] for given in inputs], dim=-1)
     whole = shared.run_whole_layer(linear_of(**inputs[0]["whole"]), inputs[0]["x"], y_grad)
-    return shared.shares(whole, case, {"y": -1, "weight.grad": 0, "bias.grad": 0})
+    return shared.shares(whole, case, SPLIT, {"y": -1})
 
 
 def own_part_only(case: Case, inputs: Any) -> list[Plain]:
@@ -52,6 +53,15 @@ def gathered(case: Case, inputs: Any) -> Plain:
 
 
 MISTAKES = {
+    "splits the weight along the wrong dimension: nn.Linear's weight is [out, in] and y = x @ "
+    "weight.T, so columns of the product are rows of the weight": (
+        shared.holds({"weight": 1, "bias": 0}),
+        shared.holds({"weight": 1}),
+    ),
+    "keeps the whole bias: keep only its columns' part": shared.holds({"weight": 0}),
+    "passes no gradient to x: backward has to return it": lambda case, inputs: [
+        {"x.grad": given["x"]} for given in inputs
+    ],
     "returns the whole output: return only its own columns, which the next layer takes": gathered,
     "has x's gradient only from its own columns: x went to all ranks, so sum the gradients of all "
     "of them in backward": own_part_only,

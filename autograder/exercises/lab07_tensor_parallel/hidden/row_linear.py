@@ -8,6 +8,7 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
+from autograder.exercises.lab07_tensor_parallel.row_linear import SPLIT
 from autograder.exercises.lab07_tensor_parallel.shared import linear_case
 
 CASES = (
@@ -21,7 +22,7 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}
 def reference(case: Case, inputs: Any) -> list[Plain]:
     x = torch.cat([given["x"] for given in inputs], dim=-1)
     whole = shared.run_whole_layer(linear_of(**inputs[0]["whole"]), x, inputs[0]["y.grad"])
-    return shared.shares(whole, case, {"x.grad": -1, "weight.grad": 1})
+    return shared.shares(whole, case, SPLIT, {"x.grad": -1})
 
 
 def own_partial_sum_only(case: Case, inputs: Any) -> list[Plain]:
@@ -41,13 +42,21 @@ def y_by(formula: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[..., Plai
 
 
 MISTAKES = {
+    "splits the weight along the wrong dimension: row i of W is column i of nn.Linear's weight, "
+    "[out, in], so split it along dim 1": (
+        shared.holds({"weight": 0}),
+        shared.holds({"weight": 0, "bias": 0}),
+    ),
+    "keeps a part of the bias: y has all columns, so keep the bias whole": (
+        shared.holds({"weight": 1, "bias": 0})
+    ),
     "adds the bias on every rank before the all-reduce, so y contains it N times: add it once, "
     "after": y_by(lambda total, bias, n: total + n * bias),
     "leaves out the bias": y_by(lambda total, bias, n: total),
     "returns its own partial sum: y is the sum over all ranks": own_partial_sum_only,
     "averages the partial sums: y is their sum": y_by(lambda total, bias, n: total / n + bias),
-    "adds a share of the bias on each rank: y is right, but the bias's gradient is 1/N of what it "
-    "should be": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
+    "has a bias gradient that is 1/N of what it should be: add the whole bias on every rank, after "
+    "the all-reduce": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
     "sums the gradient in backward: every rank already has all of y's gradient, so all gradients "
     "come out N times too large": (
         shared.scaled(reference, lambda case: case.world_size, "x.grad", "weight.grad")

@@ -1,5 +1,6 @@
 """Right and wrong outputs of ranks, computed from one process that has the whole layer."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +8,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
-from autograder.exercises.lab07_tensor_parallel.shared import forward_and_backward
+from autograder.exercises.lab07_tensor_parallel.shared import (
+    Split,
+    forward_and_backward,
+    shapes_of,
+)
 from autograder.exercises.lab07_tensor_parallel.sublayers import Sublayer, make_sublayer
 
 Outputs = Callable[[Case, Any], list[Plain]]
@@ -28,19 +33,51 @@ def run_whole_sublayer(kind: Sublayer, case: Case, inputs: Any) -> dict[str, Pla
     return run_whole_layer(make_sublayer(kind, case, given["whole"]), given["x"], given["y.grad"])
 
 
-def shares(whole: Mapping[str, Plain], case: Case, split: Mapping[str, int]) -> list[Plain]:
+def shares(
+    whole: Mapping[str, Plain], case: Case, split: Split, tensors: Split | None = None
+) -> list[Plain]:
     """`forward_and_backward`'s outputs for each rank's share, from those for the whole layer.
 
-    ``split``: {name: dimension along which it is split}; everything else is whole on all ranks.
+    ``split``: of parameters, and so of their gradients; ``tensors``: of other outputs.
     """
+    by_key = {f"{name}.grad": dim for name, dim in split.items()} | dict(tensors or {})
     outputs = []
     for rank in range(case.world_size):
-        own = {key: whole[key].chunk(case.world_size, dim)[rank] for key, dim in split.items()}
+        own = {key: whole[key].chunk(case.world_size, dim)[rank] for key, dim in by_key.items()}
         output = {**whole, **own}
-        names = [name for name, _ in whole["parameters"]]
-        output["parameters"] = [[name, list(output[f"{name}.grad"].shape)] for name in names]
+        output["parameters"] = shapes_of({k: output[f"{k}.grad"] for k in whole["parameters"]})
         outputs.append(output)
     return outputs
+
+
+def holds(split: Split) -> Outputs:
+    """A mistake: parameters that are split like this. Their shapes show it before forward."""
+
+    def outputs(case: Case, inputs: Any) -> list[Plain]:
+        parts = [dict(given["whole"]) for given in inputs]
+        for rank, own in enumerate(parts):
+            for name, dim in split.items():
+                chunks = own[name].chunk(case.world_size, dim)
+                own[name] = chunks[min(rank, len(chunks) - 1)]
+        return [{"parameters": shapes_of(own)} for own in parts]
+
+    return outputs
+
+
+def other_splits(first: str, second: str, why: str) -> dict[str, Outputs]:
+    """Mistakes: each other way to split two layers, or to leave one of them whole."""
+    split = {
+        "columns": lambda name: {f"{name}.weight": 0, f"{name}.bias": 0},
+        "rows": lambda name: {f"{name}.weight": 1},
+        "nothing": lambda name: {},
+    }
+    wrong = [pair for pair in itertools.product(split, split) if pair != ("columns", "rows")]
+    return {
+        f"splits {first} by {one} and {second} by {other}: {why}": (
+            holds(split[one](first) | split[other](second))
+        )
+        for one, other in wrong
+    }
 
 
 def scaled(reference: Outputs, by: Callable[[Case], float], *keys: str) -> Outputs:

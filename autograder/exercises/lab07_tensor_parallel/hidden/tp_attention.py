@@ -9,6 +9,7 @@ from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.sublayers import make_sublayer, sublayer_case
+from autograder.exercises.lab07_tensor_parallel.tp_attention import SPLIT
 from shardlab import models
 
 CASES = (
@@ -48,8 +49,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     whole = shared.run_whole_sublayer(models.Attention, case, inputs)
     for key in ("qkv.weight.grad", "qkv.bias.grad"):
         whole[key] = whole[key][rows_of(blocks, case).flatten()]
-    split = {"qkv.weight.grad": 0, "qkv.bias.grad": 0, "out.weight.grad": 1}
-    return shared.shares(whole, case, split)
+    return shared.shares(whole, case, SPLIT)
 
 
 def attention(
@@ -78,6 +78,7 @@ def attention(
 
 
 MISTAKES = {
+    **shared.other_splits("qkv", "out", "heads are columns of qkv, and rows of out"),
     "splits the rows of qkv in stored order, so that one rank has queries and another keys: each "
     "needs q, k and v of its own heads": attention(in_stored_order, own_heads=True),
     "splits the rows of qkv in stored order, and does not divide the number of heads: each rank "
@@ -92,7 +93,7 @@ MISTAKES = {
     "scores": attention(a_piece_of_each_head, own_heads=False),
     "takes a piece of each head, not whole heads: q's rows are ordered by head, so whole heads are "
     "blocks of rows": attention(a_piece_of_each_head, own_heads=True),
-    "does not divide the number of heads: a rank has H/N of them, each as wide as before": (
+    "does not divide the number of heads: a rank has 1/N of them, each as wide as before": (
         attention(blocks, own_heads=False)
     ),
     "takes every N-th head from qkv, but a block of columns from out: both must belong to the same "

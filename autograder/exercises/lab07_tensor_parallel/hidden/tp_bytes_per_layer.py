@@ -46,11 +46,14 @@ MISTAKES = {
         lambda *q: right(*q) / q[3]
     ),
     "counts elements: return bytes": lambda *q: right(*q[:4]) / 2,
-    "forgets the batch: the summed tensors are [B, T, D]": lambda *q: right(*q) / q[0],
-    "forgets the tokens: the summed tensors are [B, T, D]": lambda *q: right(*q) / q[1],
-    "counts the MLP's inner width, 4D: the summed tensors are [B, T, D]": times(4),
+    "forgets the batch: the summed tensors are [batch, tokens, width]": lambda *q: right(*q) / q[0],
+    "forgets the tokens: the summed tensors are [batch, tokens, width]": (
+        lambda *q: right(*q) / q[1]
+    ),
+    "counts the MLP's inner width, 4D: the summed tensors are [batch, tokens, width]": times(4),
     "sums the MLP's inner values as well: only its output is summed": times(2.5),
-    "is twice the right answer: four all-reduces, each sends 2(N - 1)/N of [B, T, D]": times(2),
+    "is twice the right answer: there are four all-reduces, and a rank sends 2(N - 1)/N of a "
+    "tensor [batch, tokens, width] in each": times(2),
     "is in GB: return bytes": times(1e-9),
     "is in GiB: return bytes": times(2**-30),
 }

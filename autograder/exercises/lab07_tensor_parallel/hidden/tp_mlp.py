@@ -1,11 +1,10 @@
 from typing import Any
 
-from torch.nn.functional import gelu
-
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.sublayers import sublayer_case
+from autograder.exercises.lab07_tensor_parallel.tp_mlp import SPLIT
 from shardlab import models
 
 CASES = (sublayer_case(2, 1, 10, 3, 2), shaken(sublayer_case(4, 1, 7, 2, 5)))
@@ -16,8 +15,7 @@ BOUNDARIES = shared.BOUNDARIES | {
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    split = {"up.weight.grad": 0, "up.bias.grad": 0, "down.weight.grad": 1}
-    return shared.shares(shared.run_whole_sublayer(models.MLP, case, inputs), case, split)
+    return shared.shares(shared.run_whole_sublayer(models.MLP, case, inputs), case, SPLIT)
 
 
 def without_gelu(case: Case, inputs: Any) -> Plain:
@@ -25,18 +23,10 @@ def without_gelu(case: Case, inputs: Any) -> Plain:
     return {"y": (inputs[0]["x"] @ up.T + up_bias) @ down.T + down_bias}
 
 
-def gelu_of_partial_sums(case: Case, inputs: Any) -> Plain:
-    """Up split by rows: each rank applies GELU to its partial sum of the inner values."""
-    up, up_bias, down, down_bias = inputs[0]["whole"].values()
-    parts = (each.tensor_split(case.world_size, dim=-1) for each in (inputs[0]["x"], up))
-    inner = sum(gelu(x @ columns.T) for x, columns in zip(*parts, strict=True))
-    return {"y": (inner + up_bias) @ down.T + down_bias}
-
-
+WHY = "the GELU of a sum is not the sum of GELUs, so up is split by columns, and down by rows"
 MISTAKES = {
+    **shared.other_splits("up", "down", WHY),
     "leaves out the GELU between the two layers": without_gelu,
-    "applies GELU to partial sums: the GELU of a sum is not the sum of GELUs, so split the first "
-    "layer by columns": gelu_of_partial_sums,
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

@@ -26,6 +26,16 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [{"loss": loss.detach(), "logits.grad": part, "changed": False} for part in parts]
 
 
+def exp_overflows(case: Case, inputs: Any) -> list[Plain]:
+    """Also with the gradients that autograd computes from it: nan where exp gives inf."""
+    logits = torch.cat([given["logits"] for given in inputs], dim=1).requires_grad_()
+    found = logits.gather(1, inputs[0]["targets"][:, None])[:, 0]
+    loss = (logits.exp().sum(dim=1).log() - found).mean()
+    (gradient,) = torch.autograd.grad(loss, [logits], inputs[0]["loss.grad"])
+    parts = gradient.chunk(case.world_size, dim=1)
+    return [{"loss": loss.detach(), "logits.grad": part} for part in parts]
+
+
 class Parts:
     """What each rank has, by rank: [N, T, …], and what all ranks have together: [T]."""
 
@@ -33,6 +43,7 @@ class Parts:
         self.logits = torch.stack([given["logits"] for given in inputs])  # [N, T, V/N]
         n, self.tokens, length = self.logits.shape
         here = inputs[0]["targets"] - length * torch.arange(n)[:, None]
+        self.is_first, self.is_next = here == 0, here == length
         self.nearest = self.logits.gather(2, here.clamp(0, length - 1)[..., None])[..., 0]
         self.is_target = (here[..., None] == torch.arange(length)).float()
         self.owns = self.is_target.sum(dim=2)  # 1 or 0
@@ -95,19 +106,34 @@ MISTAKES = {
         mean_of(lambda p: p.own_total - p.found),
         mean_of(lambda p: p.own_total - p.owns * p.found),
         mean_of(lambda p: (p.own_total - p.found).mean(dim=0)),
+        # less the largest of all ranks: its own sum may underflow to 0
+        mean_of(lambda p: (p.logits - p.top[:, None]).exp().sum(dim=2).log() + p.top - p.found),
     ),
     f"in backward {LOCAL}": gradient_of_the_local_softmax,
     "uses the target's logit only on the rank that has the word: sum it over the ranks, with 0 "
-    "from the others": mean_of(lambda p: p.total - p.owns * p.found),
+    "from the others": (
+        mean_of(lambda p: p.total - p.owns * p.found),
+        mean_of(lambda p: p.total - p.top - p.owns * (p.found - p.top)),
+    ),
     "adds a logit for targets that are not in its part: put 0 there before the sum": (
         mean_of(lambda p: p.total - p.top - (p.nearest - p.top).sum(dim=0)),
         mean_of(lambda p: p.total - p.nearest.sum(dim=0)),
+    ),
+    "leaves out the first word of its part: it is the rank's as well": mean_of(
+        lambda p: p.total - p.top - (p.found - p.top) * ~p.is_first.any(dim=0)
+    ),
+    "takes the first word of the next rank for its own: the last one is start + V/N - 1": mean_of(
+        lambda p: p.total - p.found - (p.is_next * (p.nearest - p.top)).sum(dim=0)
+    ),
+    "subtracts the largest logit in the sum but not from the target's logit": mean_of(
+        lambda p: p.total - p.top - p.found
     ),
     "subtracts its own largest logit and sums the exponentials: all ranks must subtract the same "
     "one, the largest of all": (
         mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
         mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
     ),
+    "takes exp of logits without subtracting the largest: it overflows to inf": exp_overflows,
     "lets the gradient flow through the maximum: take it of logits.detach()": (
         partial(gradient_through_the_maximum, of_all=True),
         partial(gradient_through_the_maximum, of_all=False),
