@@ -47,7 +47,7 @@ EXERCISE = OnRanks(
         shared.other_peer(in_turn),
         shared.message_never_arrives(in_turn),
         shared.returns_too_early,
-        shared.no_input_gradient,
+        shared.sends_none,
         shared.uses_before_arrival,
         shared.no_gradients,
         NAMED_MISTAKES,
