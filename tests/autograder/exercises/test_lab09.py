@@ -136,10 +136,10 @@ ALL_OUTPUTS = (
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("a chain of 4, 64 KiB each", GRAPH, "builds a graph in forward and keeps it"),
+        ("a chain of 4, 64 KiB each", GRAPH, "with autograd on in forward"),
         ("several arguments and outputs", ONE_GRADIENT, "wrong number of gradients"),
         ("several arguments and outputs", FIRST_OUTPUT, "there is one for each output"),
-        ("several arguments and outputs", ALL_OUTPUTS, "from an output that has no gradient"),
+        ("several arguments and outputs", ALL_OUTPUTS, "that does not require a gradient"),
     ],
 )
 def test_more_mistakes_in_checkpoint_are_named(name, change, says):
@@ -281,7 +281,7 @@ SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
         (
             ("        return None, x.grad", SUMMED),
             "4 ranks, dropout, 15 elements",
-            "sums the gradient",
+            "calls all_reduce in addition",
         ),
     ],
 )
