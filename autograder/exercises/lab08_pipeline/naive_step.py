@@ -46,7 +46,7 @@ EXERCISE = OnRanks(
         shared.other_dtype,
         shared.other_peer(in_turn),
         shared.message_never_arrives(in_turn),
-        shared.returns_too_early,
+        shared.never_received(in_turn),
         shared.sends_none,
         shared.uses_before_arrival,
         shared.no_gradients,

@@ -253,7 +253,7 @@ EXERCISE = OnRanks(
         shared.other_dtype,
         shared.other_peer(plan_of),
         shared.message_never_arrives(plan_of),
-        shared.returns_too_early,
+        shared.never_received(plan_of),
         waits_in_send,
         shared.sends_none,
         length_of_none,

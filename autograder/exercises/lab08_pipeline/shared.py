@@ -220,15 +220,27 @@ def other_peer(plan_of: Callable[[Case], Plan]) -> Sign:
     return sign
 
 
-def returns_too_early(attempt: Attempt) -> Finding | None:
-    """A rank that has returned, and never receives what another rank sends it."""
-    table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
-    returned = {row.rank for row in table if row.state == "finished"}
-    for row in waiting_in(attempt):
-        if row.call.startswith("send to") and (early := returned & {*row.waits_for}):
+def never_received(plan_of: Callable[[Case], Plan]) -> Sign:
+    """A rank waits in a send to another one that has returned."""
+
+    def sign(attempt: Attempt) -> Finding | None:
+        table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
+        returned = {row.rank for row in table if row.state == "finished"}
+        for row in waiting_in(attempt):
+            peer = min(returned & {*row.waits_for}, default=None)
+            if attempt.run is None or peer is None or not row.call.startswith("send to"):
+                continue
+            sends = _of(attempt.run.calls, row.rank, "send")
+            messages = messages_of(plan_of(attempt.case))[row.rank]
+            needed = sum(message[:2] == ("send", peer) for message in messages)
+            if sum(call.peer == peer for call in sends) > needed:
+                mistake = "sends more messages to a rank than that rank has to receive"
+                return Finding(f"rank {row.rank}", mistake, f"{row.source}, to rank {peer}")
             mistake = "returns before it has received all messages that are sent to it"
-            return Finding(f"rank {min(early)}", mistake, f"rank {row.rank}: {row.source}")
-    return None
+            return Finding(f"rank {peer}", mistake, f"rank {row.rank}: {row.source}")
+        return None
+
+    return sign
 
 
 @on_each_rank

@@ -340,9 +340,11 @@ def test_a_send_that_blocks_is_named_only_after_the_calls_of_a_right_run(is_righ
     assert bool(run_schedule.waits_in_send(attempt)) is is_right
 
 
-def test_a_send_to_a_rank_that_has_returned_is_named():
-    attempt = deadlock([call(0, "send", 1, end_s=None)], "send to rank 1", "")
-    assert shared.returns_too_early(attempt).who == "rank 1"
+@pytest.mark.parametrize(("sends", "who"), [(1, "rank 1"), (2, "rank 0")])
+def test_a_send_to_a_rank_that_has_returned_is_named(sends, who):
+    calls = [call(0, "send", 1)] * (sends - 1) + [call(0, "send", 1, end_s=None)]
+    attempt = deadlock(calls, "send to rank 1", "")
+    assert shared.never_received(naive_step.in_turn)(attempt).who == who
 
 
 # ---- costs claimed by student code are ignored ---------------------------------------------------
