@@ -283,7 +283,7 @@ for name, stage_devices in {"1f1b": [0, 1, 2, 3], "interleaved": [0, 1, 2, 3, 0,
 #
 # For y = x·W the backward computes two products. The previous stage waits for the gradient of **x**. Nobody needs the gradient of **W** until the optimizer step. So the backward can be split into `I`, for the input, and `W`, for the weights, and `W` can run when the device would otherwise idle.
 #
-# **ZB-H1** is 1F1B with this split, in the memory of 1F1B's first device. In units of a forward, 1F1B's bubble is (p − 1)·(1 + 1 + 1); ZB-H1's is (p − 1)·(1 + 1 − 1), a third of it, if m is at least p. How long does each device delay its `W`s? That is the puzzle of the lab, so its schedule is neither printed nor drawn here; the answer is folded at the end of this chapter.
+# **ZB-H1** is 1F1B with this split, in the memory of 1F1B's first device. In units of a forward, 1F1B's bubble is (p − 1)·(1 + 1 + 1); ZB-H1's is (p − 1)·(1 + 1 − 1), a third of it, if m is at least p. How long does each device delay its `W`s? That is the puzzle of the lab, so its schedule is neither printed nor drawn here.
 
 # %%
 from shardlab.simulate.pipeline import zb_h1, zb_v
@@ -503,11 +503,6 @@ print("torch's 1F1B gives the same gradients")
 # - A schedule is data. Simulate it before you run it, and run it with non-blocking sends.
 #
 # Now write the schedules, and beat 1F1B: [Lab 08](../../labs/08_pipeline/08_pipeline.ipynb).
-#
-# <details><summary>After the puzzle of the lab: ZB-H1's rule</summary>
-#
-# Device i delays each `W` by i micro-batches. In 1F1B it holds p − i micro-batches, i fewer than the first device, and it uses this room for activations that wait for their `W`. So every device holds p, and the gradients on which earlier devices wait travel back without a `W` in between.
-# </details>
 #
 # ## Sources
 #

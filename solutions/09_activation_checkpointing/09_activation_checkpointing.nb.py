@@ -162,13 +162,13 @@ check("activation_checkpointing.checkpoint", checkpoint)
 # %% [markdown]
 # ## 2 · `checkpoint_sequential`
 #
-# Where should you cut? Take n equal layers in sequence: each keeps **K** bytes for the backward, including its input, and outputs a tensor of **B** bytes. Cut them into segments. All but the last go through `checkpoint`. The last one does not: the backward starts with it, so it can keep its activations until then.
+# Where should you cut? Take n equal layers in sequence: each keeps `kept_bytes` for the backward, including its input, and its output is as large as its input, `input_bytes`. Cut them into segments. All but the last go through `checkpoint`. The last one does not: the backward starts with it, so it can keep its activations until then.
 #
 # While segment j runs (j = 0 for the first), memory holds everything its layers keep, plus the stored inputs of the j segments before it:
 #
-# $$ j \cdot B + K \cdot \text{layers of segment } j \;\le\; \text{budget, for every } j $$
+# $$ j \cdot \text{input bytes} + \text{layers of segment } j \cdot \text{kept bytes} \;\le\; \text{budget bytes, for every } j $$
 #
-# Of all cuts that fit the budget, choose one that computes **as few layers twice as possible**. If no cut fits, raise a `ValueError`. With √n segments of √n layers, and K not much larger than B, memory grows like √n instead of n (Chen et al., arXiv 1604.06174). Here you cut to fit a given budget instead.
+# Of all cuts that fit the budget, choose one that computes **as few layers twice as possible**. If no cut fits, raise a `ValueError`. With √n segments of √n layers, and `kept_bytes` not much larger than `input_bytes`, memory grows like √n instead of n (Chen et al., arXiv 1604.06174). Here you cut to fit a given budget instead.
 
 # %%
 def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
@@ -183,7 +183,7 @@ def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
 segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 
 # %% [markdown]
-# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. B is the size of `x` in bytes, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
 #
 # **Budget** · holds ≤ `budget_bytes` for backward, at all times · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
 #
@@ -225,7 +225,7 @@ def checkpoint_sequential(layers, x, kept_bytes, budget_bytes):
     ### END SOLUTION
 
 # %% [markdown]
-# How often each layer runs, for several budgets in units of K. Here K is 5 · B. There is one digit for each layer: 1 if it is in the last segment, 2 if it is recomputed.
+# How often each layer runs, for several budgets in units of `kept_bytes`, here 5 times the input's. There is one digit for each layer: 1 if it is in the last segment, 2 if it is recomputed.
 
 # %%
 def how_often(n, budget):

@@ -45,13 +45,18 @@ def blocks_of_stages(submitted: Submitted) -> str | None:
 
 
 def wrong_order(submitted: Submitted) -> str | None:
-    p, m = submitted.devices, submitted.micro_batches
-    for plan in submitted.plan:
-        forwards, backwards = ([stage for kind, stage, _ in plan if kind == each] for each in "FB")
-        if backwards[0] < p:
-            return "starts the backward with the first chunk: gradients start in the last chunk"
-        if m > p and len(set(forwards[:m])) == 1:
-            return "runs all micro-batches through one chunk before the next: go in rounds of p"
+    """On every device the actions of one kind are in just this order."""
+    p, m, v = submitted.devices, submitted.micro_batches, submitted.chunks
+    usual = interleaved_one_f_one_b(p, m, v)
+    plans_of = {
+        kind: [[action[1:] for action in plan if action[0] == kind] for plan in submitted.plan]
+        for kind in "FB"
+    }
+    right = [[[stage, k] for kind, stage, k in plan if kind == "F"] for plan in usual]
+    if plans_of["B"] == right:
+        return "starts the backward with the first chunk: gradients start in the last chunk"
+    if m > p and plans_of["F"] == [sorted(plan) for plan in right]:
+        return "runs all micro-batches through one chunk before the next: go in rounds of p"
     return None
 
 

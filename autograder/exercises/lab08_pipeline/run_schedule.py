@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from typing import Any
 
 import torch.distributed as dist
@@ -26,13 +26,11 @@ from autograder.exercise import (
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import (
-    Message,
     Plan,
     Stage,
     gradients_of,
     stages_of_ranks,
 )
-from shardlab.run import Call
 from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
 
 IN_VARIABLES = 2  # micro-batches whose tensors the names of local variables may still hold
@@ -72,12 +70,23 @@ class Record:
     executed: list[Any] = field(default_factory=list)
     received: dict[Any, weakref.ref[Tensor]] = field(default_factory=dict)  # by (stage, k)
     kept: int = 0  # the most at any time
+    # Checksums: of the tensor that each action received, and of its result.
+    used: list[list[Any]] = field(default_factory=list)
+    made: list[list[Any]] = field(default_factory=list)
 
     def add(self, *action: Any) -> None:
         over = [each[1:] for each in self.executed if each[0] == "B"]
         kept = [key for key in self.received if [*key] in over and self.received[key]() is not None]
         self.kept = max(self.kept, len(kept))
         self.executed.append([*action])
+
+    def backward(self, *stage_and_k: int, y_grad: Tensor) -> None:
+        self.add("B", *stage_and_k)
+        self.used.append(["B", *stage_and_k, checksum(y_grad)])
+
+
+def checksum(tensor: Tensor) -> int:
+    return zlib.crc32(tensor.detach().numpy().tobytes())
 
 
 class RecordingStage(Stage):
@@ -92,9 +101,14 @@ class RecordingStage(Stage):
         self.record.add("F", self.number, k)
         if self.number > 0:  # the graph from x to y ends in x, so it is alive as long as y
             self.record.received[self.number, k] = weakref.ref(x)
+        self.record.used.append(["F", self.number, k, checksum(x)])
         y = super().forward(x)
+        self.record.made.append(["F", self.number, k, checksum(y)])
         if y.requires_grad:
-            y.register_hook(lambda _: self.record.add("B", self.number, k))
+            y.register_hook(lambda grad: self.record.backward(self.number, k, y_grad=grad))
+        if x.requires_grad:
+            made = self.record.made
+            x.register_hook(lambda grad: made.append(["B", self.number, k, checksum(grad)]))
         return y
 
 
@@ -114,6 +128,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         "executed": record.executed,
         "gradients": [gradients_of(stage) for stage in stages.values()],
         "kept": record.kept,
+        "used": record.used,
+        "made": record.made,
     }
 
 
@@ -129,21 +145,27 @@ def tensors_sent(case: Case) -> list[int]:
 
 
 def waits_in_send(attempt: Attempt) -> Finding | None:
-    for row in shared.waiting_in(attempt):
-        if row.call.startswith("send to"):
-            return Finding(
-                f"rank {row.rank}",
-                "waits in send for a rank that is not receiving: send with isend, go on, and wait "
-                "for all sends at the end",
-                row.source,
-            )
-    return None
+    """Every rank has made a right run's calls so far, and some wait in one of the sends."""
+    waiting = [row for row in shared.waiting_in(attempt) if row.call.startswith("send to")]
+    if not waiting or attempt.run is None:
+        return None
+    messages = shared.messages_of(attempt.case.params["plan"])
+    for rank, right in enumerate(messages):
+        made = [(call.op, call.peer) for call in attempt.run.calls if call.rank == rank]
+        if made != [message[:2] for message in right[: len(made)]]:
+            return None
+    return Finding(
+        f"rank {waiting[0].rank}",
+        "waits in a send until it is received, which comes too late: send with isend, go on, and "
+        "wait for all sends at the end",
+        waiting[0].source,
+    )
 
 
 length_of_none = raises(
     "'NoneType' has no len",
-    "takes the length of None: inputs and targets are None on ranks without the first or the last "
-    "stage, and the schedule says how many micro-batches there are",
+    "takes the length of None (inputs and targets are None on ranks without the first or the last "
+    "stage; the schedule says how many micro-batches there are)",
 )
 
 
@@ -159,36 +181,28 @@ def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 def confuses_messages(attempt: Attempt) -> Finding | None:
-    """A receive takes another message than a right run's, because both have the same tag."""
+    """An action has used the very values that another one has computed."""
     if attempt.error is not None or attempt.run is None:
         return None
-    messages = shared.messages_of(attempt.case.params["plan"])
-    ranks = range(attempt.case.world_size)
-    for sender, receiver in permutations(ranks, 2):
-        sent, received = (
-            pairs(messages[rank], attempt.run.calls, rank, op, peer)
-            for rank, op, peer in ((sender, "send", receiver), (receiver, "recv", sender))
-        )
-        for tag in {tag for tag, _ in sent}:
-            of_tag = ([action for each, action in ends if each == tag] for ends in (sent, received))
-            for one, other in zip(*of_tag, strict=False):
-                if one != other:
-                    return Finding(
-                        f"rank {receiver}",
-                        "confuses messages: two that are sent to a rank at a time need different "
-                        "tags",
-                        f"the results of {one} and {other} both have tag {tag}",
-                    )
+    made = {
+        tuple(action): (value, rank)
+        for rank, output in enumerate(attempt.outputs)
+        for *action, value in output["made"]
+    }
+    for rank, output in enumerate(attempt.outputs):
+        for kind, stage, k, value in output["used"]:
+            needed = kind, stage - 1 if kind == "F" else stage + 1, k
+            others = [action for action, (other, _) in made.items() if other == value]
+            if needed not in made or needed in others or not others:
+                continue
+            pair = "send", made[others[0]][1], rank
+            tags = [c.tag for c in attempt.run.calls if (c.op, c.rank, c.peer) == pair]
+            mistake = "confuses messages: an action uses the result of another one"
+            if len(set(tags)) < len(tags):
+                mistake += "; messages that are sent to a rank at a time need different tags"
+            used = f"{(kind, stage, k)} uses that of {others[0]}, it needs that of {needed}"
+            return Finding(f"rank {rank}", mistake, used)
     return None
-
-
-def pairs(
-    messages: list[Message], calls: list[Call], rank: int, op: str, peer: int
-) -> list[tuple[int, Any]]:
-    """(its tag, the action it belongs to) of each message between two ranks, in order."""
-    actions = [message.action for message in messages if (message.op, message.peer) == (op, peer)]
-    made = [call for call in calls if (call.rank, call.op, call.peer) == (rank, op, peer)]
-    return [(call.tag, action) for call, action in zip(made, actions, strict=False)]
 
 
 @on_each_rank
@@ -215,7 +229,7 @@ EXERCISE = OnRanks(
             in_other_order(
                 [1, 0, 2],
                 all_forwards_first(
-                    ([0, 1, 2], [1, 2, 0]), ([2, 0, 1], [2, 1, 0]), ([1, 0, 2], [0, 2, 1])
+                    ([1, 2, 0], [1, 2, 0]), ([2, 0, 1], [2, 1, 0]), ([1, 0, 2], [0, 2, 1])
                 ),
             ),
         ),
@@ -239,9 +253,9 @@ EXERCISE = OnRanks(
         shared.other_dtype,
         shared.other_peer(plan_of),
         shared.message_never_arrives(plan_of),
-        shared.returns_too_early,
+        shared.never_received(plan_of),
         waits_in_send,
-        shared.no_input_gradient,
+        shared.sends_none,
         length_of_none,
         wrong_order,
         shared.uses_before_arrival,

@@ -6,6 +6,7 @@ all of the same width, so that all tensors sent between stages have the same sha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, on_each_rank, raises
-from shardlab.errors import DeadlockError, Waiting
+from autograder.exercise.signs import MistakeText, on_each_rank
+from shardlab.errors import DeadlockError, RankError, Waiting
+from shardlab.ranks.explain import ranks_text
 from shardlab.run import Call, Run
 
 P2P_ONLY = frozenset({"send", "recv"})
@@ -169,15 +171,16 @@ def _missing(
             f"it waits for tag {receive.tag}, {receive.source}; rank {sender} sent the result of "
             f"{wanted.action} under tag {sent[place].tag}, {sent[place].source}",
         )
+    stops = "returns"
     if next(each for each in error.table if each.rank == sender).state == "waiting":
+        stops = "waits in a receive"
         _, waits_for = _place(_of(calls, sender, "recv"), right[sender])
         here = right[sender].index(Message("send", rank, wanted.action))
         if waits_for is None or right[sender].index(waits_for) < here:
             return None  # it waits in a send, or for a message that comes first
     return Finding(
         f"rank {sender}",
-        "waits for the next message, or returns, before it sends a result: send each result as "
-        "soon as it is computed",
+        f"{stops} before it sends a result that another rank needs",
         f"rank {rank} waits for the result of {wanted.action}, {receive.source}",
     )
 
@@ -203,38 +206,48 @@ def other_peer(plan_of: Callable[[Case], Plan]) -> Sign:
 
     def sign(attempt: Attempt) -> Finding | None:
         for rank, messages in enumerate(messages_of(plan_of(attempt.case))):
-            wanted = [message for message in messages if message.op == "send"]
-            made = _of(attempt.run.calls if attempt.run else [], rank, "send")
-            peers = {message.peer for message in wanted}
-            for call, message in zip(made, wanted, strict=False):
+            peers = sorted({message.peer for message in messages if message.op == "send"})
+            for call in _of(attempt.run.calls if attempt.run else [], rank, "send"):
                 if call.peer not in peers:
                     return Finding(
                         f"rank {rank}",
-                        "sends a result to the wrong rank",
-                        f"that of {message.action} to rank {call.peer}, but rank {message.peer} "
-                        f"needs it, {call.source}",
+                        "sends to a rank that needs none of its results",
+                        f"to rank {call.peer}, {call.source}; its results are needed by "
+                        f"{ranks_text(peers) if peers else 'no other rank'}",
                     )
         return None
 
     return sign
 
 
-def returns_too_early(attempt: Attempt) -> Finding | None:
-    """A rank that has returned, and never receives what another rank sends it."""
-    table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
-    returned = {row.rank for row in table if row.state == "finished"}
-    for row in waiting_in(attempt):
-        if row.call.startswith("send to") and (early := returned & {*row.waits_for}):
+def never_received(plan_of: Callable[[Case], Plan]) -> Sign:
+    """A rank waits in a send to another one that has returned."""
+
+    def sign(attempt: Attempt) -> Finding | None:
+        table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
+        returned = {row.rank for row in table if row.state == "finished"}
+        for row in waiting_in(attempt):
+            peer = min(returned & {*row.waits_for}, default=None)
+            if attempt.run is None or peer is None or not row.call.startswith("send to"):
+                continue
+            sends = _of(attempt.run.calls, row.rank, "send")
+            messages = messages_of(plan_of(attempt.case))[row.rank]
+            needed = sum(message[:2] == ("send", peer) for message in messages)
+            if sum(call.peer == peer for call in sends) > needed:
+                mistake = "sends more messages to a rank than that rank has to receive"
+                return Finding(f"rank {row.rank}", mistake, f"{row.source}, to rank {peer}")
             mistake = "returns before it has received all messages that are sent to it"
-            return Finding(f"rank {min(early)}", mistake, f"rank {row.rank}: {row.source}")
-    return None
+            return Finding(f"rank {peer}", mistake, f"rank {row.rank}: {row.source}")
+        return None
+
+    return sign
 
 
 @on_each_rank
 def uses_before_arrival(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for call in not_waited_for(attempt.run, rank) if attempt.run else []:
         if call.op == "recv":
-            return "does not wait for an irecv: the tensor has not arrived yet", call.source
+            return "does not wait for an irecv: its data may arrive too late", call.source
     return None
 
 
@@ -257,11 +270,16 @@ def other_dtype(attempt: Attempt) -> Finding | None:
     return None
 
 
-no_input_gradient = raises(
-    "(?s)Expected parameter `tensor`.*NoneType",
-    "passes None to a send: a received tensor has a .grad only if requires_grad_() was called on "
-    "it before the stage used it",
-)
+def sends_none(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    pattern = "(?s)Expected parameter `tensor`.*NoneType"
+    if isinstance(error, RankError) and re.search(pattern, error.message):
+        mistake = (
+            "passes None to a send or receive, in place of a tensor (a .grad is None before the "
+            "backward, and stays None for a tensor that does not require a gradient)"
+        )
+        return Finding(f"rank {error.rank}", mistake, error.source)
+    return None
 
 
 @on_each_rank

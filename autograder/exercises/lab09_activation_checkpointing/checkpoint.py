@@ -36,16 +36,9 @@ def inputs_bytes(case: Case) -> int:
 
 @on_each_rank
 def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Each block's input and the output of its tanh."""
-    blocks, run = attempt.case.params["blocks"], attempt.run
-    graph_bytes = blocks * (1 + shared.WIDER) * shared.x_bytes(attempt.case)
-    if run is None or not is_over(attempt, shared.KEPT):
-        return None
-    if shared.live_rise(run)[rank] > 0.9 * graph_bytes:
-        return (
-            "builds a graph in forward and keeps it: run the function under torch.no_grad(), "
-            "and again in backward under torch.enable_grad()"
-        )
+    """Autograd was on when a block ran for the first time."""
+    if is_over(attempt, shared.KEPT) and output["log"][0]["grad"]:
+        return "runs the function with autograd on in forward, and keeps more than its arguments"
     return None
 
 
@@ -76,6 +69,7 @@ EXERCISE = OnRanks(
         signs.draws_another_mask,
         signs.draws_in_forward,
         signs.does_not_restore_the_generator,
+        signs.runs_on_another_x,
         signs.leaves_something,
     ),
     memory=True,

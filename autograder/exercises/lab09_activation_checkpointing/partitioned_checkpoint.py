@@ -20,10 +20,9 @@ from autograder.exercise import (
     Limit,
     OnRanks,
     Plain,
-    equal,
     sent_bytes,
 )
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercise.signs import MistakeText, expensive_calls, is_over, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 from shardlab.estimate import scatter_or_gather_sent_bytes
@@ -66,17 +65,16 @@ def sent_limit(case: Case) -> Limit | None:
     return Limit(1.02 * blocks * (each + GLOO_BYTES), 0.9 * blocks * each)
 
 
-def does_not_pad(attempt: Attempt) -> Finding | None:
-    """An error, after something was sent, if t does not divide the number of elements."""
-    case, run = attempt.case, attempt.run
-    divides = math.prod(shared.shape_of(case)) % case.world_size == 0
-    if attempt.error is None or divides or run is None or not run.calls:
+def unequal_pieces(attempt: Attempt) -> Finding | None:
+    """An error, and ranks whose first collectives take tensors of different sizes."""
+    first: dict[int, int] = {}
+    for call in attempt.run.calls if attempt.run else []:
+        first.setdefault(call.rank, call.bytes)
+    if attempt.error is None or len(set(first.values())) < 2:
         return None
-    mistake = (
-        "makes pieces of unequal length: pad x with zeros until they are equal, and cut off the "
-        "padding after the gather"
-    )
-    return Finding("your answer", mistake, who_if_hidden="your answer")
+    mistake = "makes pieces of unequal length: pad x with zeros until they are equal"
+    sizes = ", ".join(f"rank {rank} {size:,} B" for rank, size in sorted(first.items()))
+    return Finding("your answer", mistake, sizes, who_if_hidden="your answer")
 
 
 @on_each_rank
@@ -91,23 +89,27 @@ def gathers_early(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     )
 
 
-@on_each_rank
-def exchanges_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """The gradients differ, and there was an all_reduce in addition to the gather."""
-    ops = {call.op for call in attempt.run.calls} if attempt.run else set()
-    is_other = "all_reduce" in ops and any(op.startswith("all_gather") for op in ops)
-    return EXCHANGES_GRADIENTS if is_other and not output["bit for bit"] else None
+def calls_all_reduce(attempt: Attempt) -> Finding | None:
+    calls = attempt.run.calls if attempt.run else []
+    if not any(call.op.startswith("all_gather") for call in calls):
+        return None
+    for call in calls:
+        if call.op == "all_reduce":
+            mistake = (
+                "calls all_reduce in addition to the gather: each rank returns its own gradient of "
+                "x, and only the stored input is gathered"
+            )
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
 
 
 @on_each_rank
 def reassembles_wrongly(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """y is right, but the gradients belong to another x: the pieces were reassembled wrongly."""
-    right = equal(attempt.expected[rank]["outputs"], output["outputs"], shared.NEAR)
-    if output["bit for bit"] or not right:
-        return None
-    return (
-        "runs the function again on a different x: are the pieces in the order of the ranks, the "
-        "padding cut off, the shape restored?"
+    found = signs.on_another_x(output)
+    return found and (
+        f"{found[0]}: it needs the pieces in the order of the ranks, without padding, in the shape "
+        "of x",
+        found[1],
     )
 
 
@@ -119,21 +121,14 @@ def saves_the_whole_input(output: Any, rank: int, attempt: Attempt) -> MistakeTe
     if shared.live_rise(attempt.run)[rank] < 0.98 * whole_bytes:
         return "keeps more than 1/t of each input"
     return (
-        "keeps the whole input of each block: a view keeps its whole tensor alive, and so does "
-        "any other reference to x"
+        "keeps as many bytes as the whole input of each block: a view, for example, keeps its "
+        "whole tensor alive, and so does any other reference to x"
     )
 
 
-@on_each_rank
-def expensive_gather(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if rank not in is_over(attempt):
-        return None
-    ops = {call.op for call in attempt.run.calls} if attempt.run else set()
-    if ops == {"all_reduce"}:
-        return "gathers by all_reduce of zero-padded pieces, which sends twice as much as a gather"
-    if "all_reduce" in ops:
-        return EXCHANGES_GRADIENTS
-    return "gathers more than once for each block, or more than the pieces"
+gathers_by_all_reduce = expensive_calls(
+    {"all_reduce": "calls all_reduce, which sends twice as much as an all-gather"}
+)
 
 
 EXERCISE = OnRanks(
@@ -155,19 +150,19 @@ EXERCISE = OnRanks(
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),
     signs=(
-        does_not_pad,
+        unequal_pieces,
         signs.wrong_form,
         gathers_early,
         signs.wrong_run_counts,
         signs.draws_another_mask,
+        calls_all_reduce,
         NAMED_MISTAKES,
         signs.draws_in_forward,
         signs.does_not_restore_the_generator,
-        exchanges_gradients,
         reassembles_wrongly,
         saves_the_whole_input,
         signs.leaves_something,
-        expensive_gather,
+        gathers_by_all_reduce,
     ),
     memory=True,
 )

@@ -1,6 +1,6 @@
 """Shared by the activation checkpointing exercises: blocks that log their runs, and a step of them.
 
-A block is a function of x [B, D] with its own weights: D to 4·D, tanh, dropout, back to D.  Its
+A block is a function of x [rows, D] with its own weights: D to 4·D, tanh, dropout, back to D.  Its
 dropout uses torch.rand, whose numbers are the same on every machine.
 """
 
@@ -32,9 +32,8 @@ BEFORE, FORWARD = "before forward", "forward of the network"
 BACKWARD, AFTER = "backward of the network", "after backward"
 KEPT, LEFT = "kept after forward", "left after backward"  # headings of the budgets
 
-Log = list[
-    dict[str, Any]
-]  # each run of a block: "block", "grad" (was autograd on?), "mask" (its checksum)
+# Each run of a block: "block", "grad" (is autograd on?), "shape" of x, checksums of "x" and "mask".
+Log = list[dict[str, Any]]
 Block = Callable[[Tensor], Tensor]
 Blocks = list[Block]
 
@@ -76,6 +75,7 @@ def block_of(up: Tensor, down: Tensor, number: int, keep: float, log: Log) -> Bl
     def block(x: Tensor) -> Tensor:
         hidden = torch.tanh(x @ up)
         run: dict[str, Any] = {"block": number, "grad": torch.is_grad_enabled(), "mask": 0}
+        run |= {"shape": list(x.shape), "x": zlib.crc32(x.detach().contiguous().numpy().data)}
         if keep < 1:
             mask = torch.rand(hidden.shape) < keep
             # Numpy arrays are not counted as tensors.

@@ -1,5 +1,6 @@
 """Mistakes in a checkpoint that outputs do not show, for whole and for partitioned inputs."""
 
+import re
 from typing import Any
 
 import torch
@@ -14,28 +15,34 @@ from autograder.exercises.lab09_activation_checkpointing.shared import (
 )
 from shardlab.errors import RankError
 
-# Words in the error that torch, or `networks.several`, raises for a wrong Function: the mistake.
+# In the error that torch, or `networks.several`, raises for a wrong Function: what it has done.
 FORMS = {
     "save_for_backward can only save": "passes save_for_backward something other than tensors: "
     "keep other arguments as attributes of ctx",
     "incorrect number of gradients": "returns the wrong number of gradients: backward returns one "
     "for each argument of forward, including the function",
-    "backward through the graph a second time": "continues, in its backward, into the graph before "
-    "the checkpoint: detach the inputs before the second run",
-    "does not require grad": "runs backward from an output that has no gradient, such as an "
-    "index, or from outputs that were computed without a graph",
-    "takes 2 positional arguments": "takes one gradient in backward: there is one for each "
-    "output, *grads",
+    "backward through the graph a second time": "goes backward through the same graph twice: the "
+    "second run starts from detached inputs, and its graph is used once",
+    r"\bbackward\(\) takes 2 positional arguments": "takes one gradient in backward: there is one "
+    "for each output, *grads",
     "arguments should reach the function": "does not pass the arguments on unchanged",
 }
+NO_GRADIENT = "does not require grad"
 
 
 def wrong_form(attempt: Attempt) -> Finding | None:
-    says = attempt.error.message if isinstance(attempt.error, RankError) else ""
-    for words, mistake in FORMS.items():
-        if words in says:
-            return Finding("your answer", mistake, says.split(". ")[0], who_if_hidden="your answer")
-    return None
+    error = attempt.error
+    if not isinstance(error, RankError):
+        return None
+    found = [mistake for words, mistake in FORMS.items() if re.search(words, error.message)]
+    if NO_GRADIENT in error.message and error.source:  # of the answer, not of the loss
+        found = ["runs backward from an output that does not require a gradient"]
+    elif NO_GRADIENT in error.message:
+        found = ["returns an output that does not require a gradient"]
+    if not found:
+        return None
+    evidence = f"{error.message.split('. ')[0]} {error.source and f'[{error.source}]'}".strip()
+    return Finding("your answer", found[0], evidence, who_if_hidden="your answer")
 
 
 @on_each_rank
@@ -44,14 +51,26 @@ def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     runs, wanted = output["runs"], attempt.expected[rank]["runs"]
     evidence = f"blocks ran {runs} times, expected {wanted}"
     if all(ran == 1 for ran in runs):
-        return "never runs the function again: autograd has kept all its activations", evidence
+        return "never runs the function again", evidence
     if any(ran > right for ran, right in zip(runs, wanted, strict=False)):
-        mistake = (
-            "runs functions more often than once in forward and once in backward: if backward "
-            "continues into the graph before the checkpoint, detach the inputs"
-        )
-        return mistake, evidence
+        return "runs functions more often than once in forward and once in backward", evidence
     return None
+
+
+def on_another_x(output: Any) -> tuple[str, str] | None:
+    first: dict[int, dict[str, Any]] = {}
+    for run in output["log"]:
+        before = first.setdefault(run["block"], run)
+        if (before["shape"], before["x"]) != (run["shape"], run["x"]):
+            reshaped = before["shape"] != run["shape"]
+            shapes = f", of shape {run['shape']} instead of {before['shape']}" * reshaped
+            return "runs the function again on another x", f"block {run['block']}{shapes}"
+    return None
+
+
+@on_each_rank
+def runs_on_another_x(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    return on_another_x(output)
 
 
 @on_each_rank
@@ -85,8 +104,8 @@ def leaves_something(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     left = live_rise(attempt.run, AFTER)[rank]
     return (
-        "keeps tensors after backward, when the outputs' graph is gone: in a global variable, or "
-        "in a cycle, such as an output on ctx",
+        "keeps tensors after backward, when the outputs' graph is gone: for example in a global "
+        "variable, or in a cycle, such as an output on ctx",
         f"{left:,} bytes, of which at most {results_bytes(attempt.case):,.0f} are results",
     )
 
@@ -96,6 +115,6 @@ def does_not_restore_the_generator(output: Any, rank: int, attempt: Attempt) -> 
     if torch.equal(output["next draw"], attempt.expected[rank]["next draw"]):
         return None
     return (
-        "does not restore the random state after the second run: random numbers drawn after "
-        "backward repeat earlier ones, so restore the state"
+        "leaves another random state after backward than before it: restore the state after the "
+        "second run"
     )

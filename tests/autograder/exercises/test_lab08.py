@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cloudpickle
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from autograder.exercises.lab08_pipeline import (
     naive_step,
     one_f_one_b_schedule,
     plans,
+    run_schedule,
     shared,
 )
 from autograder.exercises.lab08_pipeline.hidden import bubble_fraction
@@ -221,10 +224,22 @@ def test_each_kind_of_wrong_action_is_named():
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 3), (3, 3)])
-def test_stage_and_micro_batch_in_the_wrong_order_are_named(p, m):
-    wrong = [[[kind, k, s] for kind, s, k in each] for each in library.gpipe(p, m)]
-    assert "swapped" in plans.swapped(submitted(wrong, p, m))
-    assert plans.swapped(submitted(library.gpipe(p, m), p, m)) is None
+@pytest.mark.parametrize("kinds", ["FB", "F", "B"])
+def test_stage_and_micro_batch_in_the_wrong_order_are_named(p, m, kinds):
+    right = plain(library.gpipe(p, m))
+    wrong = [[[a, k, s] if a in kinds else [a, s, k] for a, s, k in each] for each in right]
+    assert "swapped" in plans.swapped(submitted(wrong, p, m))[0]
+    assert plans.swapped(submitted(right, p, m)) is None
+
+
+def test_an_order_of_chunks_is_named_only_where_all_actions_have_it():
+    right = plain(library.interleaved_one_f_one_b(4, 4, 2))
+    reversed_cool_down = [
+        [*[a for a in each if a[0] == "F"], *[a for a in each if a[0] == "B"][::-1]]
+        for each in right
+    ]
+    assert reversed_cool_down[0][-8][1] == 0  # device 0 starts with the first chunk
+    assert interleaved_schedule.wrong_order(submitted(reversed_cool_down, 4, 4, 2)) is None
 
 
 def test_a_schedule_of_another_kind_shows_its_first_action_that_differs():
@@ -280,7 +295,7 @@ def deadlock(calls, *states):
         (
             [call(0, "recv", 1, end_s=None), call(1, "recv", 0, end_s=None)],
             ("recv from rank 1", "recv from rank 0"),
-            "rank 0 waits for the next message, or returns, before it sends",
+            "rank 0 waits in a receive before it sends",
         ),
         (
             [
@@ -298,7 +313,7 @@ def deadlock(calls, *states):
                 call(1, "recv", 0),
             ],
             ("recv from rank 1", ""),
-            "rank 1 waits for the next message, or returns, before it sends",
+            "rank 1 returns before it sends",
         ),
     ],
     ids=["both receive first", "other tags", "early return"],
@@ -315,9 +330,21 @@ def test_a_rank_that_waits_for_an_earlier_message_is_not_blamed():
     assert shared.message_never_arrives(naive_step.in_turn)(attempt) is None
 
 
-def test_a_send_to_a_rank_that_has_returned_is_named():
-    attempt = deadlock([call(0, "send", 1, end_s=None)], "send to rank 1", "")
-    assert shared.returns_too_early(attempt).who == "rank 1"
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_send_that_blocks_is_named_only_after_the_calls_of_a_right_run(is_right):
+    plan = plain(library.one_f_one_b(2, 3))
+    of_rank_1 = [call(1, "recv", 0)] * is_right + [call(1, "send", 0, end_s=None)]
+    calls = [call(0, "send", 1), call(0, "send", 1, end_s=None), *of_rank_1]
+    attempt = deadlock(calls, "send to rank 1", "send to rank 0")
+    attempt = replace(attempt, case=Case("2 ranks", 2, {"plan": plan}))
+    assert bool(run_schedule.waits_in_send(attempt)) is is_right
+
+
+@pytest.mark.parametrize(("sends", "who"), [(1, "rank 1"), (2, "rank 0")])
+def test_a_send_to_a_rank_that_has_returned_is_named(sends, who):
+    calls = [call(0, "send", 1)] * (sends - 1) + [call(0, "send", 1, end_s=None)]
+    attempt = deadlock(calls, "send to rank 1", "")
+    assert shared.never_received(naive_step.in_turn)(attempt).who == who
 
 
 # ---- costs claimed by student code are ignored ---------------------------------------------------

@@ -117,7 +117,9 @@ GRAPH = (
     "        with torch.enable_grad():\n            ctx.y = function(*args)\n"
     "        return ctx.y.detach()\n",
 )
-TWICE = ("outputs = ctx.function(*args)\n", "outputs = ctx.function(*args), ctx.function(*args)\n")
+BACKWARD = "        torch.autograd.backward(*zip(*pairs))\n"
+TWICE = (BACKWARD, 2 * BACKWARD)
+NO_GRAPH = ("return Checkpoint.apply(function, *args)", "return function(*args).detach()")
 ONE_GRADIENT = (
     "*[each.grad if isinstance(each, torch.Tensor) else None for each in args]",
     "*[each.grad for each in args if isinstance(each, torch.Tensor)]",
@@ -136,10 +138,12 @@ ALL_OUTPUTS = (
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("a chain of 4, 64 KiB each", GRAPH, "builds a graph in forward and keeps it"),
+        ("a chain of 4, 64 KiB each", GRAPH, "with autograd on in forward"),
+        ("a chain of 4, 64 KiB each", TWICE, "goes backward through the same graph twice"),
+        ("a chain of 4, 64 KiB each", NO_GRAPH, "returns an output that does not require"),
         ("several arguments and outputs", ONE_GRADIENT, "wrong number of gradients"),
         ("several arguments and outputs", FIRST_OUTPUT, "there is one for each output"),
-        ("several arguments and outputs", ALL_OUTPUTS, "from an output that has no gradient"),
+        ("several arguments and outputs", ALL_OUTPUTS, "that does not require a gradient"),
     ],
 )
 def test_more_mistakes_in_checkpoint_are_named(name, change, says):
@@ -281,7 +285,7 @@ SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
         (
             ("        return None, x.grad", SUMMED),
             "4 ranks, dropout, 15 elements",
-            "sums the gradient",
+            "calls all_reduce in addition",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 # lab = "08_pipeline"
 # typed = true
 # loses = {naive_step = 2.25}
-# says = {naive_step = "a received tensor has a .grad only if requires_grad_()"}
+# says = {naive_step = "passes None to a send or receive"}
 # ///
 
 # %% nbgrader={"grade_id": "naive_step", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 1.0}
-# says = {run_schedule = "sends a result to the wrong rank"}
+# says = {run_schedule = "sends to a rank that needs none of its results"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

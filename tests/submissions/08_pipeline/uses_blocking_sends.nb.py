@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 4.0}
-# says = {run_schedule = "waits in send"}
+# says = {run_schedule = "waits in a send until it is received"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 4.2857}
-# says = {partitioned_checkpoint = "sums the gradient of x over the ranks"}
+# says = {partitioned_checkpoint = "calls all_reduce in addition to the gather"}
 # ///
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}

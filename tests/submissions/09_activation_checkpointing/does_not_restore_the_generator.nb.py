@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 4}
-# says = {checkpoint = "does not restore the random state"}
+# says = {checkpoint = "leaves another random state after backward"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 2.8571}
-# says = {partitioned_checkpoint = "gathers by all_reduce of zero-padded pieces"}
+# says = {partitioned_checkpoint = "calls all_reduce, which sends twice as much"}
 # ///
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}

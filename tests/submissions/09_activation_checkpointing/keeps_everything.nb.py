@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 4.5833}
-# says = {checkpoint_sequential = "the budget"}
+# says = {checkpoint_sequential = "never recomputes a layer"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 2.8571}
-# says = {partitioned_checkpoint = "keeps the whole input of each block"}
+# says = {partitioned_checkpoint = "keeps as many bytes as the whole input"}
 # ///
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}

@@ -82,6 +82,11 @@ MISTAKES = {
     "sums the micro-batches' losses: divide each by the number of micro-batches": scaled(
         lambda m: m
     ),
+    "divides the losses by the number of ranks: divide each by the number of micro-batches": (
+        lambda case, inputs: shared.gradients(
+            case, inputs, times=lambda *_: case.params["micro_batches"] / case.world_size
+        )
+    ),
     "divides by the number of micro-batches twice": scaled(lambda m: 1 / m),
     "returns the sum of the losses: return their mean, of which the gradients are": loss_scaled(
         lambda m: m

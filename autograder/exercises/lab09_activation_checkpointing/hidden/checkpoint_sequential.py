@@ -1,3 +1,5 @@
+import math
+from collections.abc import Callable
 from typing import Any
 
 from autograder.exercise import Case, Plain
@@ -7,7 +9,6 @@ from autograder.exercises.lab09_activation_checkpointing import shared
 from autograder.exercises.lab09_activation_checkpointing.hidden.shared import OFF_BY_BITS
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
 
-MISTAKES = OFF_BY_BITS
 TIGHT = "13 layers, dropout, tight"
 CASES = (
     shared.blocks_case("16 layers, dropout", 1, 16, 64, 16, keep=0.8, budget=(5, 2)),
@@ -43,15 +44,24 @@ EQUAL_ANSWERS = (
 )
 
 
-def right_cut(case: Case) -> list[int] | None:
-    """Layers of each segment, the last of which is computed once; None if nothing fits."""
-    layers, input_bytes = case.params["blocks"], shared.x_bytes(case)
+def max_lengths_of(case: Case, room: Callable[[int], int]) -> list[int] | None:
+    """Of the smallest number of segments for all layers; None if nothing fits.
+
+    ``room``: bytes for the layers of segment j.
+    """
     max_lengths: list[int] = []
-    while sum(max_lengths) < layers:
-        room_bytes = public.budget_bytes(case) - len(max_lengths) * input_bytes
-        max_lengths.append(room_bytes // public.kept_bytes(case))
+    while sum(max_lengths) < case.params["blocks"]:
+        max_lengths.append(room(len(max_lengths)) // public.kept_bytes(case))
         if max_lengths[-1] < 1:
             return None
+    return max_lengths
+
+
+def last_first(case: Case, room: Callable[[int], int]) -> list[int] | None:
+    """Layers of each segment, the last of which is as long as fits."""
+    layers, max_lengths = case.params["blocks"], max_lengths_of(case, room)
+    if max_lengths is None:
+        return None
     cut, left = [], max(0, layers - max_lengths[-1])
     for max_length in max_lengths[:-1]:
         cut.append(min(max_length, left))
@@ -59,11 +69,98 @@ def right_cut(case: Case) -> list[int] | None:
     return [*cut, layers - sum(cut)]
 
 
+def from_the_front(case: Case) -> list[int] | None:
+    max_lengths = max_lengths_of(case, room_with(case, shared.x_bytes(case)))
+    return max_lengths and [*max_lengths[:-1], case.params["blocks"] - sum(max_lengths[:-1])]
+
+
+def room_with(case: Case, input_bytes: int, first: int = 0) -> Callable[[int], int]:
+    return lambda j: public.budget_bytes(case) - (first + j) * input_bytes
+
+
+def x_elements(case: Case) -> int:
+    return math.prod(shared.shape_of(case))
+
+
+def right_cut(case: Case) -> list[int] | None:
+    return last_first(case, room_with(case, shared.x_bytes(case)))
+
+
+Cut = Callable[[Case], list[int] | None]
+
+
+def outputs_of(cut_of: Cut) -> Callable[[Case, Any], Plain]:
+    def outputs(case: Case, inputs: Any) -> Plain:
+        cut = cut_of(case)
+        return (
+            {"raises ValueError": True} if cut is None else {"raises ValueError": False, "cut": cut}
+        )
+
+    return outputs
+
+
+def equal_lengths(layers: int, length: int) -> list[int]:
+    return [min(length, layers - start) for start in range(0, layers, length)]
+
+
+def by_square_root(rounded: Callable[[float], int]) -> Cut:
+    return lambda case: equal_lengths(case.params["blocks"], rounded(case.params["blocks"] ** 0.5))
+
+
+def by_number(case: Case) -> list[int]:
+    """As torch's checkpoint_sequential cuts into √n segments: the last one has the remainder."""
+    layers, count = case.params["blocks"], int(case.params["blocks"] ** 0.5)
+    cut = [layers // count] * (count - 1)
+    return [*cut, layers - sum(cut)]
+
+
+def evenly(case: Case) -> list[int] | None:
+    max_lengths = max_lengths_of(case, room_with(case, shared.x_bytes(case)))
+    layers = case.params["blocks"]
+    return max_lengths and equal_lengths(layers, math.ceil(layers / len(max_lengths)))
+
+
+def with_inputs(input_bytes: Callable[[Case], int], first: int = 0) -> Callable[..., Plain]:
+    """The right cut for stored inputs of another size, ``first`` of them with the first segment."""
+    return outputs_of(lambda case: last_first(case, room_with(case, input_bytes(case), first)))
+
+
+MISTAKES = {
+    **OFF_BY_BITS,
+    "never recomputes a layer": outputs_of(lambda case: [case.params["blocks"]]),
+    "computes the last segment twice, too: backward starts with it, so it can keep its "
+    "activations": lambda case, inputs: {"runs": [2] * case.params["blocks"]},
+    "cuts into √n segments whatever the budget": (
+        *(outputs_of(by_square_root(rounded)) for rounded in (round, math.floor, math.ceil)),
+        outputs_of(by_number),
+    ),
+    "fills the segments from the front: the last segment is computed once, so fill it first": (
+        outputs_of(from_the_front)
+    ),
+    "counts too few bytes for the stored inputs: while a segment runs, memory also holds those of "
+    "all segments before it, x.numel() * x.element_size() bytes each": (
+        with_inputs(lambda case: 0),
+        with_inputs(lambda case: 4 * x_elements(case)),
+        with_inputs(x_elements),
+        with_inputs(lambda case: case.params["width"] * shared.dtype_of(case).itemsize),
+    ),
+    "counts one stored input too many: a layer's kept bytes include its input": (
+        with_inputs(shared.x_bytes, first=1)
+    ),
+    "cuts into segments of equal length: the last one is computed once, so make it as long as "
+    "fits": outputs_of(evenly),
+}
+
+
 def reference(case: Case, inputs: Any) -> Plain:
     cut = right_cut(case)
     if cut is None:
-        return {"refused": True}
+        return {"raises ValueError": True}
     ran = shared.results(plain_step(inputs[0], case, **public.STEP_OPTIONS), case)
     values = {name: ran[name] for name in shared.VALUES}
-    right = {"refused": False, "computed again": sum(cut[:-1]), "within the budget": True}
+    right = {
+        "raises ValueError": False,
+        "fits the budget": "yes",
+        "layers computed twice": sum(cut[:-1]),
+    }
     return right | values | {"bit for bit": True}
