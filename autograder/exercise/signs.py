@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,15 +92,22 @@ def over_budget(
 
 
 def expensive_calls(mistakes: dict[str, str]) -> Sign:
-    """{op: why it costs too much}: a correct result from a call that exceeds the budget."""
+    """{op: why it costs too much}: for a rank over its budget, if most of its bytes are of that op.
+
+    Which of several ops exceeded the budget is otherwise unknown.
+    """
 
     def sign(attempt: Attempt) -> Finding | None:
-        if attempt.run is None or not is_over(attempt):
+        if attempt.run is None or not (over := is_over(attempt)):
             return None
-        called = {call.op: call for call in attempt.run.calls}
-        for op, mistake in mistakes.items():
-            if op in called:
-                return Finding(f"rank {called[op].rank}", mistake, called[op].source)
+        calls = [call for call in attempt.run.calls if call.rank == min(over)]
+        op_bytes = Counter[str]()
+        for call in calls:
+            op_bytes[call.op] += call.bytes
+        for op, _ in op_bytes.most_common(1):
+            if op in mistakes:
+                source = next(call.source for call in calls if call.op == op)
+                return Finding(f"rank {min(over)}", mistakes[op], source)
         return None
 
     return sign

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
@@ -17,7 +17,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class BigramModel(nn.Module):
-    """Predicts the next token from the current one alone.  B tokens, V vocabulary, D width."""
+    """Predicts the next token from the current one alone.  B batch, V vocabulary, D width."""
 
     def __init__(
         self, vocabulary: int, width: int, layers: int, activation: str, tied: bool
@@ -36,7 +36,7 @@ class BigramModel(nn.Module):
         x_BD = self.embedding(tokens)
         x_BD = self.layers(x_BD)
         logits_BV = self.head(x_BD)
-        return F.cross_entropy(logits_BV, targets)
+        return functional.cross_entropy(logits_BV, targets)
 
 
 def train_one_step(

@@ -316,7 +316,7 @@ traffic_map(run, predicted=[predicted_bytes] * 4)
 
 # %% [markdown] nbgrader={"grade_id": "from_8_to_64_ranks", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# A ring takes 2(N − 1) steps: 14 with 8 ranks, 126 with 64. In each step a rank waits for one delay α and moves S/N bytes, so the time is 2(N − 1)·α + 2(N − 1)/N · S/B for links of B bytes per second.
+# A ring takes 2(N − 1) steps: 14 with 8 ranks, 126 with 64. In each step a rank waits for one delay α and moves S/N bytes, each of which takes β seconds, so the time is 2(N − 1)·α + 2(N − 1)/N · S·β.
 #
 # 1 KB: the bytes take next to no time and the delays dominate, so the time grows with the number of steps, by 126/14 = 9. 1 GB: the bytes dominate, and each rank sends 2(N − 1)/N · S, which grows only from 1.75 S to 1.97 S: a factor of about 1.13. The extra 112 delays, some microseconds each, hardly matter in a transfer of many milliseconds.
 #

@@ -178,8 +178,8 @@ def wrong_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 keeps_all_activations = over_budget(
     ONE_AT_A_TIME.heading,
-    "keeps activations of several micro-batches at a time: call backward for each before the "
-    "forward pass of the next, and keep neither its logits nor its loss with the graph",
+    "keeps more activations than one micro-batch needs: call backward for each, which frees them, "
+    "before the forward pass of the next, and keep neither its logits nor its loss with the graph",
 )
 
 

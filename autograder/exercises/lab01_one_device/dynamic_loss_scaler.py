@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, Finding, OnRanks, Plain
 from autograder.exercise.budget import Budget, Limit, sent_bytes
-from autograder.exercise.signs import MistakeText, expensive_calls, on_each_rank
+from autograder.exercise.signs import MistakeText, expensive_calls, never_waited, on_each_rank
 from shardlab.errors import DeadlockError
 
 ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
@@ -123,16 +123,6 @@ def misses_an_all_reduce(attempt: Attempt) -> Finding | None:
     return Finding("the ranks", mistake, evidence, who_if_hidden="the ranks")
 
 
-def never_waits(attempt: Attempt) -> Finding | None:
-    if attempt.error is not None or attempt.run is None:
-        return None
-    for call in attempt.run.calls:
-        if call.op == "all_reduce" and call.end_s is None:
-            mistake = "starts an all_reduce and never waits for it: call wait before reading it"
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
-
-
 @on_each_rank
 def changes_the_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["loss unchanged"]:
@@ -143,7 +133,7 @@ def changes_the_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 ONE_FLAG = Budget(
     "sends ≤ 1 KiB per rank and step", sent_bytes, lambda case: Limit(1024 * case.params["steps"])
 )
-GRADIENTS = {"all_reduce": "all-reduces its gradients: one number shows whether a rank overflowed"}
+TOO_MUCH = {"all_reduce": "all-reduces more than one number: one shows whether a rank overflowed"}
 EXERCISE = OnRanks(
     points=6,
     answer="DynamicLossScaler",
@@ -162,10 +152,10 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=(ONE_FLAG,),
     allows=frozenset({"all_reduce"}),
+    rules=(never_waited,),
     signs=(
-        expensive_calls(GRADIENTS),
+        expensive_calls(TOO_MUCH),
         misses_an_all_reduce,
-        never_waits,
         NAMED_MISTAKES,
         changes_the_loss,
     ),

@@ -110,7 +110,7 @@ def hub(attempt: Attempt) -> Finding | None:
         return None
     return Finding(
         f"rank {centre}",
-        "is a hub: every other rank sends it everything, and it sends everything back",
+        "is a hub: nearly all bytes go through it, and in a ring every rank sends equally many",
         who_if_hidden="one rank",
     )
 
@@ -150,7 +150,7 @@ def another_dtype(attempt: Attempt) -> Finding | None:
     own = attempt.case.params["dtype"]
     for call in attempt.run.calls if attempt.run else []:
         if call.op == "send" and call.dtype != own:
-            mistake = "sends another dtype than the tensor's: digits or bytes are lost on the way"
+            mistake = "sends another dtype than the tensor's, at a cost in digits or in bytes"
             return Finding(f"rank {call.rank}", mistake, f"{call.dtype} for a {own} tensor")
     return None
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain, sent_bytes
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import expensive_calls, raises
+from autograder.exercise.signs import expensive_calls, never_waited, raises
 from autograder.exercises.common import linear_of
 from autograder.guest.moments import mark
 from autograder.guest.on_rank import with_functions_replaced
@@ -197,6 +197,7 @@ def half_precision(attempt: Attempt) -> Finding | None:
     return None
 
 
+RULES = (never_waited,)
 unpadded = raises(
     "pad: world_size must divide the length",  # raised by the lab's reduce_scatter
     "does not pad: the slices are equal only if world_size divides the length",

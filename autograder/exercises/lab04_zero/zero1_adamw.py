@@ -78,7 +78,7 @@ HELD_STATES = shared.live(
 
 @on_each_rank
 def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """States for everything, or something in addition to the slice's states."""
+    """How much more it holds, not what it is: that is unknown."""
     run, case = attempt.run, attempt.case
     if run is None or rank not in is_over(attempt, HELD_STATES.heading):
         return None
@@ -92,14 +92,16 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if most - buckets <= shared.WITHIN * needed:
         return "keeps tensors that it sent or received between steps: free them in step()", evidence
     if most >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):
-        return "holds Adam's states for all parameters: give AdamW only its own slice", evidence
-    if most <= shared.WITHIN * (needed + slice_bytes(case)):
         return (
-            "holds more than Adam's two states, such as a second copy of its slice: let AdamW work "
-            "on a view of the flat buffer",
+            "holds between steps as much as Adam's states for all parameters: only those for its "
+            "own slice should stay",
             evidence,
         )
-    return None
+    return (
+        "holds more between steps than Adam's two states for its slice: the slice itself can be a "
+        "view of the flat buffer, and nothing else should stay",
+        evidence,
+    )
 
 
 EXERCISE = OnRanks(
@@ -118,6 +120,7 @@ EXERCISE = OnRanks(
         HELD_STATES,
         shared.process_memory(BETWEEN, held_bytes),
     ),
+    rules=shared.RULES,
     signs=(
         shared.unpadded,
         shared.half_precision,

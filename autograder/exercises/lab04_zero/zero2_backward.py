@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -69,13 +70,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         hooks = hooks_of(parameters)
         returned = subject(loss, buckets_of(parameters, case))
         mark_settled(AT_END, case)
-        slices = list(returned) if isinstance(returned, list | tuple) else returned
+        is_list = isinstance(returned, list | tuple)
+        slices = list(returned) if is_list else f"a {type(returned).__name__}"
         found["slices"].append(slices)
         found["gradients left"].append(any(each.grad is not None for each in parameters))
         found["hooks left"].append(hooks_of(parameters) - hooks)
         found["graph kept"].append(is_graph_kept(loss))
         found["backward passes"].append(len(passes))
-        tensors = [each for each in slices if isinstance(each, Tensor)] if slices else []
+        tensors = [each for each in slices if isinstance(each, Tensor)]
         found["storages"].append(sum(each.untyped_storage().nbytes() for each in tensors))
     return found
 
@@ -113,16 +115,18 @@ def leaves_something(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
-def flattens_early(attempt: Attempt) -> Finding | None:
+def uses_none(attempt: Attempt) -> Finding | None:
+    """A rank called a method of tensors on None."""
     error = attempt.error
-    if (
-        not isinstance(error, RankError)
-        or "'NoneType' object has no attribute" not in error.message
-    ):
+    if not isinstance(error, RankError):
+        return None
+    found = re.search(r"'NoneType' object has no attribute '(\w+)'", error.message)
+    if found is None or not hasattr(Tensor, found[1]):
         return None
     mistake = (
-        "uses a .grad that is None, so its bucket is not complete: a hook of register_hook runs "
-        "before .grad is set, and a lambda that is made in a loop sees the loop's last bucket"
+        "uses None where it needs a tensor: a .grad is None until its bucket is complete, a hook "
+        "of register_hook runs before .grad is set, and a lambda that is made in a loop sees the "
+        "loop's last bucket"
     )
     return Finding(f"rank {error.rank}", mistake, error.headline)
 
@@ -138,7 +142,7 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if max(output["storages"]) > 1.5 * own_bytes:
             return "returns views of whole buckets: a view keeps its whole tensor alive"
         return (
-            "keeps more than its slices: is a whole bucket, sent or received, still referred to?",
+            "keeps more than its slices: free what was flattened, sent or received",
             f"{kept_at_end(run)[rank]:,} bytes at the end",
         )
     if over[1]:
@@ -146,7 +150,7 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "holds more gradients at a time than its slices and one bucket: reduce and free each "
             "bucket while backward still runs"
         )
-    return "has several buckets in exchange at a time: finish one exchange before the next"
+    return "has more than one bucket in exchange at a time: finish one exchange before the next"
 
 
 EXERCISE = OnRanks(
@@ -186,9 +190,10 @@ EXERCISE = OnRanks(
         shared.process_memory(BACKWARD, partial(shared.held_bytes, units=4)),
         shared.process_memory(AT_END, partial(shared.held_bytes, units=4)),
     ),
+    rules=shared.RULES,
     signs=(
         shared.unpadded,
-        flattens_early,
+        uses_none,
         no_slices,
         leaves_something,
         shared.half_precision,

@@ -6,17 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autograder.exercise import (
-    NAMED_MISTAKES,
-    Attempt,
-    Budget,
-    Case,
-    Finding,
-    OnRanks,
-    Plain,
-    equal,
-)
-from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import (
@@ -26,7 +17,6 @@ from autograder.exercises.lab04_zero.shared import (
     with_reference_bounds,
 )
 from autograder.guest.moments import START, mark, mark_in_backward
-from shardlab.errors import RankError
 from shardlab.run import Run
 
 BUILT = "after building"
@@ -80,23 +70,10 @@ def live(label: str, phase: str, units: int, slices: int) -> Budget:
     return shared.live(label, phase if phase == AT_END else f"live in {phase}", peaks, most)
 
 
-def frees_early(attempt: Attempt) -> Finding | None:
-    """Backward failed with an empty storage, or computed with other weights."""
-    run, rank = attempt.run, 0
-    if run is None:
-        return None
-    if isinstance(attempt.error, RankError):
-        rank = attempt.error.rank
-        wrong = "storage" in attempt.error.message
-    else:
-        pairs = [(attempt.expected[each], output) for each, output in finished(attempt)]
-        wrong = any(not equal(a["x.grad"], b["x.grad"], shared.NEAR) for a, b in pairs)
-    gathers = sum(call.rank == rank and call.op.startswith("all_gather") for call in run.calls)
-    forwards = attempt.case.params.get("batches", 1) * len(shared.unit_bytes(attempt.case))
-    if wrong and gathers == forwards:
-        mistake = "frees its units before backward and does not gather them again"
-        return Finding("every rank", mistake, who_if_hidden="every rank")
-    return None
+emptied = raises(
+    "out of bounds for storage of size 0",
+    "uses a tensor whose storage was emptied: gather the unit again in backward",
+)
 
 
 @on_each_rank
@@ -106,8 +83,8 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             return "should have one parameter per unit: its slice", got
         if got is None:
             return (
-                "ends without a gradient in its slice: autograd does not differentiate "
-                "collectives, so write backward yourself"
+                "ends without a gradient in its slice: your backward should return it, because "
+                "autograd does not differentiate collectives"
             )
         if got.numel() != (right := shared.slice_elements(size, attempt.case)):
             mistake = "has a parameter of the wrong length: a slice has ⌈Ψ/N⌉ elements"
@@ -122,10 +99,10 @@ def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             built = sum(attempt.run.memory[rank].at(BUILT).values())
             if built > held_bytes(attempt.case, units=1):
                 return (
-                    "keeps whole units from the start: a slice is a view, and a view keeps its "
-                    "whole tensor alive"
+                    "keeps more than its slices from the start: if a slice is a view, its whole "
+                    "tensor stays alive"
                 )
-            return f"has more than one unit live in {phase}: free each before gathering the next"
+            return f"has more live in {phase} than one unit: free each before gathering the next"
     if rank in is_over(attempt, AT_END):
         return "keeps more than its slices and their gradients after backward"
     return None
@@ -153,9 +130,10 @@ EXERCISE = OnRanks(
         shared.process_memory(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
         shared.process_memory(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
     ),
+    rules=shared.RULES,
     signs=(
         shared.unpadded,
-        frees_early,
+        emptied,
         no_gradient,
         shared.half_precision,
         NAMED_MISTAKES,

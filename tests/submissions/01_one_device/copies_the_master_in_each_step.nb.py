@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {sgd_with_master_weights = 4.0}
-# says = {sgd_with_master_weights = "rounds in every step"}
+# says = {sgd_with_master_weights = "rounds its weights to 16 bits in every step"}
 # ///
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}

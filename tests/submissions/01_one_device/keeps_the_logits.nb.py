@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 0.833}
-# says = {accumulate = "keeps activations of several micro-batches"}
+# says = {accumulate = "keeps more activations than one micro-batch needs"}
 # ///
 # Of each micro-batch one tensor: with many of them it adds up.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 4.167}
-# says = {accumulate = "keeps activations of several micro-batches at a time"}
+# says = {accumulate = "keeps more activations than one micro-batch needs"}
 # ///
 # Right numbers; only the memory shows the mistake.
 

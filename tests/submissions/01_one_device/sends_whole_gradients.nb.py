@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {DynamicLossScaler = 4.5}
-# says = {DynamicLossScaler = "all-reduces its gradients"}
+# says = {DynamicLossScaler = "all-reduces more than one number"}
 # ///
 
 # %% nbgrader={"grade_id": "DynamicLossScaler", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero3Linear = 2.5}
-# says = {Zero3Linear = "keeps whole units from the start"}
+# says = {Zero3Linear = "keeps more than its slices from the start"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero3Linear = 5.0}
-# says = {Zero3Linear = "frees its units before backward"}
+# says = {Zero3Linear = "with a weight of zeros"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 2.5}
-# says = {Zero1AdamW = "such as a second copy of its slice"}
+# says = {Zero1AdamW = "holds more between steps than Adam's two states"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 2.5}
-# says = {Zero1AdamW = "holds Adam's states for all parameters"}
+# says = {Zero1AdamW = "as much as Adam's states for all parameters"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}

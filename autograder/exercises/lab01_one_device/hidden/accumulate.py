@@ -43,13 +43,16 @@ def reference(
     inputs: Any,
     divisors: Divisors = lambda counted, targets, sequences: counted.sum(),
     first: int = 0,
-    clears: bool = True,
+    clears: str = "before",
 ) -> Plain:
-    """Two steps. ``divisors``: for each micro-batch's sum of losses, or one for all."""
+    """Two steps. ``divisors``: for each micro-batch's sum of losses, or one for all.
+
+    ``clears`` the gradients "before" the step, "after" it or "never".
+    """
     model, optimizer = model_and_optimizer(inputs[0])
     losses: list[Plain] = []
     for batches in inputs[0]["steps"]:
-        if clears:
+        if clears == "before":
             optimizer.zero_grad()
         sizes = [((each != IGNORE).sum(), each.numel(), len(each)) for _, each in batches]
         by_batch = torch.as_tensor(divisors(*torch.tensor(sizes).T)).expand(len(batches))
@@ -63,6 +66,8 @@ def reference(
             part.backward()
             losses[-1] += part.item()
         optimizer.step()
+        if clears == "after":
+            optimizer.zero_grad()
     right = {key: value for key, (value, _) in SIDE_EFFECTS.items()}
     return output_of(len(losses), model, losses) | right
 
@@ -94,7 +99,10 @@ MISTAKES = {
     f"weights by sequences, which differ in length: {BY_TOKENS}": (
         wrong(lambda counted, _, sequences: counted * sequences.sum() / sequences)
     ),
-    "forgets zero_grad: the previous step's gradients are still there": wrong(clears=False),
+    "forgets zero_grad: the previous step's gradients are still there": wrong(clears="never"),
+    "clears the gradients after the step only: old ones may be there before the first": (
+        wrong(clears="after")
+    ),
     "clears the gradients before each micro-batch: only the last one's are left for the step": (
         wrong(first=-1)
     ),

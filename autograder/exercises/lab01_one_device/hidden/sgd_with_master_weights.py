@@ -51,6 +51,7 @@ def reference(
     update: Next = lambda velocity, gradient, momentum, lr: lr * velocity.float(),
     narrow_velocity: bool = False,
     wide_weights: bool = False,
+    rounds_each_step: bool = False,
 ) -> Plain:
     weights, momentum = [], case.params["momentum"]
     for weight, gradients in zip(inputs[0]["weights"], inputs[0]["gradients"], strict=True):
@@ -60,6 +61,8 @@ def reference(
             lr = learning_rate(step, case)
             velocity = next_velocity(velocity, narrow.to(velocity.dtype), momentum, lr)
             master -= update(velocity, narrow, momentum, lr)
+            if rounds_each_step:
+                master = master.to(weight.dtype).float()
         weights.append(master if wide_weights else master.to(weight.dtype))
     return {"weights": weights, "views": weights, "gradients unchanged": True, "state grows": False}
 
@@ -72,7 +75,22 @@ def first_only(case: Case, inputs: Any) -> Plain:
     return {"weights": [*reference(case, inputs)["weights"][:1], *inputs[0]["weights"][1:]]}
 
 
+def unchanged(case: Case, inputs: Any) -> Plain:
+    return {"weights": inputs[0]["weights"]}
+
+
 MISTAKES = {
+    "rounds its weights to 16 bits in every step, so small updates are lost: make an fp32 master "
+    "once, before the first step, keep it in state, and add the updates to it": (
+        wrong(rounds_each_step=True),
+        wrong(rounds_each_step=True, narrow_velocity=True),
+        wrong(
+            rounds_each_step=True,
+            narrow_velocity=True,
+            update=lambda velocity, gradient, momentum, lr: (lr * velocity).float(),
+        ),
+    ),
+    "leaves the weights as they were": unchanged,
     "leaves fp32 weights: the model computes in 16 bits, so round the master back into the "
     "parameter with copy_": wrong(wide_weights=True),
     "updates the first parameter only": first_only,

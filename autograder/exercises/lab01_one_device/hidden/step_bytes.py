@@ -140,6 +140,7 @@ CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
         "counts two tensors for a ReLU layer: it and the next layer save the same one": {"relu": 2},
         "forgets what cross_entropy saves: V numbers for each token": {"logits": 0},
         "forgets the embedding's output: the next layer saves its input": {"first": 0},
+        "counts fp32 log-probabilities: with bf16 they take 2 bytes each": {"logits": 2, **BF16},
         "counts the logits too: no layer saves them": {"logits": 2},
     },
 }

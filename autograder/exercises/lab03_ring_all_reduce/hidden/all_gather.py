@@ -15,7 +15,7 @@ EQUAL_ANSWERS = (
 BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
 
 
-def reference(case: Case, inputs: Any) -> Plain:
+def reference(case: Case, inputs: Any) -> dict[str, torch.Tensor]:
     own = [chunks_of(case, buffer)[rank] for rank, buffer in enumerate(inputs)]
     return {"tensor": torch.cat(own)}
 
@@ -36,11 +36,25 @@ def cut_evenly(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": torch.cat(own)}] * case.world_size
 
 
+def stops_early(case: Case, inputs: Any) -> list[Plain]:
+    """After N - 2 steps each rank lacks the chunk of its right neighbour."""
+    whole, n = reference(case, inputs)["tensor"], case.world_size
+    found = []
+    for rank, buffer in enumerate(inputs):
+        chunks = [*chunks_of(case, whole)]
+        chunks[(rank + 1) % n] = chunks_of(case, buffer)[(rank + 1) % n]
+        found.append({"tensor": torch.cat(chunks)})
+    return found
+
+
 def unchanged(case: Case, inputs: Any) -> list[Plain]:
     return [{"tensor": tensor} for tensor in inputs]
 
 
 MISTAKES = {
+    "never gets its right neighbour's chunk: all-gather over N ranks takes N - 1 steps": (
+        stops_early
+    ),
     "leaves tensor as it was: receive into views of tensor itself, not of a copy": unchanged,
     "adds a received chunk to the old values: in all-gather it replaces them": added,
     "cuts tensor into equal chunks: the argument bounds says where each begins and ends": (

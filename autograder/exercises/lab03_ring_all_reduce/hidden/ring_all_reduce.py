@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -5,7 +6,7 @@ import torch
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import shaken
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
-from autograder.exercises.lab03_ring_all_reduce.shared import ring_case
+from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of, ring_case
 
 LIMITS, facts = shared.limits(halves=2), shared.bounds
 CASES = (
@@ -18,15 +19,18 @@ CASES = (
 BOUNDARIES = shared.HALVES_BOUNDARIES | {"divides": "4 ranks, 12 elements, mean"}
 
 
-def total(case: Case, inputs: Any) -> Plain:
+Tensors = dict[str, torch.Tensor]
+
+
+def total(case: Case, inputs: Any) -> Tensors:
     return {"tensor": torch.stack(inputs).sum(dim=0)}
 
 
-def mean(case: Case, inputs: Any) -> Plain:
+def mean(case: Case, inputs: Any) -> Tensors:
     return {"tensor": (torch.stack(inputs).sum(dim=0) / case.world_size).to(inputs[0].dtype)}
 
 
-def reference(case: Case, inputs: Any) -> Plain:
+def reference(case: Case, inputs: Any) -> Tensors:
     return (mean if case.params["op"] == "mean" else total)(case, inputs)
 
 
@@ -36,8 +40,31 @@ def divided_twice(case: Case, inputs: Any) -> Plain:
     return {"tensor": mean(case, inputs)["tensor"] / case.world_size}
 
 
+def own_chunk(case: Case, own: torch.Tensor, others: Sequence[torch.Tensor]) -> list[Plain]:
+    """Rank r has its chunk of ``own``, and the other chunks of others[r]."""
+    found = []
+    for rank, tensor in enumerate(others):
+        chunks = chunks_of(case, tensor)
+        chunks[rank] = chunks_of(case, own)[rank]
+        found.append({"tensor": torch.cat(chunks)})
+    return found
+
+
+def never_gathered(case: Case, inputs: Any) -> list[Plain]:
+    return own_chunk(case, reference(case, inputs)["tensor"], inputs)
+
+
+def divided_late(case: Case, inputs: Any) -> list[Plain] | None:
+    if case.params["op"] != "mean":
+        return None
+    whole = total(case, inputs)["tensor"]
+    return own_chunk(case, mean(case, inputs)["tensor"], [whole] * case.world_size)
+
+
 MISTAKES = {
     "returns the sum, not the mean: divide by world_size, in place": total,
     "returns the mean, not the sum: divide for op='mean' only": mean,
     "divides by world_size twice": divided_twice,
+    "never gets the other ranks' chunks: all_gather them": never_gathered,
+    "divides its own chunk after all_gather: divide it before, or all of tensor": divided_late,
 }

@@ -13,13 +13,13 @@ from autograder.exercises.lab04_zero.zero2_backward import AFTERWARDS, buckets_o
 facts = shared.bounds
 CASES = (
     shaken(Case("5 ranks, 3 small layers", 5, {"widths": [4, 7, 9, 2]})),
-    Case("6 ranks, one small bucket", 6, {"widths": [5, 3]}),
+    Case("3 ranks, one small bucket", 3, {"widths": [5, 3]}),
     Case("4 ranks, 24 layers of 363", 4, {"widths": [363] * 25}, weight=2),
 )
 BOUNDARIES = shared.NOT_ASKED | {
-    "divides": "6 ranks, one small bucket",
+    "divides": "3 ranks, one small bucket",
     "does not divide": "4 ranks, 3 small layers, 2 steps",
-    "one bucket": "6 ranks, one small bucket",
+    "one bucket": "3 ranks, one small bucket",
 }
 
 

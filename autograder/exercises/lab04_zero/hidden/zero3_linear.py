@@ -2,6 +2,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
@@ -12,7 +13,7 @@ from autograder.exercises.lab04_zero.shared import mlp
 facts = shared.bounds
 CASES = (
     shaken(Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4})),
-    Case("2 ranks, 3 layers", 2, {"widths": [5, 8, 8, 3]}),
+    Case("2 ranks, 3 layers, 2 batches", 2, {"widths": [5, 8, 8, 3], "batches": 2}),
     Case("4 ranks, 12 layers of 512", 4, {"widths": [512] * 13}, weight=2),
 )
 BOUNDARIES = shared.NOT_ASKED | {
@@ -54,11 +55,26 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [one_process(given)[0] | slices[rank] for rank, given in enumerate(inputs)]
 
 
+def weight_of_zeros(case: Case, inputs: Any) -> list[Plain]:
+    """In backward: only the last layer, the first that backward reaches, has a gradient."""
+    of_ranks = [one_process(given)[1] for given in inputs]
+    for units in of_ranks:
+        units[:-1] = [
+            (torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in units[:-1]
+        ]
+    slices = shared.slices_by_rank(of_ranks, case, shared.mean)
+    x_grads = [[torch.zeros_like(x) for x, _ in given["batches"]] for given in inputs]
+    return [own | {"x.grad": x_grad} for own, x_grad in zip(slices, x_grads, strict=True)]
+
+
 def samples(case: Case) -> int:
     return int(case.params.get("samples", 2))
 
 
 MISTAKES = {
+    "computes x's gradient with a weight of zeros: gather the unit again in backward": (
+        weight_of_zeros
+    ),
     **shared.by_wrong_rules(by_rank),
     "flattens the bias before the weight: the order is weight, bias": (
         partial(by_rank, unit=lambda weight, bias: (bias, weight))
