@@ -48,9 +48,10 @@ def blocks_case(
 
 
 def draw_weights(case: Case, rng: np.random.Generator) -> list[list[Tensor]]:
-    """[[up [D, 4·D], down [4·D, D]], …], one pair for each block."""
+    """[[up [D, 4·D], down [4·D, D]], …], one pair for each block; not 4 if "wider" is given."""
     width, dtype = case.params["width"], dtype_of(case)
-    shapes = [(width, WIDER * width), (WIDER * width, width)]
+    inner = case.params.get("wider", WIDER) * width
+    shapes = [(width, inner), (inner, width)]
     return [
         [torch.from_numpy(rng.standard_normal(of) / of[0] ** 0.5).to(dtype) for of in shapes]
         for _ in range(case.params["blocks"])
