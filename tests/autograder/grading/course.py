@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nbgrader.api import Gradebook
+
+from autograder.grading.gradebook import database
 
 REPO = Path(__file__).parents[3]
 
@@ -29,6 +33,9 @@ class Course:
     def create(cls, root: Path, db_url: str = "") -> Course:
         shutil.copy(REPO / "nbgrader_config.py", root)
         shutil.copytree(REPO / "solutions", root / "solutions")
+        if not db_url:
+            (root / "grading").mkdir()
+            (root / "grading/gradebook.db").write_bytes(empty_gradebook())
         return cls(root, db_url)
 
     def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -77,6 +84,14 @@ class Course:
         with self.gradebook as gradebook:
             grades = gradebook.find_submission_notebook(lab, lab, student).grades
             return {grade.name.removeprefix("check_"): grade.auto_score for grade in grades}
+
+
+@functools.cache  # nbgrader takes a second to create one
+def empty_gradebook() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gradebook.db"
+        database.prepare(f"sqlite:///{path}")
+        return path.read_bytes()
 
 
 def notebook_of(lab: str) -> str:
