@@ -40,11 +40,12 @@ def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | No
     waiting = [rank for rank, each in enumerate(outcomes) if each.how not in ENDS]
     if not waiting or was_killed(outcomes):
         return
-    hows = [(names or {}).get(each.how, each.how) for each in outcomes]
-    other = next(rank for rank, how in enumerate(hows) if how != hows[waiting[0]])
-    where = "has returned" if hows[other] == RETURNED else f"is in {hows[other]}"
+    first = outcomes[waiting[0]].how
+    other = next(rank for rank, each in enumerate(outcomes) if each.how != first)
+    how, in_call = outcomes[other].how, (names or {}).get(first, first)
+    where = "has returned" if how == RETURNED else f"is in {(names or {}).get(how, how)}"
     raise RuntimeError(
-        f"rank {waiting[0]} {NEVER_ENTERED} in {hows[waiting[0]]}, while rank {other} {where}"
+        f"rank {waiting[0]} {NEVER_ENTERED} in {in_call}, while rank {other} {where}"
     )
 
 

@@ -23,6 +23,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: nothing is divided over the ranks",
     "no step left": "1 rank, restarted when all steps are done",
     "a kill after a kill": "2 ranks, killed twice",
+    "older checkpoints are there": "2 ranks, killed during a save",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("if rank == 0:", "if rank == dist.get_world_size() - 1:", "it is the same on all"),
