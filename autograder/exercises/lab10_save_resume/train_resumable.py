@@ -1,8 +1,8 @@
 """Kill ranks, and compare the loss curve after the last restart.
 
 The training data stays with the parent of the ranks, which answers their requests.  It does not
-repeat batches that were used before the checkpoint, and they take more bytes than a checkpoint may
-have.  Nothing else that a start of the job leaves behind is there in the next one.
+repeat batches that were used before the checkpoint, and they take more bytes than the checkpoints
+that are left may have.  Nothing else that a start of the job leaves behind is there in the next one.
 """
 
 from __future__ import annotations
