@@ -2,7 +2,7 @@
 
 The training data stays with the parent of the ranks, which answers their requests.  It does not
 repeat batches that were used before the checkpoint, and they take more bytes than the checkpoints
-that are left may have.  Nothing else that a start of the job leaves behind is there in the next one.
+that are left may have.  Nothing else that a start of the job leaves behind is there in the next.
 """
 
 from __future__ import annotations
