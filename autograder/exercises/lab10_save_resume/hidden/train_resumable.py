@@ -221,8 +221,8 @@ MISTAKES = {
         "model", "optimizer", *AS_NEW
     ),
     "resumes with the right parameters, but with the optimizer, the schedule and the position in "
-    "the data of a new job: their state_dict() copies numbers, so call it in write, when the steps "
-    "are done": without("optimizer", *AS_NEW),
+    "the data of a new job: save and load these, too (state_dict() copies numbers, so call it in "
+    "write)": without("optimizer", *AS_NEW),
     "does not restore the parameters": without("model"),
     "loses the optimizer's state: Adam's averages start at zero": without("optimizer"),
     "loses the scheduler's state: the learning rate schedule starts again": without("scheduler"),
